@@ -1,0 +1,77 @@
+"""Call overhead: what a call costs beyond the kernels, against eager and torch.compile.
+
+    python benchmarks/overhead.py [--rounds N]
+
+Medians of interleaved rounds in one process; quote differences and ratios, not absolute times.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import tj_core as tj
+import torch
+from timing import interleaved, table
+from torch import nn
+
+SYSTEMS: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda f: f,
+    "tj": tj.jit,
+    "torch.compile(eager)": lambda f: torch.compile(f, backend="eager"),
+    "torch.compile(aot_eager)": lambda f: torch.compile(f, backend="aot_eager"),
+}
+
+
+def plus_one() -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda x: x + 1
+
+
+def linears() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(*(nn.Linear(8, 8) for _ in range(25)))
+
+
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], torch.Tensor], bool, int]] = {
+    "x + 1, 4 elements, inference": (plus_one, lambda: torch.randn(4), False, 500),
+    "x + 1, 4 elements, forward with grad": (
+        plus_one,
+        lambda: torch.randn(4, requires_grad=True),
+        True,
+        500,
+    ),
+    "25 x Linear(8, 8), 50 parameters, inference": (linears, lambda: torch.randn(2, 8), False, 50),
+    "25 x Linear(8, 8), 50 parameters, forward with grad": (
+        linears,
+        lambda: torch.randn(2, 8),
+        True,
+        50,
+    ),
+}
+
+
+def run(case: str, rounds: int) -> str:
+    """One case's table."""
+    make, example, grad, number = CASES[case]
+    x = example()
+    with torch.set_grad_enabled(grad):
+        compiled = {name: system(make()) for name, system in SYSTEMS.items()}
+        calls = {name: (lambda f=f: f(x)) for name, f in compiled.items()}
+        return table(
+            case, interleaved(calls, baseline="eager", number=number, rounds=rounds)
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for case in CASES:
+        torch._dynamo.reset()
+        print(run(case, arguments.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,202 @@
+"""The functions a user types: jit a program, and look at what became of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from tj_core.config import CORE_KEYS
+from tj_core.errors import ConfigError, TjError, did_you_mean
+from tj_core.jitted import Guard, JitOptions, Jitted, Stats, jitted_of
+from tj_core.records import Executor, Transform
+from tj_core.report import Explanation, explain_compilation
+from tj_core.session import Session, current_session
+from tj_core.stages import Stage
+from tj_core.trace import Trace
+
+__all__ = ["backend_state", "explain", "guards", "jit", "last_trace", "last_traces", "stats"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    """What `jit` was called with, apart from the program."""
+
+    plugins: Sequence[str | object] | None
+    executors: Sequence[str | Executor] | None
+    transforms: Sequence[Transform]
+    autocast: Any
+    dynamic: bool | None
+    frontend: str | None
+    session: Session | None
+    options: dict[str, Any]
+
+    def as_dict(self) -> dict[str, Any]:
+        """As keywords of `jit`, for another call of it."""
+        named = {k: getattr(self, k) for k in self.__slots__ if k not in ("options", "session")}
+        return {**named, **self.options}
+
+
+@overload
+def jit(fn: None = None, /, **kwargs: Any) -> Callable[[Any], Any]: ...
+
+
+@overload
+def jit(fn: Any, /, **kwargs: Any) -> Any: ...
+
+
+def jit(
+    fn: Any = None,
+    /,
+    *,
+    plugins: Sequence[str | object] | None = None,
+    executors: Sequence[str | Executor] | None = None,
+    transforms: Sequence[Transform] = (),
+    autocast: Any = None,
+    dynamic: bool | None = None,
+    frontend: str | None = None,
+    session: Session | None = None,
+    **options: Any,
+) -> Any:
+    """Compile ``fn``, a function or an ``nn.Module``, when first called and as often as needed.
+
+    Usable as a decorator, with and without arguments. What comes back behaves as ``fn``: same
+    values, gradients, aliases, side effects and exceptions.
+
+    :param plugins: an ordered list of plugin names (or objects), ``"..."`` for the defaults.
+    :param executors: the executors to ask, in order; ``"..."`` for all others. PyTorch itself is
+        always asked last.
+    :param transforms: passes of your own, in addition to the plugins'.
+    :param autocast: a data type: compile under autocast. Needs a plugin that provides it.
+    :param dynamic: whether sizes are symbols: True all, False none, None those that change.
+    :param frontend: the frontend's name, instead of the first that accepts ``fn``.
+    :param session: the session to compile in, instead of the project's.
+    :param options: config keys (``check=2``), and plugins' options (``inductor={"threads": 2}``).
+    :raises ConfigError: for an unknown option.
+    :raises PluginError: if no plugin can capture ``fn``.
+    """
+    arguments = _Arguments(
+        plugins, executors, tuple(transforms), autocast, dynamic, frontend, session, options
+    )
+    if fn is None:
+        return lambda target: _jit(target, arguments)
+    return _jit(fn, arguments)
+
+
+def _jit(fn: Any, arguments: _Arguments) -> Any:
+    if not callable(fn):
+        raise TjError(f"tj.jit needs a function or a module, not {type(fn).__name__}")
+    if isinstance(getattr(fn, "__tj__", None), Jitted):
+        fn = fn.__tj__.fn  # jitting twice is jitting once, with the newer options
+    jitted = _state(fn, arguments)
+    return jitted.session.frontend_for(fn, arguments.frontend).wrap(fn, jitted)
+
+
+def backend_state(fn: Any, **keywords: Any) -> Jitted:
+    """The state of a program that another system captures and calls, for `jit`'s ``keywords``.
+
+    For frontends below such a system, like ``torch.compile(backend="tj")``.
+    """
+    given = {k: keywords.pop(k, None) for k in _Arguments.__slots__ if k != "options"}
+    given["transforms"] = tuple(given["transforms"] or ())
+    return _state(fn, _Arguments(**given, options=keywords))
+
+
+def _state(fn: Any, arguments: _Arguments) -> Jitted:
+    session = _session(arguments)
+    if arguments.autocast is not None and "autocast" not in session.tables:
+        raise ConfigError(
+            "autocast= needs a plugin that provides it", hint="pip install tj-autocast"
+        )
+    return Jitted(
+        fn,
+        session,
+        session.pipeline(arguments.transforms, arguments.executors),
+        JitOptions(arguments.dynamic, arguments.autocast),
+        arguments.as_dict(),
+        lambda other: _jit(other, arguments),
+    )
+
+
+def _session(arguments: _Arguments) -> Session:
+    """The given session, the project's, or one of its own for what differs from the project's."""
+    if not arguments.options and arguments.plugins is None:
+        return arguments.session or current_session()
+    if arguments.session is not None:
+        raise ConfigError("give session=, or plugins= and options, not both")
+    for key, value in arguments.options.items():
+        if key not in CORE_KEYS and not isinstance(value, dict):
+            raise ConfigError(
+                f"tj.jit has no option {key!r}." + did_you_mean(key, CORE_KEYS),
+                hint="options of a plugin are given as a dict: inductor={'threads': 2}",
+            )
+    return Session(arguments.plugins, overrides=arguments.options)
+
+
+def last_traces(fn: Any) -> tuple[Trace, ...]:
+    """The traces of ``fn``'s newest entry: as acquired, and after each pass that changed it.
+
+    :raises TjError: if ``fn`` has not been compiled yet.
+    """
+    state = jitted_of(fn)
+    compilation = state.last.compilation if state.last else None
+    if compilation is None:
+        raise TjError(
+            f"{state.name} has no trace: it has not been called, or computes nothing on tensors"
+        )
+    return compilation.traces
+
+
+def last_trace(
+    fn: Any,
+    which: Literal["forward", "backward"] = "forward",
+    stage: Stage | str | None = None,
+) -> Trace:
+    """The program that runs, or the last one at ``stage`` (``"ACQUIRED"``).
+
+    :raises TjError: if there is none.
+    """
+    if which != "forward":
+        raise TjError(
+            "there is no backward trace: PyTorch's autograd differentiates the program",
+            hint="pip install tj-autograd for gradients as a transform",
+        )
+    traces = last_traces(fn)
+    if stage is None:
+        return traces[-1]
+    wanted = _stage(stage) if isinstance(stage, str) else stage
+    found = [t for t in traces if t.stage is wanted]
+    if not found:
+        reached = ", ".join(dict.fromkeys(t.stage.name for t in traces))
+        raise TjError(f"no trace at stage {wanted.name}; there are: {reached}")
+    return found[-1]
+
+
+def _stage(name: str) -> Stage:
+    if name not in Stage.__members__:
+        raise TjError(
+            f"there is no stage {name!r}." + did_you_mean(name, Stage.__members__),
+            hint=f"stages: {', '.join(Stage.__members__)}",
+        )
+    return Stage[name]
+
+
+def explain(fn: Any) -> Explanation:
+    """Who runs each operation of ``fn``'s newest entry, who declined it, why; prints as a table."""
+    state = jitted_of(fn)
+    last_traces(fn)
+    assert state.last is not None and state.last.compilation is not None
+    return explain_compilation(state.last.compilation, state.stats.fallbacks)
+
+
+def stats(fn: Any) -> Stats:
+    """Calls, hits, misses, entries and compile seconds of ``fn`` so far."""
+    state = jitted_of(fn)
+    state.refresh()
+    return state.stats
+
+
+def guards(fn: Any) -> tuple[Guard, ...]:
+    """The conditions under which ``fn``'s newest entry is used; none before it is called."""
+    state = jitted_of(fn)
+    return state.last.guards() if state.last else ()

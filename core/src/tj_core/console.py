@@ -1,0 +1,54 @@
+"""Output of the command line: rich on a terminal, plain text everywhere else."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+
+__all__ = ["print_error", "print_json", "print_python", "print_table"]
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print ``rows`` under ``header``, in columns."""
+    if sys.stdout.isatty():
+        _print_rich_table(header, rows)
+        return
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        print("  ".join(cells).rstrip())
+
+
+def print_python(text: str) -> None:
+    """Print a program; coloured, never wrapped, on a terminal."""
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    from rich.console import Console
+    from rich.syntax import Syntax
+
+    lexed = Syntax("", "python", background_color="default").highlight(text)
+    Console().print(lexed, soft_wrap=True, end="")
+
+
+def print_json(data: object) -> None:
+    """Print plain data as JSON."""
+    print(json.dumps(data, indent=2))
+
+
+def print_error(error: object) -> None:
+    """Print one message to stderr."""
+    print(f"tj: error: {error}", file=sys.stderr)
+
+
+def _print_rich_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.box import SIMPLE
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*header, box=SIMPLE)
+    for row in rows:
+        table.add_row(*map(Text, row))  # Text: a bracket in a path is no markup
+    Console().print(table)

@@ -1,0 +1,111 @@
+"""The one error hierarchy: every error says what went wrong, where, and what to do.
+
+The names are re-exported by `tj_core`; everything tj raises on purpose is a `TjError`. What the
+user's own program raises is passed through as it is, with a note that names the user's line.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tj_core.source import Source
+
+__all__ = [
+    "CannotExpandError",
+    "CaptureError",
+    "ConfigError",
+    "ParseError",
+    "PluginConflictError",
+    "PluginError",
+    "RuleConflictError",
+    "RuleMissingError",
+    "TagError",
+    "TjError",
+    "TjWarning",
+    "TraceError",
+    "VerificationError",
+    "add_note",
+    "did_you_mean",
+]
+
+
+class TjError(Exception):
+    """Base of all errors raised by tj.
+
+    ``message`` says what is wrong, ``source`` where in the user's code (None where there is no
+    such place), ``hint`` what to do about it.
+    """
+
+    def __init__(self, message: str, *, source: Source | None = None, hint: str = "") -> None:
+        parts = [message]
+        if source is not None:
+            parts.append(f"  at {source}")
+        if hint:
+            parts.append(f"  {hint}")
+        super().__init__("\n".join(parts))
+        self.message = message
+        self.source = source
+        self.hint = hint
+
+
+class ConfigError(TjError):
+    """A configuration value is unknown, of the wrong type, or contradicts another one."""
+
+
+class PluginError(TjError):
+    """A plugin that was asked for cannot be found, loaded or used, or broke its contract."""
+
+
+class PluginConflictError(PluginError):
+    """Two plugins claim one name."""
+
+
+class RuleMissingError(TjError):
+    """A table has no rule for a symbol; the message names symbol, table, plugins and remedy."""
+
+
+class RuleConflictError(TjError):
+    """Two rules of equal priority are registered for one key."""
+
+
+class TagError(TjError):
+    """A tag is unknown, sits on the wrong carrier, or conflicts with another one."""
+
+
+class TraceError(TjError):
+    """A trace was built or edited in a way its contract forbids."""
+
+
+class VerificationError(TraceError):
+    """The verifier found a trace that breaks an invariant of its stage."""
+
+
+class ParseError(TraceError):
+    """A text is not the printed form of a trace."""
+
+
+class CannotExpandError(TjError):
+    """The facts of a call cannot be known without running it; a frontend may know some of them."""
+
+
+class CaptureError(TjError):
+    """A frontend could not turn the user's program into a trace."""
+
+
+class TjWarning(UserWarning):
+    """Category of every warning tj emits, so that a filter can name it."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` for the name in ``known`` closest to ``name``, or ``""``."""
+    close = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def add_note(error: BaseException, note: str) -> None:
+    """`BaseException.add_note`, also on Python 3.10, where tracebacks do not show it."""
+    notes = getattr(error, "__notes__", [])
+    error.__notes__ = [*notes, note]  # type: ignore[attr-defined]

@@ -1,0 +1,143 @@
+"""What authors of plugins import: the records, hooks and types of the plugin contract.
+
+`tj_core` is the users' page, this one the authors'. A name that stands here changes only with a
+notice; what stands in other modules may change with any version.
+
+Importing this module imports pluggy (for `hookimpl`) and nothing else beyond the core.
+"""
+
+from __future__ import annotations
+
+from tj_core.errors import (
+    CannotExpandError,
+    CaptureError,
+    ConfigError,
+    ParseError,
+    PluginConflictError,
+    PluginError,
+    RuleConflictError,
+    RuleMissingError,
+    TagError,
+    TjError,
+    TjWarning,
+    TraceError,
+    VerificationError,
+)
+from tj_core.expand import Expand, Expanded, bind_outputs, can_inline, inline
+from tj_core.hookspecs import PLUGIN_API, hookimpl
+from tj_core.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats
+from tj_core.language import ContextSpeller, Language
+from tj_core.passes import PassContext
+from tj_core.pipeline import Compilation
+from tj_core.proxy import (
+    Device,
+    Dim,
+    DType,
+    NumberProxy,
+    OpaqueProxy,
+    Proxy,
+    SubclassInfo,
+    SymDim,
+    TensorProxy,
+    contiguous_strides,
+)
+from tj_core.records import Claim, CliCommand, Decline, Dialect, Executor, Frontend, Transform
+from tj_core.rewrite import Editor, Replacement, RewriteRule, rewrite
+from tj_core.rules import Rule, RuleTable
+from tj_core.session import Session
+from tj_core.source import Source
+from tj_core.stages import Stage
+from tj_core.symbol import (
+    NO_EFFECTS,
+    PLAIN_CONTEXT,
+    Alias,
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    Effects,
+    Symbol,
+)
+from tj_core.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.trace import Change, Namer, PassRecord, Trace
+from tj_core.tree import leaves, map_tree
+from tj_core.verify import verify
+
+__all__ = [
+    "NO_EFFECTS",
+    "NO_TAGS",
+    "PLAIN_CONTEXT",
+    "PLUGIN_API",
+    "Alias",
+    "Body",
+    "BoundSymbol",
+    "CannotExpandError",
+    "CaptureError",
+    "Change",
+    "Claim",
+    "CliCommand",
+    "Compilation",
+    "ConfigError",
+    "Constant",
+    "Context",
+    "ContextSpeller",
+    "DType",
+    "Decline",
+    "Device",
+    "Dialect",
+    "Dim",
+    "Editor",
+    "Effects",
+    "Entry",
+    "Executor",
+    "Expand",
+    "Expanded",
+    "Fallback",
+    "Frontend",
+    "Guard",
+    "JitOptions",
+    "Jitted",
+    "Language",
+    "Namer",
+    "NumberProxy",
+    "OpaqueProxy",
+    "ParseError",
+    "PassContext",
+    "PassRecord",
+    "PluginConflictError",
+    "PluginError",
+    "Proxy",
+    "Replacement",
+    "RewriteRule",
+    "Rule",
+    "RuleConflictError",
+    "RuleMissingError",
+    "RuleTable",
+    "Session",
+    "Source",
+    "Stage",
+    "Stats",
+    "SubclassInfo",
+    "SymDim",
+    "Symbol",
+    "Tag",
+    "TagError",
+    "TagRegistry",
+    "TagSet",
+    "TensorProxy",
+    "TjError",
+    "TjWarning",
+    "Trace",
+    "TraceError",
+    "Transform",
+    "VerificationError",
+    "bind_outputs",
+    "can_inline",
+    "contiguous_strides",
+    "hookimpl",
+    "inline",
+    "leaves",
+    "map_tree",
+    "rewrite",
+    "verify",
+]

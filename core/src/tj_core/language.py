@@ -1,0 +1,127 @@
+"""How symbols, constants and contexts are spelled in Python, and what the spelling evaluates to."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tj_core.errors import RuleMissingError, did_you_mean
+
+if TYPE_CHECKING:
+    from tj_core.records import Dialect
+    from tj_core.symbol import Context, Symbol
+
+__all__ = ["EMPTY_LANGUAGE", "ContextSpeller", "Language", "roots"]
+
+ContextSpeller = Callable[[Any], str]
+"""Turns a context key's value into the Python expression of a context manager."""
+
+
+class Language:
+    """The dialects of a session, and the spelling of its context keys.
+
+    A namespace without a dialect is an importable package: its symbols print under their dotted
+    names and evaluate to what those names import.
+    """
+
+    __slots__ = ("_contexts", "_dialects", "_globals")
+
+    def __init__(
+        self,
+        dialects: Iterable[Dialect] = (),
+        contexts: Mapping[str, ContextSpeller] | None = None,
+    ) -> None:
+        self._dialects = {d.namespace: d for d in dialects}
+        self._contexts = dict(contexts or {})
+        self._globals: dict[str, Any] = {}
+
+    def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """The import lines for programs that use ``namespaces``, sorted, each once."""
+        lines: set[str] = set()
+        for namespace in namespaces:
+            dialect = self._dialects.get(namespace)
+            lines.update(dialect.prelude if dialect else (f"import {namespace}",))
+        return tuple(sorted(lines))
+
+    def names(self) -> set[str]:
+        """The names that printed programs find their dialects under; no value may be called so."""
+        return set(self._dialects)
+
+    def resolve(self, symbol: Symbol) -> Callable[..., Any]:
+        """The callable behind ``symbol``.
+
+        :raises RuleMissingError: if its namespace is unknown or has no such name.
+        """
+        dialect = self._dialects.get(symbol.namespace)
+        try:
+            return dialect.resolve(symbol) if dialect else _imported(symbol.qualname)
+        except LookupError as error:
+            raise RuleMissingError(
+                f"symbol {symbol.qualname!r} has no implementation."
+                + did_you_mean(symbol.namespace, self._dialects),
+                hint=f"dialects: {', '.join(sorted(self._dialects)) or 'none'}; "
+                "a plugin adds one through tj_dialects",
+            ) from error
+
+    def evaluate(self, text: str) -> Any:
+        """The value of an expression under the preludes of all dialects.
+
+        A name that none of them defines is that of a package.
+        """
+        if not self._globals:
+            for line in self.prelude(self._dialects):
+                exec(line, self._globals)
+        for root in roots(text):
+            if root not in self._globals and root not in self._dialects:
+                exec(f"import {root}", self._globals)
+        return eval(text, self._globals)
+
+    def enter(self, context: Context) -> tuple[str, ...]:
+        """The Python expressions of the context managers that establish ``context``, outer first.
+
+        :raises RuleMissingError: if no dialect spells a key.
+        """
+        texts = []
+        for key, value in context.items:
+            speller = self._contexts.get(key)
+            if speller is None:
+                raise RuleMissingError(
+                    f"no plugin says how to enter context {key!r}."
+                    + did_you_mean(key, self._contexts),
+                    hint='register it in table "context", key "context.<name>"',
+                )
+            texts.append(speller(value))
+        return tuple(texts)
+
+
+@lru_cache(maxsize=1024)
+def roots(text: str) -> tuple[str, ...]:
+    """The names an expression begins with, builtins apart: ``torch`` of ``torch.float32``."""
+    names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
+    return tuple(sorted(n for n in names if not hasattr(builtins, n)))
+
+
+def _imported(qualname: str) -> Callable[..., Any]:
+    """What the dotted ``qualname`` names: the longest importable module, then attributes."""
+    parts = qualname.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        try:
+            for part in parts[cut:]:
+                value = getattr(value, part)
+        except AttributeError as error:
+            raise LookupError(qualname) from error
+        if callable(value):
+            return value  # type: ignore[no-any-return]
+        break
+    raise LookupError(qualname)
+
+
+EMPTY_LANGUAGE = Language()

@@ -1,0 +1,39 @@
+"""What a pass may use: the tables and registries of the session it runs in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.expand import Expand
+from tj_core.rewrite import RewriteRule, rewrite
+from tj_core.rules import RuleTable
+from tj_core.tags import TagRegistry
+from tj_core.trace import Trace
+
+__all__ = ["PassContext"]
+
+
+@dataclass(frozen=True, slots=True)
+class PassContext:
+    """Handed to every transform: its name and plugin, the session's tables and tags."""
+
+    name: str
+    plugin: str
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    tables: dict[str, RuleTable[Any]]
+
+    def rewrite(
+        self, trace: Trace, rules: RuleTable[RewriteRule], *, into_bodies: bool = True
+    ) -> Trace:
+        """`tj_core.rewrite.rewrite` in this pass's name."""
+        return rewrite(
+            trace,
+            rules,
+            expand=self.expand,
+            tags=self.tags,
+            name=self.name,
+            plugin=self.plugin,
+            into_bodies=into_bodies,
+        )

@@ -1,0 +1,156 @@
+"""From an acquired trace to a program: transforms stage by stage, claiming, code generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.claim import ClaimRecord, claim
+from tj_core.codegen import Program, generate
+from tj_core.dce import dce
+from tj_core.errors import TjError, TraceError, add_note
+from tj_core.expand import Expand
+from tj_core.passes import PassContext
+from tj_core.records import Executor, Transform
+from tj_core.rules import RuleTable
+from tj_core.stages import Stage
+from tj_core.tags import TagRegistry
+from tj_core.trace import PassRecord, Trace
+from tj_core.verify import verify
+
+__all__ = ["Compilation", "Pipeline", "Ranked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A transform and the plugin it is from; a user's own come from ``user``."""
+
+    plugin: str
+    transform: Transform
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Everything one trace became: each pass's trace, the claims, the program."""
+
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+    program: Program
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The passes of one session, in order.
+
+    Transforms run after their stage by order of ``transforms`` given here, which the session has
+    sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
+    that stage.
+    """
+
+    transforms: Sequence[Ranked]
+    executors: Sequence[Executor]
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    tables: dict[str, RuleTable[Any]]
+    check: int = 0
+
+    def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
+        """The program of ``acquired`` and how it came about.
+
+        :raises TjError: from a pass; if from a transform, a note names it.
+        """
+        run = _Run(self, [acquired], {Stage.ACQUIRED})
+        run.check(acquired)
+        for stage in Stage:
+            if stage is Stage.CLAIMED:
+                run.step("dce", "core", dce)
+                run.claim()
+            for ranked in self.transforms:
+                if ranked.transform.after is stage:
+                    run.transform(ranked)
+        return run.finish(boxed)
+
+
+@dataclass
+class _Run:
+    """One trace on its way through the pipeline."""
+
+    pipeline: Pipeline
+    traces: list[Trace]
+    reached: set[Stage]
+    seconds: dict[str, float] = field(default_factory=dict)
+    claims: tuple[ClaimRecord, ...] = ()
+    implementations: dict[Any, Any] = field(default_factory=dict)
+
+    def check(self, trace: Trace) -> None:
+        if self.pipeline.check:
+            start = time.perf_counter()
+            verify(
+                trace,
+                level=self.pipeline.check,
+                tags=self.pipeline.tags,
+                expand=self.pipeline.expand,
+                reached=self.reached,
+            )
+            self.spend("verify", start)
+
+    def spend(self, name: str, start: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def step(self, name: str, plugin: str, apply: Any) -> None:
+        """Run one pass on the latest trace and keep what it made."""
+        before = self.traces[-1]
+        start = time.perf_counter()
+        after = apply(before)
+        self.spend(name, start)
+        if not isinstance(after, Trace):
+            raise TraceError(
+                f"pass {name!r} of plugin {plugin!r} returned {type(after).__name__}, not a Trace"
+            )
+        if after is before:
+            return
+        if len(after.history) == len(before.history):
+            after = after.after(PassRecord(name, plugin))
+        self.traces.append(after)
+        self.check(after)
+
+    def transform(self, ranked: Ranked) -> None:
+        transform, p = ranked.transform, self.pipeline
+        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables)
+
+        def apply(trace: Trace) -> Trace:
+            after = transform.apply(trace, context)
+            if transform.produces is not None and isinstance(after, Trace):
+                self.reached.add(transform.produces)
+                after = after.replace(stage=transform.produces)
+            return after
+
+        try:
+            self.step(transform.name, ranked.plugin, apply)
+        except TjError as error:
+            add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"transform {transform.name!r} of plugin {ranked.plugin!r} failed: "
+                f"{type(error).__name__}: {error}",
+                hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
+            ) from error
+
+    def claim(self) -> None:
+        def apply(trace: Trace) -> Trace:
+            claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
+            self.claims, self.implementations = claimed.records, claimed.implementations
+            self.reached.add(Stage.CLAIMED)
+            return claimed.trace
+
+        self.step("claim", "core", apply)
+
+    def finish(self, boxed: bool) -> Compilation:
+        start = time.perf_counter()
+        program = generate(self.traces[-1], self.implementations, boxed=boxed)
+        self.spend("codegen", start)
+        return Compilation(tuple(self.traces), self.claims, program, self.seconds)

@@ -1,0 +1,128 @@
+"""The records that plugins register, once per session.
+
+A hook returns records; the session sorts them, checks them for conflicts and stamps them with the
+plugin they came from. What runs per call is a lookup in a table built from them, never a hook.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    from tj_core.jitted import Jitted
+    from tj_core.passes import PassContext
+    from tj_core.rules import RuleTable
+    from tj_core.session import Session
+    from tj_core.stages import Stage
+    from tj_core.symbol import BoundSymbol, Symbol
+    from tj_core.trace import Trace
+
+__all__ = [
+    "Claim",
+    "CliCommand",
+    "Decline",
+    "Dialect",
+    "Executor",
+    "Frontend",
+    "Transform",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Decline:
+    """An executor's answer that it does not run a call, and why; shown by ``tj.explain``."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """How an executor runs one symbol.
+
+    ``implementation`` is called with the arguments of the claimed call and returns what the call
+    returns; None is for a fallback executor: the symbol's own callable. ``check`` looks at one
+    bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
+    must not depend on anything a guard does not see.
+    """
+
+    implementation: Callable[..., Any] | None
+    check: Callable[[BoundSymbol], bool | Decline] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Executor:
+    """Something that runs calls: a library of kernels, a compiler, a device.
+
+    ``claims`` maps symbols to `Claim`. ``rng`` says whose random numbers its random operations
+    consume: ``"torch"`` for PyTorch's generators, ``"own"`` for its own. A ``fallback`` executor
+    is asked last and takes whole calls nobody else wanted any part of.
+    """
+
+    name: str
+    claims: RuleTable[Claim]
+    rng: Literal["torch", "own"] = "torch"
+    fallback: bool = False
+
+
+class Apply(Protocol):
+    """A transform's work: a trace in, the edited trace out (the same object for no change)."""
+
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Transform:
+    """A pass over traces, run after a stage is reached.
+
+    ``produces`` names the stage the trace has reached when this transform is done, for the owner
+    of a stage; None for a transform that stays inside the stage. Inside a stage transforms run by
+    descending ``priority``, then by name.
+    """
+
+    name: str
+    apply: Apply
+    after: Stage
+    produces: Stage | None = None
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Frontend:
+    """A way from a user's program to a trace.
+
+    ``accepts`` says whether the frontend wants the object; the first accepting one by descending
+    ``priority`` wraps it. ``wrap`` returns what ``tj.jit`` returns: a callable that behaves as the
+    object it wraps and carries the `Jitted` it was given as ``__tj__``.
+    """
+
+    name: str
+    accepts: Callable[[Any], bool]
+    wrap: Callable[[Any, Jitted], Any]
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the symbols of one namespace mean as Python.
+
+    ``prelude`` are the import lines that printed programs start with, so that a symbol's printed
+    name evaluates; ``resolve`` returns the callable behind a symbol and raises `LookupError` for
+    an unknown one.
+    """
+
+    namespace: str
+    prelude: tuple[str, ...]
+    resolve: Callable[[Symbol], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class CliCommand:
+    """A subcommand of ``tj``. ``run`` returns the exit status."""
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Session], int]

@@ -1,0 +1,288 @@
+"""A tiny dialect of vectors (lists of floats), with a frontend and executors: tj without torch.
+
+It proves that the core stands alone, and is small enough to read whole: each operation has a
+meaning in Python, an expansion, and the composite one a body. Use `NumericPlugin` as an inline
+plugin: ``Session(plugins=[NumericPlugin()])``.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.expand import Expanded
+from tj_core.hookspecs import hookimpl
+from tj_core.jitted import Entry, Guard, Jitted
+from tj_core.proxy import DType, Proxy, TensorProxy
+from tj_core.records import Claim, Decline, Dialect, Executor, Frontend
+from tj_core.rules import RuleTable
+from tj_core.source import Source
+from tj_core.symbol import Alias, Body, BoundSymbol, Effects, Symbol
+from tj_core.tags import TagSet
+from tj_core.trace import Namer, PassRecord, Trace
+from tj_core.tree import map_tree
+
+__all__ = ["NullPlugin", "NumericPlugin", "call", "vector"]
+
+F64 = DType("float64", 64, "float")
+
+
+def vector(name: str, size: int, **more: Any) -> TensorProxy:
+    """A proxy for a list of ``size`` floats."""
+    return TensorProxy(name, (size,), (1,), F64, **more)
+
+
+# ------------------------------------------------------------------------------- meaning
+
+
+def _pointwise(fn: Callable[..., float]) -> Callable[..., list[float]]:
+    return lambda *vectors: [fn(*items) for items in zip(*vectors, strict=True)]
+
+
+def _fill_(x: list[float], value: float) -> list[float]:
+    x[:] = [value] * len(x)
+    return x
+
+
+def _axpy(a: list[float], x: list[float], y: list[float]) -> list[float]:
+    return [ai * xi + yi for ai, xi, yi in zip(a, x, y, strict=True)]
+
+
+MEANING: dict[str, Callable[..., Any]] = {
+    "add": _pointwise(lambda a, b: a + b),
+    "mul": _pointwise(lambda a, b: a * b),
+    "neg": _pointwise(lambda a: -a),
+    "reciprocal": _pointwise(lambda a: 1 / a),
+    "axpy": _axpy,
+    "split": lambda x, at: (x[:at], x[at:]),
+    "same": lambda x: x,
+    "fill_": _fill_,
+    "noise": lambda x: [xi + math.sin(i) for i, xi in enumerate(x)],
+}
+
+
+def _resolve(symbol: Symbol) -> Callable[..., Any]:
+    return MEANING[symbol.name]
+
+
+# ------------------------------------------------------------------------------- expansion
+
+expansions: RuleTable[Any] = RuleTable("expand")
+
+
+def call(name: str, *args: Any, outputs: Any = None, **more: Any) -> BoundSymbol:
+    """A bound symbol of the dialect."""
+    return BoundSymbol(Symbol("num", name), args, outputs=outputs, **more)
+
+
+@expansions.register("num.add", "num.mul")
+def _same_size(given: BoundSymbol) -> Expanded:
+    sizes = {p.shape for p in given.flat_args if isinstance(p, TensorProxy)}
+    if len(sizes) != 1:
+        raise ValueError(f"sizes differ: {sorted(map(str, sizes))}")
+    return Expanded(_like(given))
+
+
+@expansions.register("num.neg", "num.reciprocal")
+def _unary(given: BoundSymbol) -> Expanded:
+    return Expanded(_like(given))
+
+
+@expansions.register("num.noise")
+def _noise(given: BoundSymbol) -> Expanded:
+    return Expanded(_like(given), Effects(ordered=("random:num",)))
+
+
+@expansions.register("num.same")
+def _identity(given: BoundSymbol) -> Expanded:
+    return Expanded(_like(given), Effects(aliases=(Alias(0, "arg", 0, True),)))
+
+
+@expansions.register("num.fill_")
+def _fill(given: BoundSymbol) -> Expanded:
+    return Expanded(_like(given), Effects(mutates=(0,), aliases=(Alias(0, "arg", 0, True),)))
+
+
+@expansions.register("num.split")
+def _split(given: BoundSymbol) -> Expanded:
+    size, at = given.flat_args[0].shape[0], given.args[1]  # type: ignore[attr-defined]
+    return Expanded((vector("_0", at), vector("_1", size - at)))
+
+
+@expansions.register("num.axpy")
+def _axpy_body(given: BoundSymbol) -> Expanded:
+    inputs: dict[str, Proxy] = {}
+    for i, arg in enumerate(given.flat_args):
+        inputs.setdefault(arg.name, arg.replace(name=f"a{i}", tags=TagSet()))
+    a, x, y = (inputs[p.name] for p in given.flat_args)
+    product, total = (_like(given).replace(name=f"_{i}") for i in range(2))
+    body = Body(
+        tuple(inputs.values()),
+        (call("mul", a, x, outputs=product), call("add", product, y, outputs=total)),
+        total,
+    )
+    return Expanded(_like(given), body=body)
+
+
+def _like(given: BoundSymbol) -> TensorProxy:
+    first = given.flat_args[0]
+    assert isinstance(first, TensorProxy)
+    return first.replace(name="_0", tags=TagSet())
+
+
+# ------------------------------------------------------------------------------- frontend
+
+
+class Var:
+    """A vector of the program being traced."""
+
+    def __init__(self, tracer: _Tracer, proxy: Any) -> None:
+        self.tracer, self.proxy = tracer, proxy
+
+    def __add__(self, other: Var) -> Any:
+        return self.tracer.record("add", self, other)
+
+    def __mul__(self, other: Var) -> Any:
+        return self.tracer.record("mul", self, other)
+
+    def __neg__(self) -> Any:
+        return self.tracer.record("neg", self)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in MEANING:
+            raise AttributeError(name)
+        return lambda *args: self.tracer.record(name, self, *args)
+
+
+class _Tracer:
+    """Records the calls a function makes on its arguments."""
+
+    def __init__(self, jitted: Jitted, names: list[str], sizes: list[int]) -> None:
+        self.jitted = jitted
+        self.namer = Namer(set())
+        self.inputs = [vector(self.namer(n), size) for n, size in zip(names, sizes, strict=True)]
+        self.calls: list[BoundSymbol] = []
+
+    def record(self, name: str, *args: Any) -> Any:
+        from tj_core.expand import bind_outputs
+
+        plain = tuple(a.proxy if isinstance(a, Var) else a for a in args)
+        made = call(name, *plain, source=self.source())
+        expanded = self.jitted.session.expand.require(made).value(made)
+        self.calls.append(bind_outputs(made, expanded, lambda _: self.namer("t")))
+        return map_tree(lambda p: Var(self, p), self.calls[-1].outputs, Proxy)
+
+    def source(self) -> Source | None:
+        import sys
+
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename == __file__ and frame.f_back:
+            frame = frame.f_back
+        return Source(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+
+
+def _wrap(fn: Callable[..., Any], jitted: Jitted) -> Callable[..., Any]:
+    rows: dict[tuple[int, ...], Callable[..., Any]] = {}
+
+    @functools.wraps(fn)
+    def run(*vectors: list[float]) -> Any:
+        sizes = tuple(map(len, vectors))
+        if sizes in rows:
+            jitted.stats.hits += 1
+        else:
+            jitted.stats.misses += 1
+            rows[sizes] = _compile(fn, jitted, list(sizes))
+        return rows[sizes](*vectors)
+
+    run.__tj__ = jitted  # type: ignore[attr-defined]
+    return run
+
+
+def _compile(fn: Callable[..., Any], jitted: Jitted, sizes: list[int]) -> Callable[..., Any]:
+    tracer = _Tracer(jitted, list(fn.__code__.co_varnames[: len(sizes)]), sizes)
+    outs = fn(*(Var(tracer, p) for p in tracer.inputs))
+    trace = Trace(
+        tuple(tracer.inputs),
+        tuple(tracer.calls),
+        map_tree(lambda v: v.proxy, outs, Var),
+        history=(PassRecord("acquire", "numeric"),),
+        language=jitted.session.language,
+    )
+    compilation = jitted.compile(trace)
+    texts = tuple(Guard(f"len({p.name}) == {p.shape[0]}") for p in tracer.inputs)
+    jitted.add(Entry(compilation, lambda: texts))
+    return compilation.program.function
+
+
+# ------------------------------------------------------------------------------- plugins
+
+
+class NumericPlugin:
+    """The dialect, its frontend, and an executor that runs it in Python, asked last."""
+
+    tj_name = "numeric"
+
+    @hookimpl
+    def tj_dialects(self) -> tuple[Dialect, ...]:
+        prelude = ("from tj_core.testing.numeric import num",)
+        return (Dialect("num", prelude, _resolve),)
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
+        return (expansions,)
+
+    @hookimpl
+    def tj_frontends(self) -> tuple[Frontend, ...]:
+        return (Frontend("numeric", callable, _wrap),)
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        claims.set("num.*", Claim(None, lambda c: not c.symbol.name.endswith(".rewritten")))
+        return (Executor("python", claims, fallback=True),)
+
+
+class NullPlugin:
+    """An executor that claims every call of some symbols and runs nothing: it returns ``answer``.
+
+    It shows what a third party writes, and lets tests see claiming without any kernel.
+    """
+
+    def __init__(
+        self,
+        *symbols: str,
+        name: str = "null",
+        answer: Any = None,
+        check: Callable[[BoundSymbol], bool | Decline] | None = None,
+    ) -> None:
+        self.tj_name = name
+        self.symbols = symbols
+        self.answer = answer
+        self.check = check
+        self.calls = itertools.count()
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        for symbol in self.symbols:
+            claims.set(symbol, Claim(self._run, self.check))
+        return (Executor(self.tj_name, claims),)
+
+    def _run(self, *args: Any, **kwargs: Any) -> Any:
+        next(self.calls)
+        return self.answer(*args, **kwargs) if callable(self.answer) else self.answer
+
+
+class _Num:
+    """``num.add`` in printed programs."""
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in MEANING:
+            raise AttributeError(name)
+        return MEANING[name]
+
+
+num = _Num()

@@ -1,0 +1,43 @@
+"""Trees of arguments: tuples, lists, dicts and slices with anything else as leaves.
+
+A map that changes nothing returns the very same object, so untouched calls stay identical.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+__all__ = ["leaves", "map_tree"]
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """The leaves of ``tree``, left to right; None is a leaf."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        for item in tree:
+            yield from leaves(item)
+    elif kind is dict:
+        for item in tree.values():
+            yield from leaves(item)
+    elif kind is slice:
+        yield from leaves((tree.start, tree.stop, tree.step))
+    else:
+        yield tree
+
+
+def map_tree(fn: Callable[[Any], Any], tree: Any, only: type = object) -> Any:
+    """``tree`` with ``fn`` applied to each leaf that is an ``only``."""
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        items = [map_tree(fn, item, only) for item in tree]
+        same = all(a is b for a, b in zip(items, tree, strict=True))
+        return tree if same else kind(items)
+    if kind is dict:
+        pairs = {k: map_tree(fn, v, only) for k, v in tree.items()}
+        return tree if all(pairs[k] is v for k, v in tree.items()) else pairs
+    if kind is slice:
+        parts = (tree.start, tree.stop, tree.step)
+        new = map_tree(fn, parts, only)
+        return tree if new is parts else slice(*new)
+    return fn(tree) if isinstance(tree, only) else tree

@@ -1,0 +1,190 @@
+"""The verifier: what must hold of a trace, checked after every pass (``TJ_CHECK``).
+
+Level 1 checks form (`tj_core.wellformed`) and the invariant of the stage; level 2 also derives the
+metadata of every call again, in bodies too. An error shows the calls around the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.errors import CannotExpandError, TjError, TraceError, VerificationError
+from tj_core.expand import Expand, Expanded
+from tj_core.metatext import meta_text
+from tj_core.printer import call_text
+from tj_core.proxy import Proxy
+from tj_core.reexpand import derive
+from tj_core.rules import RuleTable
+from tj_core.stages import Stage
+from tj_core.symbol import PLAIN_CONTEXT, BoundSymbol, Context
+from tj_core.tags import TagRegistry
+from tj_core.trace import Trace
+from tj_core.tree import leaves
+from tj_core.wellformed import Scope, like, used, wrong_name
+
+__all__ = ["CHECK_FORM", "CHECK_METADATA", "INVARIANTS", "verify"]
+
+CHECK_FORM = 1
+CHECK_METADATA = 2
+AROUND = 10
+
+
+def _functional(call: BoundSymbol) -> str | None:
+    return "mutates" if call.effects.mutates or call.effects.rebinds else None
+
+
+def _claimed(call: BoundSymbol) -> str | None:
+    return None if call.executor else "belongs to no executor"
+
+
+INVARIANTS: Mapping[Stage, Callable[[BoundSymbol], str | None]] = {
+    Stage.FUNCTIONAL: _functional,
+    Stage.CLAIMED: _claimed,
+}
+"""Per stage, what is wrong with a call there (None: nothing)."""
+
+
+def verify(
+    trace: Trace,
+    *,
+    level: int = CHECK_FORM,
+    tags: TagRegistry,
+    expand: RuleTable[Expand] | None = None,
+    reached: Iterable[Stage] = (),
+) -> None:
+    """Check ``trace``; ``reached`` are the stages whose invariants hold by now.
+
+    A call that no rule can expand is taken at its word.
+
+    :raises VerificationError: naming the call, what is wrong, and the calls around it.
+    """
+    if level < CHECK_FORM:
+        return
+    scope = Scope(tags, {}, _taken(trace))
+    for wrong in _header(trace, scope):
+        raise VerificationError(f"{_when(trace)}: {wrong}")
+    invariants = [INVARIANTS[s] for s in sorted(set(reached)) if s in INVARIANTS]
+    metadata = _Metadata(expand, tags) if level >= CHECK_METADATA and expand is not None else None
+    for position, call in enumerate(trace.calls):
+        problem = scope.problem(call) or _lost_context(trace, call)
+        problem = problem or next(filter(None, (check(call) for check in invariants)), None)
+        if problem is None and metadata is not None:
+            problem = metadata.problem(call)
+        if problem is not None:
+            raise _error(trace, position, problem)
+    for leaf in leaves(trace.outputs):
+        if isinstance(leaf, Proxy) and (unknown := used(leaf, scope.env)):
+            raise _error(trace, len(trace.calls), f"the program returns {unknown}")
+
+
+def _taken(trace: Trace) -> set[str]:
+    """Names that mean something else in the printed program."""
+    try:
+        constants = set(trace.constants())
+    except TraceError as error:
+        raise VerificationError(f"{_when(trace)}: {error.message}") from error
+    return constants | {c.symbol.namespace for c in trace.calls}
+
+
+def _header(trace: Trace, scope: Scope) -> Iterator[str]:
+    """What is wrong with inputs and the trace's own tags; defines the inputs."""
+    for p in trace.inputs:
+        if p.name in scope.env:
+            yield f"two inputs are called {p.name!r}"
+        if problem := wrong_name(p.name, scope.taken):
+            yield f"an input is called {p.name!r}, which {problem}"
+        scope.env[p.name] = p
+    try:
+        for name in trace.tags:
+            scope.tags.require(name, "trace")
+        for name in {name: None for p in trace.inputs for name in p.tags}:
+            scope.tags.require(name, "proxy")
+    except TjError as error:
+        yield error.message
+
+
+def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
+    lost = {key for key, _ in trace.context.items} - {key for key, _ in call.context.items}
+    return f"lost the context {', '.join(sorted(lost))}" if lost else None
+
+
+@dataclass
+class _Metadata:
+    """Derives metadata again; each shared body once per context."""
+
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    seen: dict[tuple[int, Context], None] = field(default_factory=dict)
+
+    def problem(self, call: BoundSymbol) -> str | None:
+        """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
+        return self.wrong(call, PLAIN_CONTEXT, _same) or self.body(call, call.context)
+
+    def wrong(
+        self, call: BoundSymbol, context: Context, same: Callable[[Any, Any], bool]
+    ) -> str | None:
+        try:
+            expanded = derive(call, self.expand, self.tags, context)
+        except CannotExpandError:
+            return None  # whoever made the call knew better
+        except Exception as error:
+            return f"cannot be expanded: {type(error).__name__}: {error}"
+        if expanded is None or _agree(call, expanded, same):
+            return None
+        return f"computes {_facts(expanded.outputs)}, not {_facts(call.outputs)} as the trace says"
+
+    def body(self, call: BoundSymbol, context: Context) -> str | None:
+        if call.body is None or (id(call.body), context) in self.seen:
+            return None
+        self.seen[id(call.body), context] = None
+        for inner in call.body.calls:
+            problem = self.wrong(inner, context, _alike)
+            problem = problem or self.body(inner, inner.context.over(context))
+            if problem is not None:
+                return f"has a body in which {inner.symbol} {problem}"
+        return None
+
+
+def _agree(call: BoundSymbol, expanded: Expanded, same: Callable[[Any, Any], bool]) -> bool:
+    said, derived = list(leaves(call.outputs)), list(leaves(expanded.outputs))
+    return len(said) == len(derived) and all(map(same, derived, said))
+
+
+def _same(derived: Any, said: Any) -> bool:
+    if isinstance(derived, Proxy) and isinstance(said, Proxy):
+        return derived.same_meta(said)
+    return not isinstance(said, Proxy) and bool(derived == said)
+
+
+def _alike(derived: Any, said: Any) -> bool:
+    """`_same` in a body, where values may be silent on autograd."""
+    if isinstance(derived, Proxy) and isinstance(said, Proxy):
+        return like(derived, said)
+    return _same(derived, said)
+
+
+def _facts(outputs: Any) -> str:
+    texts = (meta_text(p) if isinstance(p, Proxy) else repr(p) for p in leaves(outputs))
+    return f"[{', '.join(texts)}]"
+
+
+def _when(trace: Trace) -> str:
+    last = trace.history[-1].name if trace.history else "acquisition"
+    return f"after {last}, at stage {trace.stage.name}"
+
+
+def _error(trace: Trace, position: int, problem: str) -> VerificationError:
+    call = trace.calls[position] if position < len(trace.calls) else None
+    first = max(0, position - AROUND)
+    lines = [
+        f"{'-->' if i == position else '   '} {call_text(c)}"
+        for i, c in enumerate(trace.calls[first : position + AROUND + 1], first)
+    ]
+    subject = f"call {call.label!r} ({call.symbol}) {problem}" if call else problem
+    return VerificationError(
+        f"{_when(trace)}: {subject}",
+        source=call.source if call else None,
+        hint="\n  ".join(lines),
+    )

@@ -1,0 +1,25 @@
+"""Fixtures for all tests of the core, and the guard that none of them leaves traces behind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tj_core.testing.plugins import env_unchanged, fake_dist, hook_calls, only_fake_dists
+
+__all__ = ["env_unchanged", "fake_dist", "hook_calls", "only_fake_dists"]
+
+
+@pytest.fixture(autouse=True)
+def _guarded(env_unchanged: None) -> None:
+    """Every test must leave the environment as it was."""
+
+
+@pytest.fixture
+def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_fake_dists: object) -> None:
+    """An empty project: no config, variable or installed plugin of whoever runs the tests."""
+    for name in [n for n in os.environ if n.startswith("TJ_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)

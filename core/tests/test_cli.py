@@ -1,0 +1,325 @@
+"""The command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tj_core import cli, console
+from tj_core.testing.plugins import FakeDist
+
+pytestmark = pytest.mark.usefixtures("own_project")
+
+OPTIONS = """
+from dataclasses import dataclass
+@dataclass(frozen=True)
+class Options:
+    threads: int = 1
+    mode: str = "fast"
+@hookimpl
+def tj_options(): return Options
+"""
+
+COMMAND = """
+def configure(parser): parser.add_argument("--count", type=int, default=1)
+def run(args, session):
+    print("demo", args.count, session.plugins.names)
+    return 7
+@hookimpl
+def tj_cli_commands(): return (CliCommand(NAME, "show", configure, run),)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _clean_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Targets put their folder on the path and into the modules; take them off again."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    sys.modules.pop("program", None)
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of ``tj argv``."""
+    status = cli.main(argv)
+    out, err = capsys.readouterr()
+    return status, out, err
+
+
+Capture = pytest.CaptureFixture[str]
+
+
+# ------------------------------------------------------------------------------- plugins
+
+
+def test_plugins_lists_in_order(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("b", "TJ_PRIORITY = 1\n@hookimpl\ndef tj_tags(): return ()", version="2.0")
+    fake_dist("a")
+    fake_dist("gpu", "@hookimpl\ndef tj_available(): return 'no CUDA device'")
+    fake_dist("off")
+    status, out, err = run(capsys, "plugins", "--disable", "off")
+    rows = [line.split() for line in out.splitlines()]
+    assert (status, err) == (0, "")
+    assert rows[0] == ["order", "name", "state", *cli._COLUMNS[3:]]
+    assert rows[1][:6] == ["0", "b", "loaded", "tj-b", "2.0", "tags"]
+    assert rows[2][:3] == ["1", "a", "loaded"]
+    assert rows[3][:3] == ["-", "gpu", "unavailable"]
+    assert rows[3][-3:] == ["no", "CUDA", "device"]
+    assert len(rows) == 4
+
+
+def test_plugins_all_lists_those_that_take_no_part(fake_dist: FakeDist, capsys: Capture) -> None:
+    for name in "abc":
+        fake_dist(name)
+    _, out, _ = run(capsys, "--plugins", "b", "plugins", "--all", "--disable=c")
+    assert [line.split()[1:3] for line in out.splitlines()[1:]] == [
+        ["b", "loaded"],
+        ["a", "installed"],
+        ["c", "blocked"],
+    ]
+    assert "disabled by cli --disable" in out
+
+
+def test_plugins_json_is_stable(fake_dist: FakeDist, capsys: Capture) -> None:
+    folder = fake_dist("a")
+    _, out, _ = run(capsys, "plugins", "--json")
+    assert json.loads(out) == [
+        {
+            "name": "a",
+            "distribution": "tj-a",
+            "version": "1.0",
+            "target": "fake_a",
+            "state": "loaded",
+            "reason": "",
+            "file": str(folder / "fake_a.py"),
+            "hooks": [],
+            "order": 0,
+            "requested": False,
+        }
+    ]
+
+
+def test_plugins_shows_what_is_broken_and_says_so(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("bad", "raise OSError('no')")
+    fake_dist("good")
+    status, out, err = run(capsys, "plugins", "--plugins=bad,good")
+    assert status == 2
+    assert "good" in out and "failed" in out
+    assert err.startswith("tj: error: plugin 'bad' (tj-bad 1.0)")
+    assert "Traceback" not in err
+
+
+def test_plugins_survives_an_unknown_name(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("inductor")
+    status, out, err = run(capsys, "plugins", "--all", "--plugins=inductr")
+    assert status == 2
+    assert "inductor" in out
+    assert "cli --plugins" in err and "Did you mean 'inductor'?" in err
+
+
+# ------------------------------------------------------------------------------- config
+
+
+def test_config_prints_values_and_origins(
+    fake_dist: FakeDist, capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_dist("x", OPTIONS)
+    fake_dist("off", OPTIONS)
+    file = tmp_path / "pyproject.toml"
+    file.write_text(
+        '[tool.tj]\ncheck = 1\ndisable = ["off"]\n[tool.tj.x]\nthreads = 2\n[tool.tj.off]\nn = 1\n',
+        "utf-8",
+    )
+    monkeypatch.setenv("TJ_MEMO", "no")
+    _, out, _ = run(capsys, "config")
+    rows = [line.split(None, 2) for line in out.splitlines()]
+    assert ["check", "1", f"{file} [tool.tj]"] in rows
+    assert ["memo", "false", "env TJ_MEMO"] in rows
+    assert ["disable", '["off"]', f"{file} [tool.tj]"] in rows
+    assert ["plugins", "-", "default"] in rows
+    assert ["x.threads", "2", f"{file} [tool.tj.x]"] in rows
+    assert ["x.mode", '"fast"', "default"] in rows
+    assert ["off.n", "1", f"{file} [tool.tj.off]"] in rows
+
+
+def test_config_json(fake_dist: FakeDist, capsys: Capture, tmp_path: Path) -> None:
+    fake_dist("x", OPTIONS)
+    file = tmp_path / "other.toml"
+    file.write_text("[tool.tj]\ncheck = 2\n", "utf-8")
+    _, out, _ = run(capsys, "--config", str(file), "config", "--json")
+    data = json.loads(out)
+    assert data["file"] == str(file)
+    assert data["core"]["check"] == {"value": 2, "origin": f"{file} [tool.tj]"}
+    assert data["plugins"]["x"]["threads"] == {"value": 1, "origin": "default"}
+
+
+def test_disable_on_the_command_line_adds_to_the_config(
+    fake_dist: FakeDist, capsys: Capture, tmp_path: Path
+) -> None:
+    for name in "abc":
+        fake_dist(name)
+    (tmp_path / "pyproject.toml").write_text('[tool.tj]\ndisable = ["a"]\n', "utf-8")
+    _, out, _ = run(capsys, "plugins", "--disable", "b")
+    assert [line.split()[1] for line in out.splitlines()[1:]] == ["c"]
+
+
+def test_a_config_error_is_one_message(capsys: Capture, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text("[tool.tj]\nchek = 1\n", "utf-8")
+    status, out, err = run(capsys, "config")
+    assert (status, out) == (2, "")
+    assert "Did you mean 'check'?" in err and "Traceback" not in err
+
+
+# ------------------------------------------------------------------------------- trace and explain
+
+PROGRAM = "def main(): return 'jitted'\ndef none(): pass\ndef fails(): return 1 / 0\n"
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
+    """Stand-ins for what prints, and the arguments that they got."""
+    import tj_core
+
+    calls: list[Any] = []
+
+    def last_trace(f: object, **how: object) -> str:
+        calls.append((f, how))
+        return "the trace"
+
+    def explain(f: object) -> str:
+        calls.append(f)
+        return "the reasons"
+
+    monkeypatch.setattr(tj_core, "last_trace", last_trace)
+    monkeypatch.setattr(tj_core, "explain", explain)
+    (tmp_path / "program.py").write_text(PROGRAM, "utf-8")
+    return calls
+
+
+def test_trace_prints_the_last_trace(asked: list[Any], capsys: Capture) -> None:
+    assert run(capsys, "trace", "program.py:main") == (0, "the trace\n", "")
+    assert asked == [("jitted", {"which": "forward", "stage": None})]
+
+
+def test_trace_of_a_stage(asked: list[Any], capsys: Capture) -> None:
+    from tj_core.stages import Stage
+
+    run(capsys, "trace", "--stage", "split", "--which=backward", "program:main")
+    assert asked == [("jitted", {"which": "backward", "stage": Stage.SPLIT})]
+
+
+def test_explain_prints_the_reasons(asked: list[Any], capsys: Capture) -> None:
+    assert run(capsys, "explain", "program.py:main") == (0, "the reasons\n", "")
+    assert asked == ["jitted"]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("program.py", "is no target"),
+        ("nowhere.py:main", "there is no file"),
+        ("fake_nowhere:main", "there is no module"),
+        ("fake_nowhere.inner:main", "there is no module"),
+        ("program.py:mian", "Did you mean 'main'?"),
+        ("program.py:none", "returned nothing"),
+    ],
+)
+def test_wrong_targets(asked: list[Any], capsys: Capture, target: str, words: str) -> None:
+    status, _, err = run(capsys, "trace", target)
+    assert status == 2
+    assert words in err
+
+
+def test_what_the_program_raises_passes_through(asked: list[Any], capsys: Capture) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(capsys, "trace", "program.py:fails")
+
+
+def test_global_options_reach_the_programs_sessions(
+    asked: list[Any], capsys: Capture, tmp_path: Path
+) -> None:
+    source = "import os\ndef main(): return [os.environ.get('TJ_' + k) for k in KEYS]\n"
+    keys = "KEYS = ['PLUGINS', 'DISABLE', 'CONFIG']\n"
+    (tmp_path / "program.py").write_text(source + keys, "utf-8")
+    before = dict(os.environ)
+    run(capsys, "--plugins=a,b", "--disable=c", "--config=p", "explain", "program.py:main")
+    assert asked == [["a,b", "c,...", "p"]]
+    assert dict(os.environ) == before
+
+
+# ------------------------------------------------------------------------------- plugins' commands
+
+
+def test_a_plugins_command_runs(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("x", COMMAND.replace("NAME", "'demo'"))
+    fake_dist("y")
+    status, out, _ = run(capsys, "--disable=y", "demo", "--count", "3")
+    assert (status, out) == (7, "demo 3 ('x',)\n")
+
+
+def test_help_shows_the_plugins_commands(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("x", COMMAND.replace("NAME", "'demo'"))
+    status, out, _ = run(capsys)
+    assert status == 0
+    assert "demo" in out and "plugins" in out
+
+
+def test_a_plugin_cannot_replace_an_own_command(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("x", COMMAND.replace("NAME", "'config'"))
+    status, _, err = run(capsys, "other")
+    assert status == 2
+    assert "plugin 'x' (tj-x 1.0) registers the command 'config'" in err
+
+
+def test_own_commands_ask_no_plugin_for_commands(
+    fake_dist: FakeDist, capsys: Capture, hook_calls: list[tuple[str, str]]
+) -> None:
+    fake_dist("x", COMMAND.replace("NAME", "'demo'"))
+    run(capsys, "plugins")
+    assert ("x", "tj_cli_commands") not in hook_calls
+
+
+def test_help_works_where_a_plugin_does_not(fake_dist: FakeDist, capsys: Capture) -> None:
+    fake_dist("x", "raise OSError")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--plugins=x", "--help"])
+    out, err = capsys.readouterr()
+    assert caught.value.code == 0
+    assert "plugins" in out
+    assert "plugin 'x'" in err
+
+
+def test_an_unknown_command_is_an_error(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["plugin"])
+    assert caught.value.code == 2
+
+
+# ------------------------------------------------------------------------------- the program itself
+
+
+def test_python_m_runs_it_plainly() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tj_core", "config"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "TJ_CHECK": "2", "TJ_PLUGINS": ""},
+    )
+    assert ["check", "2", "env", "TJ_CHECK"] in [line.split() for line in done.stdout.splitlines()]
+    assert "\x1b" not in done.stdout
+
+
+def test_a_terminal_gets_a_table(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    console.print_table(("key", "origin"), [("check", "[tool.tj]")])
+    console.print_python("def f():\n    return 1")
+    out = capsys.readouterr().out
+    assert "[tool.tj]" in out and "─" in out
+    assert "return" in out

@@ -1,0 +1,47 @@
+"""Dead calls go; what anybody can notice stays."""
+
+from __future__ import annotations
+
+from tj_core.dce import dce
+from tj_core.symbol import Alias, Effects
+from tj_core.testing.numeric import call, vector
+from tj_core.trace import Trace
+
+X, Y, Z, W = (vector(n, 2) for n in "xyzw")
+
+
+def test_nothing_dead_is_the_same_object():
+    trace = Trace((X,), (call("neg", X, outputs=Y),), Y)
+    assert dce(trace) is trace
+
+
+def test_chains_go_and_what_stays_is_the_same():
+    calls = (
+        call("neg", X, outputs=Y),
+        call("neg", Y, outputs=Z),
+        call("split", X, 1, outputs=(vector("l", 1), vector("r", 1))),
+        call("neg", Z, outputs=W),
+    )
+    after = dce(Trace((X,), calls, [{"k": vector("r", 1)}]))
+    assert after.calls == (calls[2],)
+    assert after.calls[0] is calls[2]
+    assert [r.name for r in after.history] == ["dce"]
+
+
+def test_effects_stay_and_keep_what_they_need():
+    seed = call("neg", X, outputs=Y)
+    effects = (
+        Effects(mutates=(0,)),
+        Effects(rebinds=((0, vector("y", 2)),)),
+        Effects(ordered=("random:cpu",)),
+        Effects(ordered=("side_effect",)),
+    )
+    for effect in effects:
+        trace = Trace((X,), (seed, call("f", Y, outputs=Z, effects=effect)), ())
+        assert dce(trace) is trace
+    view = Effects(aliases=(Alias(0, "arg", 0),))
+    assert dce(Trace((X,), (seed, call("f", Y, outputs=Z, effects=view)), ())).calls == ()
+
+
+def test_a_call_without_outputs_or_effects_goes():
+    assert dce(Trace((X,), (call("f", X),), X)).calls == ()

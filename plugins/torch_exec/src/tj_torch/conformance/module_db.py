@@ -1,0 +1,105 @@
+"""Every module of PyTorch's ``module_db``, jitted, against eager: forward, gradients, buffers."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import tj_core as tj
+import torch
+from torch.utils import _pytree as pytree
+
+from tj_torch.conformance.oracle import clone_tree, differences, seeded
+
+__all__ = ["ModuleResult", "modules", "run_module"]
+
+
+@dataclass
+class ModuleResult:
+    """What became of one module in one mode."""
+
+    name: str
+    samples: int = 0
+    eager_errors: int = 0
+    problems: list[str] = field(default_factory=list)
+    fallbacks: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every sample that eager can run came out equal."""
+        return not self.problems
+
+
+def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
+    """The entries of module_db that support ``dtype`` on the CPU."""
+    from torch.testing._internal.common_modules import module_db
+
+    return [m for m in module_db if dtype in m.supported_dtypes("cpu")]
+
+
+def run_module(
+    info: Any, *, training: bool, count: int = 3, jit: Callable[[Any], Any] = tj.jit
+) -> ModuleResult:
+    """Compare ``count`` samples; in training also all gradients and the buffers afterwards."""
+    result = ModuleResult(info.name)
+    torch.manual_seed(0)
+    inputs = info.module_inputs_func(
+        info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+    )
+    for sample in itertools.islice(inputs, count):
+        if sample.forward_input is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _sample(info, sample, training, jit, result)
+    return result
+
+
+def _sample(
+    info: Any, sample: Any, training: bool, jit: Callable[[Any], Any], result: ModuleResult
+) -> None:
+    try:
+        expected = _outcome(_build(info, sample, training), sample, training)
+    except Exception:
+        result.eager_errors += 1
+        return
+    result.samples += 1
+    try:
+        jitted = jit(_build(info, sample, training))
+        got = _outcome(jitted, sample, training)
+    except Exception as error:
+        result.problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+        return
+    result.problems += map(str, differences(got, expected))
+    fallbacks = tj.stats(jitted).fallbacks
+    result.fallbacks = (*result.fallbacks, *(f.reason for f in fallbacks))
+
+
+def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
+    torch.manual_seed(3)
+    given = sample.constructor_input
+    module: torch.nn.Module = info.module_cls(*given.args, **given.kwargs)
+    return module.to("cpu", torch.float32).train(training)
+
+
+def _outcome(module: Any, sample: Any, training: bool) -> Any:
+    """Everything a step leaves behind: outputs, gradients, the module's state."""
+    args, kwargs = clone_tree(
+        (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs))
+    )
+    out = seeded(module, args, kwargs, seed=5)
+    grads = _gradients(out, args, kwargs, module) if training else []
+    return out, grads, dict(module.state_dict())
+
+
+def _gradients(out: Any, args: Any, kwargs: Any, module: torch.nn.Module) -> list[Any]:
+    outs = [o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor) and o.requires_grad]
+    leaves = [*pytree.tree_leaves((args, kwargs)), *module.parameters()]
+    wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not outs or not wanted:
+        return []
+    generator = torch.Generator().manual_seed(7)
+    tangents = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in outs]
+    return list(torch.autograd.grad(outs, wanted, tangents, allow_unused=True))

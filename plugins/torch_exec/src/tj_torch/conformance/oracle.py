@@ -1,0 +1,114 @@
+"""Comparing with eager: values, structure and mutated inputs, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+__all__ = ["Difference", "clone_tree", "compare", "differences", "seeded"]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place in which two results differ, and how."""
+
+    where: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}"
+
+
+def clone_tree(tree: Any) -> Any:
+    """``tree`` with every tensor cloned; parameters stay parameters, strides stay strides."""
+
+    def clone(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        with torch.no_grad():
+            copy = value.detach().clone()
+        if isinstance(value, torch.nn.Parameter):
+            return torch.nn.Parameter(copy, requires_grad=value.requires_grad)
+        return copy.requires_grad_(value.requires_grad)
+
+    return pytree.tree_map(clone, tree)
+
+
+def seeded(fn: Callable[..., Any], args: Any, kwargs: Any, seed: int = 11) -> Any:
+    """``fn(*args, **kwargs)`` with PyTorch's generator at ``seed``."""
+    torch.manual_seed(seed)
+    return fn(*args, **kwargs)
+
+
+def compare(
+    reference: Callable[..., Any],
+    candidate: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    *,
+    values: bool = True,
+) -> list[Difference]:
+    """Call both on clones of the arguments; every difference in results and mutated arguments.
+
+    ``values=False`` compares metadata only, for operations whose values nobody defines.
+    """
+    mine, theirs = clone_tree((args, kwargs)), clone_tree((args, kwargs))
+    expected = seeded(reference, *theirs)
+    got = seeded(candidate, *mine)
+    return [
+        *differences(got, expected, "result", values=values),
+        *differences(mine, theirs, "arguments", values=values),
+    ]
+
+
+def differences(
+    got: Any, expected: Any, where: str = "result", *, values: bool = True
+) -> list[Difference]:
+    """Where two trees differ: structure, types, metadata, bits."""
+    mine, my_spec = pytree.tree_flatten(got)
+    theirs, their_spec = pytree.tree_flatten(expected)
+    if my_spec != their_spec or type(got) is not type(expected):
+        return [Difference(where, f"structure {my_spec} instead of {their_spec}")]
+    found = []
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        what = _leaf(a, b, values)
+        if what:
+            found.append(Difference(f"{where}[{i}]", what))
+    return found
+
+
+def _leaf(got: Any, expected: Any, values: bool) -> str | None:
+    if not isinstance(expected, torch.Tensor):
+        return None if _equal(got, expected) else f"{got!r} instead of {expected!r}"
+    if type(got) is not type(expected):
+        return f"{type(got).__name__} instead of {type(expected).__name__}"
+    for name in ("shape", "dtype", "device", "layout", "requires_grad"):
+        mine, theirs = getattr(got, name), getattr(expected, name)
+        if mine != theirs:
+            return f"{name} {mine} instead of {theirs}"
+    if expected.layout is torch.strided and got.stride() != expected.stride():
+        return f"strides {got.stride()} instead of {expected.stride()}"
+    return _values(got, expected) if values else None
+
+
+def _values(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+    try:
+        torch.testing.assert_close(
+            got.detach(), expected.detach(), rtol=0, atol=0, equal_nan=True
+        )
+    except AssertionError as error:
+        return " ".join(str(error).split())
+    return None
+
+
+def _equal(got: Any, expected: Any) -> bool:
+    if got is expected:
+        return True
+    if isinstance(expected, float) and isinstance(got, float):
+        return got == expected or (math.isnan(got) and math.isnan(expected))
+    return type(got) is type(expected) and bool(got == expected)

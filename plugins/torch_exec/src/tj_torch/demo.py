@@ -1,0 +1,186 @@
+"""``tj demo``: a transformers Llama with random weights, eager and through tj, side by side."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tj_core.errors import TjError
+from tj_core.records import CliCommand
+from tj_core.session import Session
+
+if TYPE_CHECKING:
+    import torch
+    from rich.console import Console
+
+__all__ = ["demo_command"]
+
+# A Llama in small: everything the real one has (grouped-query attention, rotary embedding, RMS
+# norm, gated MLP), at a size that builds and compiles in seconds on a laptop.
+CONFIG = {
+    "vocab_size": 1024,
+    "hidden_size": 256,
+    "intermediate_size": 672,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+}
+PROMPT = (2, 48)
+NEW_TOKENS = 8
+
+
+def demo_command() -> CliCommand:
+    """The record of ``tj demo``."""
+    return CliCommand("demo", "run a transformers Llama eager and through tj", _configure, _run)
+
+
+def _configure(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--layers", type=int, default=4, help="decoder layers (default: 4)")
+    parser.add_argument("--full-trace", action="store_true", help="print all layers, with bodies")
+
+
+def _run(arguments: argparse.Namespace, session: Session) -> int:
+    from rich.console import Console
+
+    if arguments.layers < 1:
+        raise TjError(f"--layers must be at least 1, not {arguments.layers}")
+    return _Demo(Console(), session, arguments.layers, arguments.full_trace).run()
+
+
+class _Demo:
+    """One run; each step says what it does while it does it."""
+
+    def __init__(self, console: Console, session: Session, layers: int, full: bool) -> None:
+        self.console = console
+        self.session = session
+        self.layers = layers
+        self.full = full
+
+    def step(self, what: str, work: Callable[[], Any]) -> Any:
+        start = time.perf_counter()
+        with self.console.status(f"{what} ..."):
+            result = work()
+        self.console.print(f"[bold]{what}[/] ({time.perf_counter() - start:.1f} s)")
+        return result
+
+    def run(self) -> int:
+        import tj_core as tj
+        import torch
+
+        model = self.step("building the model", self.model)
+        tokens = torch.randint(0, CONFIG["vocab_size"], PROMPT)
+        jitted = tj.jit(model, session=self.session)
+        with torch.no_grad():
+            plain = self.without_cache(model, jitted, tokens)
+            cached = self.with_cache(model, jitted, tokens)
+        self.console.rule("the trace of one layer")
+        self.print_trace(plain)
+        self.console.rule("claims")
+        self.print_claims(plain)
+        self.console.rule("statistics")
+        self.print_stats(jitted)
+        worst = max(plain[1], cached)
+        self.console.print(f"maximum difference to eager: {worst:g}")
+        return 0 if worst == 0.0 else 1
+
+    def model(self) -> torch.nn.Module:
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
+        try:
+            from transformers import LlamaConfig, LlamaForCausalLM
+        except ImportError as error:
+            raise TjError(
+                "the demo needs transformers", hint="pip install 'tj-torch[demo]'"
+            ) from error
+        import torch
+
+        torch.manual_seed(0)
+        config = LlamaConfig(num_hidden_layers=self.layers, **CONFIG)
+        return LlamaForCausalLM(config).eval()  # type: ignore[no-any-return]
+
+    def without_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> tuple[Any, float]:
+        import tj_core as tj
+
+        expected = self.step("eager, no cache", lambda: model(tokens, use_cache=False).logits)
+        got = self.step(
+            "tj, no cache: capture, compile, run", lambda: jitted(tokens, use_cache=False).logits
+        )
+        self.step("tj again: a cache hit", lambda: jitted(tokens, use_cache=False))
+        difference = _difference(expected, got)
+        self.console.print(f"  maximum difference of logits: {difference:g}")
+        return (tj.last_traces(jitted), tj.explain(jitted)), difference
+
+    def with_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> float:
+        expected = self.step(
+            f"eager, KV cache: prompt and {NEW_TOKENS} tokens", lambda: _decode(model, tokens)
+        )
+        got = self.step(
+            f"tj, KV cache: prompt and {NEW_TOKENS} tokens", lambda: _decode(jitted, tokens)
+        )
+        difference = max(_difference(a, b) for a, b in zip(expected, got, strict=True))
+        self.console.print(f"  maximum difference of logits: {difference:g}")
+        return difference
+
+    def print_trace(self, plain: Any) -> None:
+        (traces, _), _ = plain
+        trace = traces[-1] if self.full else _one_layer(traces[-1])
+        text = trace.python(bodies=self.full)
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def print_claims(self, plain: Any) -> None:
+        from rich.table import Table
+
+        (_, explanation), _ = plain
+        counts: dict[tuple[str, str], int] = {}
+        for record in explanation.claims:
+            key = (record.symbol.qualname, record.executor or "(its body)")
+            counts[key] = counts.get(key, 0) + 1
+        table = Table("operation", "executor", "calls")
+        for (operation, executor), count in sorted(counts.items()):
+            table.add_row(operation, executor, str(count))
+        self.console.print(table)
+
+    def print_stats(self, jitted: Any) -> None:
+        import tj_core as tj
+
+        stats = tj.stats(jitted)
+        seconds = ", ".join(f"{name} {value:.2f}" for name, value in stats.seconds.items())
+        self.console.print(
+            f"calls {stats.calls}, hits {stats.hits}, misses {stats.misses}, "
+            f"entries {stats.entries}\n"
+            f"expansions remembered {stats.memo_hits}, made {stats.memo_misses}\n"
+            f"compile seconds {stats.compile_seconds:.2f}: {seconds}"
+        )
+        for fallback in stats.fallbacks:
+            self.console.print(f"without tj: {fallback.reason}")
+
+
+def _decode(model: Any, tokens: torch.Tensor) -> list[torch.Tensor]:
+    """Logits of a prompt and of tokens chosen greedily after it, one at a time, with a cache."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache()
+    logits = []
+    for _ in range(NEW_TOKENS + 1):
+        out = model(tokens, past_key_values=cache, use_cache=True)
+        cache = out.past_key_values
+        logits.append(out.logits)
+        tokens = out.logits[:, -1:].argmax(-1)
+    return logits
+
+
+def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
+    return float((expected - got).abs().max())
+
+
+def _one_layer(trace: Any) -> Any:
+    """The part of ``trace`` that ran in the first decoder layer."""
+    calls = [c for c in trace.calls if c.source and ".layers.0" in f".{c.source.module_path}."]
+    if not calls:
+        return trace
+    defined = {p.name for call in calls for p in call.flat_outs}
+    used = {p.name: p for call in calls for p in call.flat_args if p.name not in defined}
+    last = calls[-1].outputs
+    return trace.replace(name="layer", inputs=tuple(used.values()), calls=tuple(calls), outputs=last)

@@ -1,0 +1,61 @@
+"""What expansion asks of autograd: tensors that are no leaves, and nodes written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from tj_core.proxy import DType, TensorProxy
+
+from tj_torch.dialect import private
+
+__all__ = ["NonLeaf", "may_require_grad", "runs_python"]
+
+
+class NonLeaf(torch.autograd.Function):
+    """Gives a tensor a place inside the autograd graph, so that it may be written in place."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns; ``leaf`` only connects it to the graph."""
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """Nothing is differentiated through this."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns, requiring a gradient but no leaf."""
+        with torch.enable_grad():
+            leaf = torch.empty((), device="meta", requires_grad=True)
+            result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
+        return result
+
+
+def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
+    python = private.autograd_function_node()
+    own = f"{NonLeaf.__name__}Backward"
+    seen: set[Any] = set()
+    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    while todo:
+        node = todo.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        if isinstance(node, python) and node.name() != own:
+            return True
+        todo += [n for n, _ in node.next_functions if n is not None]
+    return False
+
+
+def may_require_grad(grad: bool, arguments: Iterable[TensorProxy], dtype: DType) -> bool:
+    """Whether a result of ``dtype`` requires a gradient by the general rule.
+
+    For devices this machine lacks, where autograd cannot be asked.
+    """
+    differentiable = dtype.kind in ("float", "complex")
+    return grad and differentiable and any(a.requires_grad for a in arguments)

@@ -1,0 +1,61 @@
+"""The process-wide settings that decide what a call computes, beside its context."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Modes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """A snapshot of the settings; take one per trace, not per call.
+
+    What depends on an expansion holds only while these do, so a frontend guards on them.
+    """
+
+    default_dtype: str
+    default_device: str
+    deterministic: tuple[bool, bool]
+    attention: tuple[bool, ...]
+    mkldnn: bool
+    cudnn: tuple[bool, ...]
+    matmul_precision: str
+
+    @classmethod
+    def current(cls) -> Modes:
+        """The settings as they are now."""
+        cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
+        return cls(
+            str(torch.get_default_dtype()),
+            str(torch.get_default_device()),
+            (
+                torch.are_deterministic_algorithms_enabled(),
+                torch.is_deterministic_algorithms_warn_only_enabled(),
+            ),
+            (
+                cuda.flash_sdp_enabled(),
+                cuda.mem_efficient_sdp_enabled(),
+                cuda.math_sdp_enabled(),
+                cuda.cudnn_sdp_enabled(),
+            ),
+            torch._C._get_mkldnn_enabled(),
+            (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
+            torch.get_float32_matmul_precision(),
+        )
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The settings as one hashable value."""
+        return (
+            self.default_dtype,
+            self.default_device,
+            self.deterministic,
+            self.attention,
+            self.mkldnn,
+            self.cudnn,
+            self.matmul_precision,
+        )

@@ -1,0 +1,171 @@
+"""Every private PyTorch name that expansions rely on, and nothing else.
+
+Names are looked up when used, so that a PyTorch that lacks one can still be imported, and what
+breaks with a new release breaks here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+__all__ = [
+    "autograd_function_node",
+    "data_mutated",
+    "deny_data_pointer",
+    "fake_constant",
+    "fake_mode",
+    "fake_reason",
+    "fake_tensor",
+    "functionalization",
+    "functionalized",
+    "is_fake",
+    "metadata_mutated",
+    "no_autocast",
+    "python_dispatcher",
+    "quiet",
+    "set_conj",
+    "set_neg",
+    "storage_id",
+    "unwrapped",
+]
+
+
+def fake_mode() -> Any:
+    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor on ``device`` with the metadata of ``meta``, made without dispatching."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor(mode, meta, device)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a fake tensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def fake_constant(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The data of a tensor that was spelled out in the program; None for other fakes."""
+    return getattr(tensor, "constant", None) if is_fake(tensor) else tensor
+
+
+def fake_reason(error: BaseException) -> str | None:
+    """Why ``error`` is the fault of fake tensors; None if it is not.
+
+    They lack data, which the function's Python code or an operator's kernel asks for, or they
+    lack a kernel.
+    """
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    detail = str(error).partition("\n")[0]
+    reasons = {
+        fake_tensor.DataDependentOutputException: "a value depends on data",
+        fake_tensor.DynamicOutputShapeException: "a shape depends on data",
+        fake_tensor.UnsupportedFakeTensorException: "fake tensors do not support this",
+        fake_tensor.UnsupportedOperatorException: "an operator has no fake kernel",
+        GuardOnDataDependentSymNode: "a value depends on data",
+    }
+    if type(error) in reasons:
+        return f"{reasons[type(error)]}: {detail}"
+    if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
+        return "compiled code looks at data"
+    return None
+
+
+@contextlib.contextmanager
+def functionalization() -> Iterator[None]:
+    """Operators on wrapped tensors run as functional operators while this is entered."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep fake tensors from logging errors, which the caller looks at itself."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = disabled
+
+
+def functionalized(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that holds ``tensor`` as its current value."""
+    return torch._to_functional_tensor(tensor)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value of a functionalized tensor; any other tensor itself."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._functionalize_sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def data_mutated(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a functionalized tensor have been written."""
+    return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
+
+
+def metadata_mutated(tensor: torch.Tensor) -> bool:
+    """Whether the sizes or strides of a functionalized tensor have been changed in place."""
+    return bool(torch._functionalize_has_metadata_mutation(tensor))
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common if and only if they share storage."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def deny_data_pointer(tensor: torch.Tensor) -> None:
+    """Let reading the tensor's address raise instead of giving zero."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
+def set_conj(tensor: torch.Tensor) -> None:
+    """Set the tensor's conjugate bit."""
+    torch._C._set_conj(tensor, True)
+
+
+def set_neg(tensor: torch.Tensor) -> None:
+    """Set the tensor's negative bit."""
+    torch._C._set_neg(tensor, True)
+
+
+@contextlib.contextmanager
+def python_dispatcher(enabled: bool) -> Iterator[None]:
+    """Use PyTorch's decompositions written in Python while this is entered, if ``enabled``."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    # PyTorch's own context begins when it is made, not when it is entered.
+    with enable_python_dispatcher() if enabled else contextlib.nullcontext():
+        yield
+
+
+def no_autocast() -> Any:
+    """A context without any autocast, whatever is ambient."""
+    return torch._C._DisableAutocast()
+
+
+def autograd_function_node() -> type:
+    """The base class of graph nodes that belong to an ``autograd.Function``."""
+    return torch.autograd.function.BackwardCFunction

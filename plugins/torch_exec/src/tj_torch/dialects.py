@@ -1,0 +1,74 @@
+"""What PyTorch's symbols mean to tj: names and expansions, one service per session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.errors import CannotExpandError, PluginError
+from tj_core.expand import Expanded
+from tj_core.rules import RuleTable
+from tj_core.session import Session
+from tj_core.symbol import BoundSymbol, Symbol
+
+from tj_torch.dialect.context import spellings
+from tj_torch.dialect.memo import Memo
+from tj_torch.dialect.modes import Modes
+from tj_torch.frontend.contexts import autocast_devices
+from tj_torch.names import Names, resolve
+
+__all__ = ["TorchDialects", "rule_tables"]
+
+NAMESPACES = ("torch", "aten")
+
+
+class TorchDialects:
+    """Names and expansions of one session. It is the session's rule in table ``expand``."""
+
+    def __init__(self, memo_size: int) -> None:
+        self.names = Names()
+        self.memo = Memo(memo_size)
+
+    @staticmethod
+    def of(session: Session) -> TorchDialects:
+        """The service of ``session``.
+
+        :raises PluginError: if another plugin's expansions took its place.
+        """
+        rule = session.expand.get(Symbol(NAMESPACES[0], "add"))
+        if rule is None or not isinstance(rule.value, TorchDialects):
+            raise PluginError("the expansions of 'torch' are not those of tj-torch")
+        if not session.config.core.memo:
+            rule.value.memo.capacity = 0
+        return rule.value
+
+    def modes(self) -> Modes:
+        """The global state that expansions depend on, as it is now; once per trace."""
+        return Modes.current()
+
+    def __call__(self, call: BoundSymbol) -> Expanded:
+        """The facts of ``call``, from scratch or from the memo.
+
+        :raises CannotExpandError: if they depend on data, or on what tj does not model.
+        """
+        try:
+            function = resolve(call.symbol)
+        except LookupError as error:
+            raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        return self.expand(call, function, self.modes())
+
+    def expand(self, call: BoundSymbol, function: Callable[..., Any], modes: Modes) -> Expanded:
+        """The facts of ``call``, which runs ``function``, under ``modes``."""
+        return self.memo.expand(function, call.args, call.kwargs, call.context, modes).facts
+
+
+def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
+    """Tables ``expand`` and ``context`` of PyTorch."""
+    expand: RuleTable[Any] = RuleTable("expand")
+    dialects = TorchDialects(memo_size)
+    for namespace in NAMESPACES:
+        expand.set(f"{namespace}.*", dialects)
+    context: RuleTable[Any] = RuleTable("context")
+    for key, spelling in spellings(autocast_devices()).items():
+        context.set(f"context.{key}", spelling)
+    return expand, context

@@ -1,0 +1,1 @@
+"""Executors that come with tj-torch."""

@@ -1,0 +1,24 @@
+"""The eager executor: every call as PyTorch runs it. Asked last, it takes calls whole."""
+
+from __future__ import annotations
+
+from tj_core.records import Claim, Decline, Executor
+from tj_core.rules import RuleTable
+from tj_core.symbol import BoundSymbol
+
+__all__ = ["eager_executor"]
+
+
+def _whole(call: BoundSymbol) -> bool | Decline:
+    """Eager runs what has a Python meaning; an edited call runs as its body."""
+    if call.symbol.name.endswith(".rewritten"):
+        return Decline("the call's body was edited; its calls run instead")
+    return True
+
+
+def eager_executor() -> Executor:
+    """The record of the eager executor."""
+    claims: RuleTable[Claim] = RuleTable("claim")
+    for namespace in ("torch", "aten", "operator", "tj", "*"):
+        claims.set(f"{namespace}.*" if namespace != "*" else "*", Claim(None, _whole))
+    return Executor("torch", claims, fallback=True)

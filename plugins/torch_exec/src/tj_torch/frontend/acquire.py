@@ -1,0 +1,294 @@
+"""An FX graph of torch-level calls becomes an acquired trace.
+
+Each node becomes one call: its canonical symbol, its arguments, and what its expansion says it
+computes and does. A call that cannot be expanded (data-dependent, symbolic sizes, a higher-order
+operation) takes its outputs' metadata from the capture and is treated as having side effects, so
+nothing moves across it or removes it.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core import tag as tag_function
+from tj_core.errors import CannotExpandError
+from tj_core.expand import Expanded, bind_outputs
+from tj_core.language import Language
+from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
+from tj_core.source import Source
+from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.tags import NO_TAGS, TagRegistry, TagSet
+from tj_core.trace import Namer, PassRecord, Trace
+from tj_core.tree import map_tree
+
+from tj_torch.dialect import convert
+from tj_torch.dialect.errors import ExpansionError
+from tj_torch.dialects import TorchDialects
+from tj_torch.frontend.contexts import ContextTracker, ambient_context
+from tj_torch.frontend.inputs import input_names
+from tj_torch.frontend.sources import node_source
+
+__all__ = ["Acquired", "acquire"]
+
+SIDE_EFFECT = Effects(ordered=("side_effect",))
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The trace of a graph, and the seconds that making it took, expansion apart."""
+
+    trace: Trace
+    seconds: dict[str, float]
+
+
+def acquire(
+    graph: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    dialects: TorchDialects,
+    language: Language,
+    tags: TagRegistry,
+    sources: Mapping[int, str],
+    parameters: Sequence[str] = (),
+) -> Acquired:
+    """The trace of ``graph`` at stage ACQUIRED.
+
+    ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
+    frame; ``parameters`` the names of the wrapped function's parameters.
+    """
+    start = time.perf_counter()
+    importer = _Importer(graph, dialects, tags)
+    importer.inputs(examples, input_names(graph, sources, parameters))
+    for node in graph.graph.nodes:
+        importer.node(node)
+    trace = Trace(
+        tuple(importer.proxies),
+        tuple(importer.calls),
+        importer.result,
+        context=importer.context.ambient,
+        history=(PassRecord("acquire", "torch"),),
+        language=language,
+    )
+    spent = time.perf_counter() - start
+    return Acquired(trace, {"acquire": spent - importer.expanding, "expand": importer.expanding})
+
+
+@dataclass
+class _Importer:
+    """One graph on its way into a trace."""
+
+    graph: torch.fx.GraphModule
+    dialects: TorchDialects
+    registry: TagRegistry
+    proxies: list[Proxy] = field(default_factory=list)
+    calls: list[BoundSymbol] = field(default_factory=list)
+    env: dict[torch.fx.Node, Any] = field(default_factory=dict)
+    result: Any = ()
+    expanding: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.context = ContextTracker(ambient_context())
+        self.namer = Namer(set())
+        self.modes = self.dialects.modes()
+        self.tags = _user_tags(self.graph, self.registry)
+        self.opaque_state = False
+        self.constants: dict[int, Constant] = {}
+
+    # ------------------------------------------------------------------ inputs
+
+    def inputs(self, examples: Sequence[Any], names: Sequence[str]) -> None:
+        nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        for node, example, name in zip(nodes, examples, names, strict=True):
+            proxy = self.proxy(self.namer(name), _input_value(node, example), node)
+            self.env[node] = proxy
+            self.proxies.append(proxy)
+
+    def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
+        """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
+        tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
+        if isinstance(value, torch.Tensor):
+            return convert.tensor_proxy(name, value).replace(tags=tags)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return convert.number_proxy(name, value).replace(tags=tags)
+        return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
+
+    # ------------------------------------------------------------------ nodes
+
+    def node(self, node: torch.fx.Node) -> None:
+        if node.op == "placeholder":
+            return
+        if node.op == "output":
+            self.result = self.arguments(node.args[0])
+        elif node.op == "get_attr":
+            self.attribute(node)
+        elif node.target is tag_function:
+            self.env[node] = self.arguments(node.args[0])
+        elif not self.context.handles(node) and not self.item(node):
+            self.call(node)
+
+    def arguments(self, tree: Any) -> Any:
+        """FX arguments as core arguments."""
+        return convert.to_core_tree(tree, self.leaf)
+
+    def leaf(self, value: Any) -> Any:
+        return self.env[value] if isinstance(value, torch.fx.Node) else convert.to_core(value)
+
+    def distinct(self, tree: Any) -> Any:
+        """``tree`` with one name per object for the constants that travel beside the program."""
+        return map_tree(lambda c: c if c.named else self.constant(c.text, c.value), tree, Constant)
+
+    def constant(self, wish: str, value: Any) -> Constant:
+        if id(value) not in self.constants:
+            name = f"_{self.namer(wish.lstrip('_') or 'constant')}"
+            self.constants[id(value)] = Constant(name, value, named=False)
+        return self.constants[id(value)]
+
+    def attribute(self, node: torch.fx.Node) -> None:
+        """A constant of the graph: a submodule stays one, a tensor becomes a value."""
+        value: Any = self.graph
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        constant = self.constant(str(node.target), value)
+        if not isinstance(value, torch.Tensor):
+            self.env[node] = constant
+            return
+        out = self.proxy(self.namer(node.name), value, node)
+        call = BoundSymbol(Symbol("tj", "constant"), (constant,), outputs=out)
+        self.env[node] = out
+        self.calls.append(call.replace(context=self.context.current, source=node_source(node)))
+
+    def item(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` only takes an item of a call's many outputs; if so, do it here."""
+        if node.target is not operator.getitem:
+            return False
+        value = self.env.get(node.args[0])  # type: ignore[call-overload]
+        if not isinstance(value, tuple | list) or not isinstance(node.args[1], int):
+            return False
+        self.env[node] = value[node.args[1]]
+        return True
+
+    def call(self, node: torch.fx.Node) -> None:
+        args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
+        named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
+        call = BoundSymbol(
+            named.symbol,
+            self.distinct(named.args),
+            self.distinct(tuple(named.kwargs.items())),
+            context=self.context.current,
+            source=node_source(node),
+        )
+        start = time.perf_counter()
+        bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
+        self.expanding += time.perf_counter() - start
+        self.env[node] = self.place(bound, node)
+        for _, after in bound.effects.rebinds:
+            self.rebind(after)
+
+    def expanded(
+        self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
+    ) -> BoundSymbol | None:
+        """``call`` with the facts of its expansion, or None if it has none."""
+        if self.opaque_state:
+            return None
+        try:
+            facts = self.dialects.expand(call, function, self.modes)
+        except (CannotExpandError, ExpansionError):
+            return None
+        return bind_outputs(call, facts, self.output_names(node, facts))
+
+    def output_names(self, node: torch.fx.Node, facts: Expanded) -> Callable[[int], str]:
+        """One output has the node's name; several have the names of the nodes that take them."""
+        if isinstance(facts.outputs, Proxy):
+            return lambda _: self.namer(node.name)
+        takers = _takers(node)
+        return lambda i: self.namer(takers[i].name if i in takers else f"{node.name}_{i}")
+
+    def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
+        """``call`` with its metadata from the capture, and nothing known of what it does."""
+        value = node.meta.get("example_value")
+        count = iter(range(1 << 30))
+        name = self.output_names(node, Expanded(None if value is None else ()))
+        if isinstance(value, torch.Tensor):
+            name = lambda _: self.namer(node.name)  # noqa: E731
+
+        def output(leaf: Any) -> Any:
+            if isinstance(leaf, bool | int | float | str | None):
+                return leaf
+            return self.proxy(name(next(count)), leaf)
+
+        outputs = convert.to_core_tree(value, output)
+        pure = call.symbol.namespace == "operator"
+        if not any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args) and not pure:
+            self.opaque_state = True  # it may have changed what later calls mean
+        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+
+    def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
+        """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
+        takers = _takers(node)
+        single = isinstance(call.outputs, Proxy)
+        tags = [self.tags.get(node if single else takers.get(i), NO_TAGS)
+                for i in range(len(call.flat_outs))]
+        for alias in call.effects.aliases:
+            if alias.kind == "arg":
+                traveling = self.registry.traveling(call.flat_args[alias.index].tags, "through_views")
+                tags[alias.output] = self.registry.merge(traveling, tags[alias.output], call.source)
+        if any(tags):
+            given = iter(tags)
+            outputs = map_tree(lambda p: p.replace(tags=next(given)), call.outputs, Proxy)
+            call = call.replace(outputs=outputs)
+        self.calls.append(call)
+        return call.outputs
+
+    def rebind(self, after: Proxy) -> None:
+        """Later uses see a value whose metadata a call has changed as it is afterwards."""
+        for node, value in self.env.items():
+            self.env[node] = map_tree(
+                lambda p: after if p.name == after.name else p, value, Proxy
+            )
+
+
+def _takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
+    """The nodes that take one item of what ``node`` returns, by the item's index."""
+    users = (u for u in node.users if u.target is operator.getitem and u.args[0] is node)
+    return {u.args[1]: u for u in users if isinstance(u.args[1], int)}
+
+
+def _input_value(node: torch.fx.Node, example: Any) -> Any:
+    """What an input's metadata is read from.
+
+    The captured fake is spoiled where the program changes metadata in place, so a static tensor
+    is read from the example itself; sizes that are symbols only the fake knows.
+    """
+    fake = node.meta.get("example_value", example)
+    if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return fake
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*fake.shape, *_strides(fake)))
+    return fake if symbolic else example
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def _user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, TagSet]:
+    """The tags that ``tj.tag`` calls put on the values of other nodes.
+
+    :raises TagError: for an unknown tag, or one that values cannot have, at the user's line.
+    """
+    found: dict[Any, TagSet] = {}
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or node.target is not tag_function:
+            continue
+        name = node.args[1] if len(node.args) > 1 else node.kwargs["name"]
+        source: Source | None = node_source(node)
+        registry.require(str(name), "proxy", source)
+        target = node.args[0]
+        while target.target is tag_function:
+            target = target.args[0]
+        found[target] = registry.merge(found.get(target, NO_TAGS), TagSet([str(name)]), source)
+    return found

@@ -1,0 +1,68 @@
+"""One graph to one program, whoever captured it; shared by all frontends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core import tag
+from tj_core.jitted import Entry, Jitted
+from tj_core.pipeline import Compilation
+
+from tj_torch.dialects import TorchDialects
+from tj_torch.frontend import dynamo
+from tj_torch.frontend.acquire import acquire
+
+__all__ = ["GraphCompiler"]
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """Acquires a trace from an FX graph and runs the session's pipeline on it."""
+
+    jitted: Jitted
+    dialects: TorchDialects
+
+    @property
+    def opaque(self) -> tuple[Callable[..., Any], ...]:
+        """Functions that captures record as one call."""
+        return (tag,)
+
+    def compile(
+        self,
+        graph: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        sources: Mapping[int, str],
+        parameters: Sequence[str] = (),
+    ) -> Compilation:
+        """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
+        session, stats = self.jitted.session, self.jitted.stats
+        memo = self.dialects.memo
+        hits, misses = memo.hits, memo.misses
+        acquired = acquire(
+            graph,
+            examples,
+            dialects=self.dialects,
+            language=session.language,
+            tags=session.tags,
+            sources=sources,
+            parameters=parameters,
+        )
+        stats.add_seconds(acquired.seconds)
+        stats.memo_hits += memo.hits - hits
+        stats.memo_misses += memo.misses - misses
+        return self.jitted.compile(acquired.trace)
+
+    def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        """A ``torch.compile`` backend: each graph becomes an entry of its own."""
+        with self.jitted.lock:
+            compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            self.jitted.stats.misses += 1
+            self.jitted.add(Entry(compilation))
+        return compilation.program.function
+
+    def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
+        """``fn`` under PyTorch's own hook, with `backend` for its graphs."""
+        return dynamo.hooked(fn, self.backend, self.jitted.options.dynamic)

@@ -1,0 +1,207 @@
+"""TorchDynamo as a capture library. Every private name of Dynamo that tj uses is in this file.
+
+`capture` runs Dynamo's symbolic bytecode evaluation once and returns the FX graph; `Capture.build`
+turns a computation for that graph into a function of the original arguments plus C++ guards.
+No eval-frame hook is installed: calls are dispatched by `tj_torch.frontend.dispatch`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import types
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Built", "Capture", "CaptureFailure", "capture", "function_modes", "hooked", "is_compiling", "placeholder_sources"]
+
+
+class CaptureFailure(Exception):
+    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see."""
+
+    def __init__(self, reason: str, stack: Any, *, raised: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.stack = stack
+        self.raised = raised
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
+
+    check: Callable[[dict[str, Any]], bool]
+    run: Callable[..., Any]
+    guards: Callable[[], list[str]]
+    traced_codes: tuple[types.CodeType, ...]
+
+
+class Capture:
+    """One captured program. Drop it once built: it holds the example inputs."""
+
+    def __init__(self, output: Any, root: types.FunctionType) -> None:
+        self._output = output
+        self._root = root
+        given = output.backend_input
+        self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
+        self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """For each graph input that has one, the expression over the frame it is read from."""
+        exported = self._output.graph_capture_output.output_graph.export_metadata
+        found = exported.graph_input_idx_to_local_source
+        return {i: source.name for i, source in found.items()}
+
+    def build(self, computation: Callable[..., Any] | None, on_dead: Callable[[], None]) -> Built:
+        """The entry that runs ``computation`` in the graph's place.
+
+        To be called after all passes, so that what they specialised on is guarded.
+        ``on_dead`` is called when an object that the guards know by its identity is freed.
+        """
+        produced = self._output.graph_capture_output
+        if computation is not None:
+            produced.f_globals[self._output.backend_input.backend_id] = computation
+        manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        run = types.FunctionType(
+            produced.bytecode, produced.f_globals, closure=produced.closure, argdefs=produced.argdefs
+        )
+        run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
+        codes = tuple(produced.traced_code or ())
+        guards = manager.guard_manager
+        return Built(guards.check, run, lambda: list(map(str, guards.code_parts)), codes)
+
+
+def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
+    """Dynamo's guards, telling us when a guarded object dies.
+
+    Dynamo itself only invalidates its own cache entries, of which there is none here; without
+    this, a new object at a dead one's address would pass as the dead one.
+    """
+    from torch._dynamo.guards import CheckFunctionManager
+
+    class Manager(CheckFunctionManager):
+        def invalidate(self, obj_str: str) -> None:
+            on_dead()
+
+    import torch._dynamo as dynamo
+
+    with _measured(), dynamo.config.patch(**_settings(None)):
+        return Manager(root.__code__, graph)
+
+
+@contextlib.contextmanager
+def _measured() -> Iterator[None]:
+    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+
+    with get_metrics_context(), dynamo_timed("tj_capture"):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dynamo logs at length what it raises; the exception says it all."""
+    loggers = [logging.getLogger(n) for n in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)
+
+
+def _settings(dynamic: bool | None) -> dict[str, Any]:
+    """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
+
+    Module hooks are guarded (Dynamo skips that by default, and goes wrong silently), and nothing
+    is recorded per call.
+    """
+    settings: dict[str, Any] = {
+        "record_runtime_overhead": False,
+        "skip_nnmodule_hook_guards": False,
+    }
+    if dynamic is not None:
+        settings |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
+    return settings
+
+
+def capture(
+    root: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+    opaque: tuple[Callable[..., Any], ...] = (),
+) -> Capture:
+    """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
+
+    :raises CaptureFailure: if Dynamo cannot capture the whole program.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo import convert_frame
+
+    with (
+        convert_frame.compile_lock,
+        _measured(),
+        _quiet(),
+        dynamo.config.patch(**_settings(dynamic)),
+        _allowed(opaque),
+    ):
+        try:
+            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
+        except Exception as error:
+            raise _failure(error) from error
+
+
+def _failure(error: Exception) -> CaptureFailure:
+    from torch._dynamo import exc
+
+    reason = str(error).strip() or type(error).__name__
+    raised = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in reason
+    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
+
+
+@contextlib.contextmanager
+def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
+    """Make Dynamo record calls of ``functions`` without looking inside, for this capture only."""
+    from torch._dynamo import trace_rules
+
+    allowed = trace_rules._allowed_callable_ids
+    new = [id(f) for f in functions if id(f) not in allowed.function_ids]
+    for key in new:
+        allowed.add(key)
+    try:
+        yield
+    finally:
+        for key in new:
+            allowed.remove(key)
+
+
+def is_compiling() -> Callable[[], bool]:
+    """The function that Dynamo replaces by True while it looks through a frame."""
+    return torch.compiler.is_dynamo_compiling
+
+
+def function_modes() -> bool:
+    """Whether a ``__torch_function__`` mode is active; Dynamo guards on the stack of them."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def hooked(fn: Callable[..., Any], backend: Any, dynamic: bool | None) -> Callable[..., Any]:
+    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``."""
+    return torch.compile(fn, backend=backend, dynamic=dynamic)
+
+
+def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
+    """For each input of a graph that the hook captured, the expression it is read from."""
+    found = {}
+    for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder"):
+        argument = node.meta.get("grapharg")
+        if argument is not None and argument.source is not None:
+            found[i] = argument.source.name
+    return found

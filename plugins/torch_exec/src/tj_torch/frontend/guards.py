@@ -1,0 +1,88 @@
+"""The guards that Dynamo leaves out, and that a compiled entry must have.
+
+Dynamo guards neither the global module hooks, nor ``forward`` replaced on a module's class, nor
+the flags that choose between kernels. Each of these makes a check only where the program depends
+on it; an entry that depends on none of them costs nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+
+__all__ = ["extra_guards", "module_types"]
+
+_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "scaled_dot_product_attention": (
+        "torch.backends.cuda.flash_sdp_enabled",
+        "torch.backends.cuda.math_sdp_enabled",
+        "torch.backends.cuda.mem_efficient_sdp_enabled",
+        "torch.backends.cuda.cudnn_sdp_enabled",
+    ),
+}
+"""Per operation name, the global flags that its expansion read and Dynamo does not guard."""
+
+
+def module_types(fn: Any, codes: Iterable[types.CodeType]) -> tuple[type[torch.nn.Module], ...]:
+    """The classes of ``fn``'s submodules whose ``forward`` was traced, in order of appearance."""
+    if not isinstance(fn, torch.nn.Module):
+        return ()
+    traced = set(codes)
+    found = dict.fromkeys(type(module) for module in fn.modules())
+    return tuple(
+        cls for cls in found if getattr(getattr(cls, "forward", None), "__code__", None) in traced
+    )
+
+
+def extra_guards(
+    classes: Iterable[type[torch.nn.Module]], operations: Iterable[str]
+) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
+    """A check of what Dynamo does not guard, generated, and its conditions as text.
+
+    The check is None where there is nothing to check.
+    """
+    scope: dict[str, Any] = {}
+    terms: list[str] = []
+    texts: list[str] = []
+    for i, cls in enumerate(classes):
+        scope |= {f"c{i}": cls, f"f{i}": cls.forward}
+        terms.append(f"c{i}.forward is f{i}")
+        texts.append(f"{cls.__qualname__}.forward is unchanged")
+    if terms:
+        hooks = {name: getattr(torch.nn.modules.module, name) for name in _HOOKS}
+        scope |= hooks
+        keys = {name: tuple(hook) for name, hook in hooks.items()}
+        terms += [f"not {n}" if not k else f"tuple({n}) == {k!r}" for n, k in keys.items()]
+        texts += [f"torch.nn.modules.module.{n} is unchanged" for n in hooks]
+    for i, (path, function) in enumerate(_flags(operations)):
+        value = function()
+        scope[f"g{i}"] = function
+        terms.append(f"g{i}() == {value!r}")
+        texts.append(f"{path}() == {value!r}")
+    if not terms:
+        return None, ()
+    check: Callable[[], bool] = eval(f"lambda: {' and '.join(terms)}", scope)
+    return check, tuple(texts)
+
+
+def _flags(operations: Iterable[str]) -> list[tuple[str, Callable[[], Any]]]:
+    """The flags ``operations`` depend on, each once, as path and function."""
+    paths = dict.fromkeys(p for op in operations for p in _FLAGS.get(op, ()))
+    found = []
+    for path in paths:
+        value: Any = torch
+        for part in path.split(".")[1:]:
+            value = getattr(value, part, None)
+        if value is not None:
+            found.append((path, value))
+    return found

@@ -1,0 +1,47 @@
+"""Names for a graph's inputs: what the user calls them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import torch
+
+__all__ = ["input_names"]
+
+
+def input_names(
+    graph: torch.fx.GraphModule, sources: Mapping[int, str], parameters: Sequence[str]
+) -> list[str]:
+    """A name per graph input: a parameter of the function, a dotted attribute, a global.
+
+    ``L['args'][0]`` is the function's first parameter, ``L['fn']._modules['l'].weight`` is
+    ``l_weight``; an input without a source keeps Dynamo's name.
+    """
+    nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    return [_name(sources.get(i, ""), n.name, parameters) for i, n in enumerate(nodes)]
+
+
+def _name(source: str, otherwise: str, parameters: Sequence[str]) -> str:
+    if match := re.match(r"L\['args'\]\[(\d+)\](.*)", source):
+        index = int(match[1])
+        root = parameters[index] if index < len(parameters) else f"arg{index}"
+        return _words(root, match[2])
+    if match := re.match(r"L\['kwargs'\]\['(\w+)'\](.*)", source):
+        return _words(match[1], match[2])
+    if (match := re.match(r"L\['(\w+)'\](.*)", source)) and match[1] != "fn":
+        return _words(match[1], match[2])
+    if match := re.match(r"L\['fn'\](.+)", source):
+        return _words("", match[1])
+    if match := re.match(r"G\['(\w+)'\](.*)", source):
+        return _words(match[1], match[2])
+    return otherwise
+
+
+_STRUCTURE = ("_modules", "_parameters", "_buffers", "__closure__", "cell_contents", "__dict__")
+
+
+def _words(root: str, path: str) -> str:
+    """``root`` and the attribute names and keys of ``path``, joined; structure left out."""
+    words = [w for w in re.findall(r"\w+", path) if w not in _STRUCTURE]
+    return "_".join([root, *words]).strip("_") or "input"

@@ -1,0 +1,63 @@
+"""Jitted modules: the same module in every respect, except that calling it runs the program.
+
+A jitted module is an instance of a subclass of the module's own class that shares the module's
+``__dict__``: parameters, buffers, hooks, submodules and plain attributes are one set, whichever
+of the two they are reached through, and ``state_dict`` has the names it had.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from tj_core.jitted import Jitted
+
+from tj_torch.frontend.dispatch import Dispatcher
+
+__all__ = ["JittedModule", "wrap_module"]
+
+
+class JittedModule:
+    """What a jitted module adds to the class it wraps. `isinstance` tests for one."""
+
+    __slots__ = ()
+    __tj__: Jitted
+    _tj_call: Any
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._tj_call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A jitted copy of the module; compiled entries stay behind."""
+        return self.__tj__.again(copy.deepcopy(self.__tj__.fn, memo))
+
+    def __copy__(self) -> Any:
+        return self.__tj__.again(copy.copy(self.__tj__.fn))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as the module and the arguments of `tj.jit`; compiled entries stay behind."""
+        return _rebuild, (self.__tj__.fn, self.__tj__.arguments)
+
+
+def _rebuild(module: torch.nn.Module, arguments: dict[str, Any]) -> Any:
+    import tj_core
+
+    return tj_core.jit(module, **arguments)
+
+
+def wrap_module(module: torch.nn.Module, dispatcher: Dispatcher) -> Any:
+    """``module`` jitted."""
+    cls = type(module)
+    body = {
+        "__slots__": ("__tj__", "_tj_call"),
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+    }
+    wrapper_type = type(cls)(cls.__name__, (JittedModule, cls), body)
+    wrapper = wrapper_type.__new__(wrapper_type)
+    object.__setattr__(wrapper, "__dict__", module.__dict__)
+    object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
+    object.__setattr__(wrapper, "_tj_call", dispatcher.call)
+    return wrapper

@@ -1,0 +1,67 @@
+"""Where in the user's program a captured node comes from."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from tj_core.source import Source
+
+__all__ = ["node_source", "stack_source"]
+
+_TJ = str(Path(__file__).parent.parent)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +([^\n]*))?')
+
+
+def node_source(node: torch.fx.Node) -> Source | None:
+    """The innermost frame of ``node``'s stack that is the user's, with the module it ran in.
+
+    Where there is none (a module of PyTorch's own is jitted) it is PyTorch's innermost frame.
+    """
+    found = _innermost(node.stack_trace or "")
+    if found is None:
+        return None
+    file, line, function, text = found
+    return Source(file, line, text, function, _module_path(node))
+
+
+def stack_source(stack: Any) -> Source | None:
+    """The user's innermost frame of a `traceback.StackSummary`, or None."""
+    for frame in reversed(list(stack or ())):
+        if not _internal(frame.filename):
+            return Source(frame.filename, frame.lineno or 0, frame.line or "", frame.name)
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _innermost(trace: str) -> tuple[str, int, str, str] | None:
+    frames = [f for f in reversed(_FRAME.findall(trace)) if not f[0].startswith((_TJ, "<tj "))]
+    for file, line, function, text in (*(f for f in frames if not _internal(f[0])), *frames):
+        return file, int(line), function, text.strip()
+    return None
+
+
+@lru_cache(maxsize=4096)
+def _internal(file: str) -> bool:
+    """Whether ``file`` is part of PyTorch or of tj, so not where the user looks."""
+    return file.startswith((_TJ, "<tj ", str(Path(torch.__file__).parent)))
+
+
+def _module_path(node: torch.fx.Node) -> str:
+    """``layers.0.mlp`` for a node that ran inside that submodule, ``""`` for functions."""
+    stack = node.meta.get("nn_module_stack")
+    if not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    return _clean(path)
+
+
+@lru_cache(maxsize=4096)
+def _clean(path: str) -> str:
+    path = re.sub(r"^L\['fn'\]\.?", "", path)
+    path = re.sub(r"_modules\['([^']+)'\]", r"\1", path)
+    path = re.sub(r"\._?modules\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path)
+    return re.sub(r"\[['\"]?([^'\"\]]+)['\"]?\]", r".\1", path).strip(".")

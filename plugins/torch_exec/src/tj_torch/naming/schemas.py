@@ -1,0 +1,147 @@
+"""What PyTorch's own schemas say about an operator: parameters, aliases, calls it accepts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Overload", "Parameter", "is_composite", "overloads", "same_operation"]
+
+# Names that the argument parser in C++ also takes, for NumPy's sake.
+_NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x2": "other"}
+
+_INTS = re.compile(r"(Optional\[)?List\[int\]\]?")
+_NEVER_INTS = re.compile(
+    r"(Optional\[)?(ScalarType|Layout|Device|MemoryFormat|str|List\[Tensor\])\]?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of an overload. ``size`` is the length a list may be broadcast to, or None."""
+
+    name: str
+    type: str
+    keyword_only: bool
+    required: bool
+    default: Any
+    size: int | None
+
+    @property
+    def open_ints(self) -> bool:
+        """Whether this is a list of integers that one integer cannot stand for."""
+        return self.size is None and _INTS.fullmatch(self.type) is not None
+
+    @property
+    def takes_int(self) -> bool:
+        """Whether one integer may be given here."""
+        return not self.open_ints and _NEVER_INTS.fullmatch(self.type) is None
+
+    def like(self, other: Parameter) -> bool:
+        """Whether a value means the same here as there; names aside."""
+        mine = (self.type, self.keyword_only, self.required, self.size)
+        theirs = (other.type, other.keyword_only, other.required, other.size)
+        return mine == theirs and repr(self.default) == repr(other.default)
+
+
+@dataclass(frozen=True, slots=True)
+class Overload:
+    """The parameters of one overload, in order."""
+
+    parameters: tuple[Parameter, ...]
+
+    @property
+    def positional(self) -> tuple[Parameter, ...]:
+        """Those that may be given by position."""
+        return tuple(p for p in self.parameters if not p.keyword_only)
+
+    def index_of_self(self) -> int | None:
+        """Where the tensor whose method this is goes, or None if it is no method."""
+        for index, parameter in enumerate(self.positional):
+            if parameter.name == "self" and parameter.type == "Tensor":
+                return index
+        return None
+
+    def without(self, index: int) -> Overload:
+        """This overload as the method sees it, without the parameter at ``index``."""
+        return Overload(self.parameters[:index] + self.parameters[index + 1 :])
+
+    def accepts(self, ints: Sequence[bool], keywords: Collection[str]) -> bool:
+        """Whether it can be called with positions (which are integers?) and ``keywords``."""
+        free = self.positional
+        if len(ints) > len(free):
+            return False
+        if not all(p.takes_int for p, is_int in zip(free, ints, strict=False) if is_int):
+            return False
+        given = {p.name for p in free[: len(ints)]}
+        named = {_NUMPY_NAMES.get(k, k) for k in keywords}
+        known = {p.name for p in self.parameters} - given
+        required = {p.name for p in self.parameters if p.required} - given
+        return required <= named <= known
+
+    def gathers(self, keywords: Collection[str]) -> bool:
+        """Whether PyTorch's parser takes the integers of its one positional list one by one."""
+        free = self.positional
+        return len(free) == 1 and free[0].open_ints and self.accepts((False,), keywords)
+
+
+def overloads(op: str) -> tuple[Overload, ...]:
+    """The overloads of ``aten::op`` that take tensors or make them; () if there is no such op."""
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{op}")
+    return tuple(_overload(schema) for schema in schemas if "Tensor" in str(schema))
+
+
+def _overload(schema: Any) -> Overload:
+    return Overload(
+        tuple(
+            Parameter(
+                a.name,
+                str(a.real_type),
+                a.kwarg_only,
+                not a.has_default_value(),
+                a.default_value if a.has_default_value() else None,
+                a.N,
+            )
+            for a in schema.arguments
+        )
+    )
+
+
+def same_operation(op: str, other: str, keywords: Collection[str] = ()) -> bool:
+    """Whether each call of ``aten::op`` with ``keywords`` could be one of ``aten::other``.
+
+    Compares types and defaults, and the names only of what is given by name.
+    """
+    mine, theirs = overloads(op), overloads(other)
+    return bool(mine) and all(any(_same(a, b, keywords) for b in theirs) for a in mine)
+
+
+def _same(a: Overload, b: Overload, keywords: Collection[str]) -> bool:
+    pairs = list(_zipped(a, b))
+    return all(
+        x is not None
+        and y is not None
+        and x.like(y)
+        and (x.name == y.name or not ({x.name, y.name} & set(keywords) or x.keyword_only))
+        for x, y in pairs
+    )
+
+
+def _zipped(a: Overload, b: Overload) -> Iterator[tuple[Parameter | None, Parameter | None]]:
+    for i in range(max(len(a.parameters), len(b.parameters))):
+        x = a.parameters[i] if i < len(a.parameters) else None
+        y = b.parameters[i] if i < len(b.parameters) else None
+        yield x, y
+
+
+def is_composite(op: str) -> bool:
+    """Whether ``aten::op`` only calls other operators."""
+    key = "CompositeImplicitAutograd"
+    try:
+        return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", key)
+    except RuntimeError:
+        return False

@@ -1,0 +1,74 @@
+"""The plugin: PyTorch's frontends, dialects and the eager executor.
+
+Imports neither torch nor anything that does, so that listing plugins is cheap; the hooks do.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tj_core.hookspecs import hookimpl
+
+if TYPE_CHECKING:
+    from tj_core.records import CliCommand, Dialect, Executor, Frontend
+    from tj_core.rules import RuleTable
+
+TJ_PLUGIN_API = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``[tool.tj.torch]``.
+
+    ``memo_size``: how many expansions a session remembers.
+    """
+
+    memo_size: int = 4096
+
+
+@hookimpl
+def tj_available() -> str | None:
+    import importlib.util
+
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_options() -> type[Any]:
+    return Options
+
+
+@hookimpl
+def tj_frontends(options: Options) -> tuple[Frontend, ...]:
+    from tj_torch.frontend.records import frontends
+
+    return frontends()
+
+
+@hookimpl
+def tj_dialects() -> tuple[Dialect, ...]:
+    from tj_torch.names import dialects
+
+    return dialects()
+
+
+@hookimpl
+def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
+    from tj_torch.dialects import rule_tables
+
+    return rule_tables(options.memo_size)
+
+
+@hookimpl
+def tj_executors() -> tuple[Executor, ...]:
+    from tj_torch.execute.eager import eager_executor
+
+    return (eager_executor(),)
+
+
+@hookimpl
+def tj_cli_commands() -> tuple[CliCommand, ...]:
+    from tj_torch.demo import demo_command
+
+    return (demo_command(),)

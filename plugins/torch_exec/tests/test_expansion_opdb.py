@@ -1,0 +1,308 @@
+"""Conformance of expansions with PyTorch itself, over its own database of operator samples.
+
+For each sample: the call is expanded from metadata alone, its body is run on the real inputs, and
+values (bit for bit), mutated inputs, output metadata and alias facts are compared with eager's.
+
+By default the first sample of each operator; ``TJ_FULL=1`` takes the first three. The tables of
+exceptions may only shrink: an entry that is no longer needed fails its test.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import warnings
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.symbol import Context
+from tj_core.tree import leaves
+from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
+from tj_torch.dialect.errors import CannotExpand
+from tj_torch.dialect.expansion import Expander, Expansion
+from tj_torch.dialect.replay import replay
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    op_db: list[Any] = pytest.importorskip(
+        "torch.testing._internal.common_methods_invocations", exc_type=ImportError
+    ).op_db
+
+SAMPLES = 3 if os.environ.get("TJ_FULL") == "1" else 1
+ALL = frozenset(range(3))
+SEED = 42  # random samples of the database seed themselves, with this
+
+SHAPE = "the output's shape depends on data"
+VALUE = "Python code inside looks at data"
+INPUT = "an input is not strided"
+
+# Operator to the reason why it does not expand, and the samples concerned among the first three.
+UNEXPANDED: dict[str, tuple[str, frozenset[int]]] = {
+    "allclose": (VALUE, ALL),
+    "argwhere": (SHAPE, ALL),
+    "bincount": (SHAPE, ALL),
+    "combinations": (SHAPE, ALL),
+    "corrcoef": (VALUE, ALL),
+    "cov": (VALUE, ALL),
+    "equal": (VALUE, ALL),
+    "istft": (VALUE, ALL),
+    "item": (VALUE, ALL),
+    "linalg.lstsq": (SHAPE, ALL),
+    "linalg.lstsq.grad_oriented": (SHAPE, ALL),
+    "masked_select": (SHAPE, ALL),
+    "narrow": (VALUE, frozenset([1])),
+    "nn.functional.ctc_loss": (SHAPE, ALL),
+    "nn.functional.gaussian_nll_loss": (VALUE, ALL),
+    "nn.functional.one_hot": (VALUE, ALL),
+    "nonzero": (SHAPE, ALL),
+    "sparse.mm.reduce": (INPUT, ALL),
+    "sparse.sampled_addmm": (INPUT, ALL),
+    "tensor_split": (VALUE, ALL),
+    "unique": (SHAPE, ALL),
+    "unique_consecutive": (SHAPE, ALL),
+}
+UNEXPANDED_IN_PLACE = {"polygamma": "functionalization has no kernel for it"}
+
+# Results that are uninitialised memory: nothing to compare.
+UNINITIALISED = frozenset(
+    ["empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided"]
+)
+
+# Operators whose outputs PyTorch declares not to be views, although they are.
+DECLARED_FRESH = frozenset(["unsafe_chunk", "unsafe_split"])
+
+
+def _name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
+
+
+# ---------------------------------------------------------------------------- one call, twice
+
+
+def twin(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the same data and metadata, storage offset included, on storage of its own."""
+    if tensor.layout is not torch.strided:
+        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+    with torch.no_grad():
+        plain = tensor.detach()
+        conj, neg = plain.is_conj(), plain.is_neg()
+        plain = plain.conj() if conj else plain
+        plain = torch._neg_view(plain) if neg else plain
+        copy = torch.empty(0, dtype=tensor.dtype)
+        copy.set_(
+            plain.untyped_storage().clone(),
+            tensor.storage_offset(),
+            tensor.shape,
+            tensor.stride(),
+        )
+        copy = torch._neg_view(copy) if neg else copy
+        copy = copy.conj() if conj else copy
+    return copy.requires_grad_(tensor.requires_grad)
+
+
+@dataclass
+class Tensors:
+    """The distinct tensors of a call, in order, and the proxies that stand for them."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def proxy(self, leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return to_core(leaf)
+        name = self.names.setdefault(id(leaf), f"x{len(self.names)}")
+        self.tensors[name] = leaf
+        return tensor_proxy(name, leaf)
+
+
+@dataclass
+class Trial:
+    """One sample: what eager gave, and what the expansion says."""
+
+    expansion: Expansion
+    before: dict[int, torch.Tensor]
+    inputs: dict[int, torch.Tensor]
+    outputs: Any
+
+    def mismatches(self, *, values: bool, aliases: bool) -> list[str]:
+        found = self.metadata()
+        if aliases:
+            found += self.aliases()
+        return found + (self.replayed() if values else [])
+
+    def metadata(self) -> list[str]:
+        return [
+            f"output {j}: {mine} is not {theirs}"
+            for j, (mine, theirs) in enumerate(self.pairs())
+            if not _same_leaf(mine, theirs)
+        ] + [
+            f"argument {i} afterwards: {mine} is not {self.inputs[i]}"
+            for i, mine in self.expansion.effects.rebinds
+            if not _same_leaf(mine, self.inputs[i])
+        ]
+
+    def pairs(self) -> list[tuple[Any, Any]]:
+        mine, theirs = list(leaves(self.expansion.outputs)), list(leaves(self.outputs))
+        assert len(mine) == len(theirs)
+        return list(zip(mine, theirs, strict=True))
+
+    def aliases(self) -> list[str]:
+        tensors = [t for t in leaves(self.outputs) if isinstance(t, torch.Tensor)]
+        stated = {a.output: a for a in self.expansion.effects.aliases}
+        found = []
+        for j, out in enumerate(tensors):
+            earlier = [("arg", i, t) for i, t in self.inputs.items()]
+            earlier += [("out", i, t) for i, t in enumerate(tensors[:j])]
+            same = next(((k, i) for k, i, t in earlier if t is out), None)
+            shared = same or next(((k, i) for k, i, t in earlier if _share(t, out)), None)
+            alias = stated.get(j)
+            said = (alias.kind, alias.index) if alias and alias.kind != "hidden" else None
+            if said != shared or (said and alias and alias.identical != (same is not None)):
+                found.append(f"output {j}: shares {shared}, said to share {alias}")
+        return found
+
+    def replayed(self) -> list[str]:
+        assert self.expansion.body is not None
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            outputs, updates = replay(self.expansion.body, self.before)
+        found = []
+        pairs = zip(leaves(outputs), leaves(self.outputs), strict=True)
+        for j, (mine, theirs) in enumerate(pairs):
+            if isinstance(mine, torch.Tensor) and not _same_bits(mine, theirs):
+                found.append(f"output {j}: {mine} is not {theirs}")
+        for i, theirs in self.inputs.items():
+            mine = updates.get(i, self.before[i])
+            if not _same_bits(mine, theirs):
+                found.append(f"argument {i} afterwards: {mine} is not {theirs}")
+        return found
+
+
+def _same_leaf(mine: Any, theirs: Any) -> bool:
+    if isinstance(theirs, torch.Tensor):
+        return isinstance(mine, TensorProxy) and mine.same_meta(tensor_proxy(mine.name, theirs))
+    return bool(mine == to_core(theirs))
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if a.layout is not torch.strided or b.layout is not torch.strided:
+        return False
+    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach()
+    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
+    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
+    return torch.empty(flat.shape, dtype=flat.dtype).copy_(flat).view(torch.uint8)
+
+
+def _same_bits(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
+        return False
+    return torch.equal(_bits(mine), _bits(theirs))
+
+
+def trial(expander: Expander, fn: Any, args: Any, kwargs: Any, grad: bool = True) -> Trial:
+    """Expand a call and run it.
+
+    :raises EagerFails: if eager raises.
+    """
+    tensors = Tensors()
+    tree = to_core_tree((tuple(args), dict(kwargs)), tensors.proxy)
+    flat = [p for p in leaves(tree) if isinstance(p, Proxy)]
+    index = {p.name: i for i, p in reversed(list(enumerate(flat)))}
+    live = {name: twin(t) for name, t in tensors.tensors.items()}
+    actual = to_core_tree(
+        (tuple(args), dict(kwargs)),
+        lambda x: live[tensors.names[id(x)]] if isinstance(x, torch.Tensor) else x,
+    )
+    torch.manual_seed(SEED)
+    try:
+        with torch.set_grad_enabled(grad):
+            outputs = fn(*actual[0], **actual[1])
+    except Exception as error:
+        raise EagerFails from error
+    expansion = expander.expand(fn, tree[0], tree[1], Context.of(grad=grad))
+    return Trial(
+        expansion,
+        {index[n]: twin(t) for n, t in tensors.tensors.items()},
+        {index[n]: t for n, t in live.items()},
+        to_core_tree(outputs, lambda leaf: leaf),
+    )
+
+
+class EagerFails(Exception):
+    """The sample does not run here at all."""
+
+
+# ---------------------------------------------------------------------------- the tests
+
+
+@pytest.fixture(scope="module")
+def expander() -> Expander:
+    return Expander()
+
+
+def samples(op: Any, **options: Any) -> list[Any]:
+    supported = op.supported_dtypes("cpu")
+    if not supported:
+        return []
+    dtype = torch.float32 if torch.float32 in supported else sorted(supported, key=str)[0]
+    torch.manual_seed(0)
+    grad = op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    found = op.sample_inputs("cpu", dtype, requires_grad=grad, **options)
+    return list(itertools.islice(found, SAMPLES))
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", op_db, ids=_name)
+def test_sample_expands_and_replays(op: Any, expander: Expander) -> None:
+    name = _name(op)
+    if name.startswith("jiterator"):
+        pytest.skip("needs a GPU")
+    reason, expected = UNEXPANDED.get(name, ("", frozenset()))
+    for number, sample in enumerate(samples(op)):
+        args = (sample.input, *sample.args)
+        try:
+            done = trial(expander, op.op, args, sample.kwargs)
+        except EagerFails:
+            continue
+        except CannotExpand:
+            assert number in expected, f"sample {number} no longer expands"
+            continue
+        assert number not in expected, f"sample {number} expands now; remove it: {reason}"
+        assert not done.mismatches(
+            values=name not in UNINITIALISED, aliases=op.name not in DECLARED_FRESH
+        )
+
+
+WITH_IN_PLACE = [op for op in op_db if op.inplace_variant is not None]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("op", WITH_IN_PLACE, ids=_name)
+def test_in_place_variant_expands_and_replays(op: Any, expander: Expander) -> None:
+    reason = next((r for n, r in UNEXPANDED_IN_PLACE.items() if op.name.startswith(n)), "")
+    for sample in samples(op):
+        if sample.broadcasts_input:
+            continue
+        args = (sample.input, *sample.args)
+        try:
+            done = trial(expander, op.inplace_variant, args, sample.kwargs, grad=False)
+        except EagerFails:
+            continue
+        except CannotExpand:
+            assert reason, "no longer expands"
+            continue
+        assert not reason, f"expands now; remove it: {reason}"
+        assert not done.mismatches(values=True, aliases=True)
+        assert all(i in done.expansion.effects.mutates for i in _written(done))
+
+
+def _written(done: Trial) -> list[int]:
+    same_shape = [i for i, t in done.before.items() if t.shape == done.inputs[i].shape]
+    return [i for i in same_shape if not _same_bits(done.before[i], done.inputs[i])]

@@ -1,0 +1,282 @@
+"""Build every wheel of the workspace and use them where nothing else is installed.
+
+``python scripts/check_wheels.py FOLDER`` builds into ``FOLDER/dist``, looks into the wheels,
+installs them into a new environment ``FOLDER/clean`` and runs from there, outside of this tree, so
+that what is found is what was installed. The first thing that is wrong ends it, with a message.
+"""
+
+from __future__ import annotations
+
+import configparser
+import email
+import email.message
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+import venv
+import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def main(folder: Path) -> None:
+    """Do all of it in ``folder``."""
+    wheels = build(folder / "dist")
+    for wheel in wheels:
+        inspect(wheel)
+    clean = Environment(folder / "clean")
+    core = next(w for w in wheels if w.distribution == "tj-core")
+    check_core_alone(clean, core)
+    check_all(clean, wheels)
+    check_example(clean)
+    check_uninstall(clean)
+    print(f"all {len(wheels)} wheels are fine")
+
+
+def step(what: str) -> None:
+    """Say what comes next; flushed, because what it starts writes to the same stream."""
+    print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
+
+
+def require(condition: object, message: str) -> None:
+    """End with ``message`` unless ``condition`` holds."""
+    if not condition:
+        sys.exit(f"wheels: {message}")
+
+
+# ------------------------------------------------------------------------------- the wheels
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A built wheel and what its metadata says."""
+
+    path: Path
+    names: tuple[str, ...]
+    metadata: email.message.Message
+    entry_points: dict[str, dict[str, str]]
+
+    @property
+    def distribution(self) -> str:
+        """``tj-torch``."""
+        return str(self.metadata["Name"])
+
+    @property
+    def package(self) -> str:
+        """``tj_torch``, the one import package."""
+        return self.distribution.replace("-", "_")
+
+
+def build(dist: Path) -> list[Wheel]:
+    """Build the core, all plugins and all examples."""
+    projects = [ROOT / "core"]
+    projects += sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))
+    projects += sorted(p.parent for p in ROOT.glob("examples/*/pyproject.toml"))
+    step(f"building {', '.join(p.name for p in projects)}")
+    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
+    subprocess.run([*command, str(dist), *map(str, projects)], check=True)
+    wheels = [_read(path) for path in sorted(dist.glob("*.whl"))]
+    require(len(wheels) == len(projects), f"{len(projects)} projects made {len(wheels)} wheels")
+    return wheels
+
+
+def _read(path: Path) -> Wheel:
+    with zipfile.ZipFile(path) as archive:
+        names = tuple(archive.namelist())
+        info = next(n.partition("/")[0] for n in names if n.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(f"{info}/METADATA"))
+        entry_points = configparser.ConfigParser(delimiters=("=",))
+        entry_points.optionxform = str  # type: ignore[assignment]  # names keep their case
+        if f"{info}/entry_points.txt" in names:
+            entry_points.read_string(archive.read(f"{info}/entry_points.txt").decode())
+    groups = {group: dict(entry_points[group]) for group in entry_points.sections()}
+    return Wheel(path, names, metadata, groups)
+
+
+def inspect(wheel: Wheel) -> None:
+    """Look at what is in a wheel, and what its metadata says."""
+    name, package, meta = wheel.distribution, wheel.package, wheel.metadata
+    step(f"inspecting {wheel.path.name}")
+    tops = {n.partition("/")[0] for n in wheel.names} - {f"{package}-{meta['Version']}.dist-info"}
+    require(tops == {package}, f"{name} installs {sorted(tops)}, not just {package}")
+    require(f"{package}/py.typed" in wheel.names, f"{name} has no py.typed: type checkers skip it")
+    require(meta["License-Expression"] == "Apache-2.0", f"{name} names no license expression")
+    require(meta.get_all("License-File"), f"{name} ships no LICENSE")
+    python = meta["Requires-Python"]
+    require(python == ">=3.10", f"{name} requires Python {python}")
+    require(meta["Summary"] and meta.get_payload(), f"{name} has no description")
+    require(not [n for n in wheel.names if "/tests/" in n], f"{name} ships its tests")
+    if name == "tj-core":
+        wanted = {"tj": "tj_core.cli:main"}
+        require(wheel.entry_points.get("console_scripts") == wanted, "tj-core has no command tj")
+        require("tj" not in wheel.entry_points, "tj-core registers a plugin")
+    else:
+        entry = package.removeprefix("tj_")
+        wanted = {entry: f"{package}.plugin"}
+        found = wheel.entry_points.get("tj")
+        require(found == wanted, f"{name} has the entry points {found} in group tj, not {wanted}")
+
+
+# ------------------------------------------------------------------------------- using them
+
+
+class Environment:
+    """A virtual environment with nothing in it, and a folder to run from with nothing near it."""
+
+    def __init__(self, folder: Path) -> None:
+        step("making a clean environment")
+        self.folder = folder
+        venv.create(folder, clear=True, with_pip=True)
+        self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
+        self.elsewhere = folder / "elsewhere"
+        self.elsewhere.mkdir()
+        # Not the caller's path, home of modules or settings: what counts is what is installed.
+        self.environ = {
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("TJ_", "PYTHON", "TOX_", "VIRTUAL_ENV"))
+        }
+        self.environ["PATH"] = f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}"
+
+    def run(self, *command: str) -> str:
+        """Run one of the environment's programs; return what it prints."""
+        done = subprocess.run(
+            [str(self.bin / command[0]), *command[1:]],
+            cwd=self.elsewhere,
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+        )
+        if done.returncode:
+            shown = " ".join(command)
+            sys.exit(
+                f"wheels: {shown}\nfailed, status {done.returncode}:\n{done.stdout}{done.stderr}"
+            )
+        return done.stdout
+
+    def python(self, program: str) -> str:
+        """Run a Python program; return what it prints."""
+        return self.run("python", "-I", "-c", textwrap.dedent(program))
+
+    def install(self, *what: str) -> None:
+        """Install with pip, and say so."""
+        step(f"installing {', '.join(Path(w).name for w in what)}")
+        self.run("python", "-m", "pip", "install", "--quiet", *what)
+
+    def plugins(self) -> dict[str, str]:
+        """What ``tj plugins --json`` says: states by name."""
+        listed = json.loads(self.run("tj", "plugins", "--all", "--json"))
+        return {plugin["name"]: plugin["state"] for plugin in listed}
+
+
+def check_core_alone(clean: Environment, core: Wheel) -> None:
+    """tj-core by itself: imports, lists, says what to install, and brings no PyTorch."""
+    clean.install(str(core.path))
+    step("tj-core alone")
+    clean.python(
+        """
+        import importlib.util, sys
+        import tj_core as tj
+        assert "site-packages" in tj.__file__, tj.__file__
+        assert tj.__version__ != "0+unknown"
+        assert importlib.util.find_spec("torch") is None, "tj-core brought PyTorch along"
+        try:
+            tj.jit(lambda x: x)
+        except tj.TjError as error:
+            assert "pip install tj-torch" in str(error), error
+        else:
+            raise AssertionError("tj.jit works without a frontend")
+        """
+    )
+    version = clean.run("tj", "--version")
+    require(version == f"tj-core {core.metadata['Version']}\n", f"tj --version says {version!r}")
+    require(clean.plugins() == {}, f"tj-core alone lists plugins: {clean.plugins()}")
+    require(clean.run("python", "-m", "tj_core", "config"), "python -m tj_core config says nothing")
+
+
+def check_all(clean: Environment, wheels: Sequence[Wheel]) -> None:
+    """All wheels together: every plugin loads, and programs run and are right."""
+    clean.install(*(str(w.path) for w in wheels))
+    step("plugins")
+    owners = {w.package: [w.distribution] for w in wheels}
+    found = json.loads(
+        clean.python(
+            """
+            import json
+            from importlib.metadata import packages_distributions
+            known = packages_distributions()
+            print(json.dumps({k: sorted(set(v)) for k, v in known.items() if k.startswith("tj_")}))
+            """
+        )
+    )
+    require(found == owners, f"import packages belong to {found}, not to {owners}")
+    states = clean.plugins()
+    wanted = {w.package.removeprefix("tj_") for w in wheels} - {"core"}
+    require(set(states) == wanted, f"tj plugins lists {sorted(states)}, not {sorted(wanted)}")
+    # Unavailable is a state too (no GPU here); failed never is.
+    bad = {k: v for k, v in states.items() if v.partition(":")[0] not in ("loaded", "unavailable")}
+    require(not bad, f"plugins in a bad state: {bad}")
+    require(states["torch"] == "loaded", f"plugin torch is {states['torch']}")
+
+    step("programs")
+    # From a file: a program given with -c has no source, and frontends look at it.
+    program = clean.elsewhere / "program.py"
+    program.write_text(textwrap.dedent(PROGRAM), "utf-8")
+    print(clean.run("python", "-I", str(program)), end="")
+
+
+PROGRAM = '''
+"""A function, a module, and PyTorch's own hook, all equal to eager."""
+
+import tj_core as tj
+import torch
+
+
+def f(x, y):
+    return torch.nn.functional.gelu(x @ y, approximate="tanh") + 1
+
+
+x, y = torch.rand(4, 8), torch.rand(8, 3)
+jitted = tj.jit(f)
+torch.testing.assert_close(jitted(x, y), f(x, y))
+assert tj.stats(jitted).misses == 1 and tj.stats(jitted).hits == 0, tj.stats(jitted)
+torch.testing.assert_close(jitted(x, y), f(x, y))
+assert tj.stats(jitted).hits == 1, tj.stats(jitted)
+
+two = tj.jit(f, plugins=["example_exec", "torch"])
+torch.testing.assert_close(two(x, y), f(x, y))
+runners = [claim.executor for claim in tj.explain(two).claims]
+assert runners == ["torch", "example_exec", "torch"], runners
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
+torch.testing.assert_close(tj.jit(model)(x), model(x))
+torch.testing.assert_close(torch.compile(model, backend="tj")(x), model(x))
+print(tj.last_trace(two))
+'''
+
+
+def check_example(clean: Environment) -> None:
+    """The example's own tests, as its author runs them, against what is installed."""
+    clean.install("pytest")
+    step("the example's tests")
+    folder = ROOT / "examples" / "tj-example-exec"
+    arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
+    print(clean.run("python", "-m", "pytest", *arguments, str(folder / "tests")), end="")
+
+
+def check_uninstall(clean: Environment) -> None:
+    """A plugin that is gone is gone."""
+    step("uninstalling the example")
+    clean.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "tj-example-exec")
+    require("example_exec" not in clean.plugins(), "an uninstalled plugin is still listed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
