@@ -129,7 +129,7 @@ def test_strings_of_any_content(text):
 @pytest.mark.parametrize(
     "value",
     [
-        1, -1, 0, True, None, ..., 1.5, -0.0, 1e300, 2j, -1 - 2j, b"\x00'", "", (), [], {}, (1,), ((),),
+        1, -1, 0, True, None, ..., 1.5, -0.0, 1e300, 2j, -1j, -1 - 2j, complex(1, -0.0), b"\x00'", "", (), [], {}, (1,), ((),),
         [[]], {"a": {1: (None,)}}, {(1, 2): 3}, slice(None), slice(1, None, -1), {"k": slice(0, 1)},
         Constant('float("nan")', float("nan")), Constant("float('inf')", float("inf")),
         Constant('-float("inf")', -float("inf")),

@@ -40,12 +40,12 @@ class Language:
         self._globals: dict[str, Any] = {}
 
     def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """The import lines for programs that use ``namespaces``, sorted, each once."""
+        """The lines that programs using ``namespaces`` start with: imports, then what needs them."""
         lines: set[str] = set()
         for namespace in namespaces:
             dialect = self._dialects.get(namespace)
             lines.update(dialect.prelude if dialect else (f"import {namespace}",))
-        return tuple(sorted(lines))
+        return tuple(sorted(lines, key=lambda line: (" = " in line, line)))
 
     def names(self) -> set[str]:
         """The names that printed programs find their dialects under; no value may be called so."""

@@ -252,6 +252,8 @@ class _Reader:
                     return dict(zip(map(read, node.keys), map(read, node.values), strict=True))
                 case ast.Call(func=ast.Name(id="slice")):
                     return slice(*map(read, node.args))
+                case ast.Call(func=ast.Name(id="complex"), args=[real, imaginary]):
+                    return complex(read(real), read(imaginary))
                 case ast.UnaryOp() | ast.BinOp() if (number := _number(node)) is not None:
                     return number
             return self.named(ast.get_source_segment(code.line, node) or ast.unparse(node))

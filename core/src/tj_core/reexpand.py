@@ -77,7 +77,7 @@ def _with_autograd(formal: Any, said: Any) -> Any:
 def learn(old: BoundSymbol, new: BoundSymbol, env: dict[str, Any]) -> None:
     """Note in ``env`` what the values that ``old`` defines are now that ``new`` defines them."""
     for before, after in zip(leaves(old.outputs), leaves(new.outputs), strict=True):
-        if isinstance(before, Proxy) and before is not after:
+        if isinstance(before, Proxy) and before != after:
             env[before.name] = after
     env.update({p.name: p for _, p in new.effects.rebinds if new is not old or p.name in env})
 

@@ -257,7 +257,7 @@ class _Placing:
         for p in self.old.flat_outs:
             value = self.new.values.get(p.name, p)
             value = final.get(value.name, value) if isinstance(value, Proxy) else value
-            if value is not p:
+            if value != p:
                 self.scope.env[p.name] = value
         for call in calls:
             self.scope.env.update({p.name: p for _, p in call.effects.rebinds})

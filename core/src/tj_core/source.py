@@ -32,5 +32,5 @@ class Source:
         """One line for a printed trace: file name without folders, so text is the same anywhere."""
         path = f" ({self.module_path})" if self.module_path else ""
         where = f"{PurePath(self.file).name}:{self.line}{path}"
-        text = " ".join(self.text.split())
-        return f"{where}: {text}" if text else where
+        line = f"{where}: {self.text}" if self.text else where
+        return " ".join(line.split())

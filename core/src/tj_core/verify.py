@@ -175,11 +175,18 @@ def _when(trace: Trace) -> str:
     return f"after {last}, at stage {trace.stage.name}"
 
 
+def _line(call: BoundSymbol) -> str:
+    try:
+        return call_text(call)
+    except TraceError:  # its outputs are no assignment target, which is then the fault
+        return f"{call.symbol}(...)"
+
+
 def _error(trace: Trace, position: int, problem: str) -> VerificationError:
     call = trace.calls[position] if position < len(trace.calls) else None
     first = max(0, position - AROUND)
     lines = [
-        f"{'-->' if i == position else '   '} {call_text(c)}"
+        f"{'-->' if i == position else '   '} {_line(c)}"
         for i, c in enumerate(trace.calls[first : position + AROUND + 1], first)
     ]
     subject = f"call {call.label!r} ({call.symbol}) {problem}" if call else problem

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import math
 import re
@@ -115,11 +114,7 @@ def _literal(leaf: object) -> bool:
     if type(leaf) is float:
         return math.isfinite(leaf)
     if type(leaf) is complex:
-        text = repr(leaf)
-        try:
-            return repr(ast.literal_eval(text)) == text
-        except ValueError:
-            return False
+        return math.isfinite(leaf.real) and math.isfinite(leaf.imag)
     return type(leaf) in _LITERALS
 
 

@@ -139,12 +139,22 @@ def test_anything_else_travels_beside(value: object) -> None:
 
 
 LITERALS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.text(), st.binary(), st.just(...),
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.text(),
+    st.binary(),
+    st.just(...),
     st.floats(allow_nan=False, allow_infinity=False),
 )
 
 
-@given(st.recursive(LITERALS, lambda x: st.lists(x) | st.tuples(x, x) | st.dictionaries(st.text(), x)))
+TREES = st.recursive(
+    LITERALS, lambda x: st.lists(x) | st.tuples(x, x) | st.dictionaries(st.text(), x)
+)
+
+
+@given(TREES)
 def test_trees_of_literals_stay(tree: object) -> None:
     assert convert.to_core(tree) == tree
     assert eval(repr(convert.to_core(tree)), {"Ellipsis": ...}) == tree

@@ -162,7 +162,8 @@ def test_metadata_mutation_writes_nothing(expander: Expander, method: str) -> No
     expansion = expander.expand(getattr(torch.Tensor, method), arguments)
     assert expansion.effects.mutates == ()
     assert [i for i, _ in expansion.effects.rebinds] == [0]
-    assert updated(expansion) == [0]
+    assert updated(expansion) == []
+    assert len(ops(expansion)) == 1
 
 
 def test_requires_grad_and_detach_rebind(expander: Expander) -> None:
@@ -365,7 +366,7 @@ def test_device_that_is_not_here(expander: Expander) -> None:
     on_gpu = XG.replace(device=Device("cuda", 0))
     expansion = expander.expand(torch.mul, (on_gpu, 2.0))
     assert expansion.outputs == on_gpu.replace(name="_0")
-    written = expander.expand(torch.Tensor.add_, (on_gpu.replace(requires_grad=False), on_gpu))
+    written = expander.expand(torch.Tensor.add_, (Y.replace(device=on_gpu.device), on_gpu))
     assert written.outputs.requires_grad
     indices = expander.expand(torch.argmax, (on_gpu,))
     assert not indices.outputs.requires_grad
@@ -415,9 +416,7 @@ def test_subclass_is_refused(expander: Expander) -> None:
         expander.expand(torch.sin, (tensor_proxy("x", TwoTensor(torch.ones(2), torch.ones(2))),))
 
 
-def test_user_errors_are_told_apart(
-    expander: Expander, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_user_errors_are_told_apart(expander: Expander, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ExpansionError, match="reduction dim") as caught:
         expander.expand(torch.mm, (X, Y))
     assert isinstance(caught.value.__cause__, RuntimeError)

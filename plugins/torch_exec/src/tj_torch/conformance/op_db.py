@@ -14,7 +14,7 @@ import torch
 
 from tj_torch.conformance.oracle import clone_tree, compare, differences, seeded
 
-__all__ = ["Result", "operations", "run_operation", "sample_arguments"]
+__all__ = ["Result", "full_name", "operations", "run_operation", "sample_arguments"]
 
 UNDEFINED = frozenset(
     {
@@ -31,6 +31,11 @@ UNDEFINED = frozenset(
     }
 )
 """Operations that return memory as it happens to be; their values mean nothing."""
+
+ROUNDED_OTHERWISE = {
+    "addcdiv": "Dynamo captures it with value= as division, multiplication and addition",
+}
+"""Operations whose last bit differs from eager's in some sample, and why."""
 
 
 @dataclass
@@ -110,7 +115,8 @@ def _sample(op: Any, jitted: Any, args: Any, kwargs: Any, result: Result) -> Non
             return
         result.samples += 1
         try:
-            found = compare(op.op, jitted, args, kwargs, values=defined)
+            exact = full_name(op) not in ROUNDED_OTHERWISE
+            found = compare(op.op, jitted, args, kwargs, values=defined, exact=exact)
         except Exception as error:
             result.problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
             return
@@ -118,9 +124,7 @@ def _sample(op: Any, jitted: Any, args: Any, kwargs: Any, result: Result) -> Non
 
 
 def _is_defined(op: Any, args: Any, kwargs: Any) -> bool:
-    """Whether eager gives the same values for the same seed twice."""
-    if full_name(op) in UNDEFINED:
-        return False
+    """Whether eager gives the same values for the same seed twice; raises what eager raises."""
     first = seeded(op.op, *clone_tree((args, kwargs)))
     second = seeded(op.op, *clone_tree((args, kwargs)))
-    return not differences(first, second)
+    return full_name(op) not in UNDEFINED and not differences(first, second)

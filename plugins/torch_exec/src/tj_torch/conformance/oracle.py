@@ -52,37 +52,44 @@ def compare(
     kwargs: Any,
     *,
     values: bool = True,
+    exact: bool = True,
 ) -> list[Difference]:
     """Call both on clones of the arguments; every difference in results and mutated arguments.
 
-    ``values=False`` compares metadata only, for operations whose values nobody defines.
+    ``values=False`` compares metadata only, for operations whose values nobody defines;
+    ``exact=False`` allows the rounding that `torch.testing.assert_close` does.
     """
     mine, theirs = clone_tree((args, kwargs)), clone_tree((args, kwargs))
     expected = seeded(reference, *theirs)
     got = seeded(candidate, *mine)
     return [
-        *differences(got, expected, "result", values=values),
-        *differences(mine, theirs, "arguments", values=values),
+        *differences(got, expected, "result", values=values, exact=exact),
+        *differences(mine, theirs, "arguments", values=values, exact=exact),
     ]
 
 
 def differences(
-    got: Any, expected: Any, where: str = "result", *, values: bool = True
+    got: Any,
+    expected: Any,
+    where: str = "result",
+    *,
+    values: bool = True,
+    exact: bool = True,
 ) -> list[Difference]:
-    """Where two trees differ: structure, types, metadata, bits."""
+    """Where two trees differ: structure, types, metadata, bits (with ``exact``)."""
     mine, my_spec = pytree.tree_flatten(got)
     theirs, their_spec = pytree.tree_flatten(expected)
     if my_spec != their_spec or type(got) is not type(expected):
         return [Difference(where, f"structure {my_spec} instead of {their_spec}")]
     found = []
     for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
-        what = _leaf(a, b, values)
+        what = _leaf(a, b, values, exact)
         if what:
             found.append(Difference(f"{where}[{i}]", what))
     return found
 
 
-def _leaf(got: Any, expected: Any, values: bool) -> str | None:
+def _leaf(got: Any, expected: Any, values: bool, exact: bool) -> str | None:
     if not isinstance(expected, torch.Tensor):
         return None if _equal(got, expected) else f"{got!r} instead of {expected!r}"
     if type(got) is not type(expected):
@@ -93,13 +100,14 @@ def _leaf(got: Any, expected: Any, values: bool) -> str | None:
             return f"{name} {mine} instead of {theirs}"
     if expected.layout is torch.strided and got.stride() != expected.stride():
         return f"strides {got.stride()} instead of {expected.stride()}"
-    return _values(got, expected) if values else None
+    return _values(got, expected, exact) if values else None
 
 
-def _values(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+def _values(got: torch.Tensor, expected: torch.Tensor, exact: bool) -> str | None:
+    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
     try:
         torch.testing.assert_close(
-            got.detach(), expected.detach(), rtol=0, atol=0, equal_nan=True
+            got.detach(), expected.detach(), equal_nan=True, **tolerance
         )
     except AssertionError as error:
         return " ".join(str(error).split())

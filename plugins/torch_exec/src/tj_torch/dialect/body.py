@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,10 +27,6 @@ from tj_torch.dialect.convert import device_to_core, tensor_proxy, to_core
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
 __all__ = ["BodyBuilder", "alias_facts", "live_calls"]
-
-# Beyond this size a constant is named by its metadata alone, to keep expansions quick.
-HASHED_ELEMENTS = 4096
-
 
 def live_calls(calls: Sequence[Recorded], needed: Iterable[Ref]) -> list[Recorded]:
     """The calls that ``needed`` values depend on, and those that are never dead, in order."""
@@ -104,7 +100,9 @@ class BodyBuilder:
         """The proxy or constant that stands for ``ref``."""
         found = self.names.get(ref)
         if found is None:
-            found = self.names[ref] = _tensor_constant(self.recorder.constants[ref.index])
+            found = self.names[ref] = _tensor_constant(
+                self.recorder.constants[ref.index], self.recorder.table.constants
+            )
         return found
 
     def _call(self, call: Recorded, context: Context) -> BoundSymbol:
@@ -159,9 +157,14 @@ def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]
     return tuple(found)
 
 
-def _tensor_constant(data: torch.Tensor) -> Constant:
-    """A constant named by what it holds, so that equal programs print alike."""
-    described = f"{data.dtype} {tuple(data.shape)} {data.stride()}"
-    if data.numel() <= HASHED_ELEMENTS:
-        described += repr(data.detach().resolve_conj().resolve_neg().tolist())
-    return Constant(f"_tensor_{zlib.crc32(described.encode()):08x}", data, named=False)
+def _tensor_constant(data: torch.Tensor, interned: MutableMapping[str, torch.Tensor]) -> Constant:
+    """A constant named by what it holds, so that equal programs print alike.
+
+    Tensors that hold the same are one object in ``interned``: bodies never write them.
+    """
+    with private.without_modes():
+        plain = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        content = bytes(plain.clone().untyped_storage())
+    described = f"{data.dtype} {tuple(data.shape)} {data.stride()} {data.device}".encode()
+    name = f"_tensor_{hashlib.sha256(described + content).hexdigest()[:12]}"
+    return Constant(name, interned.setdefault(name, data), named=False)

@@ -261,8 +261,12 @@ def _evaluates(text: str, value: Any) -> bool:
         return False
     for part in rest:
         found = getattr(found, part, None)
-    return found is value or (found is not None and hasattr(type(value), "__members__")
-                              and type(found) is type(value) and found == value)
+    return found is value or (
+        found is not None
+        and hasattr(type(value), "__members__")
+        and type(found) is type(value)
+        and found == value
+    )
 
 
 def _word(layout: torch.layout) -> str:

@@ -121,6 +121,8 @@ class Expander:
 
     def usable(self, kind: str) -> bool:
         """False for the type of a device that this machine lacks; True for any other word."""
+        if not kind.isidentifier():
+            return True
         known = self._usable.get(kind)
         if known is None:
             known = self._usable[kind] = _usable(kind)
@@ -138,21 +140,14 @@ def expand(
 
 
 def _usable(kind: str) -> bool:
-    if kind in ("cpu", "meta") or not kind.isidentifier():
-        return True
-    try:
-        torch.device(kind)
-        return bool(torch.get_device_module(kind).is_available())
-    except (RuntimeError, AttributeError):
-        return not _is_device(kind)
-
-
-def _is_device(kind: str) -> bool:
     try:
         torch.device(kind)
     except RuntimeError:
+        return True  # names no device
+    try:
+        return kind in ("cpu", "meta") or bool(torch.get_device_module(kind).is_available())
+    except (RuntimeError, AttributeError):
         return False
-    return True
 
 
 @contextlib.contextmanager
@@ -287,7 +282,7 @@ class _Run:
         mutated = [n for n in changed if self._written(n)]
         inputs = [(self.refs[n], a.formal) for n, a in self.arguments.items()]
         builder = BodyBuilder(recorder, inputs, self.grad, self.context)
-        updates = [(self.arguments[n].index, after[n]) for n in changed]
+        updates = [(self.arguments[n].index, after[n]) for n in mutated]
         body = builder.build(map_tree(_constant, inner), updates)
         now = {n: self._afterwards(n, n in mutated) for n in self.arguments}
         changes = [(a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal]

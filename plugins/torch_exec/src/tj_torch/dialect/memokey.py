@@ -106,9 +106,7 @@ def _add_slice(tree: slice, parts: list[Any], seen: dict[str, int], alive: list[
         _add(item, parts, seen, alive)
 
 
-def _add_constant(
-    tree: Constant, parts: list[Any], seen: dict[str, int], alive: list[Any]
-) -> None:
+def _add_constant(tree: Constant, parts: list[Any], seen: dict[str, int], alive: list[Any]) -> None:
     parts.append(Constant)
     if tree.named:
         parts.append(tree.text)

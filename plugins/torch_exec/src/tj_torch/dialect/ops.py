@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from tj_core.symbol import Symbol
@@ -93,12 +94,13 @@ def op_symbol(op: Any) -> Symbol:
 
 
 class OpTable:
-    """Facts of operators, computed when first asked for."""
+    """Facts of operators, computed when first asked for, and the constants met in bodies."""
 
-    __slots__ = ("_facts",)
+    __slots__ = ("_facts", "constants")
 
     def __init__(self) -> None:
         self._facts: dict[Any, OpFacts] = {}
+        self.constants: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
     def __getitem__(self, op: Any) -> OpFacts:
         facts = self._facts.get(op)

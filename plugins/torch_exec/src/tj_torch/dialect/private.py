@@ -32,6 +32,7 @@ __all__ = [
     "set_neg",
     "storage_id",
     "unwrapped",
+    "without_modes",
 ]
 
 
@@ -104,6 +105,15 @@ def quiet() -> Iterator[None]:
         yield
     finally:
         logger.disabled = disabled
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Operators on real tensors, inside of a run on fake ones."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
 
 
 def functionalized(tensor: torch.Tensor) -> torch.Tensor:

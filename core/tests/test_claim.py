@@ -1,0 +1,259 @@
+"""Claiming: who is asked for what, in which order, and what is written down about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tj_core.claim import NEEDS_GRADIENT, claim
+from tj_core.errors import PluginError, RuleMissingError, TagError, TraceError
+from tj_core.expand import bind_outputs
+from tj_core.records import Claim, Decline, Executor
+from tj_core.rules import RuleTable
+from tj_core.source import Source
+from tj_core.stages import Stage
+from tj_core.symbol import Body, Context, Effects, Symbol
+from tj_core.tags import TagRegistry
+from tj_core.testing.numeric import call, expansions, vector
+from tj_core.trace import Trace
+from tj_core.verify import verify
+
+X, Y = vector("x", 2), vector("y", 2)
+TAGS = TagRegistry()
+
+
+def run(*args):
+    return args
+
+
+def executor(name, *symbols, check=None, fallback=False, implementation=run):
+    claims: RuleTable[Claim] = RuleTable("claim")
+    for symbol in symbols:
+        claims.set(symbol, Claim(None if fallback else implementation, check))
+    return Executor(name, claims.stamped(name, 0), fallback=fallback)
+
+
+PYTHON = executor("python", "num.*", fallback=True)
+
+
+def made(name, *args, out="y", **more):
+    bare = call(name, *args, source=Source("f.py", 1), **more)
+    return bind_outputs(bare, expansions.require(bare).value(bare), lambda i: f"{out}{i or ''}")
+
+
+def claimed(trace, *executors, check=True):
+    done = claim(trace, executors, TAGS)
+    if check:
+        verify(done.trace, level=2, tags=TAGS, expand=expansions, reached={Stage.CLAIMED})
+    return done
+
+
+def told(done):
+    """Who got what, and who declined it, as plain data."""
+    return [(r.call, r.symbol.name, r.executor, [n for n, _ in r.declined], r.depth) for r in done.records]
+
+
+def axpy(**more):
+    return Trace((X,), (made("axpy", X, X, X, **more),), Y)
+
+
+def test_a_whole_call_goes_to_the_first_that_takes_it():
+    done = claimed(axpy(), executor("a"), executor("b", "num.axpy"), executor("c", "num.axpy"), PYTHON)
+    assert told(done) == [("y", "axpy", "b", ["a"], 0)]
+    (taken,) = done.trace.calls
+    assert taken.symbol == Symbol("b", "num.axpy")
+    assert taken.executor == "b"
+    assert taken.parent == "y"
+    assert taken.outputs == Y
+    assert taken.source == Source("f.py", 1)
+    assert done.implementations == {taken.symbol: run}
+    assert [c.symbol.qualname for c in taken.walk()] == ["b.num.axpy", "num.axpy", "num.mul", "num.add"]
+    assert done.trace.stage is Stage.CLAIMED
+    (change,) = done.trace.history[-1].changes
+    assert (change.call, change.plugin, change.rule) == ("y", "b", "num.axpy")
+
+
+def test_a_part_goes_to_whoever_wants_it_and_the_rest_to_the_fallback():
+    done = claimed(axpy(), executor("a", "num.mul"), PYTHON)
+    assert told(done) == [
+        ("y", "axpy", None, ["a"], 0),
+        ("y_0", "mul", "a", [], 1),
+        ("y", "add", "python", ["a"], 1),
+    ]
+    assert [c.symbol.qualname for c in done.trace.calls] == ["a.num.mul", "num.add"]
+    assert [c.parent for c in done.trace.calls] == ["y", "y"]
+
+
+def test_the_fallback_takes_the_highest_call_nobody_wanted_any_part_of():
+    trace = axpy()
+    done = claimed(trace, executor("a", "num.neg"), PYTHON)
+    assert told(done) == [("y", "axpy", "python", ["a"], 0)]
+    assert done.trace.calls == (trace.calls[0].replace(executor="python"),)
+
+
+def test_without_other_executors_the_fallback_takes_everything_whole():
+    assert told(claimed(axpy(), PYTHON)) == [("y", "axpy", "python", [], 0)]
+
+
+def test_reasons_are_kept():
+    no = executor("a", "num.axpy", check=lambda c: Decline(f"size {c.flat_args[0].shape[0]}"))
+    silent = executor("b", "num.axpy", check=lambda c: False)
+    done = claimed(axpy(), no, silent, executor("c"), PYTHON)
+    assert done.records[0].declined == (
+        ("a", "size 2"),
+        ("b", "declined without a reason"),
+        ("c", "has no claim for num.axpy"),
+    )
+
+
+def test_a_fallback_that_declines_gets_the_parts():
+    picky = executor("python", "num.*", fallback=True, check=lambda c: c.symbol.name != "axpy" or Decline("edited"))
+    done = claimed(axpy(), picky)
+    assert told(done)[0] == ("y", "axpy", None, ["python"], 0)
+    assert done.records[0].declined == (("python", "edited"),)
+    assert [c.symbol.name for c in done.trace.calls] == ["mul", "add"]
+
+
+def test_fallbacks_are_asked_in_order():
+    first = executor("p", "num.mul", fallback=True)
+    done = claimed(axpy(), first, PYTHON)
+    assert [c.executor for c in done.trace.calls] == ["python"]
+    assert done.records[0].declined == (("p", "has no claim for num.axpy"),)
+
+
+def test_a_call_that_nobody_runs_is_an_error():
+    trace = Trace((X,), (made("neg", X),), Y)
+    with pytest.raises(RuleMissingError, match="no executor runs num.neg") as error:
+        claimed(trace, executor("a", check=None), executor("p", "other.*", fallback=True))
+    assert "a: has no claim for num.neg; p: has no claim for num.neg" in error.value.message
+    assert error.value.source == Source("f.py", 1)
+    with pytest.raises(RuleMissingError, match="executors: there is none"):
+        claimed(trace)
+
+
+def test_a_claim_needs_an_implementation():
+    with pytest.raises(TraceError, match="'a' claims num.axpy without an implementation"):
+        claimed(axpy(), executor("a", "num.axpy", implementation=None))
+
+
+def test_a_check_that_fails_is_the_executors_fault():
+    broken = executor("a", "num.axpy", check=lambda c: c.nonsense)
+    with pytest.raises(PluginError, match="executor 'a' failed in its check of num.axpy: Attr") as error:
+        claimed(axpy(), broken, PYTHON)
+    assert error.value.source == Source("f.py", 1)
+    assert isinstance(error.value.__cause__, AttributeError)
+
+    def own(c):
+        raise TagError("mine")
+
+    with pytest.raises(TagError, match="mine"):
+        claimed(axpy(), executor("a", "num.axpy", check=own), PYTHON)
+
+
+# ------------------------------------------------------------------------------- what stays whole
+
+
+def test_what_needs_gradients_is_left_to_the_fallback():
+    g = X.replace(requires_grad=True)
+    trace = Trace((g,), (made("axpy", g, g, g),), Y.replace(requires_grad=True))
+    done = claimed(trace, executor("a", "num.axpy", "num.mul"), PYTHON)
+    assert told(done) == [("y", "axpy", "python", ["a"], 0)]
+    assert done.records[0].declined == (("a", NEEDS_GRADIENT),)
+    after = claimed(trace.replace(stage=Stage.SPLIT), executor("a", "num.axpy"), PYTHON)
+    assert told(after) == [("y", "axpy", "a", [], 0)]
+
+
+def test_mutating_calls_are_never_taken_apart():
+    a0, v = vector("a0", 2), vector("_0", 2)
+    body = Body((a0,), (call("neg", a0, outputs=v),), None, ((0, v),))
+    for effects in (Effects(mutates=(0,)), Effects(rebinds=((0, X),))):
+        trace = Trace((X,), (call("neg_", X, body=body, effects=effects),), ())
+        done = claimed(trace, executor("a", "num.neg"), PYTHON, check=False)
+        assert [c.symbol.name for c in done.trace.calls] == ["neg_"]
+        with pytest.raises(RuleMissingError, match=r"num\.neg_"):
+            claimed(trace, executor("a", "num.neg"), executor("p", fallback=True))
+
+
+def test_a_mutating_call_may_be_taken_whole():
+    trace = Trace((X,), (made("fill_", X, 1.0),), Y)
+    (taken,) = claimed(trace, executor("a", "num.fill_"), PYTHON).trace.calls
+    assert taken.effects == trace.calls[0].effects
+    assert taken.body.calls[0].effects == taken.effects
+
+
+# ------------------------------------------------------------------------------- bodies
+
+
+def test_a_shared_body_is_asked_once():
+    asked = []
+
+    def check(c):
+        asked.append(c.flat_outs[0].name)
+        return Decline("no")
+
+    first = made("axpy", X, X, X)
+    others = tuple(first.map_proxies(lambda p, i=i: p if p is X else vector(f"v{i}", 2)) for i in range(5))
+    claimed(Trace((X,), (first, *others), ()), executor("a", "num.mul", "num.add", check=check), PYTHON)
+    assert asked == ["_0", "_1"]
+
+
+def test_under_another_context_it_is_asked_again_and_sees_it():
+    asked = []
+
+    def check(c):
+        asked.append(c.context.get("mode"))
+        return c.context.get("mode") == 2 or Decline("another mode")
+
+    first = made("axpy", X, X, X, out="p", context=Context.of(mode=1))
+    second = first.replace(outputs=vector("q", 2), context=Context.of(mode=2))
+    done = claimed(Trace((X,), (first, second), ()), executor("a", "num.mul", check=check), PYTHON)
+    assert [(c.symbol.qualname, c.context.get("mode")) for c in done.trace.calls] == [
+        ("num.axpy", 1), ("a.num.mul", 2), ("num.add", 2),
+    ]  # fmt: skip
+    assert asked == [1, 2, 2]
+    # Inside, the context is relative to the call that holds the body.
+    assert done.trace.calls[1].body.calls[0].context == Context()
+
+
+def deep(levels):
+    """A call whose body's body's ... body negates."""
+    a0, v = vector("a0", 2), vector("_0", 2)
+    inner = call("neg", a0, outputs=v)
+    for _ in range(levels):
+        inner = call("outer", a0, outputs=v, body=Body((a0,), (inner,), v))
+    return call("outer", X, outputs=Y, body=inner.body, source=Source("f.py", 1))
+
+
+def test_descending_goes_as_deep_as_somebody_wants():
+    done = claimed(Trace((X,), (deep(3),), Y), executor("a", "num.neg"), PYTHON)
+    assert [r.depth for r in done.records] == [0, 1, 2, 3]
+    assert [c.symbol.qualname for c in done.trace.calls] == ["a.num.neg"]
+    assert done.trace.calls[0].parent == "y"
+    assert {r.source for r in done.records} == {Source("f.py", 1)}
+
+
+def test_values_that_a_body_hands_on():
+    """Through two levels: the outer call's output is the program's input."""
+    a0, v0 = vector("a0", 2), vector("_0", 2)
+    body = Body((a0,), (call("neg", a0, outputs=v0),), (v0, a0))
+    inner = call("both", a0, outputs=(v0, vector("_1", 2)), body=body)
+    outer_body = Body((a0,), (inner,), (v0, vector("_1", 2)))
+    z = vector("z", 2)
+    outer = call("both", X, outputs=(Y, z), body=outer_body)
+    trace = Trace((X,), (outer, made("add", z, Y, out="s")), [z, vector("s", 2)])
+    done = claimed(trace, executor("a", "num.neg"), PYTHON)
+    neg, add = done.trace.calls
+    assert (neg.args, neg.outputs) == ((X,), Y)
+    assert add.args == (X, Y)
+    assert done.trace.outputs == [X, vector("s", 2)]
+
+
+def test_arguments_that_become_one_share_a_formal():
+    z = vector("z", 2)
+    a0, a1, v0 = vector("a0", 2), vector("a1", 2), vector("_0", 2)
+    both = call("both", X, outputs=(Y, z), body=Body((a0,), (call("neg", a0, outputs=v0),), (v0, a0)))
+    body = Body((a0, a1), (call("add", a0, a1, outputs=v0),), v0)
+    user = call("plus", X, z, outputs=vector("w", 2), body=body)
+    done = claimed(Trace((X,), (both, user), vector("w", 2)), executor("a", "num.neg"), PYTHON)
+    plus = done.trace.calls[1]
+    assert plus.args == (X, X)
+    assert [f.name for f in plus.body.inputs] == ["a0"]

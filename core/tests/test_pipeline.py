@@ -1,0 +1,155 @@
+"""The pipeline: order of passes, stages, what a broken pass is told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tj_core.dce import dce
+from tj_core.errors import RuleMissingError, TraceError, VerificationError
+from tj_core.pipeline import Pipeline, Ranked
+from tj_core.records import Claim, Executor, Transform
+from tj_core.rewrite import Replacement
+from tj_core.rules import RuleTable
+from tj_core.stages import Stage
+from tj_core.symbol import Effects
+from tj_core.tags import TagRegistry
+from tj_core.testing.numeric import MEANING, call, expansions, vector
+from tj_core.trace import Trace
+
+X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
+
+
+def pipeline(*transforms, check=2, implementations=None):
+    claims: RuleTable[Claim] = RuleTable("claim")
+    for name, meaning in {**MEANING, **(implementations or {})}.items():
+        claims.set(f"num.{name}", Claim(meaning))
+    ranked = [t if isinstance(t, Ranked) else Ranked("mine", t) for t in transforms]
+    tables = {"expand": expansions}
+    return Pipeline(ranked, [Executor("ex", claims)], expansions, TagRegistry(), tables, check)
+
+
+def program(*calls, outputs=Y, **more):
+    return Trace((X,), calls or (call("neg", X, outputs=Y),), outputs, **more)
+
+
+def rename(name):
+    return lambda trace, context: trace.replace(name=name)
+
+
+def test_a_program_comes_out():
+    compiled = pipeline().compile(program())
+    assert compiled.program.function([1.0, 2.0]) == [-1.0, -2.0]
+    assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.CLAIMED]
+    assert [c.executor for c in compiled.claims] == ["ex"]
+    assert list(compiled.seconds) == ["verify", "dce", "claim", "codegen"]
+    assert all(s >= 0 for s in compiled.seconds.values())
+    boxed = pipeline().compile(program(), boxed=True)
+    box = [[1.0, 2.0]]
+    assert boxed.program.function(box) == [-1.0, -2.0]
+    assert box == []
+
+
+def test_dead_calls_go_before_claiming():
+    compiled = pipeline().compile(program(call("neg", X, outputs=Y), call("neg", X, outputs=Z)))
+    assert [t.history[-1].name for t in compiled.traces[1:]] == ["dce", "claim"]
+    assert len(compiled.claims) == 1
+
+
+def test_passes_run_after_their_stage_in_the_order_given():
+    order = []
+
+    def noting(name):
+        def apply(trace, context):
+            order.append((name, context.name, context.plugin, trace.stage))
+            return trace
+
+        return apply
+
+    stages = [Stage.CLAIMED, Stage.FUNCTIONAL, Stage.ACQUIRED, Stage.ACQUIRED]
+    transforms = [Transform(f"t{i}", noting(i), after) for i, after in enumerate(stages)]
+    compiled = pipeline(*transforms).compile(program())
+    assert order == [
+        (2, "t2", "mine", Stage.ACQUIRED),
+        (3, "t3", "mine", Stage.ACQUIRED),
+        (1, "t1", "mine", Stage.ACQUIRED),
+        (0, "t0", "mine", Stage.CLAIMED),
+    ]
+    assert len(compiled.traces) == 2  # none of them changed anything
+
+
+def test_a_pass_that_changes_something_is_in_the_history():
+    first = pipeline(Transform("mine", rename("forward"), Stage.ACQUIRED)).compile(program())
+    assert first.traces[1].name == "forward"
+    assert [(r.name, r.plugin) for r in first.traces[1].history] == [("mine", "mine")]
+    assert first.program.function.__name__ == "forward"
+
+
+def test_a_pass_rewrites_in_its_own_name():
+    rules = RuleTable("mine")
+    rules.set("num.neg", lambda c, edit: Replacement((edit.call("num.reciprocal", X, outputs=("y",)),)))
+    transform = Transform("flip", lambda t, context: context.rewrite(t, rules), Stage.ACQUIRED)
+    compiled = pipeline(transform).compile(program())
+    record = compiled.traces[1].history[-1]
+    assert (record.name, record.plugin, record.changes[0].call) == ("flip", "mine", "y")
+    assert compiled.program.function([2.0, 4.0]) == [0.5, 0.25]
+
+
+def test_the_owner_of_a_stage_moves_the_trace_there():
+    transform = Transform("own", lambda t, c: t, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
+    compiled = pipeline(transform).compile(program())
+    assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
+    mutating = program(call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))))
+    pipeline().compile(mutating)  # nobody owns the stage, so nobody asserts it
+    with pytest.raises(VerificationError, match="after own, at stage FUNCTIONAL: call 'y' .* mutates"):
+        pipeline(transform).compile(mutating)
+
+
+def test_invariants_hold_after_later_passes_too():
+    def unclaim(trace, context):
+        return trace.replace(calls=tuple(c.replace(executor=None) for c in trace.calls))
+
+    transform = Transform("late", unclaim, Stage.CLAIMED)
+    with pytest.raises(VerificationError, match="after late.*belongs to no executor"):
+        pipeline(transform).compile(program())
+
+
+def test_a_wrong_program_is_found_before_the_first_pass():
+    with pytest.raises(VerificationError, match="after acquisition"):
+        pipeline(check=1).compile(program(outputs=Z))
+    lie = program(call("neg", X, outputs=vector("y", 3)), outputs=vector("y", 3))
+    pipeline(check=1).compile(lie)
+    with pytest.raises(VerificationError, match="computes"):
+        pipeline(check=2).compile(lie)
+    assert "verify" not in pipeline(check=0).compile(lie).seconds
+
+
+# ------------------------------------------------------------------------------- broken passes
+
+
+def test_a_pass_must_return_a_trace():
+    transform = Transform("none", lambda t, c: None, Stage.ACQUIRED)
+    with pytest.raises(TraceError, match="pass 'none' of plugin 'mine' returned NoneType, not a Trace"):
+        pipeline(transform).compile(program())
+
+
+def test_a_pass_that_raises_is_named():
+    transform = Transform("bad", lambda t, c: 1 / 0, Stage.ACQUIRED)
+    with pytest.raises(TraceError, match="transform 'bad' of plugin 'mine' failed: ZeroDiv") as error:
+        pipeline(transform).compile(program())
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    assert 'disable = ["mine"]' in error.value.hint
+
+
+def test_an_error_of_tj_stays_what_it_is_and_names_the_pass():
+    def missing(trace, context):
+        return context.tables["expand"].require(call("none", X))
+
+    with pytest.raises(RuleMissingError, match="no rule for 'num.none'") as error:
+        pipeline(Transform("bad", missing, Stage.ACQUIRED)).compile(program())
+    assert error.value.__notes__ == ["tj: in transform 'bad' of plugin 'mine'"]
+
+
+def test_a_core_pass_can_be_a_transform():
+    transform = Transform("clean", lambda t, c: dce(t), Stage.ACQUIRED)
+    compiled = pipeline(transform).compile(program(call("neg", X, outputs=Y), call("neg", X, outputs=Z)))
+    assert [r.name for r in compiled.traces[-1].history] == ["dce", "claim"]
