@@ -1,14 +1,16 @@
 """Compile time against depth: what tj's own passes cost as a model gets more equal layers.
 
-    python benchmarks/depth.py [--layers 2,4,8,16]
+    python benchmarks/depth.py [--layers 2,4,8,16] [--rounds 5]
 
 Expansion is remembered between equal calls, so its seconds must not grow with depth; capture and
-the passes over the trace may. Each depth is compiled in a session of its own.
+the passes over the trace may. Each depth is compiled in a session of its own; depths take turns,
+and medians over the rounds are shown.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 
 import tj_core as tj
@@ -76,11 +78,16 @@ def measure(layers: int) -> dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--layers", default="2,4,8,16")
+    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
+    depths = [int(n) for n in arguments.layers.split(",")]
     measure(1)  # imports, first use of everything
-    for layers in map(int, arguments.layers.split(",")):
-        found = measure(layers)
-        print(layers, ", ".join(f"{k} {v:.4g}" for k, v in found.items()), flush=True)
+    rounds = [{n: measure(n) for n in depths} for _ in range(arguments.rounds)]
+    for n in depths:
+        medians = {k: statistics.median(r[n][k] for r in rounds) for k in rounds[0][n]}
+        print(n, ", ".join(f"{k} {v:.4g}" for k, v in medians.items()), flush=True)
+    expand = [statistics.median(r[n]["expand"] for r in rounds) for n in (depths[0], depths[-1])]
+    print(f"expand, {depths[-1]} layers to {depths[0]}: x{expand[1] / expand[0]:.2f}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.claim import NEEDS_GRADIENT, claim
 from tj_core.errors import PluginError, RuleMissingError, TagError, TraceError
 from tj_core.expand import bind_outputs
@@ -49,7 +48,10 @@ def claimed(trace, *executors, check=True):
 
 def told(done):
     """Who got what, and who declined it, as plain data."""
-    return [(r.call, r.symbol.name, r.executor, [n for n, _ in r.declined], r.depth) for r in done.records]
+    return [
+        (r.call, r.symbol.name, r.executor, [n for n, _ in r.declined], r.depth)
+        for r in done.records
+    ]
 
 
 def axpy(**more):
@@ -57,7 +59,9 @@ def axpy(**more):
 
 
 def test_a_whole_call_goes_to_the_first_that_takes_it():
-    done = claimed(axpy(), executor("a"), executor("b", "num.axpy"), executor("c", "num.axpy"), PYTHON)
+    done = claimed(
+        axpy(), executor("a"), executor("b", "num.axpy"), executor("c", "num.axpy"), PYTHON
+    )
     assert told(done) == [("y", "axpy", "b", ["a"], 0)]
     (taken,) = done.trace.calls
     assert taken.symbol == Symbol("b", "num.axpy")
@@ -66,7 +70,12 @@ def test_a_whole_call_goes_to_the_first_that_takes_it():
     assert taken.outputs == Y
     assert taken.source == Source("f.py", 1)
     assert done.implementations == {taken.symbol: run}
-    assert [c.symbol.qualname for c in taken.walk()] == ["b.num.axpy", "num.axpy", "num.mul", "num.add"]
+    assert [c.symbol.qualname for c in taken.walk()] == [
+        "b.num.axpy",
+        "num.axpy",
+        "num.mul",
+        "num.add",
+    ]
     assert done.trace.stage is Stage.CLAIMED
     (change,) = done.trace.history[-1].changes
     assert (change.call, change.plugin, change.rule) == ("y", "b", "num.axpy")
@@ -106,7 +115,12 @@ def test_reasons_are_kept():
 
 
 def test_a_fallback_that_declines_gets_the_parts():
-    picky = executor("python", "num.*", fallback=True, check=lambda c: c.symbol.name != "axpy" or Decline("edited"))
+    picky = executor(
+        "python",
+        "num.*",
+        fallback=True,
+        check=lambda c: c.symbol.name != "axpy" or Decline("edited"),
+    )
     done = claimed(axpy(), picky)
     assert told(done)[0] == ("y", "axpy", None, ["python"], 0)
     assert done.records[0].declined == (("python", "edited"),)
@@ -122,7 +136,7 @@ def test_fallbacks_are_asked_in_order():
 
 def test_a_call_that_nobody_runs_is_an_error():
     trace = Trace((X,), (made("neg", X),), Y)
-    with pytest.raises(RuleMissingError, match="no executor runs num.neg") as error:
+    with pytest.raises(RuleMissingError, match=r"no executor runs num.neg") as error:
         claimed(trace, executor("a", check=None), executor("p", "other.*", fallback=True))
     assert "a: has no claim for num.neg; p: has no claim for num.neg" in error.value.message
     assert error.value.source == Source("f.py", 1)
@@ -131,13 +145,15 @@ def test_a_call_that_nobody_runs_is_an_error():
 
 
 def test_a_claim_needs_an_implementation():
-    with pytest.raises(TraceError, match="'a' claims num.axpy without an implementation"):
+    with pytest.raises(TraceError, match=r"'a' claims num.axpy without an implementation"):
         claimed(axpy(), executor("a", "num.axpy", implementation=None))
 
 
 def test_a_check_that_fails_is_the_executors_fault():
     broken = executor("a", "num.axpy", check=lambda c: c.nonsense)
-    with pytest.raises(PluginError, match="executor 'a' failed in its check of num.axpy: Attr") as error:
+    with pytest.raises(
+        PluginError, match=r"executor 'a' failed in its check of num.axpy: Attr"
+    ) as error:
         claimed(axpy(), broken, PYTHON)
     assert error.value.source == Source("f.py", 1)
     assert isinstance(error.value.__cause__, AttributeError)
@@ -191,8 +207,12 @@ def test_a_shared_body_is_asked_once():
         return Decline("no")
 
     first = made("axpy", X, X, X)
-    others = tuple(first.map_proxies(lambda p, i=i: p if p is X else vector(f"v{i}", 2)) for i in range(5))
-    claimed(Trace((X,), (first, *others), ()), executor("a", "num.mul", "num.add", check=check), PYTHON)
+    others = tuple(
+        first.map_proxies(lambda p, i=i: p if p is X else vector(f"v{i}", 2)) for i in range(5)
+    )
+    claimed(
+        Trace((X,), (first, *others), ()), executor("a", "num.mul", "num.add", check=check), PYTHON
+    )
     assert asked == ["_0", "_1"]
 
 
@@ -250,7 +270,9 @@ def test_values_that_a_body_hands_on():
 def test_arguments_that_become_one_share_a_formal():
     z = vector("z", 2)
     a0, a1, v0 = vector("a0", 2), vector("a1", 2), vector("_0", 2)
-    both = call("both", X, outputs=(Y, z), body=Body((a0,), (call("neg", a0, outputs=v0),), (v0, a0)))
+    both = call(
+        "both", X, outputs=(Y, z), body=Body((a0,), (call("neg", a0, outputs=v0),), (v0, a0))
+    )
     body = Body((a0, a1), (call("add", a0, a1, outputs=v0),), v0)
     user = call("plus", X, z, outputs=vector("w", 2), body=body)
     done = claimed(Trace((X,), (both, user), vector("w", 2)), executor("a", "num.neg"), PYTHON)

@@ -7,7 +7,6 @@ import linecache
 import traceback
 
 import pytest
-
 from tj_core.codegen import generate
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy
@@ -91,8 +90,7 @@ def program(*calls, inputs=(), outputs=(), boxed=False, **more):
 
 
 def chain(n):
-    names = [f"v{i}" for i in range(n + 1)]
-    return tuple(op("fresh", cell(a), outputs=cell(b)) for a, b in zip(names, names[1:], strict=False))
+    return tuple(op("fresh", cell(f"v{i}"), outputs=cell(f"v{i + 1}")) for i in range(n))
 
 
 # ------------------------------------------------------------------------------- lifetimes
@@ -161,8 +159,7 @@ def test_an_error_is_the_users_own_with_a_note(boxed):
     assert caught.type is Boom
     assert caught.value.args == ("no", 3)
     assert caught.value.__notes__ == [
-        "tj: raised by `w = op.boom(v2)`\n"
-        "  at /user/model.py:12 in forward: y = boom(x) (layers.0)"
+        "tj: raised by `w = op.boom(v2)`\n  at /user/model.py:12 in forward: y = boom(x) (layers.0)"
     ]
     assert caught.value.__cause__ is None
 
@@ -232,8 +229,12 @@ def test_the_context_of_the_trace_is_not_entered():
 
 def test_constants_are_bound_by_identity():
     a, b = Cell(), Cell()
-    calls = op("pair", Constant("_x", a, named=False), Constant("f.x", b), outputs=(cell("p"), cell("q")))
-    result = program(calls, inputs=["_x", "_f_x", "op_pair"], outputs=(cell("p"), cell("q"), Constant("f.x", b)))
+    calls = op(
+        "pair", Constant("_x", a, named=False), Constant("f.x", b), outputs=(cell("p"), cell("q"))
+    )
+    result = program(
+        calls, inputs=["_x", "_f_x", "op_pair"], outputs=(cell("p"), cell("q"), Constant("f.x", b))
+    )
     assert result.function(1, 2, 3) == (a, b, b)
 
 
@@ -257,7 +258,8 @@ def test_odd_symbols_get_names_that_are_always_the_same():
 def test_outputs_of_every_shape():
     n = NumberProxy("n")
     made = program(
-        op("pair", 1, (2, [3]), outputs=(n, (n.replace(name="m"), [3]))), outputs={"k": [n, n.replace(name="m")]}
+        op("pair", 1, (2, [3]), outputs=(n, (n.replace(name="m"), [3]))),
+        outputs={"k": [n, n.replace(name="m")]},
     )
     assert made.function() == {"k": [1, 2]}
     assert program(op("pair", outputs=()), outputs=None).function() is None

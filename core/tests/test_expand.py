@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.errors import TraceError
 from tj_core.expand import Expanded, bind_outputs, can_inline, inline
 from tj_core.source import Source
@@ -71,9 +70,9 @@ def test_outputs_that_are_passed_through():
 
 
 def test_nested_bodies_are_kept_for_later():
-    outer = call("f", X, Y, outputs=vector("z", 2), body=Body(
-        (A0, A1), (call("g", A1, A0, outputs=V0, body=Body((A0, A1), (call("add", A0, A1, outputs=V0),), V0)),), V0
-    ))  # fmt: skip
+    added = Body((A0, A1), (call("add", A0, A1, outputs=V0),), V0)
+    body = Body((A0, A1), (call("g", A1, A0, outputs=V0, body=added),), V0)
+    outer = call("f", X, Y, outputs=vector("z", 2), body=body)
     (inner,) = inlined(outer).calls
     assert inner.args == (Y, X)
     assert inner.body is outer.body.calls[0].body
@@ -135,7 +134,9 @@ def test_inlining_is_linear():
 
     def work(n):
         values = [vector(f"_{i}", 2) for i in range(n)]
-        calls = tuple(call("neg", a, outputs=b) for a, b in zip([A0, *values], values, strict=False))
+        calls = tuple(
+            call("neg", a, outputs=b) for a, b in zip([A0, *values], values, strict=False)
+        )
         made = BoundSymbol(call("f").symbol, (X,), (), Y, body=Body((A0,), calls, values[-1]))
         seen.clear()
         from tj_core import inlining

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.dce import dce
 from tj_core.errors import RuleMissingError, TraceError, VerificationError
 from tj_core.pipeline import Pipeline, Ranked
@@ -86,7 +85,9 @@ def test_a_pass_that_changes_something_is_in_the_history():
 
 def test_a_pass_rewrites_in_its_own_name():
     rules = RuleTable("mine")
-    rules.set("num.neg", lambda c, edit: Replacement((edit.call("num.reciprocal", X, outputs=("y",)),)))
+    rules.set(
+        "num.neg", lambda c, edit: Replacement((edit.call("num.reciprocal", X, outputs=("y",)),))
+    )
     transform = Transform("flip", lambda t, context: context.rewrite(t, rules), Stage.ACQUIRED)
     compiled = pipeline(transform).compile(program())
     record = compiled.traces[1].history[-1]
@@ -100,7 +101,9 @@ def test_the_owner_of_a_stage_moves_the_trace_there():
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
     mutating = program(call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))))
     pipeline().compile(mutating)  # nobody owns the stage, so nobody asserts it
-    with pytest.raises(VerificationError, match="after own, at stage FUNCTIONAL: call 'y' .* mutates"):
+    with pytest.raises(
+        VerificationError, match=r"after own, at stage FUNCTIONAL: call 'y' .* mutates"
+    ):
         pipeline(transform).compile(mutating)
 
 
@@ -109,7 +112,7 @@ def test_invariants_hold_after_later_passes_too():
         return trace.replace(calls=tuple(c.replace(executor=None) for c in trace.calls))
 
     transform = Transform("late", unclaim, Stage.CLAIMED)
-    with pytest.raises(VerificationError, match="after late.*belongs to no executor"):
+    with pytest.raises(VerificationError, match=r"after late.*belongs to no executor"):
         pipeline(transform).compile(program())
 
 
@@ -128,13 +131,17 @@ def test_a_wrong_program_is_found_before_the_first_pass():
 
 def test_a_pass_must_return_a_trace():
     transform = Transform("none", lambda t, c: None, Stage.ACQUIRED)
-    with pytest.raises(TraceError, match="pass 'none' of plugin 'mine' returned NoneType, not a Trace"):
+    with pytest.raises(
+        TraceError, match="pass 'none' of plugin 'mine' returned NoneType, not a Trace"
+    ):
         pipeline(transform).compile(program())
 
 
 def test_a_pass_that_raises_is_named():
     transform = Transform("bad", lambda t, c: 1 / 0, Stage.ACQUIRED)
-    with pytest.raises(TraceError, match="transform 'bad' of plugin 'mine' failed: ZeroDiv") as error:
+    with pytest.raises(
+        TraceError, match="transform 'bad' of plugin 'mine' failed: ZeroDiv"
+    ) as error:
         pipeline(transform).compile(program())
     assert isinstance(error.value.__cause__, ZeroDivisionError)
     assert 'disable = ["mine"]' in error.value.hint
@@ -144,12 +151,14 @@ def test_an_error_of_tj_stays_what_it_is_and_names_the_pass():
     def missing(trace, context):
         return context.tables["expand"].require(call("none", X))
 
-    with pytest.raises(RuleMissingError, match="no rule for 'num.none'") as error:
+    with pytest.raises(RuleMissingError, match=r"no rule for 'num.none'") as error:
         pipeline(Transform("bad", missing, Stage.ACQUIRED)).compile(program())
     assert error.value.__notes__ == ["tj: in transform 'bad' of plugin 'mine'"]
 
 
 def test_a_core_pass_can_be_a_transform():
     transform = Transform("clean", lambda t, c: dce(t), Stage.ACQUIRED)
-    compiled = pipeline(transform).compile(program(call("neg", X, outputs=Y), call("neg", X, outputs=Z)))
+    compiled = pipeline(transform).compile(
+        program(call("neg", X, outputs=Y), call("neg", X, outputs=Z))
+    )
     assert [r.name for r in compiled.traces[-1].history] == ["dce", "claim"]

@@ -7,7 +7,6 @@ import copy
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-
 from tj_core.bodies import formals
 from tj_core.claim import claim
 from tj_core.codegen import generate
@@ -222,8 +221,11 @@ def filled(tree, values):
     return map_tree(lambda ref: values[ref % len(values)] if values else 0, tree, Ref)
 
 
+MEDIUM, SMALL = programs(length=5), programs(length=2)
+
+
 @st.composite
-def decorated(draw, programs=programs(length=5), inner=True):
+def decorated(draw, programs=MEDIUM, inner=True):
     """A program with everything a trace can hold; it means nothing, but it is well formed."""
     trace = draw(programs)
     context = draw(CONTEXTS)
@@ -243,9 +245,7 @@ def decorated(draw, programs=programs(length=5), inner=True):
     outputs = filled(draw(TREES), list(new.values()))
     tags = draw(st.sampled_from([TagSet(), TagSet({"A": "x"})]))
     name = draw(st.sampled_from(["computation", "forward"]))
-    return Trace(
-        inputs, tuple(calls), outputs, name, context=context, tags=tags, language=LANGUAGE
-    )
+    return Trace(inputs, tuple(calls), outputs, name, context=context, tags=tags, language=LANGUAGE)
 
 
 @st.composite
@@ -271,7 +271,7 @@ def decorated_calls(draw, made, values, context, inner):
     if extra["body"] >= 0:
         made = made.replace(body=draw(bodies(made, extra["body"])))
     if inner and extra["region"] == 0:
-        made = made.replace(regions=(("fn", draw(decorated(programs(length=2), inner=False))),))
+        made = made.replace(regions=(("fn", draw(decorated(SMALL, inner=False))),))
     return made
 
 
@@ -437,7 +437,9 @@ def test_merging_equal_calls_keeps_the_values(trace):
 @given(programs(mutation=False))
 def test_passing_views_on_keeps_the_values(trace):
     """Values become other values, arguments coincide, bodies follow."""
-    after = checked(apply(trace, lambda c, e: Replacement((), {c.outputs.name: c.args[0]}), "num.same"))
+    after = checked(
+        apply(trace, lambda c, e: Replacement((), {c.outputs.name: c.args[0]}), "num.same")
+    )
     assert results(after) == results(trace)
     assert not any(c.symbol.name == "same" for c in after.calls)
     text = str(after)
@@ -449,7 +451,9 @@ def test_changed_inputs_expand_again(trace):
     """Everything downstream follows, and its metadata derives again."""
     gradients = {p.name: p.replace(requires_grad=True) for p in trace.inputs}
     first = call("neg", trace.inputs[0], outputs=vector("n", SIZE))
-    uses = tuple(c.map_proxies(lambda p: first.outputs if p == trace.inputs[0] else p) for c in trace.calls)
+    uses = tuple(
+        c.map_proxies(lambda p: first.outputs if p == trace.inputs[0] else p) for c in trace.calls
+    )
     outputs = {"r": [p for c in uses for p in c.flat_outs]}
     trace = trace.replace(calls=(first, *(again(c) for c in uses)), outputs=outputs)
     checked(trace)
@@ -461,7 +465,9 @@ def test_changed_inputs_expand_again(trace):
         return Replacement((made,))
 
     after = apply(trace, rule, "num.neg").replace(inputs=tuple(gradients.values()))
-    after = after.replace(calls=tuple(c.map_proxies(lambda p: gradients.get(p.name, p)) for c in after.calls))
+    after = after.replace(
+        calls=tuple(c.map_proxies(lambda p: gradients.get(p.name, p)) for c in after.calls)
+    )
     names = [p.name for c in trace.calls for p in c.flat_outs]
     assert [p.name for c in after.calls for p in c.flat_outs] == names
     assert results(after) == results(trace)

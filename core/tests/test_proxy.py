@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-
 from tj_core.errors import ParseError
 from tj_core.metatext import meta_text, parse_meta
 from tj_core.proxy import (

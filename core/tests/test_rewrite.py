@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.errors import RuleMissingError, TraceError
 from tj_core.expand import Expanded, bind_outputs
 from tj_core.metatext import meta_text
@@ -45,7 +44,9 @@ def chain(*names, inputs=(X,)):
     calls, last = [], inputs[0]
     arity = {"axpy": 3, "add": 2, "mul": 2}
     for i, name in enumerate(names):
-        calls.append(made(name, *([last] * arity.get(name, 1)), out=f"v{i}", source=Source("f.py", i)))
+        calls.append(
+            made(name, *([last] * arity.get(name, 1)), out=f"v{i}", source=Source("f.py", i))
+        )
         last = calls[-1].flat_outs[0]
     trace = Trace(inputs, tuple(calls), last)
     verify(trace, level=2, tags=TAGS, expand=expand)
@@ -69,7 +70,12 @@ def to(symbol, **more):
 def test_untouched_calls_are_the_same_objects():
     trace = chain("neg", "noise", "axpy", "neg")
     after = apply(trace, to("num.neg"), "num.noise")
-    assert [a is b for a, b in zip(trace.calls, after.calls, strict=True)] == [True, False, True, True]
+    assert [a is b for a, b in zip(trace.calls, after.calls, strict=True)] == [
+        True,
+        False,
+        True,
+        True,
+    ]
     assert after.calls[1].symbol.name == "neg"
     assert after.outputs is trace.outputs
 
@@ -146,13 +152,15 @@ def test_values_may_become_constants():
 
 
 def test_an_output_left_undefined_is_an_error():
-    with pytest.raises(TraceError, match="a rule for num.neg leaves output 'v0' undefined") as error:
+    with pytest.raises(
+        TraceError, match=r"a rule for num.neg leaves output 'v0' undefined"
+    ) as error:
         apply(chain("neg"), lambda c, edit: Replacement(()), "num.neg")
     assert error.value.source == Source("f.py", 0)
 
 
 def test_new_calls_need_an_expansion():
-    with pytest.raises(RuleMissingError, match="no rule for 'num.unheard' in table 'expand'"):
+    with pytest.raises(RuleMissingError, match=r"no rule for 'num.unheard' in table 'expand'"):
         apply(chain("neg"), to("num.unheard"), "num.neg")
 
 
@@ -205,7 +213,9 @@ def test_a_shared_body_is_asked_once_and_edited_once():
         asked.append(c)
         return to("num.add")(c, edit)
 
-    after = apply(Trace((X,), (first, second), [Y.replace(name="a"), vector("b", 2)]), rule, "num.mul")
+    after = apply(
+        Trace((X,), (first, second), [Y.replace(name="a"), vector("b", 2)]), rule, "num.mul"
+    )
     assert len(asked) == 1
     assert after.calls[0].body is after.calls[1].body
     assert [c.call for c in after.history[0].changes] == ["a._0", "b._0"]
@@ -229,7 +239,9 @@ def test_under_another_context_a_body_is_another():
 def test_new_calls_in_a_body_keep_what_differs_from_the_call_around():
     a0, v = vector("a0", 2), vector("_0", 2)
     inner = call("neg", a0, outputs=v, context=Context.of(mode=2))
-    outer = call("f", X, outputs=Y, body=Body((a0,), (inner,), v), context=Context.of(grad=0, mode=1))
+    outer = call(
+        "f", X, outputs=Y, body=Body((a0,), (inner,), v), context=Context.of(grad=0, mode=1)
+    )
     trace = Trace((X,), (outer,), Y)
     edited = apply(trace, to("num.noise"), "num.neg").calls[0]
     assert edited.body.calls[0].context == Context.of(mode=2)
@@ -237,7 +249,11 @@ def test_new_calls_in_a_body_keep_what_differs_from_the_call_around():
 
 
 def test_effects_of_the_new_body_are_the_calls():
-    edited = apply(chain("axpy"), lambda c, e: Replacement((e.call("num.noise", c.args[0], outputs=("_0",)),)), "num.mul")
+    edited = apply(
+        chain("axpy"),
+        lambda c, e: Replacement((e.call("num.noise", c.args[0], outputs=("_0",)),)),
+        "num.mul",
+    )
     assert edited.calls[0].effects.ordered == ("random:num",)
     assert not edited.calls[0].effects.removable
 
@@ -247,7 +263,10 @@ def test_inlining_inside_a_body():
     inner = made("axpy", a0, a0, a0, out="_0")
     trace = Trace((X,), (call("f", X, outputs=Y, body=Body((a0,), (inner,), v)),), Y)
     edited = apply(trace, lambda c, edit: edit.inline(), "num.axpy").calls[0]
-    assert [(c.symbol.name, c.outputs.name) for c in edited.body.calls] == [("mul", "_0"), ("add", "_1")]
+    assert [(c.symbol.name, c.outputs.name) for c in edited.body.calls] == [
+        ("mul", "_0"),
+        ("add", "_1"),
+    ]
     assert edited.body.outputs.name == "_1"
 
 
@@ -255,7 +274,11 @@ def test_outputs_that_a_body_no_longer_computes():
     """One becomes the argument, one becomes another output, one a constant."""
     a0 = vector("a0", 2)
     v = [vector(f"_{i}", 2) for i in range(3)]
-    calls = call("same", a0, outputs=v[0]), call("neg", a0, outputs=v[1]), call("reciprocal", a0, outputs=v[2])
+    calls = (
+        call("same", a0, outputs=v[0]),
+        call("neg", a0, outputs=v[1]),
+        call("reciprocal", a0, outputs=v[2]),
+    )
     outs = tuple(vector(n, 2) for n in "pqrs")
     outer = call(
         "f", X, outputs=outs, body=Body((a0,), calls, (v[0], v[1], v[1], v[2])),
@@ -299,7 +322,9 @@ def test_outputs_keep_what_bodies_do_not_say():
 def cast(c, edit):
     """The value in another data type, under the same name."""
     inner = edit.call("num.noise", *c.args)
-    return Replacement((inner, edit.call("num.cast", inner.outputs, F32, outputs=(c.outputs.name,))))
+    return Replacement(
+        (inner, edit.call("num.cast", inner.outputs, F32, outputs=(c.outputs.name,)))
+    )
 
 
 def dtypes(trace):
@@ -346,8 +371,10 @@ def test_an_edited_call_expands_again_through_its_body():
 
 def test_an_unknown_call_cannot_expand_again():
     trace = chain("neg")
-    trace = trace.replace(calls=(*trace.calls, call("unheard", trace.outputs, outputs=Y)), outputs=Y)
-    with pytest.raises(RuleMissingError, match="no rule for 'num.unheard'"):
+    trace = trace.replace(
+        calls=(*trace.calls, call("unheard", trace.outputs, outputs=Y)), outputs=Y
+    )
+    with pytest.raises(RuleMissingError, match=r"no rule for 'num.unheard'"):
         apply(trace, cast, "num.neg")
 
 
@@ -357,7 +384,7 @@ def test_another_structure_of_outputs_is_an_error():
         return Expanded((vector("_0", 2),) * (2 if given.args[0].dtype == F32.value else 1))
 
     trace = Trace((X,), (made("neg", X, out="a"), made("fickle", vector("a", 2))), ())
-    with pytest.raises(TraceError, match="num.fickle has other outputs now"):
+    with pytest.raises(TraceError, match=r"num.fickle has other outputs now"):
         apply(trace, cast, "num.neg")
 
 
@@ -411,7 +438,9 @@ def test_editor_calls_take_keywords_and_names():
     calls: list[BoundSymbol] = []
 
     def rule(c, edit):
-        calls.append(edit.call("num.pair", *c.args, outputs=("p",), alpha=2, context=Context.of(m=1)))
+        calls.append(
+            edit.call("num.pair", *c.args, outputs=("p",), alpha=2, context=Context.of(m=1))
+        )
 
     apply(chain("neg"), rule, "num.neg")
     (pair,) = calls

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.errors import TraceError
 from tj_core.symbol import (
@@ -92,7 +91,13 @@ def test_maps_that_change_nothing_return_the_same_object():
     assert with_args(made, lambda p: p) is made
     renamed = made.map_proxies(lambda p: p.replace(name=p.name * 2))
     assert [p.name for p in (*renamed.flat_args, *renamed.flat_outs)] == ["xx", "yy", "zz", "oo"]
-    assert list(leaves(renamed.args)) == [*renamed.flat_args[:1], 1, *renamed.flat_args[1:], None, None]
+    assert list(leaves(renamed.args)) == [
+        *renamed.flat_args[:1],
+        1,
+        *renamed.flat_args[1:],
+        None,
+        None,
+    ]
 
 
 def nested(first=X, second=Y):

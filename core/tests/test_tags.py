@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.claim import claim
 from tj_core.dce import dce
 from tj_core.errors import ParseError, PluginConflictError, TagError
@@ -293,9 +292,7 @@ def test_an_elder_value_inherits_the_tags_of_what_it_replaces():
 
 def test_an_input_inherits_too():
     same = made("same", X, value=["SAVE"])
-    after = rewritten(
-        program(same), lambda c, edit: Replacement((), {"y": c.args[0]}), "num.same"
-    )
+    after = rewritten(program(same), lambda c, edit: Replacement((), {"y": c.args[0]}), "num.same")
     assert after.inputs[0].tags == after.outputs.tags == TagSet(["SAVE"])
     assert after.calls == ()
 
@@ -399,9 +396,7 @@ def test_tags_through_views_in_an_inlined_body():
     base = vector("x", 2, tags=TagSet(["STATIC_MEMORY_LOCATION"]))
     a0, v, w = vector("a0", 2), vector("_0", 2), vector("_1", 2)
     alias = Effects(aliases=(Alias(0, "arg", 0),))
-    body = Body(
-        (a0,), (call("same", a0, outputs=v, effects=alias), call("neg", v, outputs=w)), w
-    )
+    body = Body((a0,), (call("same", a0, outputs=v, effects=alias), call("neg", v, outputs=w)), w)
     both = call("both", base, outputs=vector("y", 2), body=body)
     trace = Trace((base,), (both,), both.outputs)
     view, neg = rewritten(trace, lambda c, edit: edit.inline(), "num.both").calls

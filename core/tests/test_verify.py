@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from tj_core.errors import CannotExpandError, VerificationError
 from tj_core.expand import bind_outputs
 from tj_core.proxy import DType
@@ -66,10 +65,19 @@ FAULTS = [
     ("defines 'y' again", program(call("f", X, outputs=(Y, Y)))),
     ("the program returns 'y', which nothing defines", program(outputs=Y)),
     ("two inputs are called 'x'", program(inputs=(X, X))),
-    ("an input is called 'not it', which is no Python name", program(inputs=(vector("not it", 1),))),
+    (
+        "an input is called 'not it', which is no Python name",
+        program(inputs=(vector("not it", 1),)),
+    ),
     ("an input is called 'if', which is no Python name", program(inputs=(vector("if", 1),))),
-    ("defines '_3', which is a name for values in bodies", program(call("f", outputs=vector("_3", 1)))),
-    ("'num', which is the name of a namespace or constant", program(call("f", outputs=vector("num", 1)))),
+    (
+        "defines '_3', which is a name for values in bodies",
+        program(call("f", outputs=vector("_3", 1))),
+    ),
+    (
+        "'num', which is the name of a namespace or constant",
+        program(call("f", outputs=vector("num", 1))),
+    ),
     (
         "'_c', which is the name of a namespace or constant",
         program(call("f", Constant("_c", 1, named=False), outputs=vector("_c", 1))),
@@ -84,8 +92,14 @@ FAULTS = [
     ("holds inf, which no literal spells", program(call("f", [float("inf")]))),
     ("holds \\(nan\\+0j\\), which no literal spells", program(call("f", complex(float("nan"))))),
     ("holds <class 'int'>, which no literal spells", program(call("f", int))),
-    ("has an effect on an argument beyond its 1", program(call("f", X, effects=Effects(mutates=(1,))))),
-    ("has an effect on an argument beyond its 1", program(call("f", X, effects=Effects(rebinds=((1, X),))))),
+    (
+        "has an effect on an argument beyond its 1",
+        program(call("f", X, effects=Effects(mutates=(1,)))),
+    ),
+    (
+        "has an effect on an argument beyond its 1",
+        program(call("f", X, effects=Effects(rebinds=((1, X),)))),
+    ),
     (
         "has an effect on an argument beyond its 1",
         program(call("f", X, outputs=Y, effects=Effects(aliases=(Alias(0, "arg", 1),)))),
@@ -98,7 +112,10 @@ FAULTS = [
         "has an alias of an output beyond its 1",
         program(call("f", X, outputs=Y, effects=Effects(aliases=(Alias(0, "out", 1),)))),
     ),
-    ("rebinds 'x' under another name, 'y'", program(call("f", X, effects=Effects(rebinds=((0, Y),))))),
+    (
+        "rebinds 'x' under another name, 'y'",
+        program(call("f", X, effects=Effects(rebinds=((0, Y),)))),
+    ),
     ("unknown tag 'NONE'", program(call("f", X, tags=TagSet(["NONE"])))),
     ("unknown tag 'NONE'", program(call("f", outputs=Y.replace(tags=TagSet(["NONE"]))))),
     ("unknown tag 'NONE'", program(inputs=(X.replace(tags=TagSet(["NONE"])),))),
@@ -106,14 +123,29 @@ FAULTS = [
     ("cannot be put on a call", program(call("f", X, tags=TagSet(["STATIC_MEMORY_LOCATION"])))),
     ("lost the context grad", program(NEG, context=Context.of(grad=True))),
     # ---- bodies
-    ("has a body over \\(a0: cpu f64\\[3\\]\\)", program(call("f", X, body=Body((vector("a0", 3),), (), None)))),
-    ("has a body over \\(\\), where its arguments make that \\(a0", program(call("f", X, body=Body((), (), None)))),
+    (
+        "has a body over \\(a0: cpu f64\\[3\\]\\)",
+        program(call("f", X, body=Body((vector("a0", 3),), (), None))),
+    ),
+    (
+        "has a body over \\(\\), where its arguments make that \\(a0",
+        program(call("f", X, body=Body((), (), None))),
+    ),
     ("has a body over", program(call("f", X, X, body=Body((A0, A1), (), None)))),
-    ("has a body over", program(call("f", X, body=Body((A0.replace(tags=TagSet(["SAVE"])),), (), None)))),
+    (
+        "has a body over",
+        program(call("f", X, body=Body((A0.replace(tags=TagSet(["SAVE"])),), (), None))),
+    ),
     ("a body in which num.neg uses '_1', which nothing", in_body(call("neg", V1, outputs=V0))),
     ("a body in which num.neg defines '_0' again", in_body(*[call("neg", A0, outputs=V0)] * 2)),
-    ("defines 't', which is no name for a value in a body", in_body(call("neg", A0, outputs=vector("t", 2)))),
-    ("a body in which num.neg unknown tag 'NO'", in_body(call("neg", A0, outputs=V0, tags=TagSet(["NO"])))),
+    (
+        "defines 't', which is no name for a value in a body",
+        in_body(call("neg", A0, outputs=vector("t", 2))),
+    ),
+    (
+        "a body in which num.neg unknown tag 'NO'",
+        in_body(call("neg", A0, outputs=V0, tags=TagSet(["NO"]))),
+    ),
     ("has a body that returns '_0', which nothing defines", in_body()),
     ("has a body with other outputs", in_body(outputs=(A0, A0))),
     (
@@ -122,7 +154,14 @@ FAULTS = [
     ),
     (
         "a body in which num.g has a body in which num.neg uses '_7'",
-        in_body(call("g", A0, outputs=V0, body=Body((A0,), (call("neg", vector("_7", 2), outputs=V0),), V0))),
+        in_body(
+            call(
+                "g",
+                A0,
+                outputs=V0,
+                body=Body((A0,), (call("neg", vector("_7", 2), outputs=V0),), V0),
+            )
+        ),
     ),
     (
         "has a body that updates argument 0, which it does not mutate",
@@ -130,7 +169,9 @@ FAULTS = [
     ),
     (
         "has a body that updates argument 0 with '_0', which nothing defines",
-        program(call("f", X, body=Body((A0,), (), None, ((0, V0),)), effects=Effects(mutates=(0,)))),
+        program(
+            call("f", X, body=Body((A0,), (), None, ((0, V0),)), effects=Effects(mutates=(0,)))
+        ),
     ),
     # ---- regions
     (
@@ -141,7 +182,7 @@ FAULTS = [
         "has a region 'fn' that returns 'y', which nothing defines",
         program(call("map", X, regions=(("fn", program(outputs=Y)),))),
     ),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("match", "trace"), FAULTS, ids=range(len(FAULTS)))
@@ -169,7 +210,9 @@ def test_bodies_may_be_silent_on_autograd():
 
 
 def test_invariants_hold_from_their_stage_on():
-    mutating = program(call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))), stage=Stage.SPLIT)
+    mutating = program(
+        call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))), stage=Stage.SPLIT
+    )
     check(mutating)  # nobody made it functional
     wrong("call 'y' \\(num.fill_\\) mutates", mutating, reached={Stage.ACQUIRED, Stage.FUNCTIONAL})
     rebinding = program(call("f", X, effects=Effects(rebinds=((0, X),))))
@@ -260,7 +303,9 @@ def test_rules_see_the_whole_context_of_a_call_in_a_body():
     table = RuleTable("expand")
     table.set("num.neg", rule)
     inner = call("neg", A0, outputs=V0, context=Context.of(mode=2))
-    outer = call("f", X, outputs=Y, body=Body((A0,), (inner,), V0), context=Context.of(grad=0, mode=1))
+    outer = call(
+        "f", X, outputs=Y, body=Body((A0,), (inner,), V0), context=Context.of(grad=0, mode=1)
+    )
     verify(program(outer), level=2, tags=TAGS, expand=table)
     assert seen == [Context.of(grad=0, mode=2)]
 
@@ -270,8 +315,12 @@ def test_rules_see_the_whole_context_of_a_call_in_a_body():
 
 def long(fault):
     calls = [call("f", X, i, outputs=vector(f"v{i}", 2)) for i in range(40)]
-    calls[fault] = call("f", vector("lost", 2), outputs=vector(f"v{fault}", 2), source=Source("m.py", 7))
-    return program(*calls, stage=Stage.FUNCTIONAL, history=(PassRecord("acquire"), PassRecord("mine")))
+    calls[fault] = call(
+        "f", vector("lost", 2), outputs=vector(f"v{fault}", 2), source=Source("m.py", 7)
+    )
+    return program(
+        *calls, stage=Stage.FUNCTIONAL, history=(PassRecord("acquire"), PassRecord("mine"))
+    )
 
 
 @pytest.mark.parametrize(("fault", "first", "last"), [(0, 0, 10), (20, 10, 30), (39, 29, 39)])
@@ -282,9 +331,13 @@ def test_the_calls_around_the_fault_are_shown(fault, first, last):
     assert shown == [f"v{i}" for i in range(first, last + 1)]
     assert [line.strip() for line in lines if "-->" in line] == [f"--> v{fault} = num.f(lost)"]
     assert error.source == Source("m.py", 7)
-    assert error.message.startswith(f"after mine, at stage FUNCTIONAL: call 'v{fault}' (num.f) uses")
+    assert error.message.startswith(
+        f"after mine, at stage FUNCTIONAL: call 'v{fault}' (num.f) uses"
+    )
 
 
 def test_a_fault_of_the_outputs_shows_the_last_calls():
-    error = wrong("after acquisition, at stage ACQUIRED: the program returns 'z'", program(NEG, outputs=Z))
+    error = wrong(
+        "after acquisition, at stage ACQUIRED: the program returns 'z'", program(NEG, outputs=Z)
+    )
     assert error.hint.strip() == "y = num.neg(x)"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +87,15 @@ class Stats:
     def compile_seconds(self) -> float:
         """Seconds spent compiling, all passes."""
         return sum(self.seconds.values())
+
+    @contextlib.contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Count the seconds of a ``with`` block as those of pass ``name``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds({name: time.perf_counter() - start})
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
         """Add compile seconds by pass."""

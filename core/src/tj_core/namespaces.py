@@ -22,6 +22,7 @@ class Namespace:
         return Namespace(f"{self._qualname}.{name}")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the implementation, in the current session."""
         from tj_core.session import current_session
         from tj_core.symbol import Symbol
 

@@ -148,7 +148,11 @@ class _Reader:
         self.constants = constants
 
     def trace(self, lines: list[str]) -> Trace:
-        block = _split(lines)
+        # What stands before the function makes its names mean something; it is not the program.
+        start = next((i for i, line in enumerate(lines) if line.startswith("def ")), None)
+        if start is None:
+            raise ParseError("there is no function in the text")
+        block = _split(lines[start:])
         missing = [n for n in block.inputs if n not in block.metas]
         if missing:
             raise ParseError(f"no metadata for input {missing[0]!r}")

@@ -15,7 +15,6 @@ in JSON quotes, so that whatever it holds stays on its line.
 
 from __future__ import annotations
 
-import ast
 import json
 import keyword
 from collections.abc import Callable, Iterable, Iterator
@@ -168,8 +167,8 @@ def value_text(
             return f"{{{', '.join(f'{k!r}: {text(v)}' for k, v in item.items())}}}"
         if type(item) is slice:
             return f"slice({text(item.start)}, {text(item.stop)}, {text(item.step)})"
-        if type(item) is complex and repr(ast.literal_eval(repr(item))) != repr(item):
-            return f"complex({item.real!r}, {item.imag!r})"  # -1j has a real part of -0.0
+        if type(item) is complex and repr(item.real) != "0.0":
+            return f"complex({item.real!r}, {item.imag!r})"  # a sum would lose the sign of -0.0
         return "..." if item is ... else repr(item)
 
     return text(tree)

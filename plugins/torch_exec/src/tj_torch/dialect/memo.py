@@ -35,7 +35,7 @@ class Memo:
     capacity 0 remembers nothing, and counts.
     """
 
-    __slots__ = ("_entries", "_modes", "capacity", "expander", "hits", "misses", "seconds")
+    __slots__ = ("_entries", "_latest", "_modes", "capacity", "expander", "hits", "misses", "seconds")
 
     def __init__(self, capacity: int = 4096, expander: Expander | None = None) -> None:
         self.capacity = capacity
@@ -45,6 +45,7 @@ class Memo:
         self.seconds = 0.0
         self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
         self._modes: dict[Modes, int] = {}
+        self._latest: tuple[Modes | None, int] = (None, 0)
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,7 +88,9 @@ class Memo:
         if not self.capacity:
             return None, ()
         snapshot = modes or Modes.current()
-        number = self._modes.setdefault(snapshot, len(self._modes))
+        if snapshot is not self._latest[0]:  # hashing one is what a hit would mostly cost
+            self._latest = snapshot, self._modes.setdefault(snapshot, len(self._modes))
+        number = self._latest[1]
         try:
             pairs = kwargs if not kwargs or isinstance(kwargs, dict) else dict(kwargs)
             return call_key(fn, args, pairs, context, number)

@@ -182,9 +182,7 @@ class _Importer:
             context=self.context.current,
             source=node_source(node),
         )
-        start = time.perf_counter()
         bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
-        self.expanding += time.perf_counter() - start
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:
             self.rebind(after)
@@ -195,10 +193,13 @@ class _Importer:
         """``call`` with the facts of its expansion, or None if it has none."""
         if self.opaque_state:
             return None
+        start = time.perf_counter()
         try:
             facts = self.dialects.expand(call, function, self.modes)
         except (CannotExpandError, ExpansionError):
             return None
+        finally:
+            self.expanding += time.perf_counter() - start
         return bind_outputs(call, facts, self.output_names(node, facts))
 
     def output_names(self, node: torch.fx.Node, facts: Expanded) -> Callable[[int], str]:

@@ -34,8 +34,8 @@ class Dispatcher:
         self.target = target
         self.jitted = jitted
         self.compiler = compiler
-        self.frame = make_frame(target, dynamo.is_compiling(), self.miss)
-        self.call = self.frame.call
+        self.frame = make_frame(target, self.miss)
+        self.call = dynamo.inlined_as(self.frame.call, self.frame.root)
         self.parameters = _parameters(target)
         self.rows: tuple[Row, ...] = ()
         self.by_entry: dict[Entry, Row] = {}
@@ -86,9 +86,10 @@ class Dispatcher:
             if row[0](frame):
                 return row
         options = self.jitted.options
-        captured = dynamo.capture(
-            self.frame.root, args, kwargs, dynamic=options.dynamic, opaque=self.compiler.opaque
-        )
+        with self.jitted.stats.timing("capture"):
+            captured = dynamo.capture(
+                self.frame.root, args, kwargs, dynamic=options.dynamic, opaque=self.compiler.opaque
+            )
         self.jitted.stats.misses += 1
         entry, row = self._build(captured)
         self.by_entry[entry] = row
@@ -105,7 +106,8 @@ class Dispatcher:
             )
         entry = Entry(compilation)
         function = None if compilation is None else compilation.program.function
-        built = captured.build(function, lambda: self._dead(entry))
+        with self.jitted.stats.timing("guards"):
+            built = captured.build(function, lambda: self._dead(entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(module_types(self.target, built.traced_codes), operations)
         # Not `built` itself: it holds the traced code, whose death must end the entry.

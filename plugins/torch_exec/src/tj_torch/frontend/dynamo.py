@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Built", "Capture", "CaptureFailure", "capture", "function_modes", "hooked", "is_compiling", "placeholder_sources"]
+__all__ = ["Built", "Capture", "CaptureFailure", "capture", "function_modes", "hooked", "inlined_as", "placeholder_sources"]
 
 
 class CaptureFailure(Exception):
@@ -83,6 +84,10 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     """
     from torch._dynamo.guards import CheckFunctionManager
 
+    # Hooks on saved tensors act when the program runs; guarding on them costs a Python call.
+    for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
+        graph.guards.inner.discard(guard)
+
     class Manager(CheckFunctionManager):
         def invalidate(self, obj_str: str) -> None:
             on_dead()
@@ -103,13 +108,19 @@ def _measured() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dynamo logs at length what it raises; the exception says it all."""
+    """Dynamo logs at length what it raises; the exception says it all.
+
+    It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
+    again when it runs; where warnings are errors these would pass for failures of the program.
+    """
     loggers = [logging.getLogger(n) for n in ("torch._subclasses.fake_tensor", "torch._dynamo")]
     levels = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.CRITICAL)
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
@@ -182,9 +193,13 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
             allowed.remove(key)
 
 
-def is_compiling() -> Callable[[], bool]:
-    """The function that Dynamo replaces by True while it looks through a frame."""
-    return torch.compiler.is_dynamo_compiling
+def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
+
+    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one.
+    """
+    call._torchdynamo_inline = program  # type: ignore[attr-defined]
+    return call
 
 
 def function_modes() -> bool:

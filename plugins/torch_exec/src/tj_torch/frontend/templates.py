@@ -25,7 +25,7 @@ Row = tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]
 _serial = itertools.count()
 
 _SOURCE = """
-def make(fn, is_compiling, miss):
+def make(fn, miss):
     rows = ()
     hits = 0
 
@@ -33,8 +33,6 @@ def make(fn, is_compiling, miss):
         return fn({arguments})
 
     def call({parameters}):
-        if is_compiling():  # inside torch.compile or another tj.jit: part of that program
-            return fn({arguments})
         frame = {{{locals}"fn": fn}}
         for check, run in rows:
             if check(frame):
@@ -63,7 +61,6 @@ class Frame:
 
 def make_frame(
     fn: Any,
-    is_compiling: Callable[[], bool],
     miss: Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], Any],
 ) -> Frame:
     """Generate the functions for ``fn``.
@@ -93,7 +90,7 @@ def make_frame(
     source, file = _SOURCE.format(root=root, **fields), f"<tj {root}>"
     exec(compile(source, file, "exec"), scope)
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    frame = Frame(*scope["make"](fn, is_compiling, miss))
+    frame = Frame(*scope["make"](fn, miss))
     weakref.finalize(frame.root, linecache.cache.pop, file, None)
     return frame
 
@@ -114,4 +111,4 @@ def _plain_parameters(fn: Any) -> list[str] | None:
     return [p.name for p in parameters]
 
 
-_TAKEN = frozenset({"fn", "rows", "hits", "frame", "check", "run", "miss", "is_compiling"})
+_TAKEN = frozenset({"fn", "rows", "hits", "frame", "check", "run", "miss"})

@@ -1,0 +1,226 @@
+"""Sessions: what plugins registered, ready for use; none shared, none made unasked."""
+
+from __future__ import annotations
+
+import pytest
+from tj_core.errors import (
+    ConfigError,
+    PluginConflictError,
+    PluginError,
+    RuleConflictError,
+    TagError,
+)
+from tj_core.hookspecs import hookimpl
+from tj_core.namespaces import Namespace
+from tj_core.records import Claim, Dialect, Executor, Frontend, Transform
+from tj_core.rules import RuleTable
+from tj_core.session import Session, current_session
+from tj_core.stages import Stage
+from tj_core.symbol import Context, Symbol
+from tj_core.tags import Tag
+from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin
+
+
+class Plugin:
+    """An inline plugin of whatever records it is given."""
+
+    def __init__(self, name, **records):
+        self.tj_name = name
+        self.records = records
+
+    @hookimpl
+    def tj_tags(self):
+        return self.records.get("tags", ())
+
+    @hookimpl
+    def tj_rule_tables(self):
+        return self.records.get("tables", ())
+
+    @hookimpl
+    def tj_frontends(self):
+        return self.records.get("frontends", ())
+
+    @hookimpl
+    def tj_transforms(self):
+        return self.records.get("transforms", ())
+
+    @hookimpl
+    def tj_executors(self):
+        return self.records.get("executors", ())
+
+    @hookimpl
+    def tj_dialects(self):
+        return self.records.get("dialects", ())
+
+
+def table(name, key, value):
+    made = RuleTable(name)
+    made.set(key, value)
+    return made
+
+
+def executor(name, fallback=False):
+    return Executor(name, RuleTable("claim"), fallback=fallback)
+
+
+def test_a_session_without_plugins(only_fake_dists):
+    session = Session(plugins=[])
+    assert session.executors == session.frontends == session.transforms == ()
+    assert set(session.tables) == {"expand", "context"}
+    assert "SAVE" in {tag.name for tag in session.tags}
+    with pytest.raises(PluginError, match=r"no frontend can capture .*frontends: none") as error:
+        session.frontend_for(len)
+    assert "pip install tj-torch" in error.value.hint
+
+
+def test_tags_of_plugins_are_in_the_one_registry():
+    session = Session(plugins=[Plugin("a", tags=(Tag("MINE"),))])
+    assert session.tags["MINE"].name == "MINE"
+    with pytest.raises(TagError, match="Did you mean 'MINE'"):
+        session.tags.require("MIEN")
+    with pytest.raises(PluginConflictError, match="two Tag records have the name 'MINE'"):
+        Session(plugins=[Plugin(n, tags=(Tag("MINE"),)) for n in "ab"])
+
+
+def test_tables_add_up_and_the_first_plugin_wins():
+    first = Plugin("x", tables=(table("mine", "num.f", 1),))
+    second = Plugin("y", tables=(table("mine", "num.f", 2), table("other", "num.g", 3)))
+    session = Session(plugins=[first, second])
+    rule = session.tables["mine"].get(Symbol("num", "f"))
+    assert (rule.value, rule.plugin) == (1, "x")
+    assert session.tables["other"].get(Symbol("num", "g")).plugin == "y"
+
+
+def test_tables_are_frozen():
+    session = Session(plugins=[Plugin("a", tables=(table("mine", "num.f", 1),))])
+    with pytest.raises(RuleConflictError, match="'mine' is frozen"):
+        session.tables["mine"].set("num.g", 2)
+    with pytest.raises(RuleConflictError, match="'expand' is frozen"):
+        session.expand.set("num.g", 2)
+
+
+def test_contexts_are_spelled_by_their_table():
+    spell = table("context", "context.mode", lambda value: f"mode({value})")
+    session = Session(plugins=[Plugin("a", tables=(spell,))])
+    assert session.language.enter(Context.of(mode=3)) == ("mode(3)",)
+
+
+def test_two_sessions_live_side_by_side():
+    a, b = (Session(plugins=[NumericPlugin()]) for _ in range(2))
+    assert a.tables is not b.tables
+    assert a.cache("memo", list) is a.cache("memo", dict)
+    assert a.cache("memo", list) is not b.cache("memo", list)
+
+
+# ------------------------------------------------------------------------------- frontends
+
+
+def frontend(name, accepts=True, priority=0):
+    return Frontend(name, lambda fn: accepts, lambda fn, jitted: fn, priority)
+
+
+def test_the_first_frontend_that_accepts_by_priority():
+    records = frontend("a"), frontend("b", False, 9), frontend("c", priority=3)
+    session = Session(plugins=[Plugin("p", frontends=records)])
+    assert [f.name for f in session.frontends] == ["b", "c", "a"]
+    assert session.frontend_for(len).name == "c"
+    assert session.frontend_for(len, "a").name == "a"
+    with pytest.raises(ConfigError, match=r"unknown frontend 'd'\..*"):
+        session.frontend_for(len, "d")
+    named = Session(plugins=[Plugin("p", frontends=records)], overrides={"frontend": "a"})
+    assert named.frontend_for(len).name == "a"
+
+
+def test_none_accepts():
+    session = Session(plugins=[Plugin("p", frontends=(frontend("a", False),))])
+    with pytest.raises(PluginError, match=r"frontends: a\)"):
+        session.frontend_for(len)
+
+
+# ------------------------------------------------------------------------------- pipelines
+
+
+def test_transforms_are_ordered_by_priority_then_name():
+    def transform(name, priority=0):
+        return Transform(name, lambda t, c: t, Stage.ACQUIRED, priority=priority)
+
+    plugin = Plugin("p", transforms=(transform("z"), transform("b", -1), transform("c", 5)))
+    found = Session(plugins=[plugin]).pipeline([transform("a")]).transforms
+    assert [(r.plugin, r.transform.name) for r in found] == [
+        ("p", "c"), ("user", "a"), ("p", "z"), ("p", "b"),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "order"),
+    [
+        (None, "abp"),
+        (["b"], "bp"),
+        (["b", "..."], "bap"),
+        (["...", "a"], "bpa"),
+        (["p", "b"], "pb"),
+        ([], "p"),
+    ],
+)
+def test_executors_in_the_order_asked_for(wanted, order):
+    records = executor("a"), executor("b"), executor("p", fallback=True)
+    session = Session(plugins=[Plugin("q", executors=records)])
+    assert "".join(e.name for e in session.pipeline((), wanted).executors) == order
+
+
+def test_executors_of_ones_own():
+    session = Session(
+        plugins=[Plugin("q", executors=(executor("a"), executor("p", fallback=True)))]
+    )
+    mine = executor("mine")
+    assert [e.name for e in session.pipeline((), [mine, "a"]).executors] == ["mine", "a", "p"]
+    with pytest.raises(ConfigError, match=r"unknown executor 'c'\."):
+        session.pipeline((), ["c"])
+
+
+def test_executors_have_python_names():
+    for name in ("my-exec", "class"):
+        with pytest.raises(PluginError, match=f"executor '{name}' is no Python name"):
+            Session(plugins=[Plugin("q", executors=(executor(name),))])
+
+
+# ------------------------------------------------------------------------------- meaning
+
+
+def test_claimed_symbols_mean_their_implementation():
+    null = NullPlugin("num.add", answer=7)
+    language = Session(plugins=[null, NumericPlugin()]).language
+    assert language.resolve(Symbol("null", "num.add"))(1, 2) == 7
+    assert language.resolve(Symbol("num", "add")) is MEANING["add"]
+    assert language.prelude({"null", "num"}) == (
+        "from tj_core.namespaces import null",
+        "from tj_core.testing.numeric import num",
+    )
+    with pytest.raises(Exception, match="has no implementation"):
+        language.resolve(Symbol("null", "num.mul"))
+
+
+def test_an_executor_in_the_namespace_of_a_dialect_keeps_the_dialect():
+    claims = table("claim", "num.add", Claim(None))
+    plugin = Plugin("q", executors=(Executor("num", claims),),
+                    dialects=(Dialect("num", (), lambda s: len),))  # fmt: skip
+    assert Session(plugins=[plugin]).language.resolve(Symbol("num", "x")) is len
+
+
+def test_the_current_session_is_made_once_and_when_asked(monkeypatch, only_fake_dists):
+    from tj_core import session
+
+    monkeypatch.setattr(session, "_current", None)
+    assert current_session() is current_session()
+    assert session._current is current_session()
+
+
+def test_namespaces_resolve_in_the_current_session(monkeypatch):
+    from tj_core import namespaces, session
+
+    made = Session(plugins=[NullPlugin("num.add", answer=lambda a, b: a + b), NumericPlugin()])
+    monkeypatch.setattr(session, "_current", made)
+    assert isinstance(namespaces.null, Namespace)
+    assert namespaces.null.num.add(1, 2) == 3
+    with pytest.raises(AttributeError):
+        _ = namespaces._private

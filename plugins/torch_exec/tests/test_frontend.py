@@ -1,0 +1,850 @@
+"""Any Python program: how it is called, what it returns, what else it does, is what eager does."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any, NamedTuple
+
+import pytest
+import tj_core as tj
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+def equal(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    assert type(got) is type(expected)
+
+
+def twice(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compiled and then cached, ``tj.jit(f)`` returns what ``f`` does, without fallbacks."""
+    g = tj.jit(f)
+    for _ in range(2):
+        torch.manual_seed(0)
+        expected = f(*args, **kwargs)
+        torch.manual_seed(0)
+        equal(g(*args, **kwargs), expected)
+    assert tj.stats(g).hits == 1
+    assert tj.stats(g).fallbacks == ()
+    return g
+
+
+# --------------------------------------------------------------------------- what can be jitted
+
+
+def scaled(x: torch.Tensor, scale: float = 2.0, *, shift: float = 0.0) -> torch.Tensor:
+    """Scales."""
+    return x * scale + shift
+
+
+def test_decorator_with_and_without_arguments() -> None:
+    @tj.jit
+    def bare(x):
+        return x + 1
+
+    @tj.jit()
+    def empty(x):
+        return x + 2
+
+    @tj.jit(dynamic=False, check=2)
+    def given(x):
+        return x + 3
+
+    for i, f in enumerate((bare, empty, given), start=1):
+        equal(f(X), X + i)
+
+
+def test_name_signature_and_documentation_are_kept() -> None:
+    g = tj.jit(scaled)
+    assert g.__name__ == "scaled"
+    assert g.__qualname__ == scaled.__qualname__
+    assert g.__doc__ == "Scales."
+    assert g.__module__ == scaled.__module__
+    assert g.__wrapped__ is scaled
+    assert inspect.signature(g) == inspect.signature(scaled)
+
+
+class Affine:
+    """Has a method of each kind, and can be called."""
+
+    gain = 3.0
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain
+
+    def method(self, x: torch.Tensor, bias: float = 1.0) -> torch.Tensor:
+        return x * self.gain + bias
+
+    @staticmethod
+    def static(x: torch.Tensor) -> torch.Tensor:
+        return x - 1
+
+    @classmethod
+    def of_class(cls, x: torch.Tensor) -> torch.Tensor:
+        return x * cls.gain
+
+
+CALLABLES: dict[str, Callable[..., Any]] = {
+    "function": scaled,
+    "lambda": lambda x: x.sin(),
+    "object": Affine(),
+    "method": Affine().method,
+    "static": Affine.static,
+    "classmethod": Affine.of_class,
+    "partial": functools.partial(scaled, scale=5.0),
+    "partial of a method": functools.partial(Affine().method, bias=2.0),
+    "builtin": torch.sin,
+    "functional": F.gelu,
+    "tensor method": torch.Tensor.relu,
+    "wrapped": functools.wraps(scaled)(lambda *args, **kwargs: scaled(*args, **kwargs) + 1),
+    "no_grad": torch.no_grad()(scaled),
+    "module method": nn.Softplus().forward,
+}
+
+
+@pytest.mark.parametrize("name", CALLABLES)
+def test_callables(name: str) -> None:
+    twice(CALLABLES[name], X)
+
+
+def test_arguments_by_position_keyword_and_default() -> None:
+    g = tj.jit(scaled)
+    for args, kwargs in (
+        ((X,), {}),
+        ((X, 3.0), {}),
+        ((), {"x": X}),
+        ((X,), {"shift": 1.0}),
+        ((), {"shift": 1.0, "scale": 4.0, "x": X}),
+    ):
+        equal(g(*args, **kwargs), scaled(*args, **kwargs))
+
+
+@pytest.mark.parametrize(
+    "args, kwargs", [((), {}), ((X, 1.0, 2.0), {}), ((X,), {"x": X}), ((X,), {"wrong": 1})]
+)
+def test_a_wrong_call_is_pythons_type_error(args: Any, kwargs: Any) -> None:
+    with pytest.raises(TypeError):
+        scaled(*args, **kwargs)
+    with pytest.raises(TypeError):
+        tj.jit(scaled)(*args, **kwargs)
+
+
+def test_a_wrong_call_of_a_plain_function_names_it() -> None:
+    def f(x, y):
+        return x + y
+
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'y'"):
+        tj.jit(f)(X)
+
+
+def test_parameters_with_the_names_of_generated_code() -> None:
+    def f(fn, rows, frame, check, run, miss, hits, is_compiling):
+        return fn + rows + frame + check + run + miss + hits + is_compiling
+
+    twice(f, *[X] * 8)
+
+
+def test_parameters_named_like_those_of_the_wrapper() -> None:
+    def f(args, kwargs, call, make):
+        return args - kwargs * call + make
+
+    twice(f, X, X + 1, X + 2, X + 3)
+    g = tj.jit(f)
+    equal(g(X, kwargs=X, call=X, make=X), f(X, X, X, X))
+
+
+def test_positional_only_parameters() -> None:
+    def f(x, /, y, *, z):
+        return x + y * z
+
+    twice(f, X, X, z=2.0)
+    with pytest.raises(TypeError, match="positional"):
+        tj.jit(f)(x=X, y=X, z=1)
+
+
+def test_changed_defaults_are_seen() -> None:
+    def f(x, k=1.0):
+        return x * k
+
+    g = tj.jit(f)
+    equal(g(X), X)
+    f.__defaults__ = (4.0,)
+    equal(g(X), X * 4)
+
+
+# --------------------------------------------------------------------------- inputs and outputs
+
+
+@dataclasses.dataclass
+class Pair:
+    first: torch.Tensor
+    second: Any = None
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    y: torch.Tensor
+
+
+NESTED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "tensor": lambda x: x + 1,
+    "tuple": lambda x: (x + 1, x),
+    "nested": lambda x: [x, (x * 2, {"a": [x - 1, None, "text", 3]})],
+    "dict": lambda x: {"a": x + 1, 2: x, (1, 2): x * 3},
+    "ordered": lambda x: collections.OrderedDict(b=x, a=x + 1),
+    "defaultdict": lambda x: collections.defaultdict(list, a=[x + 1]),
+    "namedtuple": lambda x: Point(x + 1, x),
+    "dataclass": lambda x: Pair(x * 2, [x]),
+    "set": lambda x: {1, 2, int(x.shape[0])},
+    "deque": lambda x: collections.deque([x, x + 1], maxlen=3),
+    "return type": lambda x: x.max(0),
+    "none": lambda x: None,
+    "number": lambda x: x.shape[0] * 2.5,
+    "size": lambda x: x.shape,
+    "dtype": lambda x: (x.dtype, x.device, x.ndim),
+    "empty": lambda x: ((), [], {}),
+    "same": lambda x: x,
+    "constant": lambda x: torch.tensor([1.0, 2.0]),
+    "range": lambda x: range(x.shape[1]),
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_outputs_of_any_structure(name: str) -> None:
+    f = NESTED[name]
+    g = tj.jit(f)
+    for _ in range(2):
+        got, expected = g(X), f(X)
+        assert type(got) is type(expected)
+        if dataclasses.is_dataclass(expected):
+            got, expected = got.__dict__, expected.__dict__
+        if isinstance(expected, (collections.deque, collections.defaultdict)):
+            equal(list(got), list(expected)) if isinstance(expected, collections.deque) else None
+        elif isinstance(expected, (set, torch.Size, range)) or name == "dtype":
+            assert got == expected
+        else:
+            torch.testing.assert_close(got, expected)
+    assert (g(X) is X) is (name == "same")
+    assert tj.stats(g).fallbacks == ()
+
+
+INPUTS: dict[str, tuple[Callable[[Any], Any], Any]] = {
+    "list": (lambda v: v[0] + v[1][0], [X, [X]]),
+    "dict": (lambda v: v["a"] * v["b"]["c"], {"a": X, "b": {"c": X}}),
+    "dataclass": (lambda v: v.first + v.second[0], Pair(X, (X,))),
+    "namedtuple": (lambda v: v.x - v.y, Point(X, X + 1)),
+    "object": (lambda v: v(X) * v.gain, Affine()),
+    "module": (lambda v: v(X), nn.Softsign()),
+    "function": (lambda v: v(X), scaled),
+    "jitted function": (lambda v: v(X), tj.jit(scaled)),
+    "ordered": (lambda v: sum(v.values()), collections.OrderedDict(a=X, b=X)),
+    "dtype": (lambda v: X.to(v), torch.float64),
+    "slice": (lambda v: X[v], slice(0, 1)),
+    "numbers": (lambda v: X * v[0] + v[1], (2, 3.5)),
+    "parameter": (lambda v: v * 2, nn.Parameter(X)),
+    "zip": (lambda v: [a + b for a, b in zip(*v, strict=True)], ([X, X], [X, X])),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_of_any_structure(name: str) -> None:
+    f, value = INPUTS[name]
+    twice(f, value)
+
+
+def test_model_outputs() -> None:
+    outputs = pytest.importorskip("transformers.modeling_outputs", reason="transformers' own type")
+
+    def f(x, earlier):
+        hidden = x + (earlier.last_hidden_state if earlier is not None else 1)
+        return outputs.BaseModelOutput(last_hidden_state=hidden, hidden_states=(x,))
+
+    g = tj.jit(f)
+    first = g(X, None)
+    assert isinstance(first, outputs.BaseModelOutput)
+    assert list(first) == ["last_hidden_state", "hidden_states"]
+    equal(g(X, first).last_hidden_state, X + X + 1)
+
+
+def test_generators_inside_and_as_arguments() -> None:
+    def rows(x) -> Iterator[torch.Tensor]:
+        for i in range(x.shape[0]):
+            yield x[i] * i
+
+    def f(x):
+        return sum(rows(x))
+
+    twice(f, X)
+
+    def total(parts):
+        result = 0
+        for part in parts:
+            result = result + part
+        return result
+
+    g = tj.jit(total)
+    with pytest.warns(tj.TjWarning, match="graph break"):  # a live generator is not a constant
+        equal(g(row for row in X), X.sum(0))
+    equal(g(row for row in X), X.sum(0))
+
+
+def test_a_generator_function() -> None:
+    def f(x):
+        yield x + 1
+        yield x + 2
+
+    g = tj.jit(f)
+    equal(list(g(X)), list(f(X)))
+
+
+# --------------------------------------------------------------------------- side effects
+
+
+class Counter:
+    """Counts its calls."""
+
+    def __init__(self) -> None:
+        self.n = 0
+        self.log: list[Any] = []
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        self.n += 1
+        self.log.append(x.shape)
+        return x * self.n
+
+
+TOTAL = 0
+
+
+def count(x: torch.Tensor) -> torch.Tensor:
+    global TOTAL
+    TOTAL += 1
+    return x + TOTAL
+
+
+def test_attributes_and_lists_are_changed_once_per_call() -> None:
+    counter = Counter()
+    g = tj.jit(counter.step)
+    for n in range(1, 5):
+        equal(g(X), X * n)
+        assert counter.n == n
+        assert len(counter.log) == n
+
+
+def test_globals_are_changed_once_per_call() -> None:
+    g = tj.jit(count)
+    before = TOTAL
+    for n in range(1, 4):
+        equal(g(X), X + before + n)
+        assert before + n == TOTAL
+
+
+def test_tensors_put_into_containers_of_the_caller() -> None:
+    def f(x, log, table):
+        y = x * 2
+        log.append(y)
+        table["last"] = y
+        return y + 1
+
+    g = tj.jit(f)
+    log: list[torch.Tensor] = []
+    table: dict[str, torch.Tensor] = {}
+    for i in range(3):
+        equal(g(X + i, log, table), (X + i) * 2 + 1)
+        assert len(log) == i + 1
+        assert log[-1] is table["last"]
+        equal(log[-1], (X + i) * 2)
+
+
+def test_nonlocal_variables() -> None:
+    calls = 0
+
+    def f(x):
+        nonlocal calls
+        calls += 1
+        return x + calls
+
+    g = tj.jit(f)
+    for n in range(1, 4):
+        equal(g(X), X + n)
+        assert calls == n
+
+
+def test_exceptions_caught_inside() -> None:
+    def f(x, table):
+        try:
+            return x * table["missing"]
+        except KeyError:
+            return x - 1
+
+    twice(f, X, {})
+
+
+def test_recursion() -> None:
+    def f(x, depth):
+        return x if depth == 0 else f(x + depth, depth - 1)
+
+    twice(f, X, 4)
+
+
+# --------------------------------------------------------------------------- jit and other jits
+
+
+def test_jitting_what_is_jitted() -> None:
+    first = tj.jit(scaled)
+    second = tj.jit(first, check=2)
+    equal(second(X), scaled(X))
+    assert tj.stats(first).calls == 0
+    assert second.__wrapped__ is scaled
+    module = tj.jit(tj.jit(nn.Softplus()))
+    equal(module(X), F.softplus(X))
+
+
+def test_jit_inside_jit_is_one_program() -> None:
+    inner = tj.jit(scaled)
+    g = twice(lambda x: inner(x) + 1, X)
+    assert tj.stats(inner).calls == 0
+    assert len(tj.last_trace(g).calls) == 3
+
+
+def test_a_jitted_function_that_calls_itself() -> None:
+    @tj.jit
+    def f(x, depth):
+        return x if depth == 0 else f(x * 2, depth - 1)
+
+    equal(f(X, 3), X * 8)
+
+
+def test_torch_compile_around_jit_and_inside() -> None:
+    inner = tj.jit(scaled)
+    module = tj.jit(nn.Linear(3, 3))
+
+    def f(x):
+        return module(inner(x))
+
+    compiled = torch.compile(f, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(X), module(scaled(X)))
+    assert tj.stats(inner).calls == 0
+
+    around = tj.jit(torch.compile(scaled, backend="eager"))
+    for _ in range(2):
+        torch.testing.assert_close(around(X), scaled(X))
+
+
+def test_disabled_functions_stay_python() -> None:
+    seen = []
+
+    @torch.compiler.disable
+    def spy(x):
+        seen.append(type(x))
+        return x + 1
+
+    g = tj.jit(lambda x: spy(x * 2) * 3)
+    with pytest.warns(tj.TjWarning, match="graph break"):
+        equal(g(X), (X * 2 + 1) * 3)
+    assert seen == [torch.Tensor]
+
+
+# --------------------------------------------------------------------------- statistics, memo
+
+
+def test_statistics() -> None:
+    g = tj.jit(scaled)
+    assert tj.stats(g).calls == 0
+    g(X)
+    g(X)
+    g(X, 3.0)
+    stats = tj.stats(g)
+    assert (stats.calls, stats.hits, stats.misses, stats.entries) == (3, 1, 2, 2)
+    assert {"acquire", "expand", "codegen"} <= set(stats.seconds)
+    assert stats.compile_seconds == sum(stats.seconds.values())
+
+
+def layered(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    for _ in range(4):
+        x = F.gelu(x @ w) + x
+    return x.softmax(-1)
+
+
+def test_repeated_calls_hit_the_memo() -> None:
+    g = tj.jit(layered, plugins=["..."])
+    g(X, torch.randn(3, 3))
+    stats = tj.stats(g)
+    assert stats.memo_hits >= 9
+    assert stats.memo_misses == 4
+
+
+def test_memo_off_gives_equal_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    w = torch.randn(3, 3)
+    on, off = tj.jit(layered), tj.jit(layered, memo=False)
+    monkeypatch.setenv("TJ_MEMO", "0")
+    by_environment = tj.jit(layered, plugins=["..."])
+    for g in (on, off, by_environment):
+        g(X, w)
+    assert str(tj.last_trace(on)) == str(tj.last_trace(off)) == str(tj.last_trace(by_environment))
+    assert tj.last_traces(on) == tj.last_traces(off) == tj.last_traces(by_environment)
+    assert tj.stats(off).memo_hits == tj.stats(by_environment).memo_hits == 0
+    assert [str(g) for g in tj.guards(on)] == [str(g) for g in tj.guards(off)]
+
+
+# --------------------------------------------------------------------------- dynamic context
+
+
+def no_grad_inside(x, w):
+    with torch.no_grad():
+        y = x @ w
+    return y * w.sum()
+
+
+def enable_inside(x, w):
+    with torch.enable_grad():
+        return (x @ w).sum()
+
+
+def inference_inside(x, w):
+    with torch.inference_mode():
+        y = (x @ w).relu()
+    return y.clone() * 2
+
+
+def autocast_inside(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ w
+    return (y.float() * w.sum()).sum()
+
+
+def autocast_nested(x, w):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = x @ w
+        with torch.autocast("cpu", enabled=False):
+            z = x @ w
+        return y + z, y.dtype, z.dtype
+
+
+def set_grad_as_function(x, w):
+    torch.set_grad_enabled(False)
+    y = x @ w
+    torch.set_grad_enabled(True)
+    return y + w
+
+
+CONTEXTS = {
+    no_grad_inside: "torch.no_grad()",
+    inference_inside: "torch.inference_mode()",
+    autocast_inside: 'torch.autocast("cpu", dtype=torch.bfloat16)',
+    autocast_nested: 'torch.autocast("cpu", dtype=torch.bfloat16)',
+    set_grad_as_function: "torch.no_grad()",
+}
+
+
+@pytest.mark.parametrize("f", CONTEXTS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("needs_grad", [False, True])
+def test_regions_of_another_context(f: Callable[..., Any], needs_grad: bool) -> None:
+    w = torch.randn(3, 3, requires_grad=needs_grad)
+    g = twice(f, X, w)
+    assert f"with {CONTEXTS[f]}:" in str(tj.last_trace(g))
+    assert torch.is_grad_enabled()
+    assert not torch.is_autocast_enabled("cpu")
+
+
+AMBIENT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
+    "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
+    "autocast off": lambda: torch.autocast("cpu", enabled=False),
+}
+
+
+@pytest.mark.parametrize("ambient", AMBIENT)
+@pytest.mark.parametrize("f", [*CONTEXTS, enable_inside], ids=lambda f: f.__name__)
+def test_regions_in_an_ambient_context(f: Callable[..., Any], ambient: str) -> None:
+    w = torch.randn(3, 3, requires_grad=True)
+    g = tj.jit(f)
+    for context in (AMBIENT[ambient], contextless, AMBIENT[ambient]):
+        with context():
+            equal(g(X, w), f(X, w))
+            state = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+        with context():
+            f(X, w)
+            assert state == (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+
+
+def contextless() -> AbstractContextManager[None]:
+    return torch.set_grad_enabled(True)  # type: ignore[return-value]
+
+
+def test_training_under_autocast() -> None:
+    w = torch.randn(3, 3, requires_grad=True)
+    g = tj.jit(autocast_inside)
+    expected = torch.autograd.grad(autocast_inside(X, w), w)
+    for _ in range(2):
+        equal(torch.autograd.grad(g(X, w), w), expected)
+
+
+def test_context_managers_of_the_program_itself() -> None:
+    entered = []
+
+    class Noted:
+        def __enter__(self) -> Noted:
+            entered.append("in")
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            entered.append("out")
+
+    def f(x):
+        with Noted():
+            return x + 1
+
+    g = tj.jit(f)
+    for n in range(1, 3):
+        equal(g(X), X + 1)
+        assert entered == ["in", "out"] * n
+
+
+def test_attention_backends_chosen_inside() -> None:
+    def f(q):
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, q, q)
+
+    q = torch.randn(1, 2, 4, 8)
+    g = tj.jit(f)
+    equal(g(q), f(q))
+    equal(g(q), f(q))
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_default_dtype_of_factories(dtype: torch.dtype) -> None:
+    g = tj.jit(lambda x: (torch.ones(2), torch.tensor(1.5), x / 2, torch.arange(3) / 2))
+    before = torch.get_default_dtype()
+    assert g(X)[0].dtype is before
+    torch.set_default_dtype(dtype)
+    try:
+        assert [t.dtype for t in g(X)] == [dtype, dtype, torch.float32, dtype]
+    finally:
+        torch.set_default_dtype(before)
+    assert g(X)[0].dtype is before
+
+
+def test_complex_numbers() -> None:
+    def f(z):
+        return (z * z.conj()).real, torch.view_as_real(z), z.abs(), z + 1j, z.angle()
+
+    twice(f, torch.randn(3, dtype=torch.complex64))
+
+
+# --------------------------------------------------------------------------- random numbers
+
+
+def draws(x):
+    return F.dropout(x, 0.5) + torch.randn(3), torch.rand_like(x), torch.randint(0, 9, (4,))
+
+
+def more_draws(x):
+    noise = torch.empty(3).normal_()
+    return torch.bernoulli(torch.full((3,), 0.5)), torch.randperm(5), noise, torch.rand(())
+
+
+def initialises(x):
+    w = torch.empty(4, 3)
+    nn.init.kaiming_uniform_(w)
+    nn.init.normal_(w[0])
+    return x @ w.t(), nn.init.trunc_normal_(torch.empty(3))
+
+
+def unused_draw(x):
+    torch.rand(5)
+    return torch.rand(2)
+
+
+def draws_in_order(x):
+    a = torch.rand(2)
+    b = F.dropout(x, 0.3)
+    c = torch.multinomial(torch.ones(4), 2)
+    return c, a, b
+
+
+@pytest.mark.parametrize(
+    "f", [draws, more_draws, initialises, unused_draw, draws_in_order], ids=lambda f: f.__name__
+)
+def test_random_numbers_are_eagers_in_order_and_number(f: Callable[..., Any]) -> None:
+    g = tj.jit(f)
+    for seed in range(3):
+        torch.manual_seed(seed)
+        expected, after = f(X), torch.get_rng_state()
+        torch.manual_seed(seed)
+        equal(g(X), expected)
+        assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_compiling_draws_nothing() -> None:
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    tj.jit(lambda x: x + 1)(X)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+def test_generator_objects() -> None:
+    def f(x, generator):
+        return x + torch.rand(x.shape, generator=generator)
+
+    g = tj.jit(f)
+    mine, theirs = torch.Generator().manual_seed(5), torch.Generator().manual_seed(5)
+    for _ in range(3):
+        equal(g(X, mine), f(X, theirs))
+        assert torch.equal(mine.get_state(), theirs.get_state())
+
+
+# --------------------------------------------------------------------------- who else interprets
+
+
+def poly(x: torch.Tensor) -> torch.Tensor:
+    return (x * x).sin().sum()
+
+
+def ambient_program(name: str, f: Callable[..., Any]) -> Any:
+    x = torch.arange(3.0)
+    if name == "vmap":
+        return torch.vmap(f)(X)
+    if name == "grad":
+        return torch.func.grad(f)(x)
+    if name == "jacrev":
+        return torch.func.jacrev(f)(x)
+    if name == "jvp":
+        return torch.func.jvp(f, (x,), (torch.ones(3),))
+    if name == "functionalize":
+        return torch.func.functionalize(f)(x)
+    if name == "forward AD":
+        with torch.autograd.forward_ad.dual_level():
+            dual = torch.autograd.forward_ad.make_dual(x, torch.ones(3))
+            return tuple(torch.autograd.forward_ad.unpack_dual(f(dual)))
+    if name == "dispatch mode":
+        from torch.utils.flop_counter import FlopCounterMode
+
+        with FlopCounterMode(display=False) as counter:
+            return f(x), counter.get_total_flops()
+    if name == "export":
+        module = Caller(f)
+        return torch.export.export(module, (x,), strict=False).module()(x)
+    if name == "make_fx":
+        from torch.fx.experimental.proxy_tensor import make_fx
+
+        return make_fx(f)(x)(x)
+    if name == "symbolic_trace":
+        return torch.fx.symbolic_trace(poly if f is poly else f)(x)
+    assert name == "jit.trace"
+    return torch.jit.trace(f, (x,), check_trace=False)(x)
+
+
+class Caller(nn.Module):
+    def __init__(self, f: Callable[..., Any]) -> None:
+        super().__init__()
+        self.f = f
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.f(x)
+
+
+@pytest.mark.filterwarnings("ignore:tj. poly. called under:tj_core.TjWarning")
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "vmap",
+        "grad",
+        "jacrev",
+        "jvp",
+        "functionalize",
+        "forward AD",
+        "dispatch mode",
+        "export",
+        "make_fx",
+        "jit.trace",
+    ],
+)
+def test_under_another_interpreter_the_original_runs(name: str, warm: bool) -> None:
+    g = tj.jit(poly)
+    if warm:  # an entry that would fit must not answer
+        g(torch.arange(3.0))
+    torch.testing.assert_close(ambient_program(name, g), ambient_program(name, poly))
+    torch.testing.assert_close(g(torch.arange(3.0)), poly(torch.arange(3.0)))
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*called under:tj_core.TjWarning")
+@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+def test_fake_tensors(warm: bool) -> None:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    g = tj.jit(lambda x: x @ x.t() + 1)
+    if warm:
+        g(X)
+    with FakeTensorMode() as mode:
+        inside = g(torch.empty(2, 3))
+    assert isinstance(inside, FakeTensor)
+    assert inside.shape == (2, 2)
+    assert isinstance(g(mode.from_tensor(X)), FakeTensor)
+
+
+def test_torch_func_inside() -> None:
+    def f(x):
+        return torch.func.grad(poly)(x), torch.vmap(lambda row: row.sum() * 2)(x)
+
+    twice(f, X)
+
+
+# --------------------------------------------------------------------------- copies
+
+
+def test_functions_are_copied_and_pickled_by_reference() -> None:
+    g = tj.jit(scaled)
+    equal(copy.deepcopy(g)(X), scaled(X))
+    equal(copy.copy(g)(X), scaled(X))
+    assert pickle.loads(pickle.dumps(jitted_here)) is jitted_here
+
+
+@tj.jit
+def jitted_here(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+# --------------------------------------------------------------------------- made-up programs
+
+UNARY = (torch.sin, torch.relu, torch.neg, torch.exp, F.gelu, F.softplus, torch.sigmoid)
+BINARY = (torch.add, torch.mul, torch.maximum, torch.sub, torch.atan2)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 9), st.integers(0, 9)), max_size=8))
+def test_any_expression_has_eagers_value_and_gradient(steps: list[tuple[int, int, int]]) -> None:
+    def f(x, y):
+        values = [x, y]
+        for op, i, j in steps:
+            a, b = values[i % len(values)], values[j % len(values)]
+            values.append(UNARY[op](a) if op < 7 else BINARY[op - 7](a, b))
+        return values[-1]
+
+    x, y = (torch.linspace(-1, 1, 4).add(k).requires_grad_() for k in (0.0, 0.5))
+    g = tj.jit(f)
+    equal(g(x, y), f(x, y))
+    got = torch.autograd.grad(g(x, y).sum(), (x, y), allow_unused=True)
+    expected = torch.autograd.grad(f(x, y).sum(), (x, y), allow_unused=True)
+    for mine, theirs in zip(got, expected, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            equal(mine, theirs)
