@@ -65,7 +65,8 @@ def generate(
 
 def _register(function: Callable[..., Any], file: str, source: str) -> None:
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    weakref.finalize(function, linecache.cache.pop, file, None).atexit = False
+    # Frames hold the code, so that the text is there as long as a traceback may want it.
+    weakref.finalize(function.__code__, linecache.cache.pop, file, None).atexit = False
 
 
 class _Writer:

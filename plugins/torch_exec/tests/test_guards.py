@@ -319,6 +319,18 @@ def test_class_forward_replaced(net: Net, monkeypatch: pytest.MonkeyPatch) -> No
     check(net, g, X, retraces=False)
 
 
+def test_class_forward_replaced_of_a_module_that_a_function_calls(
+    net: Net, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return net(x) + 1
+
+    g = tj.jit(f)
+    check(f, g, X, retraces=True)
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: x - 1)
+    check(f, g, X, retraces=True)
+
+
 def test_hooks_on_root_and_submodule(net: Net) -> None:
     g = tj.jit(net)
     check(net, g, X, retraces=True)
@@ -417,6 +429,27 @@ def test_deterministic_flag_and_sdpa_backend() -> None:
         check(f, g, q, retraces=True)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_matmul_precision_and_mkldnn() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x @ x.t()
+
+    g = tj.jit(f)
+    check(f, g, X, retraces=True)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium" if before != "medium" else "high")
+    try:
+        check(f, g, X, retraces=True)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    check(f, g, X, retraces=False)
+    enabled = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(not enabled)
+    try:
+        check(f, g, X, retraces=True)
+    finally:
+        torch._C._set_mkldnn_enabled(enabled)
 
 
 # --------------------------------------------------------------------------- identity and aliasing

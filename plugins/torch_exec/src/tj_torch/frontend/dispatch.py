@@ -109,7 +109,9 @@ class Dispatcher:
         with self.jitted.stats.timing("guards"):
             built = captured.build(function, lambda: self._dead(entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
-        check, texts = extra_guards(module_types(self.target, built.traced_codes), operations)
+        check, texts = extra_guards(
+            module_types(self.target, captured.graph, built.traced_codes), operations
+        )
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)

@@ -93,8 +93,9 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
             on_dead()
 
     import torch._dynamo as dynamo
+    from torch._dynamo import convert_frame
 
-    with _measured(), dynamo.config.patch(**_settings(None)):
+    with convert_frame.compile_lock, _measured(), dynamo.config.patch(**_settings(None)):
         return Manager(root.__code__, graph)
 
 

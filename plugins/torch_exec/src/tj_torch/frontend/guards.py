@@ -8,7 +8,7 @@ on it; an entry that depends on none of them costs nothing.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,26 +22,49 @@ _HOOKS = (
     "_global_backward_pre_hooks",
 )
 
+_ATTENTION = (
+    "torch.backends.cuda.flash_sdp_enabled",
+    "torch.backends.cuda.math_sdp_enabled",
+    "torch.backends.cuda.mem_efficient_sdp_enabled",
+    "torch.backends.cuda.cudnn_sdp_enabled",
+)
+_PRODUCTS = ("torch._C._get_float32_matmul_precision", "torch._C._get_mkldnn_enabled")
+_CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
+
 _FLAGS: Mapping[str, tuple[str, ...]] = {
-    "scaled_dot_product_attention": (
-        "torch.backends.cuda.flash_sdp_enabled",
-        "torch.backends.cuda.math_sdp_enabled",
-        "torch.backends.cuda.mem_efficient_sdp_enabled",
-        "torch.backends.cuda.cudnn_sdp_enabled",
+    **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _ATTENTION),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(
+        ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm"),
+        _PRODUCTS,
     ),
+    **dict.fromkeys(("einsum", "tensordot", "chain_matmul", "multi_dot"), _PRODUCTS),
 }
 """Per operation name, the global flags that its expansion read and Dynamo does not guard."""
 
 
-def module_types(fn: Any, codes: Iterable[types.CodeType]) -> tuple[type[torch.nn.Module], ...]:
-    """The classes of ``fn``'s submodules whose ``forward`` was traced, in order of appearance."""
-    if not isinstance(fn, torch.nn.Module):
-        return ()
+def module_types(
+    fn: Any, graph: torch.fx.GraphModule | None, codes: Iterable[types.CodeType]
+) -> tuple[type[torch.nn.Module], ...]:
+    """The classes of modules that ran while ``fn`` was captured, in order of appearance.
+
+    Those that computed something stand in ``graph``'s nodes, whoever called them; of ``fn``'s own
+    submodules also those whose ``forward`` is among the traced ``codes``.
+    """
+    found = dict.fromkeys(_computing(graph)) if graph is not None else {}
     traced = set(codes)
-    found = dict.fromkeys(type(module) for module in fn.modules())
-    return tuple(
-        cls for cls in found if getattr(getattr(cls, "forward", None), "__code__", None) in traced
-    )
+    for module in fn.modules() if isinstance(fn, torch.nn.Module) else ():
+        if getattr(type(module).forward, "__code__", None) in traced:
+            found[type(module)] = None
+    return tuple(found)
+
+
+def _computing(graph: torch.fx.GraphModule) -> Iterator[type[torch.nn.Module]]:
+    for node in graph.graph.nodes:
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+                yield kind
 
 
 def extra_guards(
