@@ -58,9 +58,7 @@ def run(case: str, rounds: int) -> str:
     with torch.set_grad_enabled(grad):
         compiled = {name: system(make()) for name, system in SYSTEMS.items()}
         calls = {name: (lambda f=f: f(x)) for name, f in compiled.items()}
-        return table(
-            case, interleaved(calls, baseline="eager", number=number, rounds=rounds)
-        )
+        return table(case, interleaved(calls, baseline="eager", number=number, rounds=rounds))
 
 
 def main() -> None:

@@ -31,9 +31,7 @@ def gpt2() -> torch.nn.Module:
 
 
 def bert() -> torch.nn.Module:
-    config = transformers.BertConfig(
-        intermediate_size=128, max_position_embeddings=64, **SIZES
-    )
+    config = transformers.BertConfig(intermediate_size=128, max_position_embeddings=64, **SIZES)
     return transformers.BertForMaskedLM(config)
 
 
@@ -81,7 +79,9 @@ def test_train_step(make: Callable[[], torch.nn.Module], dropout: bool) -> None:
         got = step(model, jitted, tokens, seed)
         assert got.keys() == expected.keys()
         for name, value in expected.items():
-            torch.testing.assert_close(got[name], value, rtol=0, atol=0, msg=lambda m, n=name: n + m)
+            torch.testing.assert_close(
+                got[name], value, rtol=0, atol=0, msg=lambda m, n=name: n + m
+            )
     assert tj.stats(jitted).misses == 1
     assert tj.stats(jitted).fallbacks == ()
 
@@ -118,9 +118,7 @@ def test_traces_read_back(make: Callable[[], torch.nn.Module]) -> None:
     with torch.no_grad():
         jitted(input_ids=torch.randint(0, 128, (2, 16)))
     for trace in tj.last_traces(jitted):
-        again = tj.Trace.parse(
-            str(trace), language=trace.language, constants=trace.constants()
-        )
+        again = tj.Trace.parse(str(trace), language=trace.language, constants=trace.constants())
         assert again == trace
         scope = dict(trace.constants())
         exec(str(trace), scope)

@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-
 from tj_core.testing.plugins import env_unchanged, fake_dist, hook_calls, only_fake_dists
 
 __all__ = ["env_unchanged", "fake_dist", "hook_calls", "only_fake_dists"]

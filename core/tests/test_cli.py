@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tj_core import cli, console
 from tj_core.testing.plugins import FakeDist
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 
 import pytest
-
 from tj_core.discovery import Found, core_version, discover, installed_version
 from tj_core.errors import PluginConflictError
 from tj_core.testing.plugins import FakeDist

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tj_core import hookspecs
 from tj_core.config import CORE_KEYS
 from tj_core.errors import PluginConflictError, PluginError, RuleConflictError

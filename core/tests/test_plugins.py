@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tj_core import hookspecs
 from tj_core.config import load_config
 from tj_core.discovery import core_version

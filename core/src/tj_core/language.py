@@ -40,7 +40,7 @@ class Language:
         self._globals: dict[str, Any] = {}
 
     def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """The lines that programs using ``namespaces`` start with: imports, then what needs them."""
+        """What programs that use ``namespaces`` start with: imports, then what needs them."""
         lines: set[str] = set()
         for namespace in namespaces:
             dialect = self._dialects.get(namespace)

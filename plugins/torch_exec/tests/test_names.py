@@ -249,8 +249,14 @@ def test_closures_are_not_kept_alive() -> None:
 
 
 def test_resolve_reports_what_is_unknown() -> None:
-    unknown = ("torch.no_such_function", "aten.no_such_op", "tj.no", "no_such_package.f",
-               "torch.float32", "operator.no")
+    unknown = (
+        "torch.no_such_function",
+        "aten.no_such_op",
+        "tj.no",
+        "no_such_package.f",
+        "torch.float32",
+        "operator.no",
+    )
     for text in unknown:
         with pytest.raises(LookupError):
             resolve(Symbol.parse(text))
@@ -289,7 +295,10 @@ def test_names_do_not_depend_on_hash_seeds() -> None:
         environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": path}
         return subprocess.run(
             [sys.executable, "-W", "ignore", "-c", _SCRIPT],
-            env=environment, capture_output=True, text=True, check=True,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         ).stdout
 
     assert run("1") == run("2")
@@ -351,11 +360,43 @@ OPERANDS = (
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("op", [
-    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul", "and_", "or_", "xor",
-    "lshift", "rshift", "eq", "ne", "lt", "le", "gt", "ge", "iadd", "isub", "imul", "itruediv",
-    "ifloordiv", "imod", "ipow", "imatmul", "iand", "ior", "ixor", "ilshift", "irshift",
-])
+@pytest.mark.parametrize(
+    "op",
+    [
+        "add",
+        "sub",
+        "mul",
+        "truediv",
+        "floordiv",
+        "mod",
+        "pow",
+        "matmul",
+        "and_",
+        "or_",
+        "xor",
+        "lshift",
+        "rshift",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "iadd",
+        "isub",
+        "imul",
+        "itruediv",
+        "ifloordiv",
+        "imod",
+        "ipow",
+        "imatmul",
+        "iand",
+        "ior",
+        "ixor",
+        "ilshift",
+        "irshift",
+    ],
+)
 def test_binary_operators(op: str) -> None:
     function = getattr(operator, op)
     for a, b in itertools.product(OPERANDS, OPERANDS):

@@ -183,4 +183,6 @@ def _one_layer(trace: Any) -> Any:
     defined = {p.name for call in calls for p in call.flat_outs}
     used = {p.name: p for call in calls for p in call.flat_args if p.name not in defined}
     last = calls[-1].outputs
-    return trace.replace(name="layer", inputs=tuple(used.values()), calls=tuple(calls), outputs=last)
+    return trace.replace(
+        name="layer", inputs=tuple(used.values()), calls=tuple(calls), outputs=last
+    )

@@ -86,9 +86,7 @@ def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
 
 def _outcome(module: Any, sample: Any, training: bool) -> Any:
     """Everything a step leaves behind: outputs, gradients, the module's state."""
-    args, kwargs = clone_tree(
-        (tuple(sample.forward_input.args), dict(sample.forward_input.kwargs))
-    )
+    args, kwargs = clone_tree((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
     out = seeded(module, args, kwargs, seed=5)
     grads = _gradients(out, args, kwargs, module) if training else []
     return out, grads, dict(module.state_dict())

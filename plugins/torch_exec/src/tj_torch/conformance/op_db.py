@@ -75,7 +75,7 @@ def _call_seeded_operations_directly() -> None:
 
     for name, module in list(sys.modules.items()):
         if name.startswith("torch.testing") and hasattr(module, "wrapper_set_seed"):
-            module.wrapper_set_seed = direct
+            setattr(module, "wrapper_set_seed", direct)  # noqa: B010 (modules have no such type)
 
 
 def sample_arguments(op: Any, dtype: torch.dtype, count: int, grad: bool) -> Iterator[Any]:

@@ -104,10 +104,10 @@ def _leaf(got: Any, expected: Any, values: bool, exact: bool) -> str | None:
 
 
 def _values(got: torch.Tensor, expected: torch.Tensor, exact: bool) -> str | None:
-    tolerance = {"rtol": 0.0, "atol": 0.0} if exact else {}
+    tolerance = 0.0 if exact else None  # None: the usual one of the data type
     try:
         torch.testing.assert_close(
-            got.detach(), expected.detach(), equal_nan=True, **tolerance
+            got.detach(), expected.detach(), rtol=tolerance, atol=tolerance, equal_nan=True
         )
     except AssertionError as error:
         return " ".join(str(error).split())

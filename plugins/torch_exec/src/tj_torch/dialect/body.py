@@ -28,6 +28,7 @@ from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
 __all__ = ["BodyBuilder", "alias_facts", "live_calls"]
 
+
 def live_calls(calls: Sequence[Recorded], needed: Iterable[Ref]) -> list[Recorded]:
     """The calls that ``needed`` values depend on, and those that are never dead, in order."""
     live = set(needed)

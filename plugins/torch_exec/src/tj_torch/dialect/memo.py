@@ -35,7 +35,16 @@ class Memo:
     capacity 0 remembers nothing, and counts.
     """
 
-    __slots__ = ("_entries", "_latest", "_modes", "capacity", "expander", "hits", "misses", "seconds")
+    __slots__ = (
+        "_entries",
+        "_latest",
+        "_modes",
+        "capacity",
+        "expander",
+        "hits",
+        "misses",
+        "seconds",
+    )
 
     def __init__(self, capacity: int = 4096, expander: Expander | None = None) -> None:
         self.capacity = capacity

@@ -21,7 +21,7 @@ from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
 from tj_core.source import Source
-from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Effects, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.trace import Namer, PassRecord, Trace
 from tj_core.tree import map_tree
@@ -166,10 +166,11 @@ class _Importer:
         """Whether ``node`` only takes an item of a call's many outputs; if so, do it here."""
         if node.target is not operator.getitem:
             return False
-        value = self.env.get(node.args[0])  # type: ignore[call-overload]
-        if not isinstance(value, tuple | list) or not isinstance(node.args[1], int):
+        source, index = node.args
+        value = self.env.get(source) if isinstance(source, torch.fx.Node) else None
+        if not isinstance(value, tuple | list) or not isinstance(index, int):
             return False
-        self.env[node] = value[node.args[1]]
+        self.env[node] = value[index]
         return True
 
     def call(self, node: torch.fx.Node) -> None:
@@ -232,11 +233,14 @@ class _Importer:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
         takers = _takers(node)
         single = isinstance(call.outputs, Proxy)
-        tags = [self.tags.get(node if single else takers.get(i), NO_TAGS)
-                for i in range(len(call.flat_outs))]
+        tags = [
+            self.tags.get(node if single else takers.get(i), NO_TAGS)
+            for i in range(len(call.flat_outs))
+        ]
         for alias in call.effects.aliases:
             if alias.kind == "arg":
-                traveling = self.registry.traveling(call.flat_args[alias.index].tags, "through_views")
+                viewed = call.flat_args[alias.index].tags
+                traveling = self.registry.traveling(viewed, "through_views")
                 tags[alias.output] = self.registry.merge(traveling, tags[alias.output], call.source)
         if any(tags):
             given = iter(tags)
@@ -248,9 +252,7 @@ class _Importer:
     def rebind(self, after: Proxy) -> None:
         """Later uses see a value whose metadata a call has changed as it is afterwards."""
         for node, value in self.env.items():
-            self.env[node] = map_tree(
-                lambda p: after if p.name == after.name else p, value, Proxy
-            )
+            self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
 
 
 def _takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:

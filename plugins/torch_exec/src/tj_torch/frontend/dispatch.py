@@ -27,6 +27,7 @@ from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 
+
 class Dispatcher:
     """Owns the rows of one jitted callable: guard checks and compiled functions."""
 
@@ -55,9 +56,7 @@ class Dispatcher:
 
     # ------------------------------------------------------------------ misses
 
-    def miss(
-        self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compile for these arguments and run; or run without tj, saying why."""
         mode = ambient_mode()
         if mode is not None:
@@ -79,9 +78,7 @@ class Dispatcher:
         # Outside of the handler, so that what the program raises is not chained to Dynamo's error.
         return self._without_capture(failure, args, kwargs)
 
-    def _compile(
-        self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Row:
+    def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
         for row in self.rows:  # another thread may have compiled it meanwhile
             if row[0](frame):
                 return row

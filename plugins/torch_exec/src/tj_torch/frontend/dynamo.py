@@ -17,7 +17,16 @@ from typing import Any
 
 import torch
 
-__all__ = ["Built", "Capture", "CaptureFailure", "capture", "function_modes", "hooked", "inlined_as", "placeholder_sources"]
+__all__ = [
+    "Built",
+    "Capture",
+    "CaptureFailure",
+    "capture",
+    "function_modes",
+    "hooked",
+    "inlined_as",
+    "placeholder_sources",
+]
 
 
 class CaptureFailure(Exception):
@@ -68,7 +77,10 @@ class Capture:
             produced.f_globals[self._output.backend_input.backend_id] = computation
         manager = _guard_manager(self._root, produced.output_graph, on_dead)
         run = types.FunctionType(
-            produced.bytecode, produced.f_globals, closure=produced.closure, argdefs=produced.argdefs
+            produced.bytecode,
+            produced.f_globals,
+            closure=produced.closure,
+            argdefs=produced.argdefs,
         )
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
@@ -184,7 +196,8 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
     from torch._dynamo import trace_rules
 
     allowed = trace_rules._allowed_callable_ids
-    new = [id(f) for f in functions if id(f) not in allowed.function_ids]
+    known = allowed.function_ids or set()
+    new = [id(f) for f in functions if id(f) not in known]
     for key in new:
         allowed.add(key)
     try:

@@ -26,6 +26,7 @@ class JittedModule:
     _tj_call: Any
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled program, hooks included; compile first where no entry fits."""
         return self._tj_call(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -55,7 +56,8 @@ def wrap_module(module: torch.nn.Module, dispatcher: Dispatcher) -> Any:
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
-    wrapper_type = type(cls)(cls.__name__, (JittedModule, cls), body)
+    metaclass: Any = type(cls)
+    wrapper_type = metaclass(cls.__name__, (JittedModule, cls), body)
     wrapper = wrapper_type.__new__(wrapper_type)
     object.__setattr__(wrapper, "__dict__", module.__dict__)
     object.__setattr__(wrapper, "__tj__", dispatcher.jitted)

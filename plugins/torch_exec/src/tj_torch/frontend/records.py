@@ -10,7 +10,7 @@ from tj_core.records import Frontend
 
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend.compile import GraphCompiler
-from tj_torch.frontend.dispatch import HookDispatcher, Dispatcher, wrap_function
+from tj_torch.frontend.dispatch import Dispatcher, HookDispatcher, wrap_function
 from tj_torch.frontend.module import wrap_module
 
 __all__ = ["frontends"]
