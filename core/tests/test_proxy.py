@@ -61,7 +61,8 @@ def test_contiguous_strides():
     assert contiguous_strides(()) == ()
     assert contiguous_strides((2, 3, 4)) == (12, 4, 1)
     assert contiguous_strides((2, 0, 4)) == (4, 4, 1)
-    assert contiguous_strides((S0, 4)) is None
+    assert contiguous_strides((S0, 4)) == (4, 1)
+    assert contiguous_strides((2, S0)) is None
 
 
 INNER = (("_data", TensorProxy("_data", (2,), (1,), F32)), ("scale", NumberProxy("scale", "float")))
@@ -74,7 +75,8 @@ INNER = (("_data", TensorProxy("_data", (2,), (1,), F32)), ("scale", NumberProxy
         (TensorProxy("x", (), (), F32), "cpu f32[]"),
         (TensorProxy("x", (2, 3), (1, 2), F32), "cpu f32[2, 3] strides=(1, 2)"),
         (TensorProxy("x", (2,), (), F32), "cpu f32[2] strides=()"),
-        (TensorProxy("x", (S0, 3), (3, 1), F32), "cpu f32[s0, 3] strides=(3, 1)"),
+        (TensorProxy("x", (S0, 3), (3, 1), F32), "cpu f32[s0, 3]"),
+        (TensorProxy("x", (2, S0), (S0, 1), F32), "cpu f32[2, s0] strides=(s0, 1)"),
         (
             TensorProxy("x", (SymDim("Max(1, s0)"), 3), (SymDim("3*(s0//2)"), 1), F32),
             "cpu f32[Max(1, s0), 3] strides=(3*(s0//2), 1)",

@@ -175,15 +175,15 @@ class OpaqueProxy(Proxy):
 
 
 def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
-    """Row-major strides of ``shape``, in elements; None if a size is symbolic.
+    """Row-major strides of ``shape``, in elements; None if a symbolic size is a factor of one.
 
     Sizes of 0 count as 1, as in PyTorch.
     """
+    if any(isinstance(dim, SymDim) for dim in shape[1:]):
+        return None
     strides: list[Dim] = []
     step = 1
     for dim in reversed(shape):
-        if isinstance(dim, SymDim):
-            return None
         strides.append(step)
-        step *= max(dim, 1)
+        step *= max(dim, 1) if isinstance(dim, int) else 1
     return tuple(reversed(strides))

@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import inspect
 import pickle
+import re
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tj_torch.conformance.oracle import differences
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -25,8 +27,7 @@ X = torch.arange(6.0).reshape(2, 3)
 
 
 def equal(got: Any, expected: Any) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
-    assert type(got) is type(expected)
+    assert not differences(got, expected)
 
 
 def twice(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
@@ -228,15 +229,10 @@ def test_outputs_of_any_structure(name: str) -> None:
     g = tj.jit(f)
     for _ in range(2):
         got, expected = g(X), f(X)
-        assert type(got) is type(expected)
-        if dataclasses.is_dataclass(expected):
+        if dataclasses.is_dataclass(expected):  # no pytree of its own
+            assert type(got) is type(expected)
             got, expected = got.__dict__, expected.__dict__
-        if isinstance(expected, (collections.deque, collections.defaultdict)):
-            equal(list(got), list(expected)) if isinstance(expected, collections.deque) else None
-        elif isinstance(expected, (set, torch.Size, range)) or name == "dtype":
-            assert got == expected
-        else:
-            torch.testing.assert_close(got, expected)
+        equal(got, expected)
     assert (g(X) is X) is (name == "same")
     assert tj.stats(g).fallbacks == ()
 
@@ -415,9 +411,10 @@ def test_jitting_what_is_jitted() -> None:
 
 def test_jit_inside_jit_is_one_program() -> None:
     inner = tj.jit(scaled)
-    g = twice(lambda x: inner(x) + 1, X)
+    g = tj.jit(lambda x: inner(x) + 1)
+    equal(g(X), scaled(X) + 1)
     assert tj.stats(inner).calls == 0
-    assert len(tj.last_trace(g).calls) == 3
+    assert [c.symbol.name for c in tj.last_trace(g).calls] == ["mul", "add", "add"]
 
 
 def test_a_jitted_function_that_calls_itself() -> None:
@@ -497,7 +494,9 @@ def test_memo_off_gives_equal_traces(monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(tj.last_trace(on)) == str(tj.last_trace(off)) == str(tj.last_trace(by_environment))
     assert tj.last_traces(on) == tj.last_traces(off) == tj.last_traces(by_environment)
     assert tj.stats(off).memo_hits == tj.stats(by_environment).memo_hits == 0
-    assert [str(g) for g in tj.guards(on)] == [str(g) for g in tj.guards(off)]
+    numbered = re.compile(r"___\d+")  # Dynamo numbers the dictionaries it looks into
+    texts = [[numbered.sub("", str(guard)) for guard in tj.guards(g)] for g in (on, off)]
+    assert texts[0] == texts[1]
 
 
 # --------------------------------------------------------------------------- dynamic context
@@ -538,7 +537,7 @@ def set_grad_as_function(x, w):
     torch.set_grad_enabled(False)
     y = x @ w
     torch.set_grad_enabled(True)
-    return y + w
+    return y * w.sum()
 
 
 CONTEXTS = {
@@ -555,7 +554,8 @@ CONTEXTS = {
 def test_regions_of_another_context(f: Callable[..., Any], needs_grad: bool) -> None:
     w = torch.randn(3, 3, requires_grad=needs_grad)
     g = twice(f, X, w)
-    assert f"with {CONTEXTS[f]}:" in str(tj.last_trace(g))
+    blocks = [line for line in str(tj.last_trace(g)).splitlines() if "    with " in line]
+    assert any(CONTEXTS[f] in line for line in blocks)
     assert torch.is_grad_enabled()
     assert not torch.is_autocast_enabled("cpu")
 
@@ -594,36 +594,43 @@ def test_training_under_autocast() -> None:
         equal(torch.autograd.grad(g(X, w), w), expected)
 
 
+ENTERED: list[str] = []
+
+
+class Noted:
+    """A context manager with a side effect."""
+
+    def __enter__(self) -> Noted:
+        ENTERED.append("in")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        ENTERED.append("out")
+
+
 def test_context_managers_of_the_program_itself() -> None:
-    entered = []
-
-    class Noted:
-        def __enter__(self) -> Noted:
-            entered.append("in")
-            return self
-
-        def __exit__(self, *_: object) -> None:
-            entered.append("out")
-
     def f(x):
         with Noted():
             return x + 1
 
     g = tj.jit(f)
+    ENTERED.clear()
     for n in range(1, 3):
         equal(g(X), X + 1)
-        assert entered == ["in", "out"] * n
+        assert ["in", "out"] * n == ENTERED
 
 
 def test_attention_backends_chosen_inside() -> None:
     def f(q):
         with sdpa_kernel(SDPBackend.MATH):
-            return F.scaled_dot_product_attention(q, q, q)
+            q = F.scaled_dot_product_attention(q, q, q)
+        return F.scaled_dot_product_attention(q, q, q)
 
     q = torch.randn(1, 2, 4, 8)
     g = tj.jit(f)
     equal(g(q), f(q))
     equal(g(q), f(q))
+    assert "torch.nn.attention.sdpa_kernel(" in str(tj.last_trace(g))
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
@@ -663,7 +670,7 @@ def initialises(x):
     w = torch.empty(4, 3)
     nn.init.kaiming_uniform_(w)
     nn.init.normal_(w[0])
-    return x @ w.t(), nn.init.trunc_normal_(torch.empty(3))
+    return x @ w.t(), nn.init.xavier_normal_(torch.empty(3, 2))
 
 
 def unused_draw(x):
@@ -761,7 +768,7 @@ class Caller(nn.Module):
 
 
 @pytest.mark.filterwarnings("ignore:tj. poly. called under:tj_core.TjWarning")
-@pytest.mark.filterwarnings("ignore:.torch.jit.trace. is deprecated")
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|script). is deprecated")
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
 @pytest.mark.parametrize(
     "name",

@@ -6,12 +6,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from tj_core import tag
 from tj_core.api import backend_state
 
 from tj_torch.dialects import TorchDialects
+from tj_torch.frontend import dynamo
 from tj_torch.frontend.compile import GraphCompiler
 
 __all__ = ["tj"]
+
+# Before the first capture: torch.compile looks the backend up first, then looks at the program.
+dynamo.record_calls(tag)
 
 
 def tj(

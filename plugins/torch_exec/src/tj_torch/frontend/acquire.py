@@ -25,6 +25,7 @@ from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Effects, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.trace import Namer, PassRecord, Trace
 from tj_core.tree import map_tree
+from torch.utils import _pytree as pytree
 
 from tj_torch.dialect import convert
 from tj_torch.dialect.errors import ExpansionError
@@ -192,7 +193,7 @@ class _Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        if self.opaque_state:
+        if self.opaque_state or _changes_state(call, node):
             return None
         start = time.perf_counter()
         try:
@@ -225,7 +226,7 @@ class _Importer:
 
         outputs = convert.to_core_tree(value, output)
         pure = call.symbol.namespace == "operator"
-        if not any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args) and not pure:
+        if not _takes_values(call) and not pure:
             self.opaque_state = True  # it may have changed what later calls mean
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
 
@@ -253,6 +254,20 @@ class _Importer:
         """Later uses see a value whose metadata a call has changed as it is afterwards."""
         for node, value in self.env.items():
             self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
+
+
+def _changes_state(call: BoundSymbol, node: torch.fx.Node) -> bool:
+    """Whether ``call`` neither takes nor makes values, so is there for what it does elsewhere.
+
+    Such a call must not be expanded: that would do it, here and now.
+    """
+    made = pytree.tree_leaves(node.meta.get("example_value"))
+    values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+    return not any(isinstance(v, values) for v in made) and not _takes_values(call)
+
+
+def _takes_values(call: BoundSymbol) -> bool:
+    return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
 
 
 def _takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:

@@ -65,4 +65,5 @@ class GraphCompiler:
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """``fn`` under PyTorch's own hook, with `backend` for its graphs."""
+        dynamo.record_calls(tag)
         return dynamo.hooked(fn, self.backend, self.jitted.options.dynamic)

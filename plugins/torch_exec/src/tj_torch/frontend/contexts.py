@@ -31,6 +31,18 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
+def _ordered_backends(node: torch.fx.Node) -> bool:
+    """Whether ``node`` sets the order of attention backends, too, which no context records."""
+    return any(
+        user.target is torch.nn.attention._sdpa_kernel and user.args[-1] is True
+        for user in (node, *node.users)
+    )
+
+
+def _argument_of_the_next(node: torch.fx.Node) -> None:
+    """Computes nothing: the node that uses it reads its argument."""
+
+
 class ContextTracker:
     """Follows the context through a graph's calls, from the ambient one."""
 
@@ -44,12 +56,15 @@ class ContextTracker:
             torch.amp.autocast_mode._exit_autocast: self._restore,
             torch.autograd.grad_mode._enter_inference_mode: self._enter_inference,
             torch.autograd.grad_mode._exit_inference_mode: self._restore,
+            torch.nn.attention._backend_from_string: _argument_of_the_next,
+            torch.nn.attention._sdpa_kernel: self._set_sdpa,
         }
+        self._sdpa = frozenset(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends())
 
     def handles(self, node: torch.fx.Node) -> bool:
         """Whether ``node`` changes the context rather than computing; if so, follow it."""
         handler = self._handlers.get(node.target) if node.op == "call_function" else None
-        if handler is None:
+        if handler is None or _ordered_backends(node):
             return False
         handler(node)
         return True
@@ -70,9 +85,16 @@ class ContextTracker:
     def _enter_inference(self, node: torch.fx.Node) -> None:
         self._saved[node] = self.current
         mode = bool(node.args[0]) if node.args else True
-        self.current = self.current.with_("inference", mode)
-        if mode:
-            self.current = self.current.with_("grad", False)
+        if mode or self.current.get("inference"):
+            self.current = self.current.with_("inference", mode)
+        self.current = self.current.with_("grad", not mode)  # leaving it switches gradients on
+
+    def _set_sdpa(self, node: torch.fx.Node) -> None:
+        """The attention backends from here on; the ambient ones are no context of their own."""
+        backends: Any = node.args[0]
+        names = tuple(sorted(str(backend.args[0]) for backend in backends))
+        rest = Context(tuple(i for i in self.current.items if i[0] != "sdpa"))
+        self.current = rest if frozenset(names) == self._sdpa else rest.with_("sdpa", names)
 
     def _restore(self, node: torch.fx.Node) -> None:
         entered = node.args[0]

@@ -158,11 +158,13 @@ class Dispatcher:
         source = stack_source(failure.stack)
         if failure.raised:
             try:
-                return self.target(*args, **kwargs)
+                result = self.target(*args, **kwargs)
             except Exception as error:
                 if source is not None:
                     _note(error, f"tj: while compiling {self.jitted.name}, at {source}")
                 raise
+            self._fall_back(f"not captured: {_first_lines(failure.reason)}", source)
+            return result
         self._fall_back(f"graph break: {_first_lines(failure.reason)}", source)
         self.elsewhere = self.hooked
         self.elsewhere_calls += 1

@@ -26,6 +26,7 @@ __all__ = [
     "hooked",
     "inlined_as",
     "placeholder_sources",
+    "record_calls",
 ]
 
 
@@ -182,11 +183,19 @@ def capture(
             raise _failure(error) from error
 
 
+_RAISES = (
+    "Observed exception",
+    "failed to bind arguments",
+    "TypeError when making fake tensor call",
+)
+"""How Dynamo says that the program itself raises."""
+
+
 def _failure(error: Exception) -> CaptureFailure:
     from torch._dynamo import exc
 
     reason = str(error).strip() or type(error).__name__
-    raised = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in reason
+    raised = isinstance(error, exc.TorchRuntimeError) or any(text in reason for text in _RAISES)
     return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
 
 
@@ -221,9 +230,40 @@ def function_modes() -> bool:
     return torch._C._len_torch_function_stack() > 0
 
 
+def record_calls(function: Callable[..., Any]) -> None:
+    """Make Dynamo record calls of ``function``, which is tj's own, in every capture from now on."""
+    torch.compiler.allow_in_graph(function)
+
+
 def hooked(fn: Callable[..., Any], backend: Any, dynamic: bool | None) -> Callable[..., Any]:
-    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``."""
-    return torch.compile(fn, backend=backend, dynamic=dynamic)
+    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
+
+    What ``fn`` or ``backend`` raise comes out as they raise it.
+    """
+    from torch._dynamo import exc
+
+    compiled = torch.compile(fn, backend=backend, dynamic=dynamic)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compiled(*args, **kwargs)
+        except exc.BackendCompilerFailed as error:
+            original: BaseException = error.inner_exception
+        except exc.TorchRuntimeError as error:
+            original = _programs_own(error)
+        raise original  # outside of the handlers: not chained to Dynamo's error
+
+    return run
+
+
+def _programs_own(error: BaseException) -> BaseException:
+    """What the program raised on fake tensors, under Dynamo's wrapping of it."""
+    from torch._dynamo import exc
+
+    inner = error.__cause__ or error.__context__
+    while isinstance(inner, exc.TorchDynamoException):
+        inner = inner.__cause__ or inner.__context__
+    return error if inner is None else inner.with_traceback(None)
 
 
 def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
