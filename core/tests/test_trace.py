@@ -77,11 +77,11 @@ import contextlib
 
 
 def computation(x):
-    #: stage='FUNCTIONAL', tags={'T': None}
+    #: stage='FUNCTIONAL', tags={'T': None}, executor='e'
     # x: "cpu f64[2]"
     # model.py:12 (layers.0): y = axpy(x, x)
     y = num.axpy(x, x, x)  # y: "cpu f64[2]" {N=3, SAVE}
-    #: tags={'ALL': None}
+    #: tags={'ALL': None}, executor=''
     #| _0 = num.mul(x, x)  # _0: "cpu f64[2]"
     #| _1 = num.add(_0, x)  # _1: "cpu f64[2]"
     #| return _1
@@ -89,9 +89,9 @@ def computation(x):
         (l, r) = num.split(y, 1)
         # l: "cpu f64[1]"
         # r: "cpu f64[1]"
-        #: context={'grad': False}
+        #: context={'grad': False}, executor=''
         _ = num.fill_(x, 1.0)
-        #: constants=(3,), context={'grad': False}, mutates=(0,), parent='y', executor='e'
+        #: constants=(3,), context={'grad': False}, mutates=(0,), parent='y'
     return (l, {'k': [None, r]})
 """
     )

@@ -164,7 +164,14 @@ class _Reader:
             raise ParseError(f"{stage!r} is not a stage")
         context = Context(tuple(extras.get("context", {}).items()))
         calls = [self.call(draft, env) for draft in block.drafts]
-        calls = [call.replace(context=call.context.over(context)) for call in calls]
+        usual = extras.get("executor")
+        calls = [
+            call.replace(
+                context=call.context.over(context),
+                executor=usual if call.executor is None else call.executor or None,
+            )
+            for call in calls
+        ]
         return Trace(
             inputs,
             tuple(calls),

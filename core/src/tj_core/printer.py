@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import keyword
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -25,6 +26,7 @@ from tj_core.language import roots
 from tj_core.metatext import meta_text, tags_text
 from tj_core.proxy import Proxy
 from tj_core.source import Source
+from tj_core.stages import Stage
 from tj_core.symbol import Body, BoundSymbol, Constant, Context, Effects
 from tj_core.trace import Trace
 from tj_core.tree import leaves
@@ -44,16 +46,27 @@ def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> s
 def _function(trace: Trace, sources: bool, bodies: bool, contexts: bool = True) -> Iterator[str]:
     yield f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):"
     extras = {"stage": trace.stage.name}
-    extras |= _present(context=dict(trace.context.items), tags=dict(trace.tags))
+    usual = _usual_executor(trace)
+    extras |= _present(context=dict(trace.context.items), tags=dict(trace.tags), executor=usual)
     yield f"{INDENT}#: {_keywords(extras)}"
     for proxy in trace.inputs:
         yield INDENT + _meta_comment(proxy)
-    for line in _calls(trace, sources, bodies, contexts):
+    for line in _calls(trace, sources, bodies, contexts, usual):
         yield INDENT + line
     yield f"{INDENT}return {value_text(trace.outputs)}"
 
 
-def _calls(trace: Trace, sources: bool, bodies: bool, contexts: bool) -> Iterator[str]:
+def _usual_executor(trace: Trace) -> str | None:
+    """The executor of most calls of a claimed trace; it stands once, at the function."""
+    if trace.stage is not Stage.CLAIMED:
+        return None
+    counts = Counter(call.executor for call in trace.calls if call.executor)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _calls(
+    trace: Trace, sources: bool, bodies: bool, contexts: bool, usual: str | None
+) -> Iterator[str]:
     source: Source | None = None
     context: Context = Context()
     indent = ""
@@ -66,7 +79,9 @@ def _calls(trace: Trace, sources: bool, bodies: bool, contexts: bool) -> Iterato
         if sources and call.source and call.source != source:
             source = call.source
             yield f"{indent}# {source.short()}"
-        for line in print_call(call.replace(context=beyond), bodies=bodies):
+        executor = None if call.executor == usual else call.executor or ""
+        shown = call.replace(context=beyond, executor=executor)
+        for line in print_call(shown, bodies=bodies):
             yield indent + line
 
 
