@@ -18,6 +18,7 @@ from tj_core.records import Claim, Dialect, Executor
 from tj_core.rewrite import Replacement, rewrite
 from tj_core.rules import RuleTable
 from tj_core.source import Source
+from tj_core.stages import Stage
 from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects
 from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.testing.numeric import MEANING, call, expansions, vector
@@ -208,7 +209,7 @@ EXTRAS = st.fixed_dictionaries(
         "tags": TAG_SETS,
         "context": CONTEXTS,
         "parent": st.none() | TEXT.filter(bool),
-        "executor": st.none() | st.just("e"),
+        "executor": st.sampled_from([None, "e", "other"]),
         "source": st.none() | st.builds(Source, TEXT, st.integers(0, 9), TEXT, TEXT, TEXT),
         "body": st.integers(-2, 2),
         "region": st.integers(0, 3),
@@ -245,7 +246,8 @@ def decorated(draw, programs=MEDIUM, inner=True):
     outputs = filled(draw(TREES), list(new.values()))
     tags = draw(st.sampled_from([TagSet(), TagSet({"A": "x"})]))
     name = draw(st.sampled_from(["computation", "forward"]))
-    return Trace(inputs, tuple(calls), outputs, name, context=context, tags=tags, language=LANGUAGE)
+    stage = draw(st.sampled_from(Stage))
+    return Trace(inputs, tuple(calls), outputs, name, stage, context, tags, language=LANGUAGE)
 
 
 @st.composite

@@ -77,11 +77,11 @@ import contextlib
 
 
 def computation(x):
-    #: stage='FUNCTIONAL', tags={'T': None}, executor='e'
+    #: stage='FUNCTIONAL', tags={'T': None}
     # x: "cpu f64[2]"
     # model.py:12 (layers.0): y = axpy(x, x)
     y = num.axpy(x, x, x)  # y: "cpu f64[2]" {N=3, SAVE}
-    #: tags={'ALL': None}, executor=''
+    #: tags={'ALL': None}
     #| _0 = num.mul(x, x)  # _0: "cpu f64[2]"
     #| _1 = num.add(_0, x)  # _1: "cpu f64[2]"
     #| return _1
@@ -89,12 +89,24 @@ def computation(x):
         (l, r) = num.split(y, 1)
         # l: "cpu f64[1]"
         # r: "cpu f64[1]"
-        #: context={'grad': False}, executor=''
+        #: context={'grad': False}
         _ = num.fill_(x, 1.0)
-        #: constants=(3,), context={'grad': False}, mutates=(0,), parent='y'
+        #: constants=(3,), context={'grad': False}, mutates=(0,), parent='y', executor='e'
     return (l, {'k': [None, r]})
 """
     )
+
+
+def test_a_claimed_trace_names_its_usual_executor_once():
+    values = [vector(f"v{i}", 2) for i in range(4)]
+    owners = ["e", "other", "e", None]
+    calls = [call("neg", X, outputs=v, executor=o) for v, o in zip(values, owners, strict=True)]
+    text = read_back(program(*calls, stage=Stage.CLAIMED))
+    assert [line.strip() for line in text.splitlines() if "executor" in line] == [
+        "#: stage='CLAIMED', executor='e'",
+        "#: executor='other'",
+        "#: executor=''",
+    ]
 
 
 def test_parts_can_be_left_out():

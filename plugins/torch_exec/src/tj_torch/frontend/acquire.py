@@ -38,6 +38,17 @@ __all__ = ["Acquired", "acquire"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
+HARMLESS = frozenset(
+    {
+        "_C._log_api_usage_once",
+        "_assert",
+        "_check",
+        "ops.profiler._record_function_enter_new.default",
+        "ops.profiler._record_function_exit._RecordFunction",
+    }
+)
+"""Calls without values that change nothing for the calls after them."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
@@ -63,7 +74,7 @@ def acquire(
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
     start = time.perf_counter()
-    importer = _Importer(graph, dialects, tags)
+    importer = _Importer(graph, dialects, tags, Namer(language.names()))
     importer.inputs(examples, input_names(graph, sources, parameters))
     for node in graph.graph.nodes:
         importer.node(node)
@@ -86,6 +97,7 @@ class _Importer:
     graph: torch.fx.GraphModule
     dialects: TorchDialects
     registry: TagRegistry
+    namer: Namer
     proxies: list[Proxy] = field(default_factory=list)
     calls: list[BoundSymbol] = field(default_factory=list)
     env: dict[torch.fx.Node, Any] = field(default_factory=dict)
@@ -94,7 +106,6 @@ class _Importer:
 
     def __post_init__(self) -> None:
         self.context = ContextTracker(ambient_context())
-        self.namer = Namer(set())
         self.modes = self.dialects.modes()
         self.tags = _user_tags(self.graph, self.registry)
         self.opaque_state = False
@@ -226,7 +237,7 @@ class _Importer:
 
         outputs = convert.to_core_tree(value, output)
         pure = call.symbol.namespace == "operator"
-        if not _takes_values(call) and not pure:
+        if not _takes_values(call) and not pure and call.symbol.name not in HARMLESS:
             self.opaque_state = True  # it may have changed what later calls mean
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
 
