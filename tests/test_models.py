@@ -109,7 +109,9 @@ def test_every_call_shows_the_users_line(make: Callable[[], torch.nn.Module]) ->
     for call in trace.calls:
         assert call.source is not None, call.symbol
         assert "transformers" in call.source.file
-    assert sum(call.body is not None for call in trace.calls) == len(trace.calls)
+    # Dynamo records the logging of a module's first construction; it computes nothing.
+    without = {call.symbol.qualname for call in trace.calls if call.body is None}
+    assert without <= {"torch._C._log_api_usage_once"}
 
 
 @pytest.mark.parametrize("make", MODELS)
