@@ -1,54 +1,240 @@
-"""The examples in the documentation run: every python block, in a namespace per file.
+"""The documentation is true: its examples run, print what the page says, and leave no name out.
 
-A block marked ``python no-run`` is left out: it shows what cannot run by itself.
+Every block marked ``python`` runs, in order, in one namespace per page; ``python no-run`` is left
+out. A block marked ``text output`` is what the block before it prints. A block that begins with a
+comment like ``# model.py`` is a file of that name, so that source lines in printed traces do not
+depend on where in the page it stands.
+
+``python tests/test_docs.py`` writes the output blocks of all pages anew.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import inspect
+import io
+import itertools
+import os
 import re
 import sys
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
-BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
+BLOCK = re.compile(r"^```(python|text output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_serial = itertools.count()
+FILE = re.compile(r"# ([\w/]+\.py)\n")
 
 
-def blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Line and text of each block that runs."""
-    for match in BLOCK.finditer(text):
-        yield text.count("\n", 0, match.start(1)) + 1, match[1]
+class Block(NamedTuple):
+    """A block that runs, or what one prints: kind, line, text, and where the text stands."""
+
+    kind: str
+    line: int
+    text: str
+    start: int
+    end: int
 
 
-@pytest.fixture
-def namespace(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """That of a module, as dataclasses and pickle want to find it."""
-    module = types.ModuleType("page")
-    monkeypatch.setitem(sys.modules, "page", module)
-    return vars(module)
+def blocks(page: str) -> Iterator[Block]:
+    """The blocks of ``page`` that run, and the outputs."""
+    for match in BLOCK.finditer(page):
+        line = page.count("\n", 0, match.start(2)) + 1
+        yield Block(match[1], line, match[2], match.start(2), match.end(2))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
-def test_the_examples_run(
-    page: Path, namespace: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = list(blocks(page.read_text("utf-8")))
-    if any(re.search(r"^import torch\b", text, re.MULTILINE) for _, text in found):
+def rendered(path: Path, folder: Path) -> str:
+    """The page with every output block as it should be; runs its examples in ``folder``."""
+    page = path.read_text("utf-8")
+    parts: list[str] = []
+    done, printed = 0, ""
+    with a_fresh_process(folder) as namespace:
+        for block in blocks(page):
+            parts.append(page[done : block.start])
+            done = block.start
+            if block.kind == "python":
+                printed = run(block, path, folder, namespace)
+            else:
+                assert printed, f"{path.name}:{block.line}: the block before prints nothing"
+                parts.append(printed)
+                done = block.end
+    return "".join([*parts, page[done:]])
+
+
+def run(block: Block, path: Path, folder: Path, namespace: dict[str, Any]) -> str:
+    """Run one block and return what it prints."""
+    code, file = "\n" * (block.line - 1) + block.text, str(path)
+    if match := FILE.match(block.text):
+        saved = folder / match[1]
+        saved.parent.mkdir(parents=True, exist_ok=True)
+        saved.write_text(block.text, "utf-8")
+        code, file = block.text, str(saved)
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, file, "exec"), namespace)
+    lines = printed.getvalue().splitlines()
+    return "".join(line.rstrip() + "\n" for line in lines)
+
+
+@contextlib.contextmanager
+def a_fresh_process(folder: Path) -> Iterator[dict[str, Any]]:
+    """A module's namespace, a blank project in ``folder``, and no session yet."""
+    from tj_core import session
+
+    (folder / "pyproject.toml").write_text("[tool.tj]\n", "utf-8")
+    module = types.ModuleType(f"page{next(_serial)}")  # Dynamo remembers modules by name
+    with pytest.MonkeyPatch.context() as patch:
+        for key in [k for k in os.environ if k.startswith("TJ_")]:
+            patch.delenv(key)
+        patch.setenv("TJ_CONFIG", str(folder / "pyproject.toml"))
+        patch.setenv("TJ_CHECK", "2")
+        patch.setattr(session, "_current", None)
+        patch.setitem(sys.modules, module.__name__, module)  # dataclasses and pickle look there
+        patch.chdir(folder)
+        yield vars(module)
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_the_examples_run_and_print_what_the_page_says(path: Path, tmp_path: Path) -> None:
+    page = path.read_text("utf-8")
+    if re.search(r"^import torch\b", page, re.MULTILINE):
         pytest.importorskip("torch")
-    monkeypatch.chdir(tmp_path)
-    for line, text in found:
-        # Lines of the page, so that an error points there.
-        exec(compile("\n" * (line - 1) + text, str(page), "exec"), namespace)
+    assert rendered(path, tmp_path) == page, "python tests/test_docs.py writes the output anew"
 
 
 def test_blocks_are_found() -> None:
-    text = (
-        "a\n```python\nx = 1\n```\n```python no-run\ny\n```\n```toml\nz\n```\n```python\nu\n```\n"
+    page = (
+        "a\n```python\nx = 1\n```\n```python no-run\ny\n```\n```toml\nz\n```\n"
+        "```python\nu\n```\n```text output\nv\n```\n```text\nw\n```\n"
     )
-    assert list(blocks(text)) == [(3, "x = 1\n"), (12, "u\n")]
-    assert list(blocks((ROOT / "docs" / "tags.md").read_text("utf-8")))
+    found = [(b.kind, b.line, b.text) for b in blocks(page)]
+    assert found == [("python", 3, "x = 1\n"), ("python", 12, "u\n"), ("text output", 15, "v\n")]
+
+
+def test_output_is_compared(tmp_path: Path) -> None:
+    page = "```python\nprint(1 + 1)\n```\n\n```text output\n{}\n```\n"
+    path = tmp_path / "page.md"
+    path.write_text(page.format(3), "utf-8")
+    assert rendered(path, tmp_path) == page.format(2)
+
+
+# ------------------------------------------------------------------------------- completeness
+
+
+def public_names() -> dict[str, Any]:
+    """What `tj_core` and `tj_core.extend` export."""
+    import tj_core
+    import tj_core.extend
+
+    pairs = [(tj_core, name) for name in tj_core.__all__]
+    pairs += [(tj_core.extend, name) for name in tj_core.extend.__all__]
+    return {name: getattr(module, name) for module, name in pairs}
+
+
+DEFINED = re.compile(r"^(?:#+ |\| )`(?:tj\.)?(\w+)(?:\((.*?)\))?`", re.MULTILINE)
+
+
+def test_every_public_name_is_in_the_api_page() -> None:
+    described = {m[1] for m in DEFINED.finditer((DOCS / "api.md").read_text("utf-8"))}
+    assert sorted(public_names().keys() - described) == []
+
+
+def test_the_signatures_in_the_api_page_are_true() -> None:
+    names = public_names()
+    wrong = {}
+    for match in DEFINED.finditer((DOCS / "api.md").read_text("utf-8")):
+        name, said = match[1], match[2]
+        if name in names and said is not None and parameters_of(said) != actual(names[name]):
+            wrong[name] = f"({', '.join(actual(names[name]))})"
+    assert wrong == {}
+
+
+def parameters_of(text: str) -> list[str]:
+    """``["a", "/", "b=", "*", "c="]`` for ``a, /, b=1, *, c=2``: names, and which have defaults."""
+    tree = ast.parse(f"def f({text}): pass").body[0]
+    assert isinstance(tree, ast.FunctionDef)
+    scope: dict[str, Any] = {}
+    for node in ast.walk(tree.args):  # defaults count by being there
+        if isinstance(node, ast.arguments):
+            node.defaults = [ast.Constant(0) for _ in node.defaults]
+            node.kw_defaults = [d and ast.Constant(0) for d in node.kw_defaults]
+    exec(compile(ast.fix_missing_locations(ast.Module([tree], [])), "<page>", "exec"), scope)
+    return actual(scope["f"])
+
+
+def actual(thing: Any) -> list[str]:
+    """The same for what the name stands for."""
+    signature = inspect.signature(thing)
+    bare = [
+        p.replace(annotation=p.empty, default=p.empty if p.default is p.empty else 0)
+        for p in signature.parameters.values()
+    ]
+    text = str(signature.replace(parameters=bare, return_annotation=inspect.Signature.empty))
+    return [part.strip().replace("=0", "=") for part in text.strip("()").split(",") if part]
+
+
+def test_every_hook_is_in_the_plugins_page() -> None:
+    from tj_core import hookspecs
+
+    page = (DOCS / "plugins.md").read_text("utf-8")
+    hooks = [name for name in vars(hookspecs) if name.startswith("tj_")]
+    assert hooks
+    missing = []
+    for name in hooks:
+        parameters = ", ".join(inspect.signature(getattr(hookspecs, name)).parameters)
+        if f"\n### `{name}({parameters})`\n" not in page:
+            missing.append(f"{name}({parameters})")
+    assert missing == []
+
+
+def test_every_config_key_is_in_the_plugins_page() -> None:
+    from tj_core.config import CORE_KEYS
+
+    page = (DOCS / "plugins.md").read_text("utf-8")
+    assert [key for key in CORE_KEYS if f"\n| `{key}` |" not in page] == []
+
+
+def test_every_built_in_tag_is_in_the_tags_page() -> None:
+    from tj_core.tags import BUILTIN_TAGS
+
+    page = (DOCS / "tags.md").read_text("utf-8")
+    assert [t.name for t in BUILTIN_TAGS if f"\n| `{t.name}` |" not in page] == []
+
+
+MAP = re.compile(r"^\| `([\w/.]+\.py)` \|", re.MULTILINE)
+
+
+def test_the_map_in_the_architecture_page_is_complete() -> None:
+    """Every module of the core and of tj-torch is in the tables, and nothing else."""
+    listed = set(MAP.findall((DOCS / "architecture.md").read_text("utf-8")))
+    sources = {"core": ROOT / "core/src/tj_core", "torch": ROOT / "plugins/torch_exec/src/tj_torch"}
+    there = {
+        f.relative_to(source).as_posix()
+        for source in sources.values()
+        for f in source.rglob("*.py")
+        if not f.name.startswith("__")
+    }
+    assert sorted(there ^ listed) == []
+
+
+def main() -> None:
+    """Write the output blocks of all pages anew."""
+    import tempfile
+
+    for path in PAGES:
+        with tempfile.TemporaryDirectory() as folder:
+            new = rendered(path, Path(folder))
+        if new != path.read_text("utf-8"):
+            path.write_text(new, "utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

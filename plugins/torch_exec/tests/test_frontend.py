@@ -540,6 +540,11 @@ def set_grad_as_function(x, w):
     return y * w.sum()
 
 
+def inference_off_inside(x, w):
+    with torch.inference_mode(False):
+        return (x @ w).relu()
+
+
 CONTEXTS = {
     no_grad_inside: "torch.no_grad()",
     inference_inside: "torch.inference_mode()",
@@ -569,7 +574,9 @@ AMBIENT: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @pytest.mark.parametrize("ambient", AMBIENT)
-@pytest.mark.parametrize("f", [*CONTEXTS, enable_inside], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(
+    "f", [*CONTEXTS, enable_inside, inference_off_inside], ids=lambda f: f.__name__
+)
 def test_regions_in_an_ambient_context(f: Callable[..., Any], ambient: str) -> None:
     w = torch.randn(3, 3, requires_grad=True)
     g = tj.jit(f)
@@ -752,8 +759,6 @@ def ambient_program(name: str, f: Callable[..., Any]) -> Any:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         return make_fx(f)(x)(x)
-    if name == "symbolic_trace":
-        return torch.fx.symbolic_trace(poly if f is poly else f)(x)
     assert name == "jit.trace"
     return torch.jit.trace(f, (x,), check_trace=False)(x)
 

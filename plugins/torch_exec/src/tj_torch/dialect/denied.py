@@ -45,14 +45,19 @@ _STATEFUL = frozenset(
     ]
 )
 
+# Where the functions are that enter and leave a state in which operations mean something else.
+_LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
+
 
 def denial(fn: Callable[..., Any]) -> str | None:
     """Why ``fn`` must not run on fake tensors; None if it may."""
-    name = getattr(fn, "__name__", "")
+    name, module = getattr(fn, "__name__", ""), str(getattr(fn, "__module__", ""))
     if name in _MEMORY and getattr(torch.Tensor, name, None) is fn:
         return f"Tensor.{name} looks at memory or at the autograd graph"
-    if name in _STATEFUL and str(getattr(fn, "__module__", "")).startswith("torch"):
+    if name in _STATEFUL and module.startswith("torch"):
         return f"torch.{name} changes the state of the process"
+    if module.startswith(_LEVELS):
+        return f"{module}.{name} works on the levels of torch.func, or on hooks of autograd"
     return None
 
 

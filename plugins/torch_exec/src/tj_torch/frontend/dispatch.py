@@ -22,7 +22,7 @@ from tj_torch.frontend import dynamo
 from tj_torch.frontend.ambient import ambient_mode
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.guards import extra_guards, module_types
-from tj_torch.frontend.sources import stack_source
+from tj_torch.frontend.sources import stack_source, users_stacklevel
 from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
@@ -126,7 +126,7 @@ class Dispatcher:
                 "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
                 "raise [tool.tj] max_entries",
                 TjWarning,
-                stacklevel=2,
+                stacklevel=users_stacklevel(),
             )
         self._refresh_rows()
 
@@ -153,7 +153,8 @@ class Dispatcher:
         """Run what could not be captured.
 
         If the program seems to raise, the original says how: its exception is the one the user
-        expects. Else its capturable parts are compiled through PyTorch's own hook from now on.
+        expects; if there is none, the original runs from now on. Else the program's capturable
+        parts are compiled through PyTorch's own hook from now on.
         """
         source = stack_source(failure.stack)
         if failure.raised:
@@ -164,6 +165,7 @@ class Dispatcher:
                     _note(error, f"tj: while compiling {self.jitted.name}, at {source}")
                 raise
             self._fall_back(f"not captured: {_first_lines(failure.reason)}", source)
+            self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
         self._fall_back(f"graph break: {_first_lines(failure.reason)}", source)
         self.elsewhere = self.hooked
@@ -178,7 +180,9 @@ class Dispatcher:
             return
         stats.fallbacks = (*stats.fallbacks, fallback)
         where = f"\n  at {source}" if source else ""
-        warnings.warn(f"tj: {self.jitted.name}: {reason}{where}", TjWarning, stacklevel=4)
+        warnings.warn(
+            f"tj: {self.jitted.name}: {reason}{where}", TjWarning, stacklevel=users_stacklevel()
+        )
 
 
 class HookDispatcher(Dispatcher):

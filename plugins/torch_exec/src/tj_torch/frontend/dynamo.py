@@ -195,7 +195,11 @@ def _failure(error: Exception) -> CaptureFailure:
     from torch._dynamo import exc
 
     reason = str(error).strip() or type(error).__name__
-    raised = isinstance(error, exc.TorchRuntimeError) or any(text in reason for text in _RAISES)
+    raised = (
+        isinstance(error, exc.TorchRuntimeError)
+        or not isinstance(error, exc.TorchDynamoException)
+        or any(text in reason for text in _RAISES)
+    )
     return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
 
 

@@ -8,6 +8,8 @@ of the two they are reached through, and ``state_dict`` has the names it had.
 from __future__ import annotations
 
 import copy
+import inspect
+import types
 from typing import Any
 
 import torch
@@ -24,6 +26,9 @@ class JittedModule:
     __slots__ = ()
     __tj__: Jitted
     _tj_call: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Not the wrapped class's: a wrapper is no new kind of module."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the compiled program, hooks included; compile first where no entry fits."""
@@ -51,6 +56,7 @@ def wrap_module(module: torch.nn.Module, dispatcher: Dispatcher) -> Any:
     """``module`` jitted."""
     cls = type(module)
     body = {
+        **_shared_slots(cls),
         "__slots__": ("__tj__", "_tj_call"),
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
@@ -58,8 +64,31 @@ def wrap_module(module: torch.nn.Module, dispatcher: Dispatcher) -> Any:
     }
     metaclass: Any = type(cls)
     wrapper_type = metaclass(cls.__name__, (JittedModule, cls), body)
-    wrapper = wrapper_type.__new__(wrapper_type)
+    wrapper = object.__new__(wrapper_type)  # the class's own may ask for arguments
     object.__setattr__(wrapper, "__dict__", module.__dict__)
     object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
     object.__setattr__(wrapper, "_tj_call", dispatcher.call)
     return wrapper
+
+
+def _shared_slots(cls: type) -> dict[str, property]:
+    """What makes attributes that ``cls`` keeps in slots those of the wrapped module."""
+    found: dict[str, property] = {}
+    for name in dir(cls):
+        slot = inspect.getattr_static(cls, name)
+        if isinstance(slot, types.MemberDescriptorType):
+            found[name] = _shared(slot)
+    return found
+
+
+def _shared(slot: Any) -> property:
+    def read(self: Any) -> Any:
+        return slot.__get__(self.__tj__.fn)
+
+    def write(self: Any, value: Any) -> None:
+        slot.__set__(self.__tj__.fn, value)
+
+    def delete(self: Any) -> None:
+        slot.__delete__(self.__tj__.fn)
+
+    return property(read, write, delete)

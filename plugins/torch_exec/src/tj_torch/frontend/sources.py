@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import linecache
 import re
+import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 import torch
 from tj_core.source import Source
 
-__all__ = ["node_source", "stack_source"]
+__all__ = ["node_source", "stack_source", "users_stacklevel"]
 
 _TJ = str(Path(__file__).parent.parent)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +([^\n]*))?')
@@ -19,9 +21,9 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +([^\n]*))?')
 def node_source(node: torch.fx.Node) -> Source | None:
     """The innermost frame of ``node``'s stack that is the user's, with the module it ran in.
 
-    Where there is none (a module of PyTorch's own is jitted) it is PyTorch's innermost frame.
+    Where there is none (a module of PyTorch's own is jitted) it is that module's ``forward``.
     """
-    found = _innermost(node.stack_trace or "")
+    found = _innermost(node.stack_trace or "") or _forward(node)
     if found is None:
         return None
     file, line, function, text = found
@@ -36,6 +38,14 @@ def stack_source(stack: Any) -> Source | None:
     return None
 
 
+def users_stacklevel() -> int:
+    """The ``stacklevel`` with which the caller's warnings point at the user's line."""
+    level, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and _internal(frame.f_code.co_filename):
+        level, frame = level + 1, frame.f_back
+    return level
+
+
 @lru_cache(maxsize=4096)
 def _innermost(trace: str) -> tuple[str, int, str, str] | None:
     frames = [f for f in reversed(_FRAME.findall(trace)) if not f[0].startswith((_TJ, "<tj "))]
@@ -48,6 +58,17 @@ def _innermost(trace: str) -> tuple[str, int, str, str] | None:
 def _internal(file: str) -> bool:
     """Whether ``file`` is part of PyTorch or of tj, so not where the user looks."""
     return file.startswith((_TJ, "<tj ", str(Path(torch.__file__).parent)))
+
+
+def _forward(node: torch.fx.Node) -> tuple[str, int, str, str] | None:
+    """The ``forward`` of the module that ``node`` ran in: Dynamo leaves out PyTorch's frames."""
+    stack = node.meta.get("nn_module_stack")
+    forward = getattr(list(stack.values())[-1][1], "forward", None) if stack else None
+    code = getattr(forward, "__code__", None)
+    if code is None:
+        return None
+    text = linecache.getline(code.co_filename, code.co_firstlineno).strip()
+    return code.co_filename, code.co_firstlineno, code.co_name, text
 
 
 def _module_path(node: torch.fx.Node) -> str:

@@ -1,0 +1,579 @@
+"""A jitted module is the module: one state, whichever of the two it is reached through."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any, ClassVar
+
+import pytest
+import tj_core as tj
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+X = torch.linspace(-1, 1, 6).reshape(2, 3)
+
+
+class Net(nn.Module):
+    """Parameters, a buffer, a submodule that is used twice, plain attributes."""
+
+    names: tuple[str, ...] = ("class", "attribute")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(3, 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.last = nn.Linear(3, 3)
+        self.register_buffer("offset", torch.ones(3))
+        self.scale = 2.0
+
+    def forward(self, x: torch.Tensor, *, shift: float = 0.0) -> torch.Tensor:
+        return self.last(self.norm(self.first(x)) * self.scale + self.offset) + shift
+
+    def helper(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x)
+
+    @property
+    def width(self) -> int:
+        return self.first.out_features
+
+
+@pytest.fixture
+def net() -> Net:
+    torch.manual_seed(0)
+    return Net()
+
+
+def same(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def test_state_is_shared(net: Net) -> None:
+    g = tj.jit(net)
+    assert list(g.state_dict()) == list(net.state_dict())
+    assert [n for n, _ in g.named_parameters()] == [n for n, _ in net.named_parameters()]
+    assert all(a is b for a, b in zip(g.parameters(), net.parameters(), strict=True))
+    assert all(a is b for a, b in zip(g.buffers(), net.buffers(), strict=True))
+    assert dict(g.named_children()) == dict(net.named_children())
+    assert g.get_submodule("first") is net.first
+    assert [n for n, _ in g.named_modules()] == [n for n, _ in net.named_modules()]
+
+
+def test_it_is_an_instance_and_looks_like_one(net: Net) -> None:
+    g = tj.jit(net)
+    assert isinstance(g, Net)
+    assert isinstance(g, nn.Module)
+    assert type(g).__name__ == "Net"
+    assert repr(g) == repr(net)
+    assert g.names == net.names
+    assert g.width == 3
+    assert not hasattr(g, "nothing")
+    with pytest.raises(AttributeError, match="'Net' object has no attribute 'nothing'"):
+        _ = g.nothing
+
+
+def test_attributes_are_set_and_deleted_through_it(net: Net) -> None:
+    g = tj.jit(net.eval())
+    same(g(X), net(X))
+    g.scale = 5.0
+    assert net.scale == 5.0
+    same(g(X), net(X))
+    net.scale = 1.0
+    assert g.scale == 1.0
+    g.extra = "new"
+    assert net.extra == "new"
+    del g.extra
+    assert not hasattr(net, "extra")
+    g.last = nn.Identity()
+    assert net.last is g.last
+    same(g(X), net(X))
+    g.offset = torch.zeros(3)
+    assert "offset" in net.state_dict()
+    same(g(X), net(X))
+
+
+def test_train_eval_and_conversions_return_it(net: Net) -> None:
+    g = tj.jit(net)
+    assert g.eval() is g
+    assert not net.training
+    assert not net.norm.training
+    assert g.train() is g
+    assert net.norm.training
+    assert g.double() is g
+    assert net.first.weight.dtype is torch.float64
+    same(g(X.double()), net(X.double()))
+    assert g.to(torch.float32) is g
+    assert g.requires_grad_(False) is g
+    assert not any(p.requires_grad for p in net.parameters())
+
+
+def test_forward_called_directly_is_the_original(net: Net) -> None:
+    g = tj.jit(net.eval())
+    same(g.forward(X), net(X))
+    same(g.helper(X), net.helper(X))
+    assert tj.stats(g).calls == 0
+    same(g(X, shift=2.0), net(X, shift=2.0))
+    assert tj.stats(g).calls == 1
+
+
+def test_load_state_dict(net: Net) -> None:
+    g = tj.jit(net.eval())
+    same(g(X), net(X))
+    other = Net().eval()
+    g.load_state_dict(other.state_dict())
+    same(g(X), other(X))
+    assert tj.stats(g).misses == 1
+
+
+def test_state_dict_is_saved_and_loaded(net: Net) -> None:
+    buffer = io.BytesIO()
+    torch.save(tj.jit(net).state_dict(), buffer)
+    buffer.seek(0)
+    found = torch.load(buffer)
+    assert list(found) == list(net.state_dict())
+    same(list(found.values()), list(net.state_dict().values()))
+
+
+def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
+    g = tj.jit(net.eval(), max_entries=3)
+    g(X)
+    for other in (copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
+        assert isinstance(other, Net)
+        assert tj.stats(other).calls == 0
+        same(other(X), net(X))
+        assert tj.stats(other).calls == 1
+        assert other.first.weight is not net.first.weight
+        with torch.no_grad():
+            other.first.weight.zero_()
+        assert net.first.weight.abs().sum() > 0
+    shallow = copy.copy(g)
+    assert shallow.first is net.first
+    same(shallow(X), net(X))
+
+
+def test_whole_modules_are_saved(net: Net) -> None:
+    buffer = io.BytesIO()
+    torch.save(tj.jit(net.eval()), buffer)
+    buffer.seek(0)
+    same(torch.load(buffer, weights_only=False)(X), net(X))
+
+
+# --------------------------------------------------------------------------- training
+
+
+def test_gradients_accumulate_in_the_originals_parameters(net: Net) -> None:
+    other = copy.deepcopy(net)
+    g = tj.jit(net)
+    for _ in range(3):
+        g(X).square().sum().backward()
+        other(X).square().sum().backward()
+    for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
+        assert mine.grad is not None
+        assert theirs.grad is not None
+        same(mine.grad, theirs.grad)
+    g.zero_grad()
+    assert all(p.grad is None for p in net.parameters())
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.AdamW])
+def test_training_steps_never_retrace(net: Net, optimizer: Any) -> None:
+    other = copy.deepcopy(net)
+    g = tj.jit(net)
+    mine, theirs = optimizer(g.parameters(), lr=0.1), optimizer(other.parameters(), lr=0.1)
+    for _ in range(4):
+        for module, step in ((g, mine), (other, theirs)):
+            step.zero_grad()
+            module(X).square().sum().backward()
+            step.step()
+    same(list(net.state_dict().values()), list(other.state_dict().values()))
+    assert tj.stats(g).misses == 1
+    assert int(net.norm.num_batches_tracked) == 4
+
+
+def test_running_statistics_are_updated_in_place(net: Net) -> None:
+    other = copy.deepcopy(net)
+    mean = net.norm.running_mean
+    g = tj.jit(net)
+    for _ in range(3):
+        same(g(X), other(X))
+    assert net.norm.running_mean is mean
+    same(net.norm.running_mean, other.norm.running_mean)
+    same(net.norm.running_var, other.norm.running_var)
+
+
+def test_gradients_of_inputs_and_hooks_on_parameters(net: Net) -> None:
+    seen = []
+    net.last.weight.register_hook(lambda grad: seen.append(grad.shape) or grad * 2)
+    other = copy.deepcopy(net.eval())
+    g = tj.jit(net)
+    x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
+    g(x).sum().backward()
+    other(y).sum().backward()
+    same(x.grad, y.grad)
+    assert len(seen) >= 1
+    same(net.last.weight.grad, other.last.weight.grad * 2)
+
+
+# --------------------------------------------------------------------------- hooks
+
+
+def test_hooks_registered_on_the_wrapper(net: Net) -> None:
+    g = tj.jit(net.eval())
+    plain = g(X)
+    seen = []
+    handles = [
+        g.register_forward_pre_hook(lambda m, args: seen.append("pre")),
+        g.register_forward_hook(lambda m, args, out: out + 1),
+    ]
+    same(g(X), plain + 1)
+    assert seen == ["pre"]
+    same(g(X), plain + 1)
+    assert seen == ["pre", "pre"]
+    for handle in handles:
+        handle.remove()
+    same(g(X), plain)
+    assert seen == ["pre", "pre"]
+
+
+def test_hooks_with_keyword_arguments(net: Net) -> None:
+    g = tj.jit(net.eval())
+    expected = net(X, shift=3.0)
+    net.register_forward_pre_hook(lambda m, a, k: (a, {"shift": 3.0}), with_kwargs=True)
+    same(g(X), expected)
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # PyTorch, of Dynamo
+def test_full_backward_hooks(net: Net) -> None:
+    seen: list[Any] = []
+    net.eval().first.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].sum().item()))
+    x = X.clone().requires_grad_()
+    net(x).sum().backward()
+    expected, seen[:] = list(seen), []
+    tj.jit(net)(x).sum().backward()
+    assert len(seen) == 1
+    assert seen == pytest.approx(expected)
+
+
+# --------------------------------------------------------------------------- where modules stand
+
+
+def test_as_a_submodule(net: Net) -> None:
+    outer = nn.Sequential(tj.jit(net.eval()), nn.ReLU())
+    assert next(n for n, _ in outer.named_parameters()) == "0.first.weight"
+    same(outer(X), net(X).relu())
+    assert tj.stats(outer[0]).calls == 1
+    whole = tj.jit(outer)
+    same(whole(X), net(X).relu())
+    assert tj.stats(outer[0]).calls == 1  # the inner one became part of the outer program
+
+
+def test_weights_shared_by_two_modules_and_tied(net: Net) -> None:
+    other = Net().eval()
+    other.first = net.eval().first
+    other.last.weight = other.first.weight
+    f, g = tj.jit(net), tj.jit(other)
+    for _ in range(2):
+        same(f(X), net(X))
+        same(g(X), other(X))
+        with torch.no_grad():
+            net.first.weight.add_(1)
+    g(X).sum().backward()
+    assert net.first.weight.grad is other.last.weight.grad
+    assert len(list(g.parameters())) == len(list(net.parameters())) - 1
+
+
+def test_containers() -> None:
+    class Lists(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(3, 3) for _ in range(2)])
+            self.table = nn.ModuleDict({"relu": nn.ReLU(), "tanh": nn.Tanh()})
+            self.weights = nn.ParameterList([nn.Parameter(torch.ones(3)) for _ in range(2)])
+            self.named = nn.ParameterDict({"a": nn.Parameter(torch.ones(3))})
+
+        def forward(self, x: torch.Tensor, name: str) -> torch.Tensor:
+            for layer, weight in zip(self.layers, self.weights, strict=True):
+                x = self.table[name](layer(x) * weight)
+            return x + self.named["a"]
+
+    module = Lists()
+    g = tj.jit(module)
+    for name in ("relu", "tanh", "relu"):
+        same(g(X, name), module(X, name))
+    assert tj.stats(g).misses == 2
+
+
+# --------------------------------------------------------------------------- unusual classes
+
+
+class Dynamic(nn.Module):
+    """Answers for names it does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "gain":
+            return 3.0
+        return super().__getattr__(name)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.gain
+
+
+class Recording(nn.Module):
+    """Notes what is set on it."""
+
+    def __init__(self) -> None:
+        object.__setattr__(self, "log", [])
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.log.append(name)
+        super().__setattr__(name, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+class Slotted(nn.Module):
+    """Has an attribute outside of its ``__dict__``."""
+
+    __slots__ = ("gain",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain = 3.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.gain
+
+
+class Registered(nn.Module):
+    """Keeps a list of its subclasses, and wants an argument from them."""
+
+    kinds: ClassVar[list[str]] = []
+
+    def __init_subclass__(cls, kind: str, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        Registered.kinds.append(kind)
+
+
+class Kind(Registered, kind="one"):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class Meta(type):
+    """Gives its classes something to read."""
+
+    @property
+    def kind(cls) -> str:
+        return "made by Meta"
+
+
+class WithMeta(nn.Module, metaclass=Meta):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x - 1
+
+
+class CallsItself(nn.Module):
+    """Overrides ``__call__``."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return super().__call__(x) * 10
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + 1
+
+
+class Sized(nn.Module):
+    """Is false, being empty."""
+
+    def __len__(self) -> int:
+        return 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3
+
+
+UNUSUAL = (Dynamic, Recording, Slotted, Kind, WithMeta, CallsItself, Sized)
+
+
+@pytest.mark.parametrize("cls", UNUSUAL, ids=lambda c: c.__name__)
+def test_unusual_classes(cls: Any) -> None:
+    module = cls()
+    registered = list(Registered.kinds)
+    g = tj.jit(module)
+    assert isinstance(g, cls)
+    for _ in range(2):
+        same(g(X), module(X))
+    assert registered == Registered.kinds
+    assert list(g.state_dict()) == list(module.state_dict())
+    if cls is not Slotted:  # which PyTorch cannot copy either
+        same(copy.deepcopy(g)(X), module(X))
+
+
+def test_metaclasses_are_kept() -> None:
+    assert type(tj.jit(WithMeta())).kind == "made by Meta"
+
+
+def test_slots_are_shared() -> None:
+    module = Slotted()
+    g = tj.jit(module)
+    g.gain = 4.0
+    assert module.gain == 4.0
+    same(g(X), X * 4)
+    module.gain = 5.0
+    assert g.gain == 5.0
+    same(g(X), X * 5)
+
+
+def test_set_attributes_go_through_the_class() -> None:
+    module = Recording()
+    g = tj.jit(module)
+    before = len(module.log)
+    g.scale = 1.0
+    assert module.log[before:] == ["scale"]
+
+
+def test_super_calls_and_class_cells() -> None:
+    class Base(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * 2
+
+    class Child(Base):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x) + 1
+
+    same(tj.jit(Child())(X), X * 2 + 1)
+
+
+# --------------------------------------------------------------------------- torch's own kinds
+
+
+def spectral() -> nn.Module:
+    return nn.utils.parametrizations.spectral_norm(nn.Linear(3, 3))
+
+
+def weight_norm() -> nn.Module:
+    return nn.utils.parametrizations.weight_norm(nn.Linear(3, 3))
+
+
+def orthogonal() -> nn.Module:
+    return nn.utils.parametrizations.orthogonal(nn.Linear(3, 3)).eval()
+
+
+def graph_module() -> nn.Module:
+    return torch.fx.symbolic_trace(Net().eval())
+
+
+def compiled() -> nn.Module:
+    return torch.compile(Net().eval(), backend="eager")  # type: ignore[return-value]
+
+
+def sequential() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.GELU(), nn.Linear(4, 3), nn.Dropout(0.0))
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize(
+    "make",
+    [spectral, weight_norm, orthogonal, graph_module, compiled, sequential],
+    ids=lambda f: f.__name__,
+)
+def test_modules_of_torch(make: Any) -> None:
+    torch.manual_seed(0)
+    module = make()
+    reference = copy.deepcopy(module)
+    g = tj.jit(module)
+    for _ in range(3):
+        same(g(X), reference(X))
+    assert list(g.state_dict()) == list(reference.state_dict())
+    same(list(g.state_dict().values()), list(reference.state_dict().values()))
+    g(X).sum().backward()
+    reference(X).sum().backward()
+    for mine, theirs in zip(module.parameters(), reference.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        if mine.grad is not None:
+            same(mine.grad, theirs.grad)
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.filterwarnings("ignore:Lazy modules are a new feature")
+def test_lazy_modules() -> None:
+    module = nn.Sequential(nn.LazyLinear(4), nn.ReLU())
+    g = tj.jit(module)
+    for _ in range(2):
+        got = g(X)
+        same(got, module(X))
+    assert type(module[0]) is nn.Linear
+    assert module[0].weight.shape == (4, 3)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.(trace|script). is deprecated")
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.filterwarnings("ignore:tj. .*not captured:tj_core.TjWarning")
+def test_script_modules() -> None:
+    module = torch.jit.script(nn.Linear(3, 3))
+    g = tj.jit(module)
+    same(g(X), module(X))
+    same(g(X), module(X))
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
+def test_recurrent_modules(cls: Any) -> None:
+    torch.manual_seed(0)
+    module = cls(3, 4, batch_first=True)
+    g = tj.jit(module)
+    x = torch.randn(2, 5, 3)
+    for _ in range(2):
+        same(g(x), module(x))
+    got = torch.autograd.grad(g(x)[0].sum(), list(module.parameters()))
+    same(got, torch.autograd.grad(module(x)[0].sum(), list(module.parameters())))
+
+
+def test_a_module_that_wraps_another_in_its_forward() -> None:
+    class Parallel(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+    net = Net().eval()
+    g = tj.jit(Parallel(net))
+    same(g(X, shift=1.0), net(X, shift=1.0))
+    outside = Parallel(tj.jit(net))
+    same(outside(X, shift=1.0), net(X, shift=1.0))
+
+
+def test_the_functional_call_of_a_jitted_module(net: Net) -> None:
+    g = tj.jit(net.eval())
+    g(X)
+    values = {n: torch.zeros_like(p) for n, p in net.named_parameters()}
+    same(torch.func.functional_call(g, values, (X,)), torch.func.functional_call(net, values, (X,)))
+    same(g(X), net(X))
+
+
+def test_training_with_dropout_and_a_loss() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    g = tj.jit(module)
+    target = torch.tensor([0, 1])
+    for seed in range(3):
+        torch.manual_seed(seed)
+        F.cross_entropy(g(X), target).backward()
+        mine = [p.grad.clone() for p in module.parameters()]
+        module.zero_grad()
+        torch.manual_seed(seed)
+        F.cross_entropy(module(X), target).backward()
+        same(mine, [p.grad for p in module.parameters()])
+        module.zero_grad()
