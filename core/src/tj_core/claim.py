@@ -102,8 +102,10 @@ class _Walk:
         taker, declined = self.ask(call)
         if taker is not None:
             return [self.take(call, taker, declined, depth)]
-        if self.may_descend(call) and self.wants_part(call.body, call.context):
-            return self.descend(call, values, declined, depth)
+        if can_inline(call) and self.wants_part(call.body, call.context):
+            if self.may_descend(call):
+                return self.descend(call, values, declined, depth)
+            declined = (*declined, ("its body", NEEDS_GRADIENT))
         for executor in self.fallbacks:
             verdict = self.check(executor, call)
             if verdict is None:

@@ -105,7 +105,8 @@ class _Writer:
         indent = INDENT * 2
         for call, dead in zip(self.trace.calls, _last_uses(self.trace), strict=True):
             if (beyond := call.context.beyond(self.trace.context)) != context:
-                context, entered = beyond, self.trace.language.enter(beyond)
+                context = beyond
+                entered = self.trace.language.enter(call.context, self.trace.context)
                 indent = INDENT * (3 if entered else 2)
                 if entered:
                     yield f"{INDENT * 2}with {', '.join(map(self.manager, entered))}:"

@@ -6,16 +6,33 @@ import ast
 import builtins
 import importlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import RuleMissingError, did_you_mean
+from tj_core.symbol import PLAIN_CONTEXT
 
 if TYPE_CHECKING:
     from tj_core.records import Dialect
     from tj_core.symbol import Context, Symbol
 
-__all__ = ["EMPTY_LANGUAGE", "ContextSpeller", "Language", "roots"]
+__all__ = ["EMPTY_LANGUAGE", "ContextSpeller", "Language", "Resetting", "roots"]
+
+
+@dataclass(frozen=True, slots=True)
+class Resetting:
+    """A `ContextSpeller` whose context manager also sets other keys, which must be set again.
+
+    ``torch.inference_mode()`` sets grad mode, so its speller ``resets`` the key ``grad``.
+    """
+
+    spell: Callable[[Any], str]
+    resets: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        return self.spell(value)
+
 
 ContextSpeller = Callable[[Any], str]
 """Turns a context key's value into the Python expression of a context manager."""
@@ -80,22 +97,30 @@ class Language:
                 exec(f"import {root}", self._globals)
         return eval(text, self._globals)
 
-    def enter(self, context: Context) -> tuple[str, ...]:
-        """The Python expressions of the context managers that establish ``context``, outer first.
+    def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
+        """The Python expressions of the context managers that lead from ``outer`` to ``context``.
+
+        Outer first, in the order in which their keys were registered: one context manager may set
+        what a later one then corrects (`Resetting`).
 
         :raises RuleMissingError: if no dialect spells a key.
         """
-        texts = []
-        for key, value in context.items:
-            speller = self._contexts.get(key)
-            if speller is None:
-                raise RuleMissingError(
-                    f"no plugin says how to enter context {key!r}."
-                    + did_you_mean(key, self._contexts),
-                    hint='register it in table "context", key "context.<name>"',
-                )
-            texts.append(speller(value))
-        return tuple(texts)
+        values = dict(context.items)
+        wanted = dict.fromkeys(key for key, _ in context.beyond(outer).items)
+        for key in tuple(wanted):
+            wanted.update(dict.fromkeys(getattr(self._speller(key), "resets", ())))
+        order = {key: i for i, key in enumerate(self._contexts)}
+        keys = sorted((key for key in wanted if key in values), key=order.__getitem__)
+        return tuple(self._speller(key)(values[key]) for key in keys)
+
+    def _speller(self, key: str) -> ContextSpeller:
+        speller = self._contexts.get(key)
+        if speller is None:
+            raise RuleMissingError(
+                f"no plugin says how to enter context {key!r}." + did_you_mean(key, self._contexts),
+                hint='register it in table "context", key "context.<name>"',
+            )
+        return speller
 
 
 @lru_cache(maxsize=1024)

@@ -72,7 +72,8 @@ def _calls(
     indent = ""
     for call in trace.calls:
         if (beyond := call.context.beyond(trace.context)) != context:
-            context, entered = beyond, trace.language.enter(beyond) if contexts else ()
+            context = beyond
+            entered = trace.language.enter(call.context, trace.context) if contexts else ()
             indent = INDENT if entered else ""
             if entered:
                 yield f"with {', '.join(entered)}:"
@@ -232,6 +233,6 @@ def _namespaces(trace: Trace) -> set[str]:
         if isinstance(leaf, Constant) and leaf.named:
             found.update(roots(leaf.text))
     for context in {call.context: None for call in trace.calls}:
-        for text in trace.language.enter(context.beyond(trace.context)):
+        for text in trace.language.enter(context, trace.context):
             found.update(roots(text))
     return found

@@ -29,6 +29,8 @@ def derive(
     whatever rules there are for its namespace. None: nobody knows. ``context`` is that of the call
     in whose body this one is.
     """
+    if call.body is None and "side_effect" in call.effects.ordered:
+        return None  # running it again, even on nothing, may do what it is there for
     rule = None if _is_its_body(call) else expand.get(call.symbol)
     if rule is not None:
         return rule.value(call.replace(context=call.context.over(context)))

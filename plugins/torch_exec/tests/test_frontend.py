@@ -860,3 +860,21 @@ def test_any_expression_has_eagers_value_and_gradient(steps: list[tuple[int, int
         assert (mine is None) == (theirs is None)
         if mine is not None:
             equal(mine, theirs)
+
+
+def test_no_grad_inside_of_inference_mode_off() -> None:
+    """Leaving inference mode turns gradients on; the region inside turns them off again."""
+    weight = torch.ones(2, requires_grad=True)
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode(False):
+            with torch.no_grad():
+                y = weight * 2
+            z = weight * 3
+        return y, z
+
+    g = tj.jit(f)
+    with torch.inference_mode():
+        for _ in range(2):
+            y, z = g(torch.ones(2))
+            assert (y.requires_grad, z.requires_grad) == (False, True)

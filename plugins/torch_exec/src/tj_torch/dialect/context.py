@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 import torch
+from tj_core.language import Resetting
 from tj_core.symbol import Context
 
 __all__ = ["AUTOCAST", "SPELLINGS", "entered", "expansion_context", "spelling", "spellings"]
@@ -52,7 +53,7 @@ def _autocast(device: str) -> Callable[[Any], str]:
 
 
 SPELLINGS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
-    {"inference": _inference, "grad": _grad, "device": _device, "sdpa": _sdpa}
+    {"inference": Resetting(_inference, ("grad",)), "grad": _grad, "device": _device, "sdpa": _sdpa}
 )
 """Per key (autocast's apart), the text of a context manager that establishes a value.
 
