@@ -79,7 +79,7 @@ def run(block: Block, path: Path, folder: Path, namespace: dict[str, Any]) -> st
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, file, "exec"), namespace)
-    lines = printed.getvalue().splitlines()
+    lines = printed.getvalue().rstrip().splitlines()
     return "".join(line.rstrip() + "\n" for line in lines)
 
 

@@ -31,6 +31,7 @@ class Resetting:
     resets: tuple[str, ...]
 
     def __call__(self, value: Any) -> str:
+        """The text for ``value``."""
         return self.spell(value)
 
 

@@ -546,3 +546,20 @@ def test_any_mix_of_views_writes_and_copies(steps: list[int], needs_grad: bool) 
         return (x.requires_grad_() * 1,) if needs_grad else (x,)
 
     same_calls(program, make)
+
+
+def test_metadata_changed_under_a_second_name_runs_as_written() -> None:
+    """Capture keeps the shape of ``y`` as it was; torch.compile returns the wrong one silently."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Size]:
+        y = x.clone()
+        y.mul_(2).t_()
+        return y, y.shape
+
+    g = tj.jit(f)
+    x = torch.arange(6.0).reshape(2, 3)
+    with pytest.warns(tj.TjWarning, match="metadata of a tensor that has two names"):
+        got = g(x)
+    assert got[1] == (3, 2)
+    torch.testing.assert_close(got, f(x))
+    torch.testing.assert_close(g(x + 1), f(x + 1))

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from tj_core import tag as tag_function
-from tj_core.errors import CannotExpandError
+from tj_core.errors import CannotExpandError, CaptureError
 from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
@@ -70,6 +70,9 @@ def acquire(
 ) -> Acquired:
     """The trace of ``graph`` at stage ACQUIRED.
 
+    :raises CaptureError: if the graph does not say what the program does.
+    :raises TagError: for a tag that the user's program puts wrongly.
+
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
@@ -110,6 +113,7 @@ class _Importer:
         self.tags = _user_tags(self.graph, self.registry)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
+        self.first_names: dict[str, str] = {}  # of outputs that are an argument: its own name
 
     # ------------------------------------------------------------------ inputs
 
@@ -198,7 +202,12 @@ class _Importer:
         bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:
-            self.rebind(after)
+            self.rebind(after, bound)
+        for alias in bound.effects.aliases:
+            if alias.identical and alias.kind == "arg":
+                first = bound.flat_args[alias.index].name
+                out = bound.flat_outs[alias.output].name
+                self.first_names[out] = self.first_names.get(first, first)
 
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
@@ -261,8 +270,19 @@ class _Importer:
         self.calls.append(call)
         return call.outputs
 
-    def rebind(self, after: Proxy) -> None:
-        """Later uses see a value whose metadata a call has changed as it is afterwards."""
+    def rebind(self, after: Proxy, call: BoundSymbol) -> None:
+        """Later uses see a value whose metadata a call has changed as it is afterwards.
+
+        :raises CaptureError: if the program has other names for the object: Dynamo has kept its
+            old metadata under those, and may have computed with it.
+        """
+        first = self.first_names.get(after.name, after.name)
+        if first != after.name or first in self.first_names.values():
+            raise CaptureError(
+                f"{call.symbol} changes the metadata of a tensor that has two names, "
+                "of which capture keeps one as it was",
+                source=call.source,
+            )
         for node, value in self.env.items():
             self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
 

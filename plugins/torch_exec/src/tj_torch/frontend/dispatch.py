@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tj_core.errors import TjWarning
+from tj_core.errors import CaptureError, TjWarning
 from tj_core.jitted import Entry, Fallback, Guard, Jitted
 from tj_core.source import Source
 
@@ -73,6 +73,10 @@ class Dispatcher:
                 row = self._compile(frame, args, kwargs)
         except dynamo.CaptureFailure as error:
             failure = error
+        except CaptureError as error:
+            self._fall_back(f"not captured: {error.message}", error.source)
+            self.elsewhere = self.target
+            return self.target(*args, **kwargs)
         else:
             return row[1](*args, **kwargs)
         # Outside of the handler, so that what the program raises is not chained to Dynamo's error.
