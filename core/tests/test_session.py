@@ -140,15 +140,25 @@ def test_none_accepts():
 # ------------------------------------------------------------------------------- pipelines
 
 
-def test_transforms_are_ordered_by_priority_then_name():
+def test_transforms_are_ordered_by_priority_then_name_and_the_users_come_last():
     def transform(name, priority=0):
         return Transform(name, lambda t, c: t, Stage.ACQUIRED, priority=priority)
 
     plugin = Plugin("p", transforms=(transform("z"), transform("b", -1), transform("c", 5)))
-    found = Session(plugins=[plugin]).pipeline([transform("a")]).transforms
+    user = [transform("y"), transform("x"), transform("a", 9)]
+    found = Session(plugins=[plugin]).pipeline(user).transforms
     assert [(r.plugin, r.transform.name) for r in found] == [
-        ("p", "c"), ("user", "a"), ("p", "z"), ("p", "b"),
+        ("p", "c"), ("p", "z"), ("p", "b"), ("user", "a"), ("user", "y"), ("user", "x"),
     ]  # fmt: skip
+
+
+def test_transforms_follow_the_order_of_their_plugins():
+    def plugin(name, priority):
+        transforms = (Transform(name, lambda t, c: t, Stage.ACQUIRED, priority=priority),)
+        return Plugin(name, transforms=transforms)
+
+    found = Session(plugins=[plugin("late", 0), plugin("early", 9)]).pipeline().transforms
+    assert [r.transform.name for r in found] == ["late", "early"]
 
 
 @pytest.mark.parametrize(

@@ -127,7 +127,8 @@ def _session(arguments: _Arguments) -> Session:
     for key, value in arguments.options.items():
         if key not in CORE_KEYS and not isinstance(value, dict):
             raise ConfigError(
-                f"tj.jit has no option {key!r}." + did_you_mean(key, CORE_KEYS),
+                f"tj.jit has no option {key!r}."
+                + did_you_mean(key, [*CORE_KEYS, *_Arguments.__slots__]),
                 hint="options of a plugin are given as a dict: inductor={'threads': 2}",
             )
     return Session(arguments.plugins, overrides=arguments.options)

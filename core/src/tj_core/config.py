@@ -35,7 +35,7 @@ class CoreOptions:
       disable.
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
     - ``minversion``: the oldest tj-core that will do.
-    - ``check``: how much is verified: 0 nothing, 1 every stage, 2 every pass.
+    - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata.
     - ``memo``: whether expansions are remembered between calls.
     - ``strict``: whether a broken plugin is an error though nobody named it.
     - ``max_entries``: how many specialisations of one function are kept.

@@ -26,7 +26,7 @@ from tj_core.errors import (
 from tj_core.expand import Expand, Expanded, bind_outputs, can_inline, inline
 from tj_core.hookspecs import PLUGIN_API, hookimpl
 from tj_core.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats
-from tj_core.language import ContextSpeller, Language
+from tj_core.language import ContextSpeller, Language, Resetting
 from tj_core.passes import PassContext
 from tj_core.pipeline import Compilation
 from tj_core.proxy import (
@@ -108,6 +108,7 @@ __all__ = [
     "PluginError",
     "Proxy",
     "Replacement",
+    "Resetting",
     "RewriteRule",
     "Rule",
     "RuleConflictError",

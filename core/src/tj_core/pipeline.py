@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.claim import ClaimRecord, claim
@@ -105,6 +105,7 @@ class _Run:
         before = self.traces[-1]
         start = time.perf_counter()
         after = apply(before)
+        seconds = time.perf_counter() - start
         self.spend(name, start)
         if not isinstance(after, Trace):
             raise TraceError(
@@ -114,6 +115,8 @@ class _Run:
             return
         if len(after.history) == len(before.history):
             after = after.after(PassRecord(name, plugin))
+        *earlier, last = after.history
+        after = after.replace(history=(*earlier, replace(last, seconds=seconds)))
         self.traces.append(after)
         self.check(after)
 

@@ -78,8 +78,9 @@ class Transform:
     """A pass over traces, run after a stage is reached.
 
     ``produces`` names the stage the trace has reached when this transform is done, for the owner
-    of a stage; None for a transform that stays inside the stage. Inside a stage transforms run by
-    descending ``priority``, then by name.
+    of a stage; None for a transform that stays inside the stage. Inside a stage transforms run in
+    the order of their plugins where the config gives one, else by descending ``priority``, then
+    by name; those of a `tj.jit` call come after the plugins', by priority, else as given.
     """
 
     name: str

@@ -117,9 +117,17 @@ class Session:
         transforms: Iterable[Transform] = (),
         executors: Sequence[str | Executor] | None = None,
     ) -> Pipeline:
-        """The session's passes with ``transforms`` added, asking ``executors`` in that order."""
-        ranked = [*self.transforms, *(Ranked("user", t) for t in transforms)]
-        ranked.sort(key=lambda r: (-r.transform.priority, r.transform.name))
+        """The session's passes, then ``transforms``; ``executors`` are asked in that order.
+
+        Inside a stage the plugins' transforms run by the plugins' order, else priority, else
+        name; ``transforms`` by priority, else in the order given.
+        """
+        own = sorted(
+            self.transforms,
+            key=lambda r: (-self.plugins.rank(r.plugin), -r.transform.priority, r.transform.name),
+        )
+        users = sorted(transforms, key=lambda t: -t.priority)
+        ranked = [*own, *(Ranked("user", t) for t in users)]
         return Pipeline(
             ranked,
             self._ordered(executors),

@@ -171,8 +171,8 @@ def test_a_tag_on_a_value() -> None:
         y = tj.tag(x * 2, "SAVE")
         return y + 1
 
-    assert tagged(f, X) == {"mul": ["SAVE"]}
-    assert tagged(f, X.clone().requires_grad_()) == {"mul": ["SAVE"]}
+    assert tagged(f, X) == {"y": ["SAVE"]}
+    assert tagged(f, X.clone().requires_grad_()) == {"y": ["SAVE"]}
 
 
 def test_a_tag_on_an_input_and_two_on_one_value() -> None:
@@ -181,7 +181,7 @@ def test_a_tag_on_an_input_and_two_on_one_value() -> None:
         y = tj.tag(tj.tag(x.sin(), "SAVE"), "HERE")
         return y * 2
 
-    assert tagged(f, X) == {"x": ["SEEN"], "sin": ["HERE", "SAVE"]}
+    assert tagged(f, X) == {"x": ["SEEN"], "y": ["HERE", "SAVE"]}
 
 
 def test_a_tag_on_one_of_many_outputs() -> None:
@@ -271,7 +271,7 @@ def test_tags_survive_a_change_of_dtype_upstream() -> None:
         return tj.tag(y * 2, "SAVE") + 1
 
     found = tagged(f, X, transforms=[transform("narrow", torch__sin=narrow)])
-    assert found == {"sin": ["SEEN"], "mul": ["SAVE"]}
+    assert found == {"y": ["SEEN"], "mul": ["SAVE"]}
 
 
 def test_tags_of_calls_reach_their_bodies_and_replacements() -> None:

@@ -9,6 +9,7 @@ nothing moves across it or removes it.
 from __future__ import annotations
 
 import operator
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -111,6 +112,7 @@ class _Importer:
         self.context = ContextTracker(ambient_context())
         self.modes = self.dialects.modes()
         self.tags = _user_tags(self.graph, self.registry)
+        self.renamed = _tagged_names(self.graph)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
         self.first_names: dict[str, str] = {}  # of outputs that are an argument: its own name
@@ -227,7 +229,7 @@ class _Importer:
     def output_names(self, node: torch.fx.Node, facts: Expanded) -> Callable[[int], str]:
         """One output has the node's name; several have the names of the nodes that take them."""
         if isinstance(facts.outputs, Proxy):
-            return lambda _: self.namer(node.name)
+            return lambda _: self.namer(self.renamed.get(node, node.name))
         takers = _takers(node)
         return lambda i: self.namer(takers[i].name if i in takers else f"{node.name}_{i}")
 
@@ -324,6 +326,21 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
     return tensor.stride() if tensor.layout is torch.strided else ()
 
 
+def _tagged(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose value a ``tj.tag`` call tags."""
+    while node.target is tag_function:
+        inner = node.args[0]
+        assert isinstance(inner, torch.fx.Node)
+        node = inner
+    return node
+
+
+def _tagged_names(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
+    """The names users gave tagged values: in ``total = tj.tag(x + y, "SAVE")`` the tag has it."""
+    tags = [n for n in graph.graph.nodes if n.target is tag_function]
+    return {_tagged(n): n.name for n in tags if not re.fullmatch(r"tag(_\d+)?", n.name)}
+
+
 def _user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, TagSet]:
     """The tags that ``tj.tag`` calls put on the values of other nodes.
 
@@ -336,8 +353,6 @@ def _user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, 
         name = node.args[1] if len(node.args) > 1 else node.kwargs["name"]
         source: Source | None = node_source(node)
         registry.require(str(name), "proxy", source)
-        target = node.args[0]
-        while target.target is tag_function:
-            target = target.args[0]
+        target = _tagged(node)
         found[target] = registry.merge(found.get(target, NO_TAGS), TagSet([str(name)]), source)
     return found
