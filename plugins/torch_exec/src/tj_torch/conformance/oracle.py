@@ -7,10 +7,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-__all__ = ["Difference", "clone_tree", "compare", "differences", "seeded"]
+__all__ = [
+    "Difference",
+    "assert_equal",
+    "assert_jits",
+    "clone_tree",
+    "compare",
+    "differences",
+    "seeded",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +129,22 @@ def _equal(got: Any, expected: Any) -> bool:
     if isinstance(expected, float) and isinstance(got, float):
         return got == expected or (math.isnan(got) and math.isnan(expected))
     return type(got) is type(expected) and bool(got == expected)
+
+
+def assert_equal(got: Any, expected: Any) -> None:
+    """Fail where two trees differ in structure, metadata or bits."""
+    found = differences(got, expected)
+    assert not found, "\n".join(map(str, found))
+
+
+def assert_jits(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Compiled, then from the cache, ``tj.jit(f)`` returns what ``f`` does, without a fallback.
+
+    Returns the jitted ``f``.
+    """
+    jitted = tj.jit(f)
+    for _ in range(2):
+        assert_equal(seeded(jitted, args, kwargs), seeded(f, args, kwargs))
+    stats = tj.stats(jitted)
+    assert (stats.hits, stats.fallbacks) == (1, ())
+    return jitted
