@@ -1,5 +1,6 @@
 """Conformance: PyTorch's own databases of operations and modules, eager as the oracle.
 
-Anyone who ships an executor runs it: ``pytest --pyargs tj_torch.conformance``; the options
-``--tj-executor NAME`` and ``TJ_FULL=1`` choose the executor and the full sweep.
+Each entry is run through one jitted callable. `run_operation` and `run_module` take the ``jit`` to
+use, so anyone who ships an executor can run them with it, for instance with
+``functools.partial(tj.jit, executors=["mine"])``.
 """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import tj_core as tj
@@ -13,24 +12,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_torch.conformance.oracle import clone_tree, differences, seeded
+from tj_torch.conformance.result import Result
 
-__all__ = ["ModuleResult", "modules", "run_module"]
-
-
-@dataclass
-class ModuleResult:
-    """What became of one module in one mode."""
-
-    name: str
-    samples: int = 0
-    eager_errors: int = 0
-    problems: list[str] = field(default_factory=list)
-    fallbacks: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether every sample that eager can run came out equal."""
-        return not self.problems
+__all__ = ["modules", "run_module"]
 
 
 def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
@@ -42,9 +26,9 @@ def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
 
 def run_module(
     info: Any, *, training: bool, count: int = 3, jit: Callable[[Any], Any] = tj.jit
-) -> ModuleResult:
+) -> Result:
     """Compare ``count`` samples; in training also all gradients and the buffers afterwards."""
-    result = ModuleResult(info.name)
+    result = Result(info.name)
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
@@ -58,7 +42,7 @@ def run_module(
 
 
 def _sample(
-    info: Any, sample: Any, training: bool, jit: Callable[[Any], Any], result: ModuleResult
+    info: Any, sample: Any, training: bool, jit: Callable[[Any], Any], result: Result
 ) -> None:
     try:
         expected = _outcome(_build(info, sample, training), sample, training)

@@ -6,15 +6,15 @@ import itertools
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import tj_core as tj
 import torch
 
 from tj_torch.conformance.oracle import clone_tree, compare, differences, seeded
+from tj_torch.conformance.result import Result
 
-__all__ = ["Result", "full_name", "operations", "run_operation", "sample_arguments"]
+__all__ = ["full_name", "operations", "run_operation", "sample_arguments"]
 
 UNDEFINED = frozenset(
     {
@@ -36,22 +36,6 @@ ROUNDED_OTHERWISE = {
     "addcdiv": "Dynamo captures it with value= as division, multiplication and addition",
 }
 """Operations whose last bit differs from eager's in some sample, and why."""
-
-
-@dataclass
-class Result:
-    """What became of one operation: differences by sample, and where tj did not take part."""
-
-    name: str
-    samples: int = 0
-    eager_errors: int = 0
-    problems: list[str] = field(default_factory=list)
-    fallbacks: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """Whether every sample that eager can run came out equal."""
-        return not self.problems
 
 
 def operations(dtype: torch.dtype = torch.float32) -> list[Any]:
