@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import pickle
+import weakref
 from typing import Any, ClassVar
 
 import pytest
@@ -577,3 +579,13 @@ def test_training_with_dropout_and_a_loss() -> None:
         F.cross_entropy(module(X), target).backward()
         same(mine, [p.grad for p in module.parameters()])
         module.zero_grad()
+
+
+def test_a_dropped_module_is_freed_with_all_that_was_compiled() -> None:
+    module = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    jitted = tj.jit(module)
+    jitted(torch.randn(2, 3)).sum().backward()
+    alive = weakref.ref(module), weakref.ref(jitted.__tj__), weakref.ref(tj.last_trace(jitted))
+    del module, jitted
+    gc.collect()
+    assert [ref() for ref in alive] == [None, None, None]

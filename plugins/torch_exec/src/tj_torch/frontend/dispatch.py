@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
@@ -108,7 +109,7 @@ class Dispatcher:
         entry = Entry(compilation)
         function = None if compilation is None else compilation.program.function
         with self.jitted.stats.timing("guards"):
-            built = captured.build(function, lambda: self._dead(entry))
+            built = captured.build(function, _weakly(self._dead, entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
             module_types(self.target, captured.graph, built.traced_codes), operations
@@ -195,6 +196,18 @@ class HookDispatcher(Dispatcher):
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         super().__init__(target, jitted, compiler)
         self.elsewhere = self.hooked
+
+
+def _weakly(method: Callable[[Entry], None], entry: Entry) -> Callable[[], None]:
+    """A call of ``method`` with ``entry`` that keeps neither alive, and is nothing once one dies."""
+    methods, entries = weakref.WeakMethod(method), weakref.ref(entry)
+
+    def call() -> None:
+        live, found = methods(), entries()
+        if live is not None and found is not None:
+            live(found)
+
+    return call
 
 
 def _both(

@@ -11,6 +11,7 @@ import contextlib
 import logging
 import types
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -93,7 +94,8 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     """Dynamo's guards, telling us when a guarded object dies.
 
     Dynamo itself only invalidates its own cache entries, of which there is none here; without
-    this, a new object at a dead one's address would pass as the dead one.
+    this, a new object at a dead one's address would pass as the dead one. ``on_dead`` lives as
+    long as any guarded object, so it must hold nothing but weak references.
     """
     from torch._dynamo.guards import CheckFunctionManager
 
@@ -102,8 +104,14 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
         graph.guards.inner.discard(guard)
 
     class Manager(CheckFunctionManager):
-        def invalidate(self, obj_str: str) -> None:
-            on_dead()
+        def id_ref(self, obj: object, obj_str: str) -> int:
+            # Dynamo's own finalizer would keep this manager, and all it holds, alive as long as
+            # the guarded object, which is often a class.
+            with contextlib.suppress(TypeError):  # of objects without weak references
+                if id(obj) not in self._weakrefs:
+                    self._weakrefs[id(obj)] = weakref.ref(obj)
+                    weakref.finalize(obj, on_dead).atexit = False
+            return id(obj)
 
     import torch._dynamo as dynamo
     from torch._dynamo import convert_frame
