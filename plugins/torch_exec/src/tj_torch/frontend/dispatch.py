@@ -199,7 +199,7 @@ class HookDispatcher(Dispatcher):
 
 
 def _weakly(method: Callable[[Entry], None], entry: Entry) -> Callable[[], None]:
-    """A call of ``method`` with ``entry`` that keeps neither alive, and is nothing once one dies."""
+    """A call of ``method`` with ``entry`` that keeps neither alive; nothing once one is dead."""
     methods, entries = weakref.WeakMethod(method), weakref.ref(entry)
 
     def call() -> None:
