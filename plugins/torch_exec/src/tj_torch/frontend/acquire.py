@@ -115,7 +115,9 @@ class _Importer:
         self.renamed = _tagged_names(self.graph)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
-        self.first_names: dict[str, str] = {}  # of outputs that are an argument: its own name
+        # Outputs that are an argument: the argument's own name, and the nodes per such name.
+        self.first_names: dict[str, str] = {}
+        self.second_names: dict[str, list[torch.fx.Node]] = {}
 
     # ------------------------------------------------------------------ inputs
 
@@ -209,7 +211,8 @@ class _Importer:
             if alias.identical and alias.kind == "arg":
                 first = bound.flat_args[alias.index].name
                 out = bound.flat_outs[alias.output].name
-                self.first_names[out] = self.first_names.get(first, first)
+                self.first_names[out] = first = self.first_names.get(first, first)
+                self.second_names.setdefault(first, []).append(node)
 
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
@@ -278,8 +281,8 @@ class _Importer:
         :raises CaptureError: if the program has other names for the object: Dynamo has kept its
             old metadata under those, and may have computed with it.
         """
-        first = self.first_names.get(after.name, after.name)
-        if first != after.name or first in self.first_names.values():
+        others = self.second_names.get(after.name, ())
+        if after.name in self.first_names or any(self.is_kept(n) for n in others):
             raise CaptureError(
                 f"{call.symbol} changes the metadata of a tensor that has two names, "
                 "of which capture keeps one as it was",
@@ -287,6 +290,15 @@ class _Importer:
             )
         for node, value in self.env.items():
             self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
+
+    def is_kept(self, node: torch.fx.Node) -> bool:
+        """Whether the program holds on to a node's value: it has a variable's name, or is used.
+
+        Dynamo names a node after the variable it is assigned to, else after the operation.
+        """
+        operation = getattr(node.target, "__name__", node.target)
+        named = not re.fullmatch(rf"{re.escape(str(operation))}(_\d+)?", node.name)
+        return named or any(user not in self.env for user in node.users)
 
 
 def _changes_state(call: BoundSymbol, node: torch.fx.Node) -> bool:

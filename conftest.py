@@ -1,0 +1,19 @@
+"""Every test outside of `examples` runs with this project's plugins, whatever else is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True, scope="module")
+def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Leave out the example executor, which the environment of all tests also has."""
+    if not {"plugins", "tests"} & set(request.path.relative_to(request.config.rootpath).parts[:1]):
+        yield  # the core's tests make their own plugins, the example's are about the example
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TJ_PLUGINS", "torch")
+        patch.setattr("tj_core.session._current", None)
+        yield
