@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
+from tj_torch.conformance.breaks import MODULE_BREAKS, OPERATION_BREAKS
 from tj_torch.conformance.module_db import modules, run_module
 from tj_torch.conformance.op_db import full_name, operations, run_operation
 
@@ -22,6 +23,7 @@ def test_operation(op: object) -> None:
     result = run_operation(op)
     assert result.samples + result.eager_errors > 0
     assert result.ok, "\n".join(result.problems)
+    assert bool(result.fallbacks) == (result.name in OPERATION_BREAKS), result.fallbacks
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
@@ -29,3 +31,4 @@ def test_operation(op: object) -> None:
 def test_module(info: object, training: bool) -> None:
     result = run_module(info, training=training)
     assert result.ok, "\n".join(result.problems)
+    assert not result.fallbacks or result.name in MODULE_BREAKS, result.fallbacks

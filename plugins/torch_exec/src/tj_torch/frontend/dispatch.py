@@ -70,7 +70,9 @@ class Dispatcher:
             self.elsewhere_calls += 1
             return self.hooked(*args, **kwargs)
         try:
-            with self.jitted.lock:
+            # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
+            # lock comes first, as it does where Dynamo calls us.
+            with dynamo.compile_lock(), self.jitted.lock:
                 row = self._compile(frame, args, kwargs)
         except dynamo.CaptureFailure as error:
             failure = error

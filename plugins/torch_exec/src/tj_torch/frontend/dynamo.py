@@ -13,6 +13,7 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,7 @@ __all__ = [
     "Capture",
     "CaptureFailure",
     "capture",
+    "compile_lock",
     "function_modes",
     "hooked",
     "inlined_as",
@@ -114,9 +116,8 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
             return id(obj)
 
     import torch._dynamo as dynamo
-    from torch._dynamo import convert_frame
 
-    with convert_frame.compile_lock, _measured(), dynamo.config.patch(**_settings(None)):
+    with compile_lock(), _measured(), dynamo.config.patch(**_settings(None)):
         return Manager(root.__code__, graph)
 
 
@@ -163,6 +164,13 @@ def _settings(dynamic: bool | None) -> dict[str, Any]:
     return settings
 
 
+def compile_lock() -> AbstractContextManager[Any]:
+    """The lock that Dynamo holds while it compiles; it may be taken again by its holder."""
+    from torch._dynamo import convert_frame
+
+    return convert_frame.compile_lock
+
+
 def capture(
     root: types.FunctionType,
     args: tuple[Any, ...],
@@ -179,7 +187,7 @@ def capture(
     from torch._dynamo import convert_frame
 
     with (
-        convert_frame.compile_lock,
+        compile_lock(),
         _measured(),
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
