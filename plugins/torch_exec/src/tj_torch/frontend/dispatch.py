@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tj_core.errors import CaptureError, TjWarning
+from tj_core.errors import CaptureError, TjWarning, add_note
 from tj_core.jitted import Entry, Fallback, Guard, Jitted
 from tj_core.source import Source
 
@@ -169,7 +169,7 @@ class Dispatcher:
                 result = self.target(*args, **kwargs)
             except Exception as error:
                 if source is not None:
-                    _note(error, f"tj: while compiling {self.jitted.name}, at {source}")
+                    add_note(error, f"tj: while compiling {self.jitted.name}, at {source}")
                 raise
             self._fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
@@ -239,10 +239,6 @@ def _parameters(target: Any) -> tuple[str, ...]:
 
 def _first_lines(reason: str, count: int = 3) -> str:
     return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
-
-
-def _note(error: BaseException, text: str) -> None:
-    error.__notes__ = [*getattr(error, "__notes__", []), text]  # type: ignore[attr-defined]
 
 
 def wrap_function(fn: Callable[..., Any], dispatcher: Dispatcher) -> Any:
