@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["extra_guards", "module_types"]
+__all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
-_HOOKS = (
+GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+"""The dictionaries in ``torch.nn.modules.module`` of hooks that act on every module."""
 
 _ATTENTION = (
     "torch.backends.cuda.flash_sdp_enabled",
@@ -82,7 +83,7 @@ def extra_guards(
         terms.append(f"c{i}.forward is f{i}")
         texts.append(f"{cls.__qualname__}.forward is unchanged")
     if terms:
-        hooks = {name: getattr(torch.nn.modules.module, name) for name in _HOOKS}
+        hooks = {name: getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS}
         scope |= hooks
         keys = {name: tuple(hook) for name, hook in hooks.items()}
         terms += [f"not {n}" if not k else f"tuple({n}) == {k!r}" for n, k in keys.items()]
