@@ -93,12 +93,13 @@ class FxDispatcher:
         self.entries.clear()
         self.elsewhere = None
         self.code = type(self.module).forward
-        self.graph, copies = torch.fx.Graph(), {}
-        self.graph.output(self.graph.graph_copy(self.module.graph, copies))
+        self.graph = torch.fx.Graph()
+        self.graph.output(self.graph.graph_copy(self.module.graph, {}))
         self.graph._codegen = self.module.graph._codegen
         self.outputs = tuple(dict.fromkeys(_nodes(self._result)))
         self.forward = self._shell()
-        if "forward" in vars(self.module) or not is_recompiled(self.module):
+        self.overridden = "forward" in vars(self.module)
+        if self.overridden or not is_recompiled(self.module):
             reason = "the graph is not what its forward runs: call recompile() after editing it"
             self.entries.fall_back(reason, None)
             self.elsewhere = self.module
@@ -109,7 +110,8 @@ class FxDispatcher:
 
     def _shell(self) -> Callable[..., Any]:
         """The module's ``forward`` with one call of `dispatch` in place of the graph's calls."""
-        shell, copies = torch.fx.Graph(), {}
+        shell = torch.fx.Graph()
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in self.graph.find_nodes(op="placeholder"):
             copies[node] = shell.node_copy(node, lambda n: copies[n])
         self.inputs = tuple(copies)
@@ -126,13 +128,13 @@ class FxDispatcher:
     def _call(self) -> Callable[..., Any]:
         """What the user calls."""
         state, module = self, self.module
-        cls = type(module)
+        cls, held = type(module), vars(module)
         forward_hooks, pre_hooks, backward_hooks, backward_pre_hooks = hooks_of(module)
         every = [getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS]
         every_hook, every_pre_hook, every_backward, every_backward_pre = every
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if cls.forward is not state.code:
+            if cls.forward is not state.code or ("forward" in held) is not state.overridden:
                 state.renew()
             if state.elsewhere is not None:
                 return state.elsewhere(*args, **kwargs)
@@ -303,7 +305,9 @@ def _root(module: torch.nn.Module) -> Callable[..., Any]:
 def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
     """``nn.Module.__call__`` of the module, with the compiled forward."""
     cls = type(state.module)
-    shim = object.__new__(type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)}))
+    shim: Any = object.__new__(
+        type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)})
+    )
     object.__setattr__(shim, "__dict__", state.module.__dict__)
     return shim._call_impl
 
@@ -321,5 +325,10 @@ def _other_modes(values: tuple[Any, ...]) -> str | None:
 def _nodes(tree: Any) -> list[torch.fx.Node]:
     """The nodes in an output's tree, in order."""
     found: list[torch.fx.Node] = []
-    torch.fx.map_arg(tree, lambda n: found.append(n) or n)
+
+    def note(node: torch.fx.Node) -> torch.fx.Node:
+        found.append(node)
+        return node
+
+    torch.fx.map_arg(tree, note)
     return found

@@ -136,7 +136,7 @@ class GraphImporter(Importer):
             self.module(node)
         elif node.op == "output":
             pass
-        elif node.op in ("call_function", "call_method"):
+        elif node.op in ("call_function", "call_method") and not self.context.follows(node):
             if node.target is tag_function or not self.evaluated(node):
                 self.refuse_unseen(node)
                 super().node(node)
@@ -172,7 +172,7 @@ class GraphImporter(Importer):
         """Whether ``node`` computes with Python values alone; if so, do it now."""
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.value)
         if node.target is getattr:
-            return self.attribute_of(node, *args)
+            return self.attribute_of(node, *args)  # type: ignore[arg-type]
         flat = list(leaves((args, kwargs)))
         direct = [a for a in (*args, *kwargs.values()) if isinstance(a, Proxy)]
         inside = any(isinstance(a, Proxy) for a in flat)
@@ -213,12 +213,14 @@ class GraphImporter(Importer):
             raise OpenProgramError(f"{node.target} reads the state of the process")
 
     def rebind(self, after: Proxy, call: BoundSymbol) -> None:
-        """Later uses see a value whose metadata a call has changed as it is afterwards."""
-        super().rebind(after, call)
+        """All names of an object whose metadata a call has changed stand for what it is now."""
+        first = self.first_names.get(after.name, after.name)
+        names = {first, *(n for n, f in self.first_names.items() if f == first)}
 
         def renewed(value: Any) -> Any:
-            return after if isinstance(value, Proxy) and value.name == after.name else value
+            return after if isinstance(value, Proxy) and value.name in names else value
 
+        self.env = {n: map_tree(renewed, v, Proxy) for n, v in self.env.items()}
         self.values = {n: pytree.tree_map(renewed, v) for n, v in self.values.items()}
 
     # ------------------------------------------------------------------ metadata
@@ -278,7 +280,9 @@ class GraphImporter(Importer):
         path = self.prefix + str(node.target)
         module = self.taken.submodule(path)
         if private.is_input_check(module):
-            module(*(self.given[n] for n in node.args))  # raises here what it would raise
+            module(
+                *(self.given[n] for n in node.all_input_nodes)
+            )  # raises here what it would raise
             self.values[node] = self.env[node] = None
         elif _is_plain_graph(module):
             self.inline(node, module, path)
@@ -290,8 +294,8 @@ class GraphImporter(Importer):
     def inline(self, node: torch.fx.Node, module: torch.fx.GraphModule, path: str) -> None:
         """The nodes of a nested graph, in the call's place."""
         self.taken.plain_attributes(path)
-        graph, copies = torch.fx.Graph(), {}
-        graph.output(graph.graph_copy(module.graph, copies))
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
         inputs = [n for n in graph.nodes if n.op == "placeholder"]
         for inner, value in zip(inputs, _bind(inputs, node, path), strict=True):
             self.define(inner, torch.fx.map_arg(value, self.value))
@@ -336,6 +340,8 @@ class GraphImporter(Importer):
                 if proxy.name not in fakes:
                     fakes[proxy.name] = given(proxy, self.fakes.fake(proxy))
                 state[name] = fakes[proxy.name]
+                # Recurrent modules keep a list of the parameters themselves.
+                nodes[id(self.taken.tensors[slot.index])] = nodes[id(state[name])]
             recorder = LeafRecorder(graph, nodes)
             try:
                 with recorder:

@@ -17,10 +17,11 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from tj_torch.frontend.fxinputs import OpenProgramError, hooks_of
+from tj_torch.frontend.guards import GLOBAL_HOOKS
 
 __all__ = ["LeafRecorder", "is_transparent"]
 
-# These choose between kernels by looking at more than metadata, or keep tensors in lists.
+# These choose between kernels by looking at more than metadata.
 _OPAQUE = frozenset(
     {
         "MultiheadAttention",
@@ -29,10 +30,6 @@ _OPAQUE = frozenset(
         "TransformerDecoder",
         "TransformerEncoderLayer",
         "TransformerDecoderLayer",
-        "RNNBase",
-        "RNN",
-        "LSTM",
-        "GRU",
         "SyncBatchNorm",
         "AdaptiveLogSoftmaxWithLoss",
     }
@@ -41,7 +38,8 @@ _OPAQUE = frozenset(
 
 def is_transparent(module: torch.nn.Module) -> bool:
     """Whether the torch-level calls that ``module`` makes are all it does."""
-    return all(_is_own(child) for child in module.modules())
+    everywhere = (getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
+    return not any(everywhere) and all(_is_own(child) for child in module.modules())
 
 
 def _is_own(module: torch.nn.Module) -> bool:
