@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.contexts import ambient_context
 
-__all__ = ["ambient_check", "ambient_mode", "ambient_texts"]
+__all__ = ["ambient_check", "ambient_mode", "ambient_texts", "mode_counters"]
 
 
 def ambient_mode() -> str | None:
@@ -30,6 +31,15 @@ def ambient_mode() -> str | None:
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode AD"
     return None
+
+
+def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
+    """What `ambient_mode` asks that guards on tensors do not see.
+
+    The number of dispatch modes (FakeTensorMode hides from guards), and the module whose
+    ``_current_level`` is that of forward-mode AD, negative outside.
+    """
+    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
 
 
 def ambient_check() -> Callable[[], bool]:

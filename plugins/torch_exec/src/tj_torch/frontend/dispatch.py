@@ -17,7 +17,7 @@ from tj_core.errors import CaptureError, add_note
 from tj_core.jitted import Entry, Guard, Jitted
 
 from tj_torch.frontend import dynamo
-from tj_torch.frontend.ambient import ambient_mode
+from tj_torch.frontend.ambient import ambient_mode, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
@@ -34,7 +34,7 @@ class Dispatcher:
         self.target = target
         self.jitted = jitted
         self.compiler = compiler
-        self.frame = make_frame(target, self.miss)
+        self.frame = make_frame(target, self.miss, *mode_counters())
         self.call = dynamo.inlined_as(self.frame.call, self.frame.root)
         self.parameters = _parameters(target)
         self.entries = Entries(jitted, self.frame.publish)
@@ -119,6 +119,8 @@ class Dispatcher:
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)
+        if not any(isinstance(e, torch.Tensor) for e in captured.examples):
+            check = _outside_of_modes(check)
         return entry, (_both(built.check, check), built.run)
 
     # ------------------------------------------------------------------ without capture
@@ -155,6 +157,13 @@ class HookDispatcher(Dispatcher):
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         super().__init__(target, jitted, compiler)
         self.elsewhere = self.hooked
+
+
+def _outside_of_modes(check: Callable[[], bool] | None) -> Callable[[], bool]:
+    """For programs without tensors to take, on which other modes would show."""
+    if check is None:
+        return lambda: ambient_mode() is None
+    return lambda: ambient_mode() is None and check()
 
 
 def _both(
