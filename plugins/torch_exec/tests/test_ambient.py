@@ -150,6 +150,19 @@ def _calls(program: Any) -> list[Any]:
     return [n for n in program.graph.nodes if n.op == "call_function"]
 
 
+def symbolic(f: Program) -> Any:
+    graph = torch.fx.symbolic_trace(lambda x: f(x) * 2)
+    return [str(n.target) for n in _calls(graph)], graph(V + 1)
+
+
+def fake_outside(f: Program) -> Any:
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    out = f(FakeTensorMode().from_tensor(V))
+    assert isinstance(out, FakeTensor)
+    return out.shape
+
+
 def traced(f: Program) -> Any:
     graph = torch.jit.trace(f, (V,), check_trace=False)
     return [n.kind() for n in graph.graph.nodes()], graph(V + 1)
@@ -177,6 +190,8 @@ INTERPRETED: dict[str, Callable[[Program], Any]] = {
     "fake tensors": fake,
     "real tensors in fake mode": real_in_fake_mode,
     "make_fx": graph_of,
+    "fake tensors outside": fake_outside,
+    "symbolic_trace": symbolic,
     "export": exported,
     "jit.trace": traced,
     "function mode": function_mode,

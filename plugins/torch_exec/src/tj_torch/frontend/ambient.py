@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
+from tj_torch.dialect import private
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.contexts import ambient_context
 
-__all__ = ["ambient_check", "ambient_mode", "ambient_texts", "mode_counters"]
+__all__ = ["ambient_check", "ambient_mode", "ambient_texts", "interpreting", "mode_counters"]
 
 
 def ambient_mode() -> str | None:
@@ -30,6 +33,16 @@ def ambient_mode() -> str | None:
         return "torch.export"
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode AD"
+    return None
+
+
+def interpreting(values: Any) -> str | None:
+    """What interprets the program through its arguments: fake tensors, or proxies of a tracer."""
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.fx.Proxy):
+            return "torch.fx.symbolic_trace"
+        if isinstance(leaf, torch.Tensor) and private.is_fake(leaf):
+            return "fake tensors"
     return None
 
 

@@ -17,7 +17,7 @@ from tj_core.errors import CaptureError, add_note
 from tj_core.jitted import Entry, Guard, Jitted
 
 from tj_torch.frontend import dynamo
-from tj_torch.frontend.ambient import ambient_mode, mode_counters
+from tj_torch.frontend.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
@@ -59,7 +59,7 @@ class Dispatcher:
 
     def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compile for these arguments and run; or run without tj, saying why."""
-        mode = ambient_mode()
+        mode = ambient_mode() or interpreting((args, kwargs))
         if mode is not None:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
             return self.target(*args, **kwargs)

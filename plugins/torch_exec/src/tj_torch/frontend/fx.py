@@ -18,9 +18,8 @@ from tj_core.proxy import Proxy
 from tj_core.trace import Namer
 from torch.utils import _pytree as pytree
 
-from tj_torch.dialect import private
 from tj_torch.frontend import dynamo
-from tj_torch.frontend.ambient import ambient_mode
+from tj_torch.frontend.ambient import ambient_mode, interpreting
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.dispatch import Dispatcher
 from tj_torch.frontend.entries import Entries
@@ -165,30 +164,39 @@ class FxDispatcher:
             pass
         return self.module.forward(*args, **kwargs)
 
-    def miss(self, values: tuple[Any, ...]) -> tuple[Any, ...]:
+    def miss(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...]:
         """Compile for these values of the placeholders, and run; or leave the call to others."""
-        mode = ambient_mode() or _other_modes(values)
+        mode = ambient_mode() or interpreting(values)
+        if mode is None and dynamo.device_modes() is None:
+            mode = "a __torch_function__ mode"
         if mode is not None:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
-            raise _Elsewhere(self.module)
+            raise _Elsewhere(self.module.forward)
+        while (found := self._newest(values, tried)) is None:
+            tried = (*tried, *self.rows)
+        return found
+
+    def _newest(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...] | None:
+        """Run a row that others have added meanwhile, else one compiled now; None: ask again."""
         try:
             with dynamo.compile_lock(), self.jitted.lock:
-                enter = self._compile(values)
+                rows = [row for row in self.rows if row not in tried]
+                compiled = not rows
+                if compiled:
+                    rows = [self._compile(values)]
         except OpenProgramError:
-            self.open = Dispatcher(self.module, self.jitted, self.compiler)
+            self.open = self.open or Dispatcher(self.module, self.jitted, self.compiler)
             self.jitted.refresh = self._count
             self.elsewhere = self.open.call
-            raise _Elsewhere(self.open.call) from None
+            raise _Elsewhere(self.elsewhere) from None
         except CaptureError as error:
-            failure = error
-        else:
-            found = enter(*values)
-            if found is None:
-                reason = "the guards of a new entry do not hold for its own arguments"
-                self.entries.fall_back(reason, None)
-                raise _Elsewhere(self.module)
-            return found
-        raise _Elsewhere(self._without_capture(failure))
+            raise _Elsewhere(self._without_capture(error)) from None
+        found = next((out for row in rows if (out := row(*values)) is not None), None)
+        if found is None and compiled:
+            reason = "the guards of a new entry do not hold for its own arguments"
+            self.entries.fall_back(reason, None)
+            raise _Elsewhere(self.module.forward)
+        return found
 
     def _without_capture(self, failure: CaptureError) -> Callable[..., Any]:
         """The original, from now on, unless it raises: then its exception is what the user gets."""
@@ -210,9 +218,6 @@ class FxDispatcher:
     # ------------------------------------------------------------------ compiling
 
     def _compile(self, values: tuple[Any, ...]) -> Row:
-        for row in self.rows:  # another thread may have compiled it meanwhile
-            if row(*values) is not None:
-                return row
         names = [f"p{i}" for i in range(len(values))]
         taken = Inputs(self.module, names)
         importer = self._imported(taken, values)
@@ -283,12 +288,13 @@ def _dispatching(state: FxDispatcher) -> Callable[..., Any]:
     """The function in the place of the graph's calls."""
 
     def tj_program(*values: Any) -> tuple[Any, ...]:
-        for enter in state.rows:
+        rows = state.rows
+        for enter in rows:
             found = enter(*values)
             if found is not None:
                 state.own_hits += 1
                 return found
-        return state.miss(values)
+        return state.miss(values, rows)
 
     return tj_program
 
@@ -310,16 +316,6 @@ def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
     )
     object.__setattr__(shim, "__dict__", state.module.__dict__)
     return shim._call_impl
-
-
-def _other_modes(values: tuple[Any, ...]) -> str | None:
-    """What else keeps a call from being compiled: see `ambient_mode`."""
-    if dynamo.device_modes() is None:
-        return "a __torch_function__ mode"
-    leaves = pytree.tree_leaves(values)
-    if any(isinstance(v, torch.Tensor) and private.is_fake(v) for v in leaves):
-        return "fake tensors"
-    return None
 
 
 def _nodes(tree: Any) -> list[torch.fx.Node]:

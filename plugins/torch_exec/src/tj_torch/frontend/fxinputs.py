@@ -217,7 +217,7 @@ class Inputs:
                 f"{owner}{kind}.get({k!r}) is None" for k in held if held[k] is None
             ]
         self.conditions += [f"not {self._bind('h', hooks)}" for hooks in hooks_of(module)]
-        shown = ", ".join(f"{k}={v!r}" for k, v in attributes.items())
+        shown = ", ".join(f"{k}={v!r}" for k, v in attributes.items() if k[0] != "_")
         self.texts.append(f"{path or 'the module'} has {shown}, and no hooks")
 
     # ------------------------------------------------------------------ generating
