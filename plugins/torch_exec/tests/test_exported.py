@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from typing import Any
 
@@ -223,6 +224,16 @@ def test_branches() -> None:
     for x in (torch.ones(2, 3), -torch.ones(2, 3)):
         assert_equal(jitted(x), module(x))
     assert tj.stats(jitted).fallbacks == ()
+
+
+def test_copies() -> None:
+    args, kwargs = arguments()
+    jitted = tj.jit(exported())
+    other = copy.deepcopy(jitted)
+    assert_equal(other(*args, **kwargs), jitted(*args, **kwargs))
+    assert other.linear.weight is not jitted.linear.weight
+    assert {c.symbol.namespace for c in tj.last_trace(other, stage="ACQUIRED").calls} >= {"aten"}
+    assert "the tensors are distinct objects" in map(str, tj.guards(other))  # no other frontend's
 
 
 def test_the_other_frontends_say_what_to_do() -> None:

@@ -212,6 +212,45 @@ def test_pytrees_of_the_graphs_own_code() -> None:
     twice(graph, X, {"y": Y})
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda g: None,
+        lambda g: (),
+        lambda g: g.placeholder("x"),
+        lambda g: [(x := g.placeholder("x")), x, {"again": (x, 2.5)}],
+        lambda g: (g.placeholder("x") and None, "text", slice(None)),
+    ],
+    ids=["none", "empty", "input", "repeated", "constants"],
+)
+def test_graphs_that_compute_nothing(build: Callable[[fx.Graph], Any]) -> None:
+    graph = hand_built(build)
+    args = (X,) if graph.graph.find_nodes(op="placeholder") else ()
+    twice(graph, *args)
+
+
+def test_symbolic_sizes_of_the_tracing() -> None:
+    graph = make_fx(lambda x: x.view(x.shape[0] * 3).sum() / x.shape[0], tracing_mode="symbolic")(X)
+    assert graph.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int)
+    jitted = jit(graph)
+    for n in (2, 4, 2, 4):
+        x = torch.randn(n, 3)
+        assert_equal(jitted(x), graph(x))
+    assert (tj.stats(jitted).entries, tj.stats(jitted).hits) == (2, 2)
+
+
+def test_flags_that_choose_kernels_are_guarded() -> None:
+    graph = make_fx(lambda x, w: torch.mm(x, w))(X, X.t())
+    jitted = jit(graph)
+    assert_equal(jitted(X, X.t()), X @ X.t())
+    torch.backends.mkldnn.set_flags(False)
+    try:
+        assert_equal(jitted(X, X.t()), X @ X.t())
+    finally:
+        torch.backends.mkldnn.set_flags(True)
+    assert tj.stats(jitted).entries == 2
+
+
 # --------------------------------------------------------------------------- state of the module
 
 

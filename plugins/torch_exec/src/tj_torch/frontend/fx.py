@@ -254,7 +254,8 @@ class FxDispatcher:
         compilation: Compilation,
         finish: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None,
     ) -> tuple[Row, tuple[str, ...]]:
-        operations = {c.symbol.name.rpartition(".")[2] for c in compilation.traces[0].calls}
+        # Of `nn.functional.linear` the last part names the operation, of `addmm.default` the first.
+        operations = {p for c in compilation.traces[0].calls for p in c.symbol.name.split(".")}
         extra, texts = extra_guards(importer.classes, operations)
         run = compilation.program.function
         if finish is not None:

@@ -35,7 +35,7 @@ _CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _ATTENTION),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (*_PRODUCTS, *_CUDNN)),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), (*_PRODUCTS, *_CUDNN)),
     **dict.fromkeys(
         ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm"),
         _PRODUCTS,

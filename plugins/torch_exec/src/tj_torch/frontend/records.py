@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from tj_core import jit
 from tj_core.errors import TjError
 from tj_core.jitted import Jitted
 from tj_core.records import Frontend
@@ -34,6 +35,10 @@ def frontends() -> tuple[Frontend, ...]:
 
 def _fx(program: Any, jitted: Jitted) -> Any:
     jitted.fn = module = graph_module(program)
+    # Copies are graphs as well, which other frontends would take first.
+    kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
+    jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
+    jitted.arguments = {**jitted.arguments, "frontend": "fx"}
     dispatcher = FxDispatcher(module, jitted, _compiler(jitted))
     return wrap_module(module, dispatcher, {"recompile": _recompile})
 
