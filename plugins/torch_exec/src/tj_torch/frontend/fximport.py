@@ -280,9 +280,7 @@ class GraphImporter(Importer):
         path = self.prefix + str(node.target)
         module = self.taken.submodule(path)
         if private.is_input_check(module):
-            module(
-                *(self.given[n] for n in node.all_input_nodes)
-            )  # raises here what it would raise
+            module(*(self.given[n] for n in node.all_input_nodes))  # raises what it would raise
             self.values[node] = self.env[node] = None
         elif _is_plain_graph(module):
             self.inline(node, module, path)
@@ -319,41 +317,33 @@ class GraphImporter(Importer):
         for name, child in module.named_modules():
             self.taken.plain_attributes(".".join(filter(None, (path, name))))
             self.classes[type(child)] = None
-        graph = torch.fx.Graph()
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.value)
-        nodes: dict[int, torch.fx.Node] = {}
-
-        def given(proxy: Proxy, fake: Any) -> Any:
-            inner = graph.placeholder(proxy.name)
-            self.values[inner] = self.env[inner] = proxy
-            nodes[id(fake)] = inner
-            return fake
-
+        recorder = LeafRecorder()
         with self.fakes.entered(self.context.current):
-            made = {p.name: p for p in leaves((args, kwargs)) if isinstance(p, Proxy)}
-            fakes = {name: given(p, self.fakes.fake(p)) for name, p in made.items()}
-            args, kwargs = map_tree(lambda p: fakes[p.name], (args, kwargs), Proxy)
-            state = {}
-            for name in _state_names(module):
-                slot = self.taken.state(f"{path}.{name}")
-                proxy = self.input(slot, node)
-                if proxy.name not in fakes:
-                    fakes[proxy.name] = given(proxy, self.fakes.fake(proxy))
-                state[name] = fakes[proxy.name]
-                # Recurrent modules keep a list of the parameters themselves.
-                nodes[id(self.taken.tensors[slot.index])] = nodes[id(state[name])]
-            recorder = LeafRecorder(graph, nodes)
-            try:
-                with recorder:
-                    result = torch.func.functional_call(
-                        module, state, tuple(args), kwargs, tie_weights=False
-                    )
-            except OpenProgramError:
-                raise
-            except Exception as error:
-                raise OpenProgramError(f"{path}: {error}") from error
-            graph.output(recorder.arguments(result))
-        self.trace_leaf(node, graph, path, module)
+            arguments, state = self.leaf_arguments(node, module, path, recorder)
+            recorder.record(module, arguments, state)
+        self.trace_leaf(node, recorder.graph, path, module)
+
+    def leaf_arguments(
+        self, node: torch.fx.Node, module: torch.nn.Module, path: str, recorder: LeafRecorder
+    ) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Fakes for the arguments of a module's call, and for its state by name."""
+        fakes: dict[str, Any] = {}
+
+        def fake(proxy: Proxy) -> Any:
+            if proxy.name not in fakes:
+                fakes[proxy.name] = self.fakes.fake(proxy)
+                inner = recorder.given(fakes[proxy.name], proxy.name)
+                self.values[inner] = self.env[inner] = proxy
+            return fakes[proxy.name]
+
+        given = torch.fx.map_arg((node.args, node.kwargs), self.value)
+        arguments = map_tree(fake, given, Proxy)
+        state = {}
+        for name in _state_names(module):
+            slot = self.taken.state(f"{path}.{name}")
+            state[name] = fake(self.input(slot, node))
+            recorder.known_as(self.taken.tensors[slot.index], state[name])
+        return arguments, state
 
     def trace_leaf(
         self, node: torch.fx.Node, graph: torch.fx.Graph, path: str, module: torch.nn.Module

@@ -53,16 +53,40 @@ def _is_own(module: torch.nn.Module) -> bool:
 
 
 class LeafRecorder(TorchFunctionMode):
-    """Writes the calls made while it is entered into ``graph``.
+    """Writes the torch-level calls of a module on fake tensors into ``graph``."""
 
-    ``given`` maps the ids of the fake tensors that the calls may take to nodes of ``graph``.
-    """
-
-    def __init__(self, graph: torch.fx.Graph, given: dict[int, torch.fx.Node]) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.graph = graph
-        self.nodes = given
+        self.graph = torch.fx.Graph()
+        self.nodes: dict[int, torch.fx.Node] = {}
         self.alive: list[Any] = []
+
+    def given(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
+        """A placeholder for a tensor that the calls may take."""
+        node = self.nodes[id(tensor)] = self.graph.placeholder(name)
+        self.alive.append(tensor)
+        return node
+
+    def known_as(self, other: torch.Tensor, tensor: torch.Tensor) -> None:
+        """Calls that take ``other`` take ``tensor``: recurrent modules list their parameters."""
+        self.nodes[id(other)] = self.nodes[id(tensor)]
+
+    def record(self, module: torch.nn.Module, arguments: Any, state: Any) -> None:
+        """Run ``module`` with ``state`` for its parameters and buffers.
+
+        :raises OpenProgramError: if that does more than calls of PyTorch's functions.
+        """
+        args, kwargs = arguments
+        try:
+            with self:
+                result = torch.func.functional_call(
+                    module, state, tuple(args), dict(kwargs), tie_weights=False
+                )
+        except OpenProgramError:
+            raise
+        except Exception as error:
+            raise OpenProgramError(f"{type(module).__qualname__}: {error}") from error
+        self.graph.output(self.arguments(result))
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
