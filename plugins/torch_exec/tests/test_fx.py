@@ -716,6 +716,18 @@ def test_reports() -> None:
     assert "torch.nn.functional.linear" in str(tj.explain(jitted))
 
 
+def test_a_stack_without_source_text() -> None:
+    graph = fx.symbolic_trace(lambda x: x + 1)
+    frames = ('"/here/model.py", line 7, in forward', '"/there/torch_like.py", line 9, in run')
+    for node in graph.graph.nodes:
+        node.stack_trace = "".join(f"  File {frame}\n" for frame in reversed(frames))
+    jitted = jit(graph)
+    jitted(X)
+    (call,) = tj.last_trace(jitted, stage="ACQUIRED").calls
+    assert call.source is not None
+    assert (call.source.file, call.source.line, call.source.text) == ("/here/model.py", 7, "")
+
+
 def test_only_graphs_are_taken() -> None:
     with pytest.raises(tj.TjError, match="takes a GraphModule or an ExportedProgram, not function"):
         jit(lambda x: x)
