@@ -17,7 +17,7 @@ __all__ = ["node_source", "stack_source", "users_stacklevel"]
 _TJ = str(Path(__file__).parent.parent)
 _GENERATED = (_TJ, "<tj ", "<eval_with_key>")
 """What the files of tj's own code, of its programs and of FX graphs' code begin with."""
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +(?!File ")([^\n]*))?')
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +(?! *File ")([^\n]*))?')
 
 
 def node_source(node: torch.fx.Node) -> Source | None:
