@@ -31,14 +31,14 @@ from tj_torch.dialect.arguments import (
 )
 from tj_torch.dialect.autogradinfo import NonLeaf, may_require_grad, runs_python
 from tj_torch.dialect.body import BodyBuilder, alias_facts
-from tj_torch.dialect.context import entered, expansion_context
+from tj_torch.dialect.context import expansion_context, surroundings
 from tj_torch.dialect.convert import is_symbolic, tensor_proxy, to_core, to_core_tree
 from tj_torch.dialect.denied import denial, watching
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.ops import OpTable
 from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorder, Ref
 
-__all__ = ["Expander", "Expansion", "Kind", "expand"]
+__all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
 
 Kind = Literal["COMPOSITE", "KERNEL"]
 """``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
@@ -99,7 +99,7 @@ class Expander:
         run = _Run(self._mode, self._table, fn, tree, arguments, context)
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
-        with _generators_untouched(), private.quiet():
+        with generators_untouched(), private.quiet():
             return self._attempt(run)
 
     def _attempt(self, run: _Run) -> Expansion:
@@ -151,7 +151,8 @@ def _usable(kind: str) -> bool:
 
 
 @contextlib.contextmanager
-def _generators_untouched() -> Iterator[None]:
+def generators_untouched() -> Iterator[None]:
+    """Leave PyTorch's generator as it was found."""
     state = torch.get_rng_state()
     try:
         yield
@@ -204,22 +205,10 @@ class _Run:
 
     # ------------------------------------------------------------------ running
 
-    @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """Outside of inference mode, autocast as the context says and uncached."""
-        with torch.inference_mode(False), private.no_autocast(), entered(self.rest):
-            cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)
-            try:
-                with torch.set_grad_enabled(self.grad):
-                    yield
-            finally:
-                torch.set_autocast_cache_enabled(cached)
-
     def expansion(self) -> Expansion:
         """Run the function under the recorder and describe what happened."""
         recorder = Recorder(self.table, hidden_writes=self.decompose)
-        with self._surroundings():
+        with surroundings(self.grad, self.rest):
             self._wrap(recorder)
             with (
                 self.mode,
@@ -263,7 +252,7 @@ class _Run:
 
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
-        with self._surroundings():
+        with surroundings(self.grad, self.rest):
             self.wrapped = {n: make_fake(self.mode, a.proxy) for n, a in self.arguments.items()}
             with self.mode:
                 self._call()
