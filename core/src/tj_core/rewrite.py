@@ -18,6 +18,7 @@ from tj_core.expand import Expand, bind_outputs
 from tj_core.inlining import can_inline, inline
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.reexpand import learn, reexpand
+from tj_core.regions import inline_region, with_programs
 from tj_core.rules import RuleTable
 from tj_core.symbol import PLAIN_CONTEXT, Alias, Body, BoundSymbol, Context, Effects, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
@@ -86,6 +87,15 @@ class Editor:
         """Whether the old call has a body that can take its place."""
         return can_inline(self._call)
 
+    def inline_region(self) -> Replacement:
+        """The calls of the old call's only region in its place.
+
+        :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
+        """
+        (region,) = self._call.regions
+        calls, values = inline_region(self._call, region, self._namer, self._tags)
+        return Replacement(calls, values, decomposed=True)
+
     def inline(self) -> Replacement:
         """The old call's body in its place.
 
@@ -110,11 +120,12 @@ def rewrite(
 ) -> Trace:
     """``trace`` with ``rules`` applied once to every call; the same object if none fires.
 
+    Calls inside regions are offered like those at top level, unless an executor owns the call.
     Calls inside bodies are offered too, under the context and the tags they would have in their
     call's place, unless a rule took the call itself, it mutates, or an executor owns it. A call
     whose body was edited is another operation from then on: its symbol becomes
-    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body that many
-    calls share is offered, and edited, once.
+    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body or region
+    that many calls share is offered, and edited, once.
 
     :raises TraceError: if a rule leaves an output of its call undefined.
     """
@@ -157,6 +168,15 @@ class _Edited:
     changes: tuple[Change, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _EditedRegion:
+    """What became of a region's program; the original, so that its id stays its own."""
+
+    original: Trace
+    program: Trace
+    changes: tuple[Change, ...]
+
+
 @dataclass
 class _Run:
     """One run of the rewriter."""
@@ -166,6 +186,7 @@ class _Run:
     tags: TagRegistry
     into_bodies: bool
     bodies: dict[tuple[int, Context, TagSet], _Edited] = field(default_factory=dict)
+    programs: dict[int, _EditedRegion] = field(default_factory=dict)
 
     def calls(self, calls: tuple[BoundSymbol, ...], scope: _Scope) -> tuple[BoundSymbol, ...]:
         """The edited calls; ``scope`` learns what happened."""
@@ -204,7 +225,9 @@ class _Run:
         return call.replace(context=context, tags=tags)
 
     def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
-        """``call`` with the rules applied in its body, or itself."""
+        """``call`` with the rules applied in its regions and its body, or itself."""
+        if call.regions and not call.executor:
+            call = with_programs(call, lambda program: self.region(program, call, scope))
         body = call.body
         if not self.into_bodies or body is None or call.effects.mutates or call.executor:
             return call
@@ -216,6 +239,21 @@ class _Run:
             return call
         scope.changes += [replace(c, call=f"{call.label}.{c.call}") for c in edited.changes]
         return _with_edited_body(call, edited.body)
+
+    def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
+        """``program`` edited; one that several calls share stays shared."""
+        if id(program) not in self.programs:
+            inner = _Scope(Namer(program.names()), Heirs(self.tags))
+            calls = self.calls(program.calls, inner)
+            edited = program
+            if inner.changes:
+                outputs = map_tree(inner.current, program.outputs, Proxy)
+                edited = inner.heirs.trace(program.replace(calls=calls, outputs=outputs))
+            self.programs[id(program)] = _EditedRegion(program, edited, tuple(inner.changes))
+        found = self.programs[id(program)]
+        place = f"{call.label}.{program.name}"
+        scope.changes += [replace(c, call=f"{place}.{c.call}") for c in found.changes]
+        return found.program
 
     def edited(self, body: Body, context: Context, inherited: TagSet) -> _Edited:
         key = id(body), context, inherited
