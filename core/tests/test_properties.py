@@ -284,17 +284,11 @@ def with_regions(draw, made):
     regions = []
     for name in draw(st.sampled_from([["fn"], ["fn", "other"]])):
         program = draw(decorated(SMALL, inner=False)).replace(name=name, stage=Stage.ACQUIRED)
-        places = [draw(st.none() | st.integers(0, count - 1)) for _ in program.inputs]
-        inputs = tuple(
-            p if i is None else made.flat_args[i].replace(name=p.name, tags=p.tags)
-            for p, i in zip(program.inputs, places, strict=True)
-        )
-        if {p.name for call in program.calls for p in call.flat_args} & {p.name for p in inputs}:
-            inputs, places = program.inputs, [None] * len(inputs)  # its calls say what they are
-        leaves = [x for x in (program.outputs,) if x is not None]
-        regions.append(
-            Region(program.replace(inputs=inputs, outputs=(*leaves, *inputs)), tuple(places))
-        )
+        places = draw(st.lists(st.integers(0, count - 1), max_size=2)) if count else []
+        more = tuple(made.flat_args[i].replace(name=f"op{n}") for n, i in enumerate(places))
+        operands = (*(None for _ in program.inputs), *places)
+        program = program.replace(inputs=program.inputs + more, outputs=(program.outputs, *more))
+        regions.append(Region(program, operands))
     return made.replace(args=(*made.args, *regions, regions[0]))
 
 

@@ -304,8 +304,8 @@ def test_regions():
     assert [r.name for r in trace.calls[0].regions] == ["cond_fn", "body_fn"]
     text = read_back(trace)
     assert text.startswith(
-        """import contextlib
-from tj_core.testing.numeric import num
+        """from tj_core.testing.numeric import num
+import contextlib
 
 
 def computation(x):
