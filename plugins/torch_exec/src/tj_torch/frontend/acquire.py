@@ -22,10 +22,10 @@ from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
 from tj_core.source import Source
-from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Effects, Symbol
+from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.trace import Namer, PassRecord, Trace
-from tj_core.tree import map_tree
+from tj_core.tree import leaves, map_tree
 from torch.utils import _pytree as pytree
 
 from tj_torch.dialect import convert
@@ -33,6 +33,7 @@ from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
+from tj_torch.frontend.regions import bind_regions, is_graph, operation
 from tj_torch.frontend.sources import node_source
 
 __all__ = ["Acquired", "acquire"]
@@ -78,7 +79,7 @@ def acquire(
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
     start = time.perf_counter()
-    importer = _Importer(graph, dialects, tags, Namer(language.names()))
+    importer = _Importer(graph, dialects, tags, Namer(language.names()), language)
     importer.inputs(examples, input_names(graph, sources, parameters))
     for node in graph.graph.nodes:
         importer.node(node)
@@ -102,6 +103,7 @@ class _Importer:
     dialects: TorchDialects
     registry: TagRegistry
     namer: Namer
+    language: Language
     proxies: list[Proxy] = field(default_factory=list)
     calls: list[BoundSymbol] = field(default_factory=list)
     env: dict[torch.fx.Node, Any] = field(default_factory=dict)
@@ -115,6 +117,7 @@ class _Importer:
         self.renamed = _tagged_names(self.graph)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
+        self.programs: dict[tuple[int, Context], Trace] = {}
         # Outputs that are an argument: the argument's own name, and the nodes per such name.
         self.first_names: dict[str, str] = {}
         self.second_names: dict[str, list[torch.fx.Node]] = {}
@@ -160,7 +163,12 @@ class _Importer:
 
     def distinct(self, tree: Any) -> Any:
         """``tree`` with one name per object for the constants that travel beside the program."""
-        return map_tree(lambda c: c if c.named else self.constant(c.text, c.value), tree, Constant)
+
+
+        def own(c: Constant) -> Constant:
+            return c if c.named or is_graph(c) else self.constant(c.text, c.value)
+
+        return map_tree(own, tree, Constant)
 
     def constant(self, wish: str, value: Any) -> Constant:
         if id(value) not in self.constants:
@@ -173,6 +181,9 @@ class _Importer:
         value: Any = self.graph
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        if isinstance(value, torch.fx.GraphModule):
+            self.env[node] = Constant(str(node.target), value, named=False)
+            return
         constant = self.constant(str(node.target), value)
         if not isinstance(value, torch.Tensor):
             self.env[node] = constant
@@ -203,7 +214,7 @@ class _Importer:
             context=self.context.current,
             source=node_source(node),
         )
-        bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
+        bound = self.bound(call, named.function, node)
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:
             self.rebind(after, bound)
@@ -213,6 +224,59 @@ class _Importer:
                 out = bound.flat_outs[alias.output].name
                 self.first_names[out] = first = self.first_names.get(first, first)
                 self.second_names.setdefault(first, []).append(node)
+
+    def bound(
+        self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
+    ) -> BoundSymbol:
+        """``call`` with its outputs, and what is known of what it does."""
+        if any(map(is_graph, leaves((call.args, call.kwargs)))):
+            call = operation(call)
+            return bind_regions(call.replace(kwargs=self.distinct(call.kwargs)), node, self)
+        return self.expanded(call, function, node) or self.unexpanded(call, node)
+
+    def region(
+        self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
+    ) -> Trace:
+        """The program of an operand graph; of one that several calls share, one."""
+        key = id(graph), context
+        if key not in self.programs:
+            inner = _Importer(graph, self.dialects, self.registry, self.namer, self.language)
+            inner.context = ContextTracker(context)
+            inner.opaque_state, inner.modes = self.opaque_state, self.modes
+            inner.constants, inner.programs = self.constants, self.programs
+            self.programs[key] = inner.program(self.namer(name), operands)
+            self.opaque_state |= inner.opaque_state
+            self.expanding += inner.expanding
+        return self.programs[key]
+
+    def program(self, name: str, operands: Sequence[Any]) -> Trace:
+        """The trace of this graph, which is an operand, its inputs named as what they are."""
+        nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        for i, node in enumerate(nodes):
+            operand = operands[i] if i < len(operands) else None
+            self.operand(node, operand if isinstance(operand, Proxy) else None)
+        for node in self.graph.graph.nodes:
+            self.node(node)
+        return Trace(
+            tuple(self.proxies),
+            tuple(self.calls),
+            self.result,
+            name,
+            context=self.context.ambient,
+            language=self.language,
+        )
+
+    def operand(self, node: torch.fx.Node, operand: Proxy | None) -> None:
+        known = {p.name for p in self.proxies}
+        keeps = operand is not None and operand.name not in known
+        name = operand.name if operand is not None and keeps else self.namer(node.name)
+        value = node.meta.get("example_value")
+        if value is None and operand is not None:
+            proxy = operand.replace(name=name, tags=NO_TAGS)
+        else:
+            proxy = self.proxy(name, value, node)
+        self.env[node] = proxy
+        self.proxies.append(proxy)
 
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
@@ -238,6 +302,14 @@ class _Importer:
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         """``call`` with its metadata from the capture, and nothing known of what it does."""
+        outputs = self.captured(call, node)
+        pure = call.symbol.namespace == "operator"
+        if not _takes_values(call) and not pure and call.symbol.name not in HARMLESS:
+            self.opaque_state = True  # it may have changed what later calls mean
+        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+
+    def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
+        """The outputs of ``call``, with their metadata from the capture."""
         value = node.meta.get("example_value")
         count = iter(range(1 << 30))
         name = self.output_names(node, Expanded(None if value is None else ()))
@@ -249,11 +321,7 @@ class _Importer:
                 return leaf
             return self.proxy(name(next(count)), leaf)
 
-        outputs = convert.to_core_tree(value, output)
-        pure = call.symbol.namespace == "operator"
-        if not _takes_values(call) and not pure and call.symbol.name not in HARMLESS:
-            self.opaque_state = True  # it may have changed what later calls mean
-        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+        return convert.to_core_tree(value, output)
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
