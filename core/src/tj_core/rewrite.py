@@ -87,13 +87,16 @@ class Editor:
         """Whether the old call has a body that can take its place."""
         return can_inline(self._call)
 
-    def inline_region(self) -> Replacement:
+    def inline_region(self, tags: TagSet | None = None) -> Replacement:
         """The calls of the old call's only region in its place.
+
+        They get ``tags``, else those of the call that travel into bodies.
 
         :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
         """
         (region,) = self._call.regions
-        calls, values = inline_region(self._call, region, self._namer, self._tags)
+        call = self._call if tags is None else self._call.replace(tags=tags)
+        calls, values = inline_region(call, region, self._namer, self._tags)
         return Replacement(calls, values, decomposed=True)
 
     def inline(self) -> Replacement:
@@ -117,6 +120,7 @@ def rewrite(
     name: str,
     plugin: str = "core",
     into_bodies: bool = True,
+    into_regions: bool = True,
 ) -> Trace:
     """``trace`` with ``rules`` applied once to every call; the same object if none fires.
 
@@ -129,7 +133,7 @@ def rewrite(
 
     :raises TraceError: if a rule leaves an output of its call undefined.
     """
-    run = _Run(rules, expand, tags, into_bodies)
+    run = _Run(rules, expand, tags, into_bodies, into_regions)
     scope = _Scope(Namer(trace.names()), Heirs(tags))
     calls = run.calls(trace.calls, scope)
     if not scope.changes:
@@ -185,6 +189,7 @@ class _Run:
     expand: RuleTable[Expand]
     tags: TagRegistry
     into_bodies: bool
+    into_regions: bool
     bodies: dict[tuple[int, Context, TagSet], _Edited] = field(default_factory=dict)
     programs: dict[int, _EditedRegion] = field(default_factory=dict)
 
@@ -226,7 +231,7 @@ class _Run:
 
     def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
         """``call`` with the rules applied in its regions and its body, or itself."""
-        if call.regions and not call.executor:
+        if self.into_regions and call.regions and not call.executor:
             call = with_programs(call, lambda program: self.region(program, call, scope))
         body = call.body
         if not self.into_bodies or body is None or call.effects.mutates or call.executor:

@@ -164,7 +164,6 @@ class _Importer:
     def distinct(self, tree: Any) -> Any:
         """``tree`` with one name per object for the constants that travel beside the program."""
 
-
         def own(c: Constant) -> Constant:
             return c if c.named or is_graph(c) else self.constant(c.text, c.value)
 

@@ -9,11 +9,12 @@ from typing import Any, Protocol
 import torch
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.regions import summed, union
-from tj_core.source import Source
 from tj_core.symbol import Alias, BoundSymbol, Constant, Context, Effects, Region, Symbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 from tj_core.wellformed import like
+
+from tj_torch.execute.eager import SHARING
 
 __all__ = ["Wiring", "bind_regions", "is_graph", "operation"]
 
@@ -173,8 +174,10 @@ def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[i
     first = {p.name: i for i, p in reversed(list(enumerate(call.flat_args)))}
     for i, p in enumerate(program.inputs):
         operand = operands[i] if i < len(operands) else MADE
-        known = isinstance(operand, Proxy) and like(p, operand)
-        yield first[operand.name] if known else None
+        if isinstance(operand, Proxy) and like(p, operand):
+            yield first[operand.name]
+        else:
+            yield None
 
 
 def _differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
@@ -182,7 +185,7 @@ def _differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
 
     Captures do not always say so, and other executors must stay out of what is differentiated.
     """
-    if not isinstance(p, TensorProxy) or call.symbol.name not in SHARING:
+    if not isinstance(p, TensorProxy) or call.symbol.qualname not in SHARING:
         return p
     wanted = any(isinstance(a, TensorProxy) and a.requires_grad for a in call.flat_args)
     on = call.context.get("grad") is not False and not call.context.get("inference")
@@ -200,9 +203,3 @@ def _effects(call: BoundSymbol, wiring: Wiring) -> Effects:
         if isinstance(p, Proxy) and out < len(call.flat_outs)
     ]
     return union(effects, Effects(aliases=tuple(carried)))
-
-
-SHARING = frozenset(
-    ("ops.higher_order." + name) for name in ("cond", "while_loop", "scan", "map_impl")
-)
-"""Operations that, where no gradient is wanted, do nothing with their regions but call them."""

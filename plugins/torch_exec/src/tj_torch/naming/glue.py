@@ -21,7 +21,7 @@ def constant(value: Any, /) -> Any:
 
 
 def invoke(body: Callable[..., Any], /, *args: Any) -> Any:
-    """Call ``body``, a region that several calls share (``torch.compiler.nested_compile_region``)."""
+    """Call ``body``, a region that calls share (``torch.compiler.nested_compile_region``)."""
     return body(*args)
 
 
