@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
+from tj_core.errors import TjError
 
 __all__ = ["autograd_function"]
 
@@ -15,16 +16,21 @@ def autograd_function(
     backward: Callable[..., Any],
     /,
     *args: Any,
-    non_differentiable_idx: Sequence[int] = (),
-    saved_for_backward_idx: Sequence[int] = (),
-    dirty_idx: Sequence[int] = (),
+    saved: Sequence[int] = (),
+    non_differentiable: Sequence[int] = (),
+    dirty: Sequence[int] = (),
+    differentiable: Literal["any", "once", "unknown"] = "any",
 ) -> Any:
     """What a user's `torch.autograd.Function` computes, with its own backward.
 
     ``forward(*args)`` returns the function's outputs, and the values that its backward uses;
-    ``backward(*tangents, *values)`` the gradients of ``args``. The indices are those of outputs
-    that were marked as not differentiable and as written in place, and of values that were saved
-    with ``save_for_backward``, whose versions are checked; others were kept on the context.
+    ``backward(*tangents, *values)`` the gradients of ``args``. ``saved`` are the indices of values
+    that were saved with ``save_for_backward``, whose versions are checked (others were kept on the
+    context); ``non_differentiable`` and ``dirty`` those of outputs that were marked so.
+    ``differentiable`` says whether the backward may be differentiated, ``once`` as
+    `torch.autograd.function.once_differentiable` says it.
+
+    :raises TjError: from a backward pass with ``create_graph`` where it is ``unknown``.
     """
 
     class Function(torch.autograd.Function):
@@ -32,15 +38,16 @@ def autograd_function(
         def forward(ctx: Any, *inputs: Any) -> Any:
             outputs, values = forward(*inputs)
             flat = outputs if isinstance(outputs, tuple | list) else (outputs,)
-            ctx.mark_dirty(*(flat[i] for i in dirty_idx))
-            ctx.mark_non_differentiable(*(flat[i] for i in non_differentiable_idx))
-            checked = [i for i in saved_for_backward_idx if isinstance(values[i], torch.Tensor)]
+            ctx.mark_dirty(*(flat[i] for i in dirty))
+            ctx.mark_non_differentiable(*(flat[i] for i in non_differentiable))
+            checked = [i for i in saved if isinstance(values[i], torch.Tensor)]
             ctx.save_for_backward(*(values[i] for i in checked))
             ctx.kept = [None if i in checked else value for i, value in enumerate(values)]
             ctx.checked = checked
             return outputs
 
         @staticmethod
+        @_BACKWARDS[differentiable]
         def backward(ctx: Any, *tangents: Any) -> Any:
             values = list(ctx.kept)
             for i, tensor in zip(ctx.checked, ctx.saved_tensors, strict=True):
@@ -48,3 +55,24 @@ def autograd_function(
             return backward(*tangents, *values)
 
     return Function.apply(*args)
+
+
+def _first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
+    def checked(ctx: Any, *tangents: Any) -> Any:
+        if torch.is_grad_enabled():
+            raise TjError(
+                "the backward of a torch.autograd.Function that switches gradients on or off "
+                "itself was asked for with create_graph=True, which its capture does not allow",
+                hint="call that Function in a part of the program that is not jitted "
+                "(torch.compiler.disable)",
+            )
+        return backward(ctx, *tangents)
+
+    return checked
+
+
+_BACKWARDS: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "any": lambda backward: backward,
+    "once": torch.autograd.function.once_differentiable,
+    "unknown": _first_order,
+}

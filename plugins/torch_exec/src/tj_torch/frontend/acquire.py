@@ -229,7 +229,7 @@ class _Importer:
     ) -> BoundSymbol:
         """``call`` with its outputs, and what is known of what it does."""
         if any(map(is_graph, leaves((call.args, call.kwargs)))):
-            call = operation(call)
+            call = operation(call, node)
             return bind_regions(call.replace(kwargs=self.distinct(call.kwargs)), node, self)
         return self.expanded(call, function, node) or self.unexpanded(call, node)
 

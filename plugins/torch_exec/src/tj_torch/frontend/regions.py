@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from tj_core.errors import CaptureError
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.regions import summed, union
 from tj_core.symbol import Alias, BoundSymbol, Constant, Context, Effects, Region, Symbol
@@ -15,6 +16,7 @@ from tj_core.tree import leaves, map_tree
 from tj_core.wellformed import like
 
 from tj_torch.execute.eager import SHARING
+from tj_torch.frontend.backwards import differentiability
 
 __all__ = ["Wiring", "bind_regions", "is_graph", "operation"]
 
@@ -72,6 +74,8 @@ WIRINGS: Mapping[str, Wiring] = {
         ("forward", "backward"),
         lambda args, n: list(leaves(args[2:])) if n == 0 else [],
         ("forward",),
+        # Where a Function runs its two halves; in the backward, gradients may be on after all.
+        context=lambda context, args: context.with_("grad", False),
     ),
     _OP + "cond": Wiring(("true_fn", "false_fn"), _rest(3), ("true_fn", "false_fn")),
     _OP + "while_loop": Wiring(
@@ -106,7 +110,7 @@ WIRINGS: Mapping[str, Wiring] = {
 UNKNOWN = Wiring((), lambda args, n: [])
 
 
-def operation(call: BoundSymbol) -> BoundSymbol:
+def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
     """``call`` under the name of what runs it, where that is not the captured operation itself.
 
     What PyTorch means for its compilers only is spelled as what users write; a graph that is
@@ -119,8 +123,28 @@ def operation(call: BoundSymbol) -> BoundSymbol:
         graph, _, *args = call.args
         return call.replace(symbol=Symbol("tj", "invoke"), args=(graph, *args))
     if name == "autograd_function_apply":
-        return call.replace(symbol=Symbol("tj", "autograd_function"))
+        return _autograd_function(call, node)
     return call
+
+
+def _autograd_function(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
+    """The indices under the names of what a Function is asked to do with them."""
+    given = dict(call.kwargs)
+    names = {
+        "saved_for_backward_idx": "saved",
+        "non_differentiable_idx": "non_differentiable",
+        "dirty_idx": "dirty",
+    }
+    kwargs: dict[str, Any] = {new: tuple(given.pop(old, ())) for old, new in names.items()}
+    if given:
+        raise CaptureError(
+            f"autograd.Function with {', '.join(given)}, of which tj does not know the meaning",
+            source=call.source,
+        )
+    again = differentiability(call.args[1].value, node)
+    kwargs["differentiable"] = again if again != "any" else None
+    symbol = Symbol("tj", "autograd_function")
+    return call.replace(symbol=symbol, kwargs=tuple((k, v) for k, v in kwargs.items() if v))
 
 
 def _checkpoint(call: BoundSymbol) -> BoundSymbol:
