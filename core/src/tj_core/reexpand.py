@@ -139,7 +139,7 @@ def _with_new_inputs(
         outputs = map_tree(lambda p: env.get(p.name, p), program.outputs, Proxy)
         return program.replace(inputs=inputs, calls=tuple(calls), outputs=outputs)
 
-    return with_programs(call, renewed)
+    return with_programs(call, renewed, for_inputs=True)
 
 
 def _meta_of(arg: Proxy, p: Proxy) -> Proxy:

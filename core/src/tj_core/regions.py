@@ -93,18 +93,21 @@ def _text(value: Any) -> str:
     return repr(meta_text(value)) if isinstance(value, Proxy) else repr(value)
 
 
-def with_programs(call: BoundSymbol, fn: Callable[[Trace], Trace]) -> BoundSymbol:
+def with_programs(
+    call: BoundSymbol, fn: Callable[[Trace], Trace], *, for_inputs: bool = False
+) -> BoundSymbol:
     """``call`` with edited regions, and what it then returns and does.
 
-    What the old regions did it still counts as doing.
+    What the old regions did it still counts as doing. ``for_inputs`` says that regions changed
+    because the call's arguments did, and that the caller asks for its outputs anew.
 
-    :raises TraceError: if its outputs are not its regions', and a region returns something else.
+    :raises TraceError: if a region that the outputs do not come from now returns something else.
     """
     made = map_programs(call, fn)
     if made is call:
         return call
     for old, new in zip(call.regions, made.regions, strict=True):
-        if not new.returns:
+        if not new.returns and not (for_inputs and None not in new.operands):
             _check_same_outputs(made, old, new)
     made = made.replace(effects=union(call.effects, summed(made)))
     values = returned(made)

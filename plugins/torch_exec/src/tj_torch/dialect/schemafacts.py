@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from tj_core.proxy import Proxy
+from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import Alias, Effects
 from tj_core.tree import leaves
 
@@ -48,7 +48,8 @@ def schema_effects(
         for name in argument.alias_info.before_set:
             sets.setdefault(name, []).extend(found)
     aliases = tuple(_aliases(op._schema, sets, outputs))
-    seeded = ("random:cpu",) if torch.Tag.nondeterministic_seeded in op.tags else ()
+    device = next((p.device for p in flat if isinstance(p, TensorProxy)), "cpu")
+    seeded = (f"random:{device}",) if torch.Tag.nondeterministic_seeded in op.tags else ()
     return Effects(tuple(sorted(mutates)), (), aliases, seeded)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +22,7 @@ from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
 from tj_core.source import Source
-from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Region, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.trace import Namer, PassRecord, Trace
 from tj_core.tree import leaves, map_tree
@@ -31,9 +31,10 @@ from torch.utils import _pytree as pytree
 from tj_torch.dialect import convert
 from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialects import TorchDialects
+from tj_torch.frontend import levels
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
-from tj_torch.frontend.regions import bind_regions, is_graph, operation
+from tj_torch.frontend.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.frontend.sources import node_source
 
 __all__ = ["Acquired", "acquire"]
@@ -81,8 +82,7 @@ def acquire(
     start = time.perf_counter()
     importer = _Importer(graph, dialects, tags, Namer(language.names()), language)
     importer.inputs(examples, input_names(graph, sources, parameters))
-    for node in graph.graph.nodes:
-        importer.node(node)
+    importer.nodes(graph.graph.nodes)
     trace = Trace(
         tuple(importer.proxies),
         tuple(importer.calls),
@@ -141,6 +141,58 @@ class _Importer:
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     # ------------------------------------------------------------------ nodes
+
+    def nodes(self, nodes: Iterable[torch.fx.Node]) -> None:
+        for group in levels.groups(nodes):
+            if len(group) == 1:
+                self.node(group[0])
+            else:
+                self.transformed(group)
+
+    def transformed(self, group: Sequence[torch.fx.Node]) -> None:
+        """The nodes of a level of `torch.func` as one call, with a region for them.
+
+        Values inside are wrapped, so nothing in there is expanded.
+        """
+        inner = self.inner(self.graph, self.context.current)
+        inner.opaque_state = True
+        outside = {n: self.env[n] for n in levels.outside(group)}
+        inner.env.update(outside)
+        inputs = [v for v in outside.values() if isinstance(v, Proxy)]
+        inner.proxies += {p.name: p for p in inputs}.values()
+        for node in group:
+            inner.node(node)
+        escaping = levels.escaping(group)
+        inner.result = tuple(inner.env[n] for n in escaping)
+        region = Region(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
+        call = BoundSymbol(
+            Symbol("tj", "transformed"),
+            (region, *inner.proxies),
+            context=self.context.current,
+            source=next((s for s in map(node_source, group) if s is not None), None),
+            effects=SIDE_EFFECT,
+        )
+        outputs = map_tree(lambda p: self.unwrapped(p, call), inner.result, Proxy)
+        self.calls.append(call.replace(outputs=outputs))
+        self.env.update(zip(escaping, outputs, strict=True))
+        self.opaque_state |= any(
+            c.symbol.name.rpartition(".")[2] not in levels.BOOKKEEPING
+            for c in inner.calls
+            if not c.flat_args and not c.flat_outs
+        )
+
+    def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
+        """A value that leaves a level; autograd outside may see through it."""
+        taken = any(p.name == arg.name for arg in call.flat_args)
+        return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
+
+    def inner(self, graph: torch.fx.GraphModule, context: Context) -> _Importer:
+        """An importer for a part of this program."""
+        inner = _Importer(graph, self.dialects, self.registry, self.namer, self.language)
+        inner.context = ContextTracker(context)
+        inner.opaque_state, inner.modes = self.opaque_state, self.modes
+        inner.constants, inner.programs = self.constants, self.programs
+        return inner
 
     def node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":
@@ -239,10 +291,7 @@ class _Importer:
         """The program of an operand graph; of one that several calls share, one."""
         key = id(graph), context
         if key not in self.programs:
-            inner = _Importer(graph, self.dialects, self.registry, self.namer, self.language)
-            inner.context = ContextTracker(context)
-            inner.opaque_state, inner.modes = self.opaque_state, self.modes
-            inner.constants, inner.programs = self.constants, self.programs
+            inner = self.inner(graph, context)
             self.programs[key] = inner.program(self.namer(name), operands)
             self.opaque_state |= inner.opaque_state
             self.expanding += inner.expanding
@@ -254,8 +303,11 @@ class _Importer:
         for i, node in enumerate(nodes):
             operand = operands[i] if i < len(operands) else None
             self.operand(node, operand if isinstance(operand, Proxy) else None)
-        for node in self.graph.graph.nodes:
-            self.node(node)
+        self.nodes(self.graph.graph.nodes)
+        return self.traced(name)
+
+    def traced(self, name: str) -> Trace:
+        """What has been imported, as the program of a region."""
         return Trace(
             tuple(self.proxies),
             tuple(self.calls),

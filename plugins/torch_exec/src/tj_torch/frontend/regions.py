@@ -18,7 +18,7 @@ from tj_core.wellformed import like
 from tj_torch.execute.eager import SHARING
 from tj_torch.frontend.backwards import differentiability
 
-__all__ = ["Wiring", "bind_regions", "is_graph", "operation"]
+__all__ = ["Wiring", "bind_regions", "differentiable", "is_graph", "operation"]
 
 Operands = list[Any]
 """What the inputs of a region are: a leaf of the call's arguments each, or `MADE`."""
@@ -189,7 +189,9 @@ def bind_regions(call: BoundSymbol, node: torch.fx.Node, importing: Importing) -
         args=map_tree(bound, call.args, Constant), kwargs=map_tree(bound, call.kwargs, Constant)
     )
     made = made.replace(outputs=importing.captured(call, node))
-    made = made.replace(outputs=map_tree(lambda p: _differentiable(p, made), made.outputs, Proxy))
+    if made.symbol.qualname in SHARING:
+        outputs = map_tree(lambda p: differentiable(p, made), made.outputs, Proxy)
+        made = made.replace(outputs=outputs)
     return made.replace(effects=_effects(made, wiring))
 
 
@@ -204,16 +206,17 @@ def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[i
             yield None
 
 
-def _differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
-    """An output that autograd may have an interest in counts as requiring a gradient.
+def differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
+    """An output of ``call`` that autograd may have an interest in counts as requiring a gradient.
 
     Captures do not always say so, and other executors must stay out of what is differentiated.
     """
-    if not isinstance(p, TensorProxy) or call.symbol.qualname not in SHARING:
+    if not isinstance(p, TensorProxy):
         return p
     wanted = any(isinstance(a, TensorProxy) and a.requires_grad for a in call.flat_args)
     on = call.context.get("grad") is not False and not call.context.get("inference")
-    return p.replace(requires_grad=wanted and on and p.dtype.kind in ("float", "complex"))
+    wanted = wanted and on and p.dtype.kind in ("float", "complex")
+    return p.replace(requires_grad=wanted or p.requires_grad)
 
 
 def _effects(call: BoundSymbol, wiring: Wiring) -> Effects:

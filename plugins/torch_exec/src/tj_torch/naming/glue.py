@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_torch.execute.function import autograd_function
+from tj_torch.execute.transformed import transformed
 
-__all__ = ["autograd_function", "call", "constant", "invoke", "method"]
+__all__ = ["autograd_function", "call", "constant", "invoke", "method", "transformed"]
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
