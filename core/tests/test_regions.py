@@ -267,6 +267,22 @@ def test_metadata_that_changes_outside_changes_the_region():
     assert run(edited) == ([-1.0],)
 
 
+def test_a_replaced_call_whose_inputs_changed_still_tells_who_uses_it():
+    w, v = vector("w", 2), vector("v", 2)
+    trace = whole(
+        call("reciprocal", X, outputs=w), call("neg", w, outputs=v), call("neg", v, outputs=Z)
+    )
+
+    def same(old, edit):
+        return Replacement((edit.call("num.neg", *old.args, outputs=(old.outputs.name,)),))
+
+    table = rules(longer, "num.reciprocal")
+    table.register("num.neg")(same)
+    edited = context().rewrite(trace, table)
+    verify(edited, level=2, tags=TAGS, expand=expansions)
+    assert run(edited) == ([1.0],)
+
+
 def test_branches_must_stay_alike():
     yes, no = body(("reciprocal", "x")), Region(program("no", (X,), ("neg", "x")), (0,), True)
     trace = whole(call("either", True, yes, no, X, outputs=(Z,)))

@@ -198,6 +198,8 @@ class _Run:
         result: list[BoundSymbol] = []
         for old in calls:
             call = reexpand(old, scope.env, self.expand, self.tags, scope.context)
+            if call is not old:  # a rule may put something like the new one in its place
+                scope.env.update(_changed(old, call))
             replaced = self.replaced(call, scope)
             if replaced is not None:
                 result += replaced
@@ -356,6 +358,12 @@ class _Placing:
             return call.tags
         traveling = self.tags.traveling(self.old.tags, "to_replacement")
         return self.tags.merge(traveling, call.tags, self.old.source)
+
+
+def _changed(old: BoundSymbol, new: BoundSymbol) -> dict[str, Any]:
+    """The outputs of ``old`` that differ in ``new``."""
+    pairs = zip(old.flat_outs, new.flat_outs, strict=True)
+    return {before.name: after for before, after in pairs if before != after}
 
 
 # ------------------------------------------------------------------------------- edited bodies
