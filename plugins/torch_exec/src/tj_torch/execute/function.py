@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -32,33 +33,55 @@ def autograd_function(
 
     :raises TjError: from a backward pass with ``create_graph`` where it is ``unknown``.
     """
-
-    class Function(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, *inputs: Any) -> Any:
-            outputs, values = forward(*inputs)
-            flat = outputs if isinstance(outputs, tuple | list) else (outputs,)
-            ctx.mark_dirty(*(flat[i] for i in dirty))
-            ctx.mark_non_differentiable(*(flat[i] for i in non_differentiable))
-            checked = [i for i in saved if isinstance(values[i], torch.Tensor)]
-            ctx.save_for_backward(*(values[i] for i in checked))
-            ctx.kept = [None if i in checked else value for i, value in enumerate(values)]
-            ctx.checked = checked
-            return outputs
-
-        @staticmethod
-        @_BACKWARDS[differentiable]
-        def backward(ctx: Any, *tangents: Any) -> Any:
-            values = list(ctx.kept)
-            for i, tensor in zip(ctx.checked, ctx.saved_tensors, strict=True):
-                values[i] = tensor
-            return backward(*tangents, *values)
-
-    return Function.apply(*args)
+    pair = _Pair(forward, backward, saved, non_differentiable, dirty)
+    return _FUNCTIONS[differentiable].apply(pair, *args)  # type: ignore[no-untyped-call]
 
 
-def _first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
-    def checked(ctx: Any, *tangents: Any) -> Any:
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The two halves of a function, and how values and outputs are marked."""
+
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+    saved: Sequence[int]
+    non_differentiable: Sequence[int]
+    dirty: Sequence[int]
+
+
+class _Function(torch.autograd.Function):
+    """Runs a pair; the pair itself is the first argument."""
+
+    @staticmethod
+    def forward(ctx: Any, pair: _Pair, *inputs: Any) -> Any:
+        outputs, values = pair.forward(*inputs)
+        flat = outputs if isinstance(outputs, tuple | list) else (outputs,)
+        ctx.mark_dirty(*(flat[i] for i in pair.dirty))
+        ctx.mark_non_differentiable(*(flat[i] for i in pair.non_differentiable))
+        ctx.checked = [i for i in pair.saved if isinstance(values[i], torch.Tensor)]
+        ctx.save_for_backward(*(values[i] for i in ctx.checked))
+        ctx.kept = [None if i in ctx.checked else value for i, value in enumerate(values)]
+        ctx.pair = pair
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        values = list(ctx.kept)
+        for i, tensor in zip(ctx.checked, ctx.saved_tensors, strict=True):
+            values[i] = tensor
+        gradients = ctx.pair.backward(*tangents, *values)
+        return (None, *gradients) if isinstance(gradients, tuple | list) else (None, gradients)
+
+
+class _Once(_Function):
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        return _Function.backward(ctx, *tangents)
+
+
+class _FirstOrder(_Function):
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
         if torch.is_grad_enabled():
             raise TjError(
                 "the backward of a torch.autograd.Function that switches gradients on or off "
@@ -66,13 +89,11 @@ def _first_order(backward: Callable[..., Any]) -> Callable[..., Any]:
                 hint="call that Function in a part of the program that is not jitted "
                 "(torch.compiler.disable)",
             )
-        return backward(ctx, *tangents)
-
-    return checked
+        return _Function.backward(ctx, *tangents)
 
 
-_BACKWARDS: Mapping[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
-    "any": lambda backward: backward,
-    "once": torch.autograd.function.once_differentiable,
-    "unknown": _first_order,
+_FUNCTIONS: Mapping[str, type[_Function]] = {
+    "any": _Function,
+    "once": _Once,
+    "unknown": _FirstOrder,
 }

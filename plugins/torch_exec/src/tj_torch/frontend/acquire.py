@@ -1,9 +1,9 @@
 """An FX graph of torch-level calls becomes an acquired trace.
 
 Each node becomes one call: its canonical symbol, its arguments, and what its expansion says it
-computes and does. A call that cannot be expanded (data-dependent, symbolic sizes, a higher-order
-operation) takes its outputs' metadata from the capture and is treated as having side effects, so
-nothing moves across it or removes it.
+computes and does. A call that cannot be expanded (data-dependent, symbolic sizes) takes its
+outputs' metadata from the capture and is treated as having side effects, so nothing moves across it
+or removes it. The operand graphs of a higher-order operation become regions of its call.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ class _Importer:
         inner.opaque_state = True
         outside = {n: self.env[n] for n in levels.outside(group)}
         inner.env.update(outside)
-        inputs = [v for v in outside.values() if isinstance(v, Proxy)]
+        inputs = [p for p in leaves(list(outside.values())) if isinstance(p, Proxy)]
         inner.proxies += {p.name: p for p in inputs}.values()
         for node in group:
             inner.node(node)

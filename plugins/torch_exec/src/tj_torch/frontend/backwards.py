@@ -1,8 +1,8 @@
-"""Which captured backward passes can be differentiated again.
+"""What captures do not say of a `torch.autograd.Function`, read off the source of what ran.
 
-Dynamo captures the backward of a `torch.autograd.Function` with gradients off, and leaves out what
-would switch them off again. With ``create_graph`` they are on, and then the difference matters; it
-can only be read off the source of the functions that ran.
+Dynamo captures a backward with gradients off, and leaves out what would switch them off again. With
+``create_graph`` they are on, and then the difference matters. It also captures a backward as if
+every output had a tangent, whatever ``set_materialize_grads`` says.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 import torch
+from torch._functorch import autograd_function as functorch_function
 from torch.autograd import function as autograd_function
 
-__all__ = ["differentiability"]
+__all__ = ["differentiability", "refuses_zeros"]
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _SWITCHES = frozenset(
     ("no_grad", "enable_grad", "set_grad_enabled", "inference_mode", "_set_grad_enabled")
 )
+_MATERIALIZE = frozenset(("set_materialize_grads",))
 _ONCE = (autograd_function.__file__, "wrapper")  # what once_differentiable wraps around
 
 
@@ -35,9 +37,17 @@ def differentiability(backward: torch.fx.GraphModule, outer: torch.fx.Node) -> s
     for file, line, name in dict.fromkeys(_frames(backward, above)):
         if (file, name) == _ONCE:
             found = "once" if found == "any" else found
-        elif _switches(file, int(line)):
+        elif _mentions(file, int(line), _SWITCHES):
             found = "unknown"
     return found
+
+
+def refuses_zeros(forward: torch.fx.GraphModule, outer: torch.fx.Node) -> bool:
+    """Whether the function's forward mentions ``set_materialize_grads``."""
+    above = len(_FRAME.findall(outer.stack_trace or ""))
+    frames = dict.fromkeys(_frames(forward, above))
+    seen = [f for f in frames if f[0] != functorch_function.__file__]
+    return any(_mentions(f, int(line), _MATERIALIZE) for f, line, _ in seen)
 
 
 def _frames(graph: torch.fx.GraphModule, above: int) -> Iterator[tuple[str, str, str]]:
@@ -47,8 +57,8 @@ def _frames(graph: torch.fx.GraphModule, above: int) -> Iterator[tuple[str, str,
 
 
 @lru_cache(maxsize=1024)
-def _switches(file: str, line: int) -> bool:
-    """Whether the function around ``line`` mentions a switch of grad mode; True if none is seen."""
+def _mentions(file: str, line: int, words: frozenset[str]) -> bool:
+    """Whether the function around ``line`` mentions one of ``words``; True if it is not found."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -62,7 +72,7 @@ def _switches(file: str, line: int) -> bool:
     if not around:
         return True
     innermost = max(around, key=lambda node: node.lineno)
-    return any(_word(node) in _SWITCHES for node in ast.walk(innermost))
+    return any(_word(node) in words for node in ast.walk(innermost))
 
 
 def _word(node: ast.AST) -> str:

@@ -14,9 +14,10 @@ from tj_core.symbol import Alias, BoundSymbol, Constant, Context, Effects, Regio
 from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 from tj_core.wellformed import like
+from torch.utils import _pytree as pytree
 
 from tj_torch.execute.eager import SHARING
-from tj_torch.frontend.backwards import differentiability
+from tj_torch.frontend.backwards import differentiability, refuses_zeros
 
 __all__ = ["Wiring", "bind_regions", "differentiable", "is_graph", "operation"]
 
@@ -141,7 +142,15 @@ def _autograd_function(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
             f"autograd.Function with {', '.join(given)}, of which tj does not know the meaning",
             source=call.source,
         )
-    again = differentiability(call.args[1].value, node)
+    forward, backward = call.args[0].value, call.args[1].value
+    outputs = len(pytree.tree_leaves(node.meta.get("example_value")))
+    if outputs - len(kwargs["non_differentiable"]) > 1 and refuses_zeros(forward, node):
+        raise CaptureError(
+            "a torch.autograd.Function with several outputs uses set_materialize_grads, "
+            "and capture does not keep which gradients are missing",
+            source=call.source,
+        )
+    again = differentiability(backward, node)
     kwargs["differentiable"] = again if again != "any" else None
     symbol = Symbol("tj", "autograd_function")
     return call.replace(symbol=symbol, kwargs=tuple((k, v) for k, v in kwargs.items() if v))
