@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
 from tj_core.records import Transform
@@ -24,7 +23,10 @@ from tj_core.symbol import Body, BoundSymbol, Constant
 from tj_core.tags import NO_TAGS, Tag, TagSet
 from tj_core.trace import Trace
 from tj_core.tree import map_tree
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
 
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import make_fake
@@ -48,16 +50,16 @@ STASH_RNG = Tag(
 )
 TAGS = (CHECKPOINT, STASH_RNG)
 
-RESIDUAL: Mapping[CheckpointPolicy, str] = {
-    CheckpointPolicy.MUST_SAVE: "SAVE",
-    CheckpointPolicy.PREFER_SAVE: "PREFER_SAVE",
-    CheckpointPolicy.MUST_RECOMPUTE: "RECOMPUTE",
-    CheckpointPolicy.PREFER_RECOMPUTE: "PREFER_RECOMPUTE",
+RESIDUAL: Mapping[str, str] = {
+    "MUST_SAVE": "SAVE",
+    "PREFER_SAVE": "PREFER_SAVE",
+    "MUST_RECOMPUTE": "RECOMPUTE",
+    "PREFER_RECOMPUTE": "PREFER_RECOMPUTE",
     # Where a saved value waits is not tj's to say yet: it is saved where it is.
-    CheckpointPolicy.MUST_CPU_OFFLOAD: "SAVE",
-    CheckpointPolicy.PREFER_CPU_OFFLOAD: "PREFER_SAVE",
+    "MUST_CPU_OFFLOAD": "SAVE",
+    "PREFER_CPU_OFFLOAD": "PREFER_SAVE",
 }
-"""The tag that a policy of selective checkpointing asks for."""
+"""The tag that a policy of selective checkpointing asks for, by the policy's name."""
 
 
 def _apply(trace: Trace, context: PassContext) -> Trace:
@@ -191,10 +193,9 @@ class _Policy:
     def verdict(
         self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
-        context = torch.utils.checkpoint.SelectiveCheckpointContext(
-            is_recompute=False, op_output=out
-        )
+        context = SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = out  # which PyTorch's own has from 2.13 on
         answer = self.policy(context, operator, *args, **kwargs)
         if isinstance(answer, bool):
-            answer = CheckpointPolicy.MUST_SAVE if answer else CheckpointPolicy.PREFER_RECOMPUTE
-        return RESIDUAL[answer]
+            return "SAVE" if answer else "PREFER_RECOMPUTE"
+        return RESIDUAL[answer.name]

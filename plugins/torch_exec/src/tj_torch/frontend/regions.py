@@ -39,7 +39,8 @@ class Wiring:
 
     ``names`` are what its regions are called; ``operands`` gives, from the call's arguments, what
     the inputs of the n-th region are. ``returns``: which regions' outputs are the call's.
-    ``carried`` counts leading outputs that may be the operands themselves (a loop that never runs).
+    ``carried``: the arguments that the leading outputs may be (of a loop that never runs).
+    ``context`` is the one that regions run in, where that is not the call's.
     """
 
     names: tuple[str, ...]
