@@ -86,6 +86,42 @@ def test_train_step(make: Callable[[], torch.nn.Module], dropout: bool) -> None:
     assert tj.stats(jitted).fallbacks == ()
 
 
+def kernels(run: Callable[[], Any]) -> dict[str, int]:
+    """How often PyTorch's products and products' gradients ran."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run()
+    return {e.key: e.count for e in profile.key_averages() if e.key in ("aten::mm", "aten::silu")}
+
+
+@pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
+@pytest.mark.parametrize("reentrant", [False, True], ids=["saved_hooks", "reentrant"])
+def test_gradient_checkpointing(reentrant: bool) -> None:
+    """Gradients bit-equal to eager's, and layers really run again in the backward pass."""
+    model = build(llama).train()
+    model.config.use_cache = False  # else transformers logs a warning, which breaks the graph
+    tokens = torch.randint(0, 128, (2, 16))
+    plain = kernels(lambda: step(model, model, tokens, 0))
+    model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    if reentrant:
+        model.enable_input_require_grads()
+    jitted = tj.jit(model)
+    for seed in range(2):
+        expected = step(model, model, tokens, seed)
+        got = step(model, jitted, tokens, seed)
+        assert got.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(
+                got[name], value, rtol=0, atol=0, msg=lambda m, n=name: n + m
+            )
+    assert tj.stats(jitted).fallbacks == ()
+    regions = [c for c in tj.last_trace(jitted).calls if c.regions]
+    assert [c.symbol.name for c in regions] == ["utils.checkpoint.checkpoint"] * 2
+    again = kernels(lambda: step(model, jitted, tokens, 0))
+    assert again == kernels(lambda: step(model, model, tokens, 0))
+    assert again["aten::mm"] > plain["aten::mm"]
+    assert again["aten::silu"] == 2 * plain["aten::silu"]
+
+
 def test_llama_with_a_cache_and_generate() -> None:
     model = build(llama).eval()
     jitted = tj.jit(model)

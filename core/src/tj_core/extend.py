@@ -56,6 +56,7 @@ from tj_core.symbol import (
     Constant,
     Context,
     Effects,
+    Region,
     Symbol,
 )
 from tj_core.tags import NO_TAGS, Tag, TagRegistry, TagSet
@@ -107,6 +108,7 @@ __all__ = [
     "PluginConflictError",
     "PluginError",
     "Proxy",
+    "Region",
     "Replacement",
     "Resetting",
     "RewriteRule",

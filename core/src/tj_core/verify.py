@@ -36,7 +36,13 @@ def _functional(call: BoundSymbol) -> str | None:
 
 
 def _claimed(call: BoundSymbol) -> str | None:
-    return None if call.executor else "belongs to no executor"
+    if not call.executor:
+        return "belongs to no executor"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _claimed(inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
 
 
 INVARIANTS: Mapping[Stage, Callable[[BoundSymbol], str | None]] = {
@@ -85,7 +91,7 @@ def _taken(trace: Trace) -> set[str]:
         constants = set(trace.constants())
     except TraceError as error:
         raise VerificationError(f"{_when(trace)}: {error.message}") from error
-    return constants | {c.symbol.namespace for c in trace.calls}
+    return constants | {c.symbol.namespace for c in trace.walk()}
 
 
 def _header(trace: Trace, scope: Scope) -> Iterator[str]:
@@ -107,7 +113,13 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 
 def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
     lost = {key for key, _ in trace.context.items} - {key for key, _ in call.context.items}
-    return f"lost the context {', '.join(sorted(lost))}" if lost else None
+    if lost:
+        return f"lost the context {', '.join(sorted(lost))}"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _lost_context(region.program, inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
 
 
 @dataclass
@@ -120,7 +132,19 @@ class _Metadata:
 
     def problem(self, call: BoundSymbol) -> str | None:
         """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
-        return self.wrong(call, PLAIN_CONTEXT, _same) or self.body(call, call.context)
+        problem = self.wrong(call, PLAIN_CONTEXT, _same) or self.body(call, call.context)
+        return problem or self.regions(call)
+
+    def regions(self, call: BoundSymbol) -> str | None:
+        for region in call.regions:
+            key = id(region.program), PLAIN_CONTEXT
+            if key in self.seen:
+                continue
+            self.seen[key] = None
+            for inner in region.program.calls:
+                if problem := self.problem(inner):
+                    return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+        return None
 
     def wrong(
         self, call: BoundSymbol, context: Context, same: Callable[[Any, Any], bool]

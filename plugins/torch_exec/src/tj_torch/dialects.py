@@ -14,6 +14,7 @@ from tj_core.symbol import BoundSymbol, Symbol
 from tj_torch.dialect.context import spellings
 from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
+from tj_torch.dialect.operations import expand_operation
 from tj_torch.frontend.contexts import autocast_devices
 from tj_torch.names import Names, resolve
 
@@ -55,6 +56,8 @@ class TorchDialects:
             function = resolve(call.symbol)
         except LookupError as error:
             raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        if call.regions:
+            return expand_operation(call, function)
         return self.expand(call, function, self.modes())
 
     def expand(self, call: BoundSymbol, function: Callable[..., Any], modes: Modes) -> Expanded:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -37,6 +37,7 @@ from tj_torch.dialect.denied import denial, watching
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.ops import OpTable
 from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorder, Ref
+from tj_torch.dialect.schemafacts import extension, schema_effects
 
 __all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
 
@@ -105,7 +106,7 @@ class Expander:
     def _attempt(self, run: _Run) -> Expansion:
         """Run, again in another way where PyTorch asks for it."""
         try:
-            return run.expansion()
+            return run.expansion() if extension(run.fn) is None else run.by_schema()
         except NeedsPythonDispatcher:
             run.decompose = True
             return self._attempt(run)
@@ -225,6 +226,21 @@ class _Run:
                 inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
         return self._describe(recorder, outputs, tensors, inner, after)
 
+    def by_schema(self) -> Expansion:
+        """Run the function on plain fakes for its results; the rest its schema says."""
+        self.autograd = False
+        with surroundings(self.grad, self.rest):
+            self.wrapped = {n: make_fake(self.mode, a.proxy) for n, a in self.arguments.items()}
+            with self.mode:
+                outputs = _output_tree(self._call())
+        effects = schema_effects(self.fn, *self.tree, outputs)
+        written = set(effects.mutates)
+        now = {n: self._afterwards(n, a.index in written) for n, a in self.arguments.items()}
+        changes = tuple((a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal)
+        return Expansion(
+            self._proxies(outputs, now), replace(effects, rebinds=changes), None, "KERNEL"
+        )
+
     def _wrap(self, recorder: Recorder) -> None:
         for name, argument in self.arguments.items():
             fake = make_fake(self.mode, argument.proxy)
@@ -279,7 +295,7 @@ class _Run:
             tuple(self.arguments[n].index for n in mutated),
             tuple(changes),
             alias_facts(tensors, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
-            _ordered(body),
+            _ordered(body, bool(tensors or mutated)),
         )
         kernel = any(not c.facts.builtin for c in recorder.calls)
         kernel = kernel or runs_python([*tensors, *(self.wrapped[n] for n in mutated)])
@@ -366,7 +382,16 @@ def _constant(leaf: Any) -> Any:
     return found
 
 
-def _ordered(body: Body) -> tuple[str, ...]:
-    """The generators and process groups that a call uses."""
-    resources = (r for call in body.calls for r in call.effects.ordered if r != "side_effect")
-    return tuple(dict.fromkeys(resources))
+def _ordered(body: Body, returns: bool) -> tuple[str, ...]:
+    """The generators and process groups that a call uses, and whether it is there for its effects.
+
+    Checks that PyTorch makes on the way to a result are not; an extension's operator without
+    results is, and so is a call that ``returns`` nothing.
+    """
+    found = {
+        resource: None
+        for call in body.calls
+        for resource in call.effects.ordered
+        if resource != "side_effect" or not returns or call.symbol.namespace != "aten"
+    }
+    return tuple(found)

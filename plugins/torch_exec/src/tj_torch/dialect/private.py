@@ -39,11 +39,16 @@ __all__ = [
 ]
 
 
-def fake_mode() -> Any:
-    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def fake_mode(*, symbolic: bool = False) -> Any:
+    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake.
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    In a ``symbolic`` one there may be numbers that nobody knows, such as how often a loop runs.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = ShapeEnv() if symbolic else None
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
 
 
 def fake_mode_with_symbols() -> Any:

@@ -179,7 +179,7 @@ def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
 
 
 def _operations(trace: Any) -> set[str]:
-    return {call.symbol.name.rpartition(".")[2] for call in trace.calls}
+    return {call.symbol.name.rpartition(".")[2] for call in trace.walk()}
 
 
 def _parameters(target: Any) -> tuple[str, ...]:

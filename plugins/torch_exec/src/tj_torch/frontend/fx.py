@@ -223,8 +223,7 @@ class FxDispatcher:
         importer = self._imported(taken, values)
         outputs, finish = _outputs([importer.value(n) for n in self.outputs])
         importer.result = outputs
-        language = self.jitted.session.language
-        compilation = self.compiler.finish(importer.acquired(language))
+        compilation = self.compiler.finish(importer.acquired())
         self.jitted.stats.misses += 1
         with self.jitted.stats.timing("guards"):
             enter, texts = self._guarded(taken, importer, compilation, finish)
@@ -239,6 +238,7 @@ class FxDispatcher:
             self.compiler.dialects,
             session.tags,
             Namer(session.language.names()),
+            session.language,
             taken=taken,
         )
         with self.compiler.counting():
