@@ -57,9 +57,11 @@ class GraphCompiler:
         """Count what is taken from the memo meanwhile in the jitted's statistics."""
         memo, stats = self.dialects.memo, self.jitted.stats
         hits, misses = memo.hits, memo.misses
-        yield
-        stats.memo_hits += memo.hits - hits
-        stats.memo_misses += memo.misses - misses
+        try:
+            yield
+        finally:
+            stats.memo_hits += memo.hits - hits
+            stats.memo_misses += memo.misses - misses
 
     def finish(self, acquired: Acquired) -> Compilation:
         """The program of what was acquired; counts the seconds of both."""
@@ -70,8 +72,8 @@ class GraphCompiler:
         """A ``torch.compile`` backend: each graph becomes an entry of its own."""
         with self.jitted.lock:
             compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
-            self.jitted.stats.misses += 1
             self.jitted.add(Entry(compilation))
+            self.jitted.stats.misses += 1
         return compilation.program.function
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:

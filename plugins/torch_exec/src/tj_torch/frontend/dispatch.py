@@ -94,7 +94,6 @@ class Dispatcher:
             captured = dynamo.capture(
                 self.frame.root, args, kwargs, dynamic=options.dynamic, opaque=self.compiler.opaque
             )
-        self.jitted.stats.misses += 1
         entry, row = self._build(captured)
         self.entries.add(entry, row)
         if not row[0](frame):

@@ -34,26 +34,38 @@ class Entries(Generic[R]):
         return len(self._by_entry)
 
     def add(self, entry: Entry, row: R) -> None:
-        """Keep ``entry``; the oldest ones go, loudly, where there are more than the config says."""
-        self._by_entry[entry] = row
-        self.jitted.add(entry)
+        """Keep ``entry``; the oldest ones go, loudly, where there are more than the config says.
+
+        If that is interrupted, the rows are those that were.
+        """
+        try:
+            self._by_entry[entry] = row
+            self.jitted.add(entry)
+            self._refresh()
+        except BaseException:
+            self._forget(entry)
+            self._refresh()
+            raise
+        self.jitted.stats.misses += 1
         limit = self.jitted.session.config.core.max_entries
         while len(self.jitted.entries) > limit:
-            self._forget(self.jitted.entries[0])
-            self.jitted.stats.evicted += 1
+            self.dead(self.jitted.entries[0], evicted=True)
             self._warn(
                 f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
                 "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
                 "raise [tool.tj] max_entries"
             )
-        self._refresh()
 
-    def dead(self, entry: Entry) -> None:
-        """Something the entry depends on is gone: so must the entry be."""
-        if entry in self._by_entry:
-            self._forget(entry)
+    def dead(self, entry: Entry, *, evicted: bool = False) -> None:
+        """Something the entry depends on is gone, or its place is wanted: so must the entry be."""
+        if entry not in self._by_entry:
+            return
+        self._forget(entry)
+        if evicted:
+            self.jitted.stats.evicted += 1
+        else:
             self.jitted.stats.invalidated += 1
-            self._refresh()
+        self._refresh()
 
     def clear(self) -> None:
         """The program is another one: no entry is valid."""

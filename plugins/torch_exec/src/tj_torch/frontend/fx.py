@@ -88,10 +88,11 @@ class FxDispatcher:
         self.jitted.stats.hits = self.own_hits + (self.open.hits() if self.open else 0)
 
     def renew(self) -> None:
-        """Start over with the graph that the module has now."""
+        """Start over with the graph that the module has now; if interrupted, again next time."""
+        self.code: Any = None
+        code = type(self.module).forward
         self.entries.clear()
         self.elsewhere = None
-        self.code = type(self.module).forward
         self.graph = torch.fx.Graph()
         self.graph.output(self.graph.graph_copy(self.module.graph, {}))
         self.graph._codegen = self.module.graph._codegen
@@ -102,6 +103,7 @@ class FxDispatcher:
             reason = "the graph is not what its forward runs: call recompile() after editing it"
             self.entries.fall_back(reason, None)
             self.elsewhere = self.module
+        self.code = code
 
     @property
     def _result(self) -> Any:
@@ -224,7 +226,6 @@ class FxDispatcher:
         outputs, finish = _outputs([importer.value(n) for n in self.outputs])
         importer.result = outputs
         compilation = self.compiler.finish(importer.acquired())
-        self.jitted.stats.misses += 1
         with self.jitted.stats.timing("guards"):
             enter, texts = self._guarded(taken, importer, compilation, finish)
         entry = Entry(compilation, lambda: tuple(map(Guard, texts)))
