@@ -15,6 +15,7 @@ import torch
 
 __all__ = [
     "autograd_function_node",
+    "data_dependent",
     "data_mutated",
     "deny_data_pointer",
     "fake_constant",
@@ -84,6 +85,13 @@ def fake_reason(error: BaseException) -> str | None:
     if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
         return "compiled code looks at data"
     return None
+
+
+def data_dependent() -> tuple[type[BaseException], ...]:
+    """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
 @contextlib.contextmanager

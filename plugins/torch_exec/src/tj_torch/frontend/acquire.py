@@ -131,10 +131,11 @@ class _Importer:
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
         """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
         tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
+        sizes = self.dialects.sizes
         if isinstance(value, torch.Tensor):
-            return convert.tensor_proxy(name, value).replace(tags=tags)
+            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return convert.number_proxy(name, value).replace(tags=tags)
+            return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     # ------------------------------------------------------------------ nodes
@@ -222,7 +223,8 @@ class _Importer:
             return None
         start = time.perf_counter()
         try:
-            facts = self.dialects.expand(call, function, self.modes)
+            value = node.meta.get("example_value")
+            facts = self.dialects.expand(call, function, self.modes, value)
         except (CannotExpandError, ExpansionError):
             return None
         finally:

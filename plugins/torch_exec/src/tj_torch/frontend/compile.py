@@ -38,6 +38,16 @@ class GraphCompiler:
         parameters: Sequence[str] = (),
     ) -> Compilation:
         """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
+        with self.dialects.within(graph):
+            return self._compile(graph, examples, sources, parameters)
+
+    def _compile(
+        self,
+        graph: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        sources: Mapping[int, str],
+        parameters: Sequence[str],
+    ) -> Compilation:
         session, stats = self.jitted.session, self.jitted.stats
         memo = self.dialects.memo
         hits, misses = memo.hits, memo.misses

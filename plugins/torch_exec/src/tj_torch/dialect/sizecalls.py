@@ -1,0 +1,196 @@
+"""Sizes in bodies: the calls that compute an operator's symbolic arguments from the values at hand.
+
+An operator that is recorded with a symbolic argument, ``aten.view(x, [s0*s1])``, stands in a body
+behind calls that compute it: ``aten.sym_size.int(x, 0)``, ``operator.mul``. So a body runs as it
+stands, and a size is used like any other value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import torch
+from tj_core.proxy import NumberProxy
+from tj_core.sizes import Operation, SizeTree, normal_size, parse_size, size_symbols
+from tj_core.symbol import BoundSymbol, Symbol
+
+from tj_torch.dialect.errors import CannotExpand
+from tj_torch.dialect.recorder import Ref
+from tj_torch.dialect.shapeenv import expression, is_symbolic, number_text
+
+__all__ = ["SizeCalls"]
+
+_CALLS = {
+    "add": "operator.add",
+    "sub": "operator.sub",
+    "mul": "operator.mul",
+    "floordiv": "operator.floordiv",
+    "mod": "operator.mod",
+    "pow": "operator.pow",
+    "neg": "operator.neg",
+    "eq": "operator.eq",
+    "ne": "operator.ne",
+    "lt": "operator.lt",
+    "le": "operator.le",
+    "gt": "operator.gt",
+    "ge": "operator.ge",
+    "Eq": "operator.eq",
+    "Ne": "operator.ne",
+    "and": "operator.and_",
+    "or": "operator.or_",
+    "not": "torch.sym_not",
+    "Max": "torch.sym_max",
+    "Min": "torch.sym_min",
+    "Mod": "operator.mod",
+    "PythonMod": "operator.mod",
+    "FloorDiv": "operator.floordiv",
+    "CleanDiv": "operator.floordiv",
+    "PowByNatural": "operator.pow",
+    "FloatPow": "operator.pow",
+    "IntTrueDiv": "operator.truediv",
+    "FloatTrueDiv": "operator.truediv",
+    "ToFloat": "torch.sym_float",
+    "TruncToInt": "math.trunc",
+    "FloorToInt": "math.floor",
+    "CeilToInt": "math.ceil",
+    "Where": "torch.sym_ite",
+}
+"""The functions that compute the operations of an expression; both print what they make alike."""
+
+_FLOAT = frozenset({"ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow"})
+_INTEGER = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
+_TRUTH = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "Eq", "Ne", "and", "or", "not"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """Where a number can be read: size (or stride) ``index`` of a tensor."""
+
+    ref: Ref
+    query: str
+    index: int
+
+
+@dataclass
+class SizeCalls:
+    """The numbers known in one body, and the calls that compute others from them.
+
+    ``symbols`` are sympy's, by name; ``proxy`` gives the value behind a reference, ``fresh`` the
+    name of a new one.
+    """
+
+    symbols: dict[str, Any]
+    proxy: Callable[[Ref], Any]
+    fresh: Callable[[], str]
+    calls: list[BoundSymbol] = field(default_factory=list)
+    origins: dict[str, _Origin | NumberProxy | Ref] = field(default_factory=dict)
+    computed: dict[str, NumberProxy] = field(default_factory=dict)
+
+    # ------------------------------------------------------------------ what is there
+
+    def number(self, text: str, origin: NumberProxy | Ref) -> None:
+        """Note that a number of the body is ``text``."""
+        self.origins.setdefault(text, origin)
+
+    def tensor(self, ref: Ref, tensor: torch.Tensor) -> None:
+        """Note the sizes and strides that can be read from a tensor of the body."""
+        strides = tensor.stride() if tensor.layout is torch.strided else ()
+        for query, sizes in (("size", tensor.shape), ("stride", strides)):
+            for index, size in enumerate(sizes):
+                if is_symbolic(size):
+                    self.origins.setdefault(number_text(size), _Origin(ref, query, index))
+
+    def needs(self, text: str) -> Iterator[Ref]:
+        """The values that computing ``text`` reads.
+
+        :raises CannotExpand: if the values at hand do not determine it.
+        """
+        origin = self.origins.get(text)
+        if isinstance(origin, _Origin):
+            yield origin.ref
+        elif isinstance(origin, Ref):
+            yield origin
+        elif origin is None and text in size_symbols(text):
+            yield from self.needs(self._linear(text)[0])
+        elif origin is None:
+            for name in size_symbols(text):
+                yield from self.needs(name)
+
+    def _linear(self, name: str) -> tuple[str, int, int]:
+        """A known number that is ``a * name + b``, and ``a`` and ``b``."""
+        for text in self.origins:
+            if size_symbols(text) != (name,):
+                continue
+            terms = dict(normal_size(text))
+            factor, constant = terms.pop((("symbol", name),), None), terms.pop((), Fraction(0))
+            if not terms and factor and factor.denominator == constant.denominator == 1:
+                return text, int(factor), int(constant)
+        raise CannotExpand(f"size {name} cannot be computed from the arguments")
+
+    # ------------------------------------------------------------------ computing
+
+    def compute(self, text: str) -> Any:
+        """The body's value for ``text``; adds the calls that compute it.
+
+        :raises CannotExpand: if the values at hand do not determine it.
+        """
+        found = self.computed.get(text)
+        if found is None:
+            found = self.computed[text] = self._computed(text)
+        return found
+
+    def _computed(self, text: str) -> Any:
+        origin = self.origins.get(text)
+        if isinstance(origin, _Origin):
+            query = Symbol("aten", f"sym_{origin.query}.int")
+            return self._call(query, (self.proxy(origin.ref), origin.index), text)
+        if isinstance(origin, Ref):
+            return self.proxy(origin)
+        if origin is not None:
+            return origin
+        tree = parse_size(text)
+        return self._solved(tree) if isinstance(tree, str) else self._tree(tree)
+
+    def _solved(self, name: str) -> Any:
+        text, factor, constant = self._linear(name)
+        value = self.compute(text)
+        if constant:
+            value = self._operation("sub", value, constant)
+        return self._operation("floordiv", value, factor) if factor != 1 else value
+
+    def _tree(self, tree: SizeTree) -> Any:
+        if isinstance(tree, str):
+            return self.compute(tree)
+        if not isinstance(tree, Operation):
+            return tree
+        return self._operation(tree.name, *[self._tree(arg) for arg in tree.args])
+
+    def _operation(self, name: str, *args: Any) -> Any:
+        if name not in _CALLS:
+            raise CannotExpand(f"no function computes {name!r} of sizes")
+        trees = (parse_size(a.expr) if isinstance(a, NumberProxy) else a for a in args)
+        text = str(expression(Operation(name, tuple(trees)), self.symbols))
+        found = self.computed.get(text)
+        if found is None:
+            symbol = Symbol.parse(_CALLS[name])
+            found = self.computed[text] = self._call(symbol, args, text, _kind(name, args))
+        return found
+
+    def _call(
+        self, symbol: Symbol, args: tuple[Any, ...], text: str, kind: str = "int"
+    ) -> NumberProxy:
+        out = NumberProxy(self.fresh(), kind, text)
+        self.calls.append(BoundSymbol(symbol, args, outputs=out))
+        return out
+
+
+def _kind(name: str, args: tuple[Any, ...]) -> str:
+    if name in _TRUTH:
+        return "bool"
+    if name in _FLOAT or name in _INTEGER:
+        return "float" if name in _FLOAT else "int"
+    kinds = [a.kind if isinstance(a, NumberProxy) else type(a).__name__ for a in args]
+    return "float" if "float" in kinds else "int"
