@@ -95,6 +95,8 @@ def _tree(node: ast.expr) -> SizeTree:
             return reduce(lambda a, b: Operation("and", (a, b)), tests)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return Operation(name, tuple(map(_tree, args)))
+        case ast.Tuple(elts=items):
+            return Operation("pair", tuple(map(_tree, items)))
     raise KeyError(type(node))
 
 
@@ -199,6 +201,8 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "RoundDecimal": round,
     "Identity": lambda a: a,
     "Where": _where,
+    "Piecewise": lambda *pairs: next(value for value, condition in pairs if condition),
+    "pair": lambda *items: items,
     "sqrt": math.sqrt,
 }
 """What the operations do to Python's numbers."""

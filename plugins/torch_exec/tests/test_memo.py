@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tj_core.proxy import TensorProxy
+from tj_core.proxy import SymDim, TensorProxy
 from tj_core.symbol import Constant, Context
 from tj_torch.dialect.convert import tensor_proxy, to_core
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
@@ -93,6 +93,13 @@ def test_failures_are_remembered_only_if_ours(memo: Memo) -> None:
         with pytest.raises(ExpansionError, match="same reduction dim"):
             memo.expand(torch.mm, (X, Y))
     assert (memo.hits, memo.misses) == (1, 3)
+
+
+def test_decisions_on_sizes_of_no_program_are_refused(memo: Memo) -> None:
+    x = X.replace(shape=(SymDim("s0"), 8), strides=(8, 1))
+    assert memo.expand(torch.sin, (x,)).outputs.shape == (SymDim("s0"), 8)
+    with pytest.raises(CannotExpand, match="no program to guard"):
+        memo.expand(torch.chunk, (x, 3))
 
 
 def test_closures_and_mutable_objects_are_never_remembered(memo: Memo) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from tj_core.proxy import NumberProxy, Proxy
+from tj_core.sizes import size_symbols
 from tj_core.symbol import (
     NO_EFFECTS,
     PLAIN_CONTEXT,
@@ -18,6 +19,7 @@ from tj_core.symbol import (
     Constant,
     Context,
     Effects,
+    Symbol,
 )
 from tj_core.tree import leaves, map_tree
 
@@ -51,9 +53,7 @@ def _refs(tree: Any) -> Iterator[Ref]:
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
 
 
-def alias_facts(
-    outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]
-) -> tuple[Alias, ...]:
+def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:
     """Which of ``outputs`` share storage with ``arguments`` (by index) or each other, or are them.
 
     An output that is a view of neither is a view of a hidden value; one that is no tensor only
@@ -82,7 +82,8 @@ class BodyBuilder:
     """Turns the recording of one call into its body.
 
     ``inputs`` pairs the references of the call's arguments with their formal proxies; ``grad`` and
-    ``context`` are what the call runs under, ``symbols`` sympy's for those in the sizes.
+    ``context`` are what the call runs under, ``symbols`` sympy's for those in the sizes,
+    ``checks`` conditions on these that the call asserts, with messages.
     """
 
     recorder: Recorder
@@ -90,6 +91,7 @@ class BodyBuilder:
     grad: bool
     context: Context
     symbols: Mapping[str, Any] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
     names: dict[Ref, Proxy | Constant] = field(default_factory=dict)
     defined: int = 0
 
@@ -102,11 +104,14 @@ class BodyBuilder:
         self.names.update(self.inputs)
         self._note_numbers()
         needed = [*self._reads(outputs), *(ref for _, ref in updates)]
+        needed += [ref for text in self.checks for ref in self.numbers.needs(text)]
         live = live_calls(self.recorder.calls, needed, self._reads)
         off = self._without_autocast()
         for call in live:
             made = self._call(call, off)  # behind the calls that compute its sizes
             self.numbers.calls.append(made)
+        for text, message in self.checks.items():
+            self.numbers.calls.append(_check(self.numbers.compute(text), message))
         result = map_tree(self._leaf, outputs)
         return Body(
             tuple(p for _, p in self.inputs),
@@ -125,19 +130,22 @@ class BodyBuilder:
         return found
 
     def _note_numbers(self) -> None:
-        """Let sizes be read off the arguments, and off what makes sizes that depend on data."""
+        """Let sizes be read off the arguments, and off what makes symbols."""
         if not self.symbols:
             return
+        values = self.recorder.values
         for ref, proxy in self.inputs:
             if isinstance(proxy, NumberProxy):
-                self.numbers.number(number_text(self.recorder.values[ref.index]), proxy)
-        refs = [*(ref for ref, _ in self.inputs), *_refs([c.outputs for c in self.recorder.calls])]
-        for ref in refs:
-            value = self.recorder.values[ref.index]
-            if isinstance(value, torch.Tensor):
-                self.numbers.tensor(ref, value)
-            elif is_symbolic(value):
-                self.numbers.number(number_text(value), ref)
+                self.numbers.number(values[ref.index], proxy)
+        for ref, _ in self.inputs:
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index])
+        known = {name for text in self.numbers.origins for name in size_symbols(text)}
+        for ref in _refs([call.outputs for call in self.recorder.calls]):
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index], made=set(self.symbols) - known)
+            else:
+                self.numbers.number(values[ref.index], ref)
 
     def _reads(self, tree: Any) -> Iterator[Ref]:
         for leaf in leaves(tree):
@@ -198,6 +206,11 @@ class BodyBuilder:
         """Operators are recorded below autocast, so a body must not meet it again."""
         on = {k: None for k, v in self.context.items if k.startswith(AUTOCAST) and v}
         return Context(tuple(on.items())) if on else PLAIN_CONTEXT
+
+
+def _check(condition: Any, message: str) -> BoundSymbol:
+    symbol = Symbol("aten", "_assert_scalar.default")
+    return BoundSymbol(symbol, (condition, message), effects=Effects(ordered=("side_effect",)))
 
 
 def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:

@@ -101,7 +101,8 @@ class Expander:
 
         ``args`` and ``kwargs`` are trees of core proxies and constants. Keys that ``context``
         lacks are as in a new process: gradients on, no autocast. The state of random number
-        generators stays as it is. ``sizes`` knows the symbols in the arguments' metadata.
+        generators stays as it is. ``sizes`` knows the symbols in the arguments' metadata;
+        guards on them are the caller's to assume.
 
         :raises CannotExpand: if the call works, but not on fake tensors.
         :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
@@ -117,6 +118,7 @@ class Expander:
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
             run.begin_world()
+            run.decompose = True  # where sizes are symbols, compiled code may want numbers
         with _generators_untouched(), private.quiet():
             return self._attempt(run)
 
@@ -234,10 +236,9 @@ class _Run:
         self.formals = {n: bare(a.formal) for n, a in self.arguments.items()}
 
     def begin_world(self) -> None:
-        """From now on sizes may be symbols. PyTorch's Python decompositions keep them so."""
+        """From now on sizes and numbers may be symbols."""
         self.world = self.sizes.world(self.symbols)
         self.mode = self.world.mode
-        self.decompose = True
 
     def again(self) -> None:
         """Forget what the last attempt decided on symbols."""
@@ -339,7 +340,8 @@ class _Run:
         mutated = [n for n in changed if self._written(n)]
         inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
         symbols = symbols_of(self.world.env) if self.world else {}
-        builder = BodyBuilder(recorder, inputs, self.grad, self.context, symbols)
+        checks = self.world.checks if self.world else {}
+        builder = BodyBuilder(recorder, inputs, self.grad, self.context, symbols, checks)
         updates = [(self.arguments[n].index, after[n]) for n in mutated]
         body = builder.build(map_tree(_constant, inner), updates)
         now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
@@ -356,7 +358,7 @@ class _Run:
         return Expansion(
             self._proxies(outputs, now),
             effects,
-            body if recorder.calls or tensors else None,
+            None if values and not tensors and not recorder.calls else body,
             "KERNEL" if kernel else "COMPOSITE",
             recorder.captured,
             self.symbols,

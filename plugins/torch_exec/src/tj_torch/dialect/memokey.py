@@ -12,6 +12,7 @@ import torch
 from tj_core.proxy import Dim, NumberProxy, TensorProxy
 from tj_core.sizes import size_symbols
 from tj_core.symbol import Constant, Context
+
 from tj_torch.dialect.sizes import Sizes
 
 __all__ = ["Unkeyable", "call_key", "known_of"]
@@ -136,9 +137,7 @@ def _add_complex(tree: complex, parts: list[Any], *_: Any) -> None:
     parts.append(struct.pack("dd", tree.real, tree.imag))
 
 
-def _add_dict(
-    tree: dict[Any, Any], parts: list[Any], seen: _Seen, alive: list[Any]
-) -> None:
+def _add_dict(tree: dict[Any, Any], parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
     parts.append(dict)
     parts.append(len(tree))
     for name, item in tree.items():

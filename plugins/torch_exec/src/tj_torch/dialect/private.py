@@ -84,6 +84,10 @@ def fake_reason(error: BaseException) -> str | None:
         return f"{reasons[type(error)]}: {detail}"
     if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
         return "compiled code looks at data"
+    if "on tensor with symbolic sizes" in detail:
+        return "compiled code asks for the sizes as numbers"
+    if "sizes for customized tensor" in detail:
+        return "the size of a tensor becomes a symbol in place"
     return None
 
 

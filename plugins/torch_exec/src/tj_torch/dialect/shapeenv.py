@@ -122,6 +122,8 @@ def _algebra() -> dict[str, Any]:
         "and": sympy.And,
         "or": sympy.Or,
         "not": sympy.Not,
+        "Piecewise": sympy.Piecewise,
+        "pair": lambda *items: items,
         "Eq": sympy.Eq,
         "Ne": sympy.Ne,
         "eq": sympy.Eq,
@@ -203,7 +205,7 @@ def hint_of(env: Any, symbol: Any) -> Any:
 
 
 def symbol_called(name: str) -> Any:
-    """The symbol that an environment would make under ``name`` for a number that depends on data."""
+    """The symbol called ``name`` that an environment would make for a number of unknown value."""
     from torch.utils._sympy.symbol import SymT, make_symbol
 
     match = _NAME.fullmatch(name)
@@ -241,9 +243,7 @@ class World:
         from torch._subclasses.fake_tensor import FakeTensorMode
 
         self.hints = dict(hints or {})
-        self.env = _environment()(
-            allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True
-        )
+        self.env = _environment()(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self.mode = FakeTensorMode(shape_env=self.env, allow_non_fake_inputs=True)
         self.mode.cache_enabled = False  # what it keeps has symbols of other worlds
         self.symbols = {f.name: self._symbol(f) for f in facts}
@@ -253,6 +253,7 @@ class World:
             setattr(self.env, number, max(used, default=-1) + 1)
         for text in asserted:
             self.env.guard_or_defer_runtime_assert(expression(text, self.symbols), "asserted")
+        self._asserted = frozenset(self._deferred())
 
     def _symbol(self, facts: SymbolFacts) -> Any:
         match = _NAME.fullmatch(facts.name)
@@ -312,6 +313,15 @@ class World:
         return tuple(dict.fromkeys(str(guard.expr) for guard in self.env.guards))
 
     @property
+    def checks(self) -> dict[str, str]:
+        """What the run asserted of numbers that depend on data: conditions, and messages."""
+        return {k: v for k, v in self._deferred().items() if k not in self._asserted}
+
+    def _deferred(self) -> dict[str, str]:
+        found = (r for rs in self.env.deferred_runtime_asserts.values() for r in rs)
+        return {str(r.expr): str(r.msg) for r in found}
+
+    @property
     def made(self) -> tuple[SymbolFacts, ...]:
         """The symbols that the run made: numbers that depend on data."""
         found = symbols_of(self.env)
@@ -334,5 +344,3 @@ def _environment() -> type:
             return int(match[0]) if match else super()._generate_unique_id(source_name)
 
     return Environment
-
-

@@ -7,7 +7,7 @@ stands, and a size is used like any other value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -56,7 +56,7 @@ _CALLS = {
     "TruncToInt": "math.trunc",
     "FloorToInt": "math.floor",
     "CeilToInt": "math.ceil",
-    "Where": "torch.sym_ite",
+    "Piecewise": "torch.sym_ite",
 }
 """The functions that compute the operations of an expression; both print what they make alike."""
 
@@ -91,16 +91,20 @@ class SizeCalls:
 
     # ------------------------------------------------------------------ what is there
 
-    def number(self, text: str, origin: NumberProxy | Ref) -> None:
-        """Note that a number of the body is ``text``."""
-        self.origins.setdefault(text, origin)
+    def number(self, value: Any, origin: NumberProxy | Ref) -> None:
+        """Note a number of the body."""
+        if is_symbolic(value):
+            self.origins.setdefault(number_text(value), origin)
 
-    def tensor(self, ref: Ref, tensor: torch.Tensor) -> None:
-        """Note the sizes and strides that can be read from a tensor of the body."""
+    def tensor(self, ref: Ref, tensor: torch.Tensor, made: Container[str] | None = None) -> None:
+        """Note the sizes and strides that can be read from a tensor of the body.
+
+        Only those in ``made``, if given: symbols that appear first where the tensor does.
+        """
         strides = tensor.stride() if tensor.layout is torch.strided else ()
         for query, sizes in (("size", tensor.shape), ("stride", strides)):
             for index, size in enumerate(sizes):
-                if is_symbolic(size):
+                if is_symbolic(size) and (made is None or number_text(size) in made):
                     self.origins.setdefault(number_text(size), _Origin(ref, query, index))
 
     def needs(self, text: str) -> Iterator[Ref]:
@@ -166,13 +170,25 @@ class SizeCalls:
             return self.compute(tree)
         if not isinstance(tree, Operation):
             return tree
+        if tree.name == "Piecewise":
+            return self._piecewise(tree.args)
         return self._operation(tree.name, *[self._tree(arg) for arg in tree.args])
+
+    def _piecewise(self, pairs: tuple[Any, ...]) -> Any:
+        """The value of the first pair of value and condition whose condition holds."""
+        value, condition = pairs[0].args
+        if condition is True:
+            return self._tree(value)
+        rest = self._piecewise(pairs[1:])
+        return self._operation("Piecewise", self._tree(condition), self._tree(value), rest)
 
     def _operation(self, name: str, *args: Any) -> Any:
         if name not in _CALLS:
             raise CannotExpand(f"no function computes {name!r} of sizes")
-        trees = (parse_size(a.expr) if isinstance(a, NumberProxy) else a for a in args)
-        text = str(expression(Operation(name, tuple(trees)), self.symbols))
+        trees = tuple(parse_size(a.expr) if isinstance(a, NumberProxy) else a for a in args)
+        if name == "Piecewise":
+            trees = Operation("pair", trees[1::-1]), Operation("pair", (trees[2], True))
+        text = str(expression(Operation(name, trees), self.symbols))
         found = self.computed.get(text)
         if found is None:
             symbol = Symbol.parse(_CALLS[name])
