@@ -162,6 +162,11 @@ def _where(condition: Any, a: Any, b: Any) -> Any:
     return a if condition else b
 
 
+_FUNCTIONS = (
+    *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh"),
+)
+
 NUMBERS: Mapping[str, Callable[..., Any]] = {
     "add": operator.add,
     "sub": operator.sub,
@@ -204,6 +209,7 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "Piecewise": lambda *pairs: next(value for value, condition in pairs if condition),
     "pair": lambda *items: items,
     "sqrt": math.sqrt,
+    **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in _FUNCTIONS},
 }
 """What the operations do to Python's numbers."""
 

@@ -52,7 +52,7 @@ UNEXPANDED: dict[str, tuple[str, frozenset[int]]] = {
     "narrow": (VALUE, frozenset([1])),
     "nn.functional.ctc_loss": (SHAPE, ALL),
     "nn.functional.gaussian_nll_loss": (VALUE, ALL),
-    "nn.functional.one_hot": (VALUE, frozenset([0, 2])),
+    "nn.functional.one_hot": (VALUE, ALL),
     "sparse.mm.reduce": (INPUT, ALL),
     "sparse.sampled_addmm": (INPUT, ALL),
     "tensor_split": (VALUE, ALL),

@@ -322,7 +322,9 @@ class _Run:
         """Run the function on plain fake tensors, to see whether that raises."""
         with self._surroundings():
             for name, argument in self.arguments.items():
-                if isinstance(argument.proxy, TensorProxy):
+                if isinstance(argument.proxy, NumberProxy):
+                    self.numbers[name] = self._number(argument.proxy)
+                else:
                     self.wrapped[name] = make_fake(self.mode, argument.proxy, self._size)
             with self.mode, private.python_dispatcher(self.world is not None):
                 self._call()
@@ -338,12 +340,7 @@ class _Run:
     ) -> Expansion:
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
         mutated = [n for n in changed if self._written(n)]
-        inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
-        symbols = symbols_of(self.world.env) if self.world else {}
-        checks = self.world.checks if self.world else {}
-        builder = BodyBuilder(recorder, inputs, self.grad, self.context, symbols, checks)
-        updates = [(self.arguments[n].index, after[n]) for n in mutated]
-        body = builder.build(map_tree(_constant, inner), updates)
+        body = self._body(recorder, inner, [(n, after[n]) for n in mutated])
         now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
@@ -351,20 +348,39 @@ class _Run:
             tuple(self.arguments[n].index for n in mutated),
             tuple(self._rebinds(now)),
             alias_facts(values, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
-            _ordered(body, values),
+            _ordered(body, values) if body else (),
         )
         kernel = any(not c.facts.builtin for c in recorder.calls)
         kernel = kernel or runs_python([*tensors, *(self.wrapped[n] for n in mutated)])
         return Expansion(
             self._proxies(outputs, now),
             effects,
-            None if values and not tensors and not recorder.calls else body,
+            body,
             "KERNEL" if kernel else "COMPOSITE",
             recorder.captured,
             self.symbols,
             self.world.made if self.world else (),
             self.world.guards if self.world else (),
         )
+
+    def _body(
+        self, recorder: Recorder, inner: Any, updates: Sequence[tuple[str, Ref]]
+    ) -> Body | None:
+        """The body; None for a function of numbers, or of sizes, alone."""
+        inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
+        world = self.world
+        if not recorder.calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
+            return None
+        builder = BodyBuilder(
+            recorder,
+            inputs,
+            self.grad,
+            self.context,
+            symbols_of(world.env) if world else {},
+            world.checks if world else {},
+        )
+        indexed = [(self.arguments[n].index, ref) for n, ref in updates]
+        return builder.build(map_tree(_constant, inner), indexed)
 
     def _rebinds(self, now: Mapping[str, TensorProxy]) -> Iterator[tuple[int, TensorProxy]]:
         """The arguments whose metadata the call changed; that a guard fixed a size is no change."""

@@ -200,8 +200,8 @@ def assume(env: Any, condition: Any) -> bool:
 def hint_of(env: Any, symbol: Any) -> Any:
     """The value of ``symbol`` in the traced call."""
     read = getattr(env, "guarding_hint_or_throw", None) or env.size_hint  # before PyTorch 2.11
-    found = sympy.sympify(read(symbol))
-    return int(found) if found.is_Integer else float(found)
+    kind = float if prefix_of(str(symbol)) == "zf" else int
+    return kind(read(symbol))
 
 
 def symbol_called(name: str) -> Any:

@@ -56,11 +56,12 @@ _CALLS = {
     "TruncToInt": "math.trunc",
     "FloorToInt": "math.floor",
     "CeilToInt": "math.ceil",
+    "OpaqueUnaryFn_sqrt": "torch.sym_sqrt",
     "Piecewise": "torch.sym_ite",
 }
 """The functions that compute the operations of an expression; both print what they make alike."""
 
-_FLOAT = frozenset({"ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow"})
+_FLOAT = frozenset({"ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "OpaqueUnaryFn_sqrt"})
 _INTEGER = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
 _TRUTH = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "Eq", "Ne", "and", "or", "not"})
 
@@ -117,11 +118,23 @@ class SizeCalls:
             yield origin.ref
         elif isinstance(origin, Ref):
             yield origin
-        elif origin is None and text in size_symbols(text):
-            yield from self.needs(self._linear(text)[0])
         elif origin is None:
-            for name in size_symbols(text):
-                yield from self.needs(name)
+            for part in self._parts(text):
+                yield from self.needs(part)
+
+    def _parts(self, text: str) -> list[str]:
+        """Simpler expressions that ``text`` can be computed from."""
+        tree = parse_size(text)
+        if isinstance(tree, str):
+            return [self._linear(tree)[0]]
+        found = tree.args if isinstance(tree, Operation) else ()
+        return [self._text(arg) for arg in found if isinstance(arg, Operation | str)]
+
+    def _text(self, tree: SizeTree) -> str:
+        """``tree`` as PyTorch prints it; conditions of cases stay as they are."""
+        if isinstance(tree, Operation) and tree.name == "pair":
+            return f"({', '.join(self._text(arg) for arg in tree.args)})"
+        return str(expression(tree, self.symbols))
 
     def _linear(self, name: str) -> tuple[str, int, int]:
         """A known number that is ``a * name + b``, and ``a`` and ``b``."""
@@ -166,10 +179,10 @@ class SizeCalls:
         return self._operation("floordiv", value, factor) if factor != 1 else value
 
     def _tree(self, tree: SizeTree) -> Any:
-        if isinstance(tree, str):
-            return self.compute(tree)
         if not isinstance(tree, Operation):
-            return tree
+            return self.compute(tree) if isinstance(tree, str) else tree
+        if (text := self._text(tree)) in self.origins:
+            return self.compute(text)
         if tree.name == "Piecewise":
             return self._piecewise(tree.args)
         return self._operation(tree.name, *[self._tree(arg) for arg in tree.args])
@@ -188,7 +201,7 @@ class SizeCalls:
         trees = tuple(parse_size(a.expr) if isinstance(a, NumberProxy) else a for a in args)
         if name == "Piecewise":
             trees = Operation("pair", trees[1::-1]), Operation("pair", (trees[2], True))
-        text = str(expression(Operation(name, trees), self.symbols))
+        text = self._text(Operation(name, trees))
         found = self.computed.get(text)
         if found is None:
             symbol = Symbol.parse(_CALLS[name])

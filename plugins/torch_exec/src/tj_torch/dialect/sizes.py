@@ -121,10 +121,13 @@ class Sizes:
         return self._hints[name]
 
     def value(self, text: str) -> Any:
-        """The value of an expression in the traced call; None if it depends on data."""
+        """The value of an expression in the traced call; None if it depends on data, or is unknown."""
         if any(self.hint(name) is None for name in size_symbols(text)):
             return None
-        return evaluate(text, self.hint)
+        try:
+            return evaluate(text, self.hint)
+        except (ParseError, ArithmeticError):  # a function that the core does not know
+            return None
 
     def world(self, names: Iterable[str]) -> World:
         """An environment for one expansion over symbols ``names``."""
