@@ -47,7 +47,10 @@ def instance(
 def _made(expansion: Expansion, value: Any, sizes: Sizes) -> dict[str, str]:
     """What to call the symbols that a call makes."""
     seen = dict(_pairs(expansion.outputs, value))
-    return {f.name: seen.get(f.name) or sizes.fresh(f) for f in expansion.made}
+    found = {f.name: seen.get(f.name) or sizes.fresh(f) for f in expansion.made}
+    for facts in expansion.made:
+        sizes.born(found[facts.name], facts)
+    return found
 
 
 def _pairs(outputs: Any, value: Any) -> Iterator[tuple[str, str]]:

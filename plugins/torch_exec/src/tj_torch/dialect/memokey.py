@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import struct
 import types
 from collections.abc import Callable
@@ -10,10 +9,10 @@ from typing import Any
 
 import torch
 from tj_core.proxy import Dim, NumberProxy, TensorProxy
-from tj_core.sizes import size_symbols
 from tj_core.symbol import Constant, Context
 
-from tj_torch.dialect.sizes import Sizes
+from tj_torch.dialect.shapeenv import numbered
+from tj_torch.dialect.sizes import Sizes, symbols_in
 
 __all__ = ["Unkeyable", "call_key", "known_of"]
 
@@ -38,44 +37,40 @@ def call_key(
         raise Unkeyable(fn)  # what it closes over may change
     parts: list[Any] = [id(fn), modes, context.items]
     alive: list[Any] = [fn]
-    seen = _Seen()
+    seen = _Seen((args, kwargs))
     _add(args, parts, seen, alive)
     if kwargs:
         _add(kwargs, parts, seen, alive)
-    return tuple(parts), tuple(alive), tuple(seen.symbols)
+    return tuple(parts), tuple(alive), seen.symbols
 
 
 def known_of(symbols: tuple[str, ...], sizes: Sizes) -> tuple[Any, ...]:
     """The part of a key that says what is known of ``symbols``, but for their values."""
-    seen = _Seen()
-    seen.symbols = {name: i for i, name in enumerate(symbols)}
-    asserted = frozenset(map(seen.expression, sizes.asserted(symbols)))
+    asserted = frozenset(numbered(text, symbols) for text in sizes.asserted(symbols))
     return (*(sizes.facts(name).key for name in symbols), asserted)
 
 
 class _Seen:
-    """The values and the symbols met so far, numbered."""
+    """The values met so far, numbered, and the symbols in all of them."""
 
-    __slots__ = ("symbols", "values")
+    __slots__ = ("symbols", "tree", "values")
 
-    def __init__(self) -> None:
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
         self.values: dict[str, int] = {}
-        self.symbols: dict[str, int] = {}
+        self.symbols: tuple[str, ...] = ()
 
     def dims(self, dims: tuple[Dim, ...]) -> tuple[Any, ...]:
         """``dims`` with symbols by number."""
-        if all(type(d) is int for d in dims):
+        if all([type(d) is int for d in dims]):
             return dims
         return tuple([d if isinstance(d, int) else self.expression(d.name) for d in dims])
 
     def expression(self, text: str) -> str:
         """``text`` with symbols by number."""
-        for name in size_symbols(text):
-            self.symbols.setdefault(name, len(self.symbols))
-        return _WORD.sub(lambda m: f"${self.symbols.get(m[0], m[0])}", text)
-
-
-_WORD = re.compile(r"[A-Za-z_]\w*")
+        if not self.symbols:
+            self.symbols = symbols_in(self.tree)
+        return numbered(text, self.symbols)
 
 
 def _add(tree: Any, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:

@@ -12,7 +12,7 @@ import operator
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 import sympy
@@ -33,6 +33,7 @@ __all__ = [
     "kind_of",
     "next_symbol",
     "number_text",
+    "numbered",
     "plain",
     "prefix_of",
     "shape_environment",
@@ -148,6 +149,13 @@ def expression(text: str | SizeTree, symbols: Mapping[str, Any]) -> Any:
         return evaluate(text, symbols.__getitem__, _algebra(), _number)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ParseError(f"{text!r} is not an expression over sizes") from error
+
+
+@lru_cache(maxsize=4096)
+def numbered(text: str, names: tuple[str, ...]) -> str:
+    """``text`` with ``names`` replaced by their positions; the same whatever names there are."""
+    stand_ins = {name: sympy.Symbol(f"${i:03}") for i, name in enumerate(names)}
+    return str(expression(text, stand_ins))
 
 
 # ---------------------------------------------------------------------------- programs
@@ -298,14 +306,21 @@ class World:
         :raises ParseError: if it spells none.
         """
         expr = expression(text, self.symbols)
+        if kind == "bool":
+            known = expr in (sympy.true, sympy.false)
+            return bool(expr) if known else self.env.create_symboolnode(expr)
         if expr.is_number:
             return float(expr) if kind == "float" else int(expr)
-        if kind == "bool":
-            return self.env.create_symboolnode(expr)
         known = all(n in self.hints for n in size_symbols(text))
         hint = evaluate(text, self.hints.__getitem__) if known else None
         make = {"int": self.env.create_symintnode, "float": self.env.create_symfloatnode}[kind]
         return make(expr, hint=hint)
+
+    def known_true(self, text: str) -> bool:
+        """Whether condition ``text`` is true whatever the values of symbols are."""
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(self.number(text, "bool"))
 
     @property
     def guards(self) -> tuple[str, ...]:

@@ -98,15 +98,20 @@ class SizeCalls:
             self.origins.setdefault(number_text(value), origin)
 
     def tensor(self, ref: Ref, tensor: torch.Tensor, made: Container[str] | None = None) -> None:
-        """Note the sizes and strides that can be read from a tensor of the body.
+        """Note what can be read from a tensor of the body: sizes, and strides that are symbols.
 
-        Only those in ``made``, if given: symbols that appear first where the tensor does.
+        A stride that is an expression is better computed: another kernel may lay out its results
+        in another way. Only symbols in ``made``, if given: those that appear with the tensor.
         """
         strides = tensor.stride() if tensor.layout is torch.strided else ()
         for query, sizes in (("size", tensor.shape), ("stride", strides)):
             for index, size in enumerate(sizes):
-                if is_symbolic(size) and (made is None or number_text(size) in made):
-                    self.origins.setdefault(number_text(size), _Origin(ref, query, index))
+                if not is_symbolic(size):
+                    continue
+                text = number_text(size)
+                usable = query == "size" or size_symbols(text) == (text,)
+                if usable if made is None else text in made:
+                    self.origins.setdefault(text, _Origin(ref, query, index))
 
     def needs(self, text: str) -> Iterator[Ref]:
         """The values that computing ``text`` reads.

@@ -7,6 +7,7 @@ program's own shape environment, and numbers that a call makes get names of thei
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -47,12 +48,16 @@ def bare(proxy: Any) -> Any:
 
 
 def symbols_in(tree: Any) -> tuple[str, ...]:
-    """The symbols in the metadata of the proxies in ``tree``, in order of appearance."""
-    found: dict[str, None] = {}
-    for leaf in leaves(tree):
-        for text in _texts(leaf):
-            found.update(dict.fromkeys(size_symbols(text)))
-    return tuple(found)
+    """The symbols in the metadata of the proxies in ``tree``, in order of appearance.
+
+    Those that stand alone come first: how a sum orders its terms depends on their names.
+    """
+    found = [size_symbols(text) for leaf in leaves(tree) for text in _texts(leaf)]
+    return tuple(dict.fromkeys(name for names in sorted(found, key=_many) for name in names))
+
+
+def _many(names: tuple[str, ...]) -> bool:
+    return len(names) > 1
 
 
 def _texts(leaf: Any) -> Iterable[str]:
@@ -74,6 +79,7 @@ class Sizes:
         self._made: dict[str, SymbolFacts] = {}
         self._dims: dict[str, SymDim] = {}
         self._assumed: set[str] = set()
+        self._born: dict[str, SymbolFacts] = {}
         self._fresh = 0
         self.instances: dict[Any, Any] = {}
 
@@ -121,7 +127,7 @@ class Sizes:
         return self._hints[name]
 
     def value(self, text: str) -> Any:
-        """The value of an expression in the traced call; None if it depends on data, or is unknown."""
+        """The value of an expression in the traced call; None if it depends on data."""
         if any(self.hint(name) is None for name in size_symbols(text)):
             return None
         try:
@@ -157,6 +163,21 @@ class Sizes:
             return proxy
         return proxy.replace(hint=self.value(proxy.expr))
 
+    def born(self, text: str, facts: SymbolFacts) -> None:
+        """Note what the call that makes a symbol says of it; ``text`` is what it is called here."""
+        self._born[text] = facts
+
+    def certain(self, text: str) -> bool:
+        """Whether a condition follows from what the calls that made its symbols say of them.
+
+        What the program asserts beyond that is not counted.
+        """
+        names = size_symbols(text)
+        if not names or any(n not in self._born for n in names):
+            return False
+        facts = (dataclasses.replace(self._born[n], name=n) for n in names)
+        return World(facts).known_true(text)
+
     def fresh(self, facts: SymbolFacts) -> str:
         """A new symbol like the one that ``facts`` describes."""
         prefix = shapeenv.prefix_of(facts.name)
@@ -164,7 +185,7 @@ class Sizes:
             self._fresh += 1
             return f"{prefix}{_ARBITRARY + self._fresh}"
         name = shapeenv.next_symbol(self.env, prefix)
-        self._made[name] = SymbolFacts(name, facts.positive, facts.bounds, facts.sizelike)
+        self._made[name] = dataclasses.replace(facts, name=name)
         return name
 
     # ------------------------------------------------------------------ conditions

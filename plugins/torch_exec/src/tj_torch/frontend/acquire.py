@@ -39,6 +39,8 @@ __all__ = ["Acquired", "acquire"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
+ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
+
 HARMLESS = frozenset(
     {
         "_C._log_api_usage_once",
@@ -204,6 +206,8 @@ class _Importer:
             context=self.context.current,
             source=node_source(node),
         )
+        if self.needless(call):
+            return
         bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:
@@ -214,6 +218,15 @@ class _Importer:
                 out = bound.flat_outs[alias.output].name
                 self.first_names[out] = first = self.first_names.get(first, first)
                 self.second_names.setdefault(first, []).append(node)
+
+    def needless(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` asserts of a number what the call that made it guarantees.
+
+        Dynamo adds such assertions: that there are not fewer than no elements.
+        """
+        if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
+            return False
+        return self.dialects.sizes.certain(call.args[0].expr)
 
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
