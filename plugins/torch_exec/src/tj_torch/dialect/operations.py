@@ -32,7 +32,11 @@ def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expande
     """
     tree = call.args, dict(call.kwargs)
     mode = private.fake_mode(symbolic=True)
-    fakes = {n: make_fake(mode, a.proxy) for n, a in distinct_proxies(tree).items()}
+    fakes = {}
+    for name, argument in distinct_proxies(tree).items():
+        if not isinstance(argument.proxy, TensorProxy):
+            raise CannotExpand(f"{call.symbol}: {name!r} is a number known only at run time")
+        fakes[name] = make_fake(mode, argument.proxy)
 
     def actual(leaf: Any) -> Any:
         if isinstance(leaf, Region):

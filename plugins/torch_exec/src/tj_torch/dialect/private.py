@@ -15,6 +15,7 @@ import torch
 
 __all__ = [
     "autograd_function_node",
+    "data_dependent",
     "data_mutated",
     "deny_data_pointer",
     "factories",
@@ -99,7 +100,18 @@ def fake_reason(error: BaseException) -> str | None:
         return f"{reasons[type(error)]}: {detail}"
     if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
         return "compiled code looks at data"
+    if "on tensor with symbolic sizes" in detail:
+        return "compiled code asks for the sizes as numbers"
+    if "sizes for customized tensor" in detail:
+        return "the size of a tensor becomes a symbol in place"
     return None
+
+
+def data_dependent() -> tuple[type[BaseException], ...]:
+    """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
 @contextlib.contextmanager

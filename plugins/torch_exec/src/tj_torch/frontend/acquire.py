@@ -41,6 +41,8 @@ __all__ = ["Acquired", "Importer", "acquire", "takes_values"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
+ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
+
 HARMLESS = frozenset(
     {
         "_C._log_api_usage_once",
@@ -139,10 +141,11 @@ class Importer:
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
         """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
         tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
+        sizes = self.dialects.sizes
         if isinstance(value, torch.Tensor):
-            return convert.tensor_proxy(name, value).replace(tags=tags)
+            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return convert.number_proxy(name, value).replace(tags=tags)
+            return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     # ------------------------------------------------------------------ nodes
@@ -275,6 +278,8 @@ class Importer:
             context=self.context.current,
             source=node_source(node),
         )
+        if self.needless(call):
+            return
         bound = self.bound(call, named.function, node)
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:
@@ -340,6 +345,15 @@ class Importer:
         self.env[node] = proxy
         self.proxies.append(proxy)
 
+    def needless(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` asserts of a number what the call that made it guarantees.
+
+        Dynamo adds such assertions: that there are not fewer than no elements.
+        """
+        if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
+            return False
+        return self.dialects.sizes.certain(call.args[0].expr)
+
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
@@ -348,7 +362,8 @@ class Importer:
             return None
         start = time.perf_counter()
         try:
-            facts = self.dialects.expand(call, function, self.modes)
+            value = node.meta.get("example_value")
+            facts = self.dialects.expand(call, function, self.modes, value)
         except (CannotExpandError, ExpansionError):
             return None
         finally:

@@ -40,17 +40,18 @@ class GraphCompiler:
     ) -> Compilation:
         """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
         session = self.jitted.session
-        with self.counting():
-            acquired = acquire(
-                graph,
-                examples,
-                dialects=self.dialects,
-                language=session.language,
-                tags=session.tags,
-                sources=sources,
-                parameters=parameters,
-            )
-        return self.finish(acquired)
+        with self.dialects.within(graph):
+            with self.counting():
+                acquired = acquire(
+                    graph,
+                    examples,
+                    dialects=self.dialects,
+                    language=session.language,
+                    tags=session.tags,
+                    sources=sources,
+                    parameters=parameters,
+                )
+            return self.finish(acquired)
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:

@@ -92,7 +92,14 @@ class Capture:
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
         guards = manager.guard_manager
-        return Built(guards.check, run, lambda: list(map(str, guards.code_parts)), codes)
+        sizes = _size_guards(produced.output_graph)
+        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+
+
+def _size_guards(graph: Any) -> list[str]:
+    """The conditions on symbolic sizes among the guards that were built, as text."""
+    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
+    return [str(code) for codes in found for code in codes]
 
 
 def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
@@ -120,7 +127,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
     import torch._dynamo as dynamo
 
-    with compile_lock(), _measured(), dynamo.config.patch(**_settings(None)):
+    with compile_lock(), _measured(), _quiet(), dynamo.config.patch(**_settings(None)):
         return Manager(root.__code__, graph)
 
 
@@ -139,7 +146,8 @@ def _quiet() -> Iterator[None]:
     It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
     again when it runs; where warnings are errors these would pass for failures of the program.
     """
-    loggers = [logging.getLogger(n) for n in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.CRITICAL)
