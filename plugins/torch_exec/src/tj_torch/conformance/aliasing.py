@@ -153,7 +153,11 @@ class _Side:
 
     def leaves(self) -> list[torch.Tensor]:
         tensors = self.world().distinct().values()
-        return [t for t in tensors if t.requires_grad and t.is_leaf]
+        return [t for t in tensors if attempt(_is_grad_leaf, t) is True]
+
+
+def _is_grad_leaf(tensor: torch.Tensor) -> bool:
+    return tensor.requires_grad and tensor.is_leaf
 
 
 def _has_history(tensor: torch.Tensor) -> bool:

@@ -57,12 +57,15 @@ def look_at(**roots: Any) -> World:
 
 def _reachable(label: str, tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     yield label, tensor
-    if not tensor.is_inference() and (tensor.is_leaf or tensor.retains_grad):
-        grad = tensor.grad
-        if grad is not None:
-            yield f"{label}.grad", grad
+    grad = attempt(_gradient, tensor)
+    if isinstance(grad, torch.Tensor):
+        yield f"{label}.grad", grad
     if tensor._is_view() and tensor._base is not None:
         yield from _reachable(f"{label}._base", tensor._base)
+
+
+def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
 
 
 def attempt(fn: Callable[..., Any], *args: Any) -> Any:

@@ -192,6 +192,7 @@ def capture(
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
+        _attributes_computed_once(),
     ):
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
@@ -234,6 +235,32 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
     finally:
         for key in new:
             allowed.remove(key)
+
+
+@contextlib.contextmanager
+def _attributes_computed_once() -> Iterator[None]:
+    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+
+    Dynamo would read such an attribute of an input again after the graph has run: outside of the
+    program's grad mode, after its writes, and as an object that the program has not written to.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    found = TensorVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        result = found(self, tx, name)
+        if isinstance(result, TensorVariable) and result is not self:
+            node = result.as_proxy().node
+            if node.op != "placeholder":  # as ``x.grad`` is
+                result.source = None
+        return result
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TensorVariable.var_getattr = found  # type: ignore[method-assign]
 
 
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
