@@ -50,6 +50,10 @@ HARMLESS = frozenset(
 )
 """Calls without values that change nothing for the calls after them."""
 
+REPLACES_STORAGE = frozenset({"Tensor.set_", "Tensor.resize_", "Tensor.resize_as_"})
+"""After these an object has another shape and memory than a trace knows of. Dynamo also makes
+``x.data = y`` of the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
@@ -164,7 +168,7 @@ class _Importer:
 
     def constant(self, wish: str, value: Any) -> Constant:
         if id(value) not in self.constants:
-            name = f"_{self.namer(wish.lstrip('_') or 'constant')}"
+            name = self.namer(f"_{wish.lstrip('_') or 'constant'}")
             self.constants[id(value)] = Constant(name, value, named=False)
         return self.constants[id(value)]
 
@@ -203,6 +207,8 @@ class _Importer:
             context=self.context.current,
             source=node_source(node),
         )
+        if call.symbol.name in REPLACES_STORAGE:
+            raise CaptureError(f"{call.symbol} replaces a tensor's storage", source=call.source)
         bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
         self.env[node] = self.place(bound, node)
         for _, after in bound.effects.rebinds:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tj_core import tag
-from tj_core.jitted import Entry, Jitted
+from tj_core.errors import CaptureError, TjWarning
+from tj_core.jitted import Entry, Fallback, Jitted
 from tj_core.pipeline import Compilation
+from tj_core.source import Source
 
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.acquire import acquire
+from tj_torch.frontend.sources import users_stacklevel
 
 __all__ = ["GraphCompiler"]
 
@@ -56,12 +60,31 @@ class GraphCompiler:
         return self.jitted.compile(acquired.trace)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        """A ``torch.compile`` backend: each graph becomes an entry of its own."""
+        """A ``torch.compile`` backend: each graph becomes an entry of its own.
+
+        Where a graph does not say what the program does, Dynamo is told to run that part as it is.
+        """
         with self.jitted.lock:
-            compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            try:
+                compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            except CaptureError as error:
+                self.fall_back(f"not captured: {error.message}", error.source)
+                raise dynamo.skipped(error.message) from error
             self.jitted.stats.misses += 1
             self.jitted.add(Entry(compilation))
         return compilation.program.function
+
+    def fall_back(self, reason: str, source: Source | None) -> None:
+        """Record a fallback, and warn of it once."""
+        fallback = Fallback(reason, source)
+        stats = self.jitted.stats
+        if fallback in stats.fallbacks:
+            return
+        stats.fallbacks = (*stats.fallbacks, fallback)
+        where = f"\n  at {source}" if source else ""
+        warnings.warn(
+            f"tj: {self.jitted.name}: {reason}{where}", TjWarning, stacklevel=users_stacklevel()
+        )
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """``fn`` under PyTorch's own hook, with `backend` for its graphs."""

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from tj_core.errors import CaptureError, TjWarning, add_note
-from tj_core.jitted import Entry, Fallback, Guard, Jitted
+from tj_core.jitted import Entry, Guard, Jitted
 from tj_core.source import Source
 
 from tj_torch.frontend import dynamo
@@ -180,16 +180,7 @@ class Dispatcher:
         return self.elsewhere(*args, **kwargs)
 
     def _fall_back(self, reason: str, source: Source | None) -> None:
-        """Record a fallback, and warn of it once."""
-        fallback = Fallback(reason, source)
-        stats = self.jitted.stats
-        if fallback in stats.fallbacks:
-            return
-        stats.fallbacks = (*stats.fallbacks, fallback)
-        where = f"\n  at {source}" if source else ""
-        warnings.warn(
-            f"tj: {self.jitted.name}: {reason}{where}", TjWarning, stacklevel=users_stacklevel()
-        )
+        self.compiler.fall_back(reason, source)
 
 
 class HookDispatcher(Dispatcher):

@@ -30,6 +30,7 @@ __all__ = [
     "inlined_as",
     "placeholder_sources",
     "record_calls",
+    "skipped",
 ]
 
 
@@ -301,6 +302,13 @@ def hooked(fn: Callable[..., Any], backend: Any, dynamic: bool | None) -> Callab
         raise original  # outside of the handlers: not chained to Dynamo's error
 
     return run
+
+
+def skipped(reason: str) -> Exception:
+    """What a backend raises so that Dynamo runs this part of the program as it is."""
+    from torch._dynamo import exc
+
+    return exc.SkipFrame(reason)
 
 
 def _programs_own(error: BaseException) -> BaseException:
