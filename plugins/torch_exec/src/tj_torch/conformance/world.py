@@ -81,9 +81,11 @@ def attempt(fn: Callable[..., Any], *args: Any) -> Any:
 
 def _graph(tensor: torch.Tensor) -> Any:
     """Whether autograd has a history for it, and which view a view is of its base."""
-    if tensor.grad_fn is None:
+    node = tensor.grad_fn
+    if node is None:
         return None
-    return type(tensor.grad_fn).__name__ if tensor._is_view() else "a grad_fn"
+    custom = isinstance(node, torch.autograd.function.BackwardCFunction)
+    return type(node).__name__ if tensor._is_view() and not custom else "a grad_fn"
 
 
 def _strides(tensor: torch.Tensor) -> Any:
