@@ -1,4 +1,4 @@
-"""Several arguments: one tensor twice, views of one base, and patterns that change between calls."""
+"""Several arguments: one tensor twice, views of one base, patterns that change between calls."""
 
 from __future__ import annotations
 

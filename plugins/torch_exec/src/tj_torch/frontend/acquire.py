@@ -148,12 +148,26 @@ class _Importer:
             return
         if node.op == "output":
             self.result = self.arguments(node.args[0])
+            self.leave()
         elif node.op == "get_attr":
             self.attribute(node)
         elif node.target is tag_function:
             self.env[node] = self.arguments(node.args[0])
         elif not self.context.handles(node) and not self.item(node):
             self.call(node)
+
+    def leave(self) -> None:
+        """The program's last call sets the grad mode, where it leaves another one behind.
+
+        :raises CaptureError: if it leaves anything else of the context changed.
+        """
+        ambient, grad = self.context.ambient, self.context.current.get("grad")
+        if self.context.current != ambient.with_("grad", grad):
+            raise CaptureError("the program changes a global mode and leaves it so")
+        if grad != ambient.get("grad"):
+            named = self.dialects.names.symbol(torch._C._set_grad_enabled, (grad,), {})
+            call = BoundSymbol(named.symbol, named.args, effects=SIDE_EFFECT, context=ambient)
+            self.calls.append(call)
 
     def arguments(self, tree: Any) -> Any:
         """FX arguments as core arguments."""

@@ -194,6 +194,7 @@ def capture(
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
         _attributes_computed_once(),
+        _calls_kept_whole(),
     ):
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
@@ -262,6 +263,33 @@ def _attributes_computed_once() -> Iterator[None]:
         yield
     finally:
         TensorVariable.var_getattr = found  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _calls_kept_whole() -> Iterator[None]:
+    """Record calls that Dynamo would replace by others, which round and write otherwise.
+
+    It does so lest a factor that is a tensor be read on the host; such calls stay with Dynamo.
+    """
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    def unless_a_tensor(handler: Callable[..., Any]) -> Callable[..., Any]:
+        def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+            factor = kwargs.get("value", args[-1])
+            return handler(self, tx, *args, **kwargs) if factor.is_tensor() else None
+
+        return handle
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    replaced = {f: h for f in _REPLACED if (h := handlers.get(f)) is not None}
+    handlers.update({f: unless_a_tensor(h) for f, h in replaced.items()})
+    try:
+        yield
+    finally:
+        handlers.update(replaced)
+
+
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
 
 
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
