@@ -285,7 +285,12 @@ class _Run:
         updates = [(self.arguments[n].index, after[n]) for n in mutated]
         body = builder.build(map_tree(_constant, inner), updates)
         now = {n: self._afterwards(n, n in mutated) for n in self.arguments}
-        changes = [(a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal]
+        changes = [
+            (a.index, now[n])
+            for n, a in self.arguments.items()
+            # A change in place to the same shape is an event all the same: versions count it.
+            if now[n] != a.formal or (n in changed and n not in mutated)
+        ]
         effects = Effects(
             tuple(self.arguments[n].index for n in mutated),
             tuple(changes),

@@ -225,8 +225,9 @@ class _Importer:
             raise CaptureError(f"{call.symbol} replaces a tensor's storage", source=call.source)
         bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
         self.env[node] = self.place(bound, node)
-        for _, after in bound.effects.rebinds:
-            self.rebind(after, bound)
+        for index, after in bound.effects.rebinds:
+            if after != bound.flat_args[index]:
+                self.rebind(after, bound)
         for alias in bound.effects.aliases:
             if alias.identical and alias.kind == "arg":
                 first = bound.flat_args[alias.index].name
