@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import tj_core as tj
 import torch
 from tj_torch.conformance.cases import Table, run_case
 from tj_torch.conformance.scenes import (
@@ -11,6 +12,7 @@ from tj_torch.conformance.scenes import (
     one,
     overlapping,
     pair,
+    placed,
     rows,
     same,
     viewed,
@@ -346,3 +348,35 @@ def metadata_of_arguments_that_share(x, y):
 @pytest.mark.parametrize(**case.parameters())
 def test_metadata(case, kind) -> None:
     run_case(case, kind)
+
+
+@pytest.mark.parametrize(
+    ("program", "reason"),
+    [
+        (shape_is_read_under_a_second_name, "metadata of a tensor that has two names"),
+        (data_of_an_argument_is_replaced, "replaces a tensor's storage"),
+    ],
+)
+def test_a_refused_capture_says_why(program, reason) -> None:
+    with pytest.warns(tj.TjWarning, match=reason):
+        tj.jit(program)(*placed(pair, "plain")().args)
+
+
+def test_a_part_whose_capture_is_refused_runs_as_it_is() -> None:
+    """After a graph break: the parts before it have run, so the whole cannot run again."""
+    steps = []
+
+    def program(x, y):
+        torch._dynamo.graph_break()
+        steps.append(1)
+        return shape_is_read_under_a_second_name(x, y)
+
+    f = tj.jit(program)
+    with pytest.warns(tj.TjWarning) as said:
+        got = f(*placed(pair, "plain")().args)
+    assert [str(w.message).splitlines()[0].split(":")[2].strip() for w in said] == [
+        "graph break",
+        "not captured",
+    ]
+    assert got[1] == (3, 2)
+    assert steps == [1]

@@ -8,7 +8,7 @@ after each output in turn has been written to. Several scenes run through one ji
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +80,7 @@ def check(
     *,
     jit: Jit = tj.jit,
     create_graph: bool = False,
+    ignore: Collection[str] = (),
     seed: int = 11,
 ) -> Report:
     """Run each scene twice through one jitted callable, and compare with eager.
@@ -87,10 +88,11 @@ def check(
     After the first call of a scene come backward passes through each root alone, through all of
     them, and through freed graphs; after the second, writes to each output in turn and then a
     backward pass. ``make`` builds the program once for either side, ``jit`` is the way of
-    compiling. ``create_graph`` adds gradients of gradients. Looking ends at the first moment that
+    compiling. ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
+    `tj_torch.conformance.world` that do not count. Looking ends at the first moment that
     differs: what follows would only repeat it.
     """
-    run = _Run(create_graph, seed)
+    run = _Run(create_graph, ignore, seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of either side, a fallback's included: see `fallbacks`
         theirs = _Side(make())
@@ -182,6 +184,7 @@ class _Run:
     """A comparison in progress."""
 
     create_graph: bool
+    ignore: Collection[str]
     seed: int
     differences: list[Difference] = field(default_factory=list)
     raised: list[str | None] = field(default_factory=list)
@@ -216,7 +219,7 @@ class _Run:
 
     def compare(self, mine: _Side, theirs: _Side, when: str) -> bool:
         """Whether nothing differs so far."""
-        self.differences += compare_worlds(mine.world(), theirs.world(), when)
+        self.differences += compare_worlds(mine.world(), theirs.world(), when, self.ignore)
         return not self.differences
 
     def differentiate(self, mine: _Side, theirs: _Side, when: str) -> None:

@@ -197,5 +197,11 @@ _MODES: tuple[Line, ...] = tuple(
     )
 )
 
-LINES: tuple[Line, ...] = (*_VIEWS, *_WRITES, *_WRITES, *_VALUES, *_OF_METADATA, *_MODES, *_MODES)
+LINES: tuple[Line, ...] = (
+    *(_VIEWS * 2),
+    *(_WRITES * 3),
+    *(_VALUES * 3),
+    *(_MODES * 3),
+    *_OF_METADATA,
+)
 """What the next line may be; metadata changes, which Dynamo mostly does not capture, are rare."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import itertools
 import linecache
+import sys
+import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -77,22 +79,20 @@ def _tuple(names: tuple[str, ...]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def run_text(program: TextProgram, jit: Jit, *, setup: str = "") -> Report:
-    """Compare ``program`` with eager; ``jit`` is the way of compiling.
-
-    ``setup`` is code that runs before, in the program's namespace.
-    """
+def run_text(program: TextProgram, jit: Jit) -> Report:
+    """Compare ``program`` with eager; ``jit`` is the way of compiling."""
     text = str(program)
-    file = f"<made-up program {next(_serial)}>"
+    module = types.ModuleType(f"made_up_program_{next(_serial)}")
+    file = f"<{module.__name__}>"
     linecache.cache[file] = (len(text), None, text.splitlines(True), file)
-    space: dict[str, Any] = {"__name__": "made_up"}
+    sys.modules[module.__name__] = module  # Dynamo imports it to get at its globals
+    space: dict[str, Any] = vars(module)
     try:
-        exec(setup, space)
         exec(compile(text, file, "exec"), space)
         scenes: list[Callable[[], Scene]] = [space[name] for name in program.scenes()]
         return check(stateless(space["program"]), scenes, jit=jit)
     finally:
-        linecache.cache.pop(file, None)
+        del linecache.cache[file], sys.modules[module.__name__]
 
 
 # --------------------------------------------------------------------------- arguments
@@ -149,9 +149,7 @@ class _Maker:
         """Lines that make one to three arguments out of one or two bases."""
         watched: list[str] = []
         bases = [
-            name
-            for i in range(self.draw(st.integers(1, 2)))
-            for name in self.base(i, watched)[-1:]
+            name for i in range(self.draw(st.integers(1, 2))) for name in self.base(i, watched)[-1:]
         ]
         args = []
         for name in "abc"[: self.draw(st.integers(1, 3))]:

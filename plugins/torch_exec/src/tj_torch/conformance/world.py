@@ -127,8 +127,10 @@ GRADIENT = frozenset({"type", "shape", "dtype", "device", "layout", "strides", "
 """What counts of a gradient; its version and memory are the autograd engine's own business."""
 
 
-def compare_worlds(got: World, expected: World, when: str) -> list[Difference]:
-    """Every difference, at the moment ``when``."""
+def compare_worlds(
+    got: World, expected: World, when: str, ignore: Collection[str] = ()
+) -> list[Difference]:
+    """Every difference, at the moment ``when``, except in the facts named in ``ignore``."""
     labels = [label for label, _ in got.tensors], [label for label, _ in expected.tensors]
     if labels[0] != labels[1]:
         more, less = (sorted({*a} - {*b}) for a, b in (labels, labels[::-1]))
@@ -136,7 +138,7 @@ def compare_worlds(got: World, expected: World, when: str) -> list[Difference]:
     found = [*_other_values(got, expected, when)]
     for (label, mine), (_, theirs) in zip(got.tensors, expected.tensors, strict=True):
         names = GRADIENT if label.endswith(".grad") else FACTS.keys()
-        found += _facts(mine, theirs, f"{when}: {label}", names)
+        found += _facts(mine, theirs, f"{when}: {label}", [n for n in names if n not in ignore])
     found += _relations(got, expected, when)
     return found
 

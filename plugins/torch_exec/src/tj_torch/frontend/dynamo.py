@@ -76,11 +76,18 @@ class Capture:
 
         To be called after all passes, so that what they specialised on is guarded.
         ``on_dead`` is called when an object that the guards know by its identity is freed.
+
+        :raises CaptureFailure: if there are no guards to build: on fake tensors some writes that
+            PyTorch refuses change the shape of an input instead.
         """
         produced = self._output.graph_capture_output
         if computation is not None:
             produced.f_globals[self._output.backend_input.backend_id] = computation
-        manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        try:
+            manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        except (AssertionError, LookupError) as error:
+            reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
+            raise CaptureFailure(reason, None, raised=True) from error
         run = types.FunctionType(
             produced.bytecode,
             produced.f_globals,
