@@ -11,7 +11,7 @@ so that views and writes behave as in eager while what is recorded is functional
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -349,13 +349,15 @@ class _Run:
     ) -> Expansion:
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
         mutated = [n for n in changed if self._written(n)]
+        # A change in place to the same shape is an event all the same: versions count it.
+        events = frozenset(changed) - frozenset(mutated)
         body = self._body(recorder, inner, [(n, after[n]) for n in mutated])
         now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
         effects = Effects(
             tuple(self.arguments[n].index for n in mutated),
-            tuple(self._rebinds(now)),
+            tuple(self._rebinds(now, events)),
             alias_facts(values, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
             _ordered(body, bool(values or mutated)) if body else (),
         )
@@ -391,11 +393,13 @@ class _Run:
         indexed = [(self.arguments[n].index, ref) for n, ref in updates]
         return builder.build(map_tree(_constant, inner), indexed)
 
-    def _rebinds(self, now: Mapping[str, TensorProxy]) -> Iterator[tuple[int, TensorProxy]]:
+    def _rebinds(
+        self, now: Mapping[str, TensorProxy], events: Container[str]
+    ) -> Iterator[tuple[int, TensorProxy]]:
         """The arguments whose metadata the call changed; that a guard fixed a size is no change."""
         for name, after in now.items():
             before = self.formals[name]
-            if after != before and after != self._fixed(before):
+            if name in events or (after != before and after != self._fixed(before)):
                 yield self.arguments[name].index, after
 
     def _fixed(self, proxy: TensorProxy) -> TensorProxy:

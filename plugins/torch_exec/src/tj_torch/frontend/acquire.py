@@ -54,6 +54,10 @@ HARMLESS = frozenset(
 )
 """Calls without values that change nothing for the calls after them."""
 
+REPLACES_STORAGE = frozenset({"Tensor.set_", "Tensor.resize_", "Tensor.resize_as_"})
+"""After these an object has another shape and memory than a trace knows of. Dynamo also makes
+``x.data = y`` of the first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
@@ -209,12 +213,26 @@ class Importer:
             return
         if node.op == "output":
             self.result = self.arguments(node.args[0])
+            self.leave()
         elif node.op == "get_attr":
             self.attribute(node)
         elif node.target is tag_function:
             self.env[node] = self.arguments(node.args[0])
         elif not self.context.handles(node) and not self.item(node):
             self.call(node)
+
+    def leave(self) -> None:
+        """The program's last call sets the grad mode, where it leaves another one behind.
+
+        :raises CaptureError: if it leaves anything else of the context changed.
+        """
+        ambient, grad = self.context.ambient, self.context.current.get("grad")
+        if self.context.current != ambient.with_("grad", grad):
+            raise CaptureError("the program changes a global mode and leaves it so")
+        if grad != ambient.get("grad"):
+            named = self.dialects.names.symbol(torch._C._set_grad_enabled, (grad,), {})
+            call = BoundSymbol(named.symbol, named.args, effects=SIDE_EFFECT, context=ambient)
+            self.calls.append(call)
 
     def arguments(self, tree: Any) -> Any:
         """FX arguments as core arguments."""
@@ -235,7 +253,7 @@ class Importer:
     def constant(self, wish: str, value: Any) -> Constant:
         """The constant for an object that no text denotes, the same one each time."""
         if id(value) not in self.constants:
-            name = f"_{self.namer(wish.lstrip('_') or 'constant')}"
+            name = self.namer(f"_{wish.lstrip('_') or 'constant'}")
             self.constants[id(value)] = Constant(name, value, named=False)
         return self.constants[id(value)]
 
@@ -278,12 +296,15 @@ class Importer:
             context=self.context.current,
             source=node_source(node),
         )
+        if call.symbol.name in REPLACES_STORAGE:
+            raise CaptureError(f"{call.symbol} replaces a tensor's storage", source=call.source)
         if self.needless(call):
             return
         bound = self.bound(call, named.function, node)
         self.env[node] = self.place(bound, node)
-        for _, after in bound.effects.rebinds:
-            self.rebind(after, bound)
+        for index, after in bound.effects.rebinds:
+            if after != bound.flat_args[index]:
+                self.rebind(after, bound)
         for alias in bound.effects.aliases:
             if alias.identical and alias.kind == "arg":
                 first = bound.flat_args[alias.index].name

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from tj_core import tag
+from tj_core.errors import CaptureError
 from tj_core.jitted import Entry, Jitted
 from tj_core.pipeline import Compilation
 
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.acquire import Acquired, acquire
+from tj_torch.frontend.entries import fall_back
 
 __all__ = ["GraphCompiler"]
 
@@ -70,9 +72,16 @@ class GraphCompiler:
         return self.jitted.compile(acquired.trace)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        """A ``torch.compile`` backend: each graph becomes an entry of its own."""
+        """A ``torch.compile`` backend: each graph becomes an entry of its own.
+
+        Where a graph does not say what the program does, Dynamo is told to run that part as it is.
+        """
         with self.jitted.lock:
-            compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            try:
+                compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            except CaptureError as error:
+                fall_back(self.jitted, f"not captured: {error.message}", error.source)
+                raise dynamo.skipped(error.message) from error
             self.jitted.add(Entry(compilation))
             self.jitted.stats.misses += 1
         return compilation.program.function

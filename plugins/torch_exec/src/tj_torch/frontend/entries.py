@@ -13,9 +13,23 @@ from tj_core.source import Source
 
 from tj_torch.frontend.sources import users_stacklevel
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "fall_back"]
 
 R = TypeVar("R")
+
+
+def fall_back(jitted: Jitted, reason: str, source: Source | None) -> None:
+    """Record a fallback of ``jitted``, and warn of it once."""
+    fallback = Fallback(reason, source)
+    if fallback in jitted.stats.fallbacks:
+        return
+    jitted.stats.fallbacks = (*jitted.stats.fallbacks, fallback)
+    where = f"\n  at {source}" if source else ""
+    _warn(f"tj: {jitted.name}: {reason}{where}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, TjWarning, stacklevel=users_stacklevel())
 
 
 class Entries(Generic[R]):
@@ -50,7 +64,7 @@ class Entries(Generic[R]):
         limit = self.jitted.session.config.core.max_entries
         while len(self.jitted.entries) > limit:
             self.dead(self.jitted.entries[0], evicted=True)
-            self._warn(
+            _warn(
                 f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
                 "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
                 "raise [tool.tj] max_entries"
@@ -74,13 +88,7 @@ class Entries(Generic[R]):
 
     def fall_back(self, reason: str, source: Source | None) -> None:
         """Record a fallback, and warn of it once."""
-        fallback = Fallback(reason, source)
-        stats = self.jitted.stats
-        if fallback in stats.fallbacks:
-            return
-        stats.fallbacks = (*stats.fallbacks, fallback)
-        where = f"\n  at {source}" if source else ""
-        self._warn(f"tj: {self.jitted.name}: {reason}{where}")
+        fall_back(self.jitted, reason, source)
 
     def on_dead(self, entry: Entry) -> Callable[[], None]:
         """A call of `dead` that keeps neither this nor ``entry`` alive; nothing once one is."""
@@ -92,9 +100,6 @@ class Entries(Generic[R]):
                 live.dead(found)
 
         return call
-
-    def _warn(self, text: str) -> None:
-        warnings.warn(text, TjWarning, stacklevel=users_stacklevel())
 
     def _forget(self, entry: Entry) -> None:
         self._by_entry.pop(entry, None)
