@@ -7,7 +7,7 @@ stands, and a size is used like any other value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -83,7 +83,7 @@ class SizeCalls:
     name of a new one.
     """
 
-    symbols: dict[str, Any]
+    symbols: Mapping[str, Any]
     proxy: Callable[[Ref], Any]
     fresh: Callable[[], str]
     calls: list[BoundSymbol] = field(default_factory=list)
