@@ -9,7 +9,16 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_core.extend import Claim, Executor, Replacement, RuleTable, Stage, Transform, hookimpl
+from tj_core.extend import (
+    Claim,
+    Executor,
+    Replacement,
+    RuleTable,
+    Session,
+    Stage,
+    Transform,
+    hookimpl,
+)
 from tj_core.proxy import SymDim
 from tj_core.trace import Trace
 
@@ -173,7 +182,7 @@ def test_sizes_print_as_symbols_and_bodies_compute_them() -> None:
 @pytest.mark.parametrize("fn", [flat, branch, arithmetic, normed, grown])
 def test_text_reads_back_and_runs_at_other_sizes(fn: Callable[..., Any]) -> None:
     jitted, traces = traces_of(fn, torch.rand(6, 3))
-    language = tj.extend.Session(plugins=["torch"]).language
+    language = Session(plugins=["torch"]).language
     for trace in traces:
         again = Trace.parse(str(trace), language=language, constants=trace.constants())
         assert again == trace
@@ -221,7 +230,7 @@ def test_size_guards_are_listed() -> None:
 
 @pytest.mark.parametrize("fn", [flat, branch, arithmetic, strided, normed, grown])
 def test_memo_changes_neither_traces_nor_guards(fn: Callable[..., Any]) -> None:
-    session = tj.extend.Session(plugins=["torch"])
+    session = Session(plugins=["torch"])
     found = []
     for rows_ in (6, 9, 3):
         shape = (rows_, 3)
@@ -242,7 +251,7 @@ def first(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_captures_share_expansions_under_other_names() -> None:
-    session = tj.extend.Session(plugins=["torch"])
+    session = Session(plugins=["torch"])
     jitted = tj.jit(first, session=session, dynamic=True)
     jitted(torch.rand(4, 3))
     made = tj.stats(jitted).memo_misses

@@ -14,6 +14,9 @@ from tj_torch.dialect.convert import tensor_proxy, to_core
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
+from tj_torch.dialect.sizes import Sizes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 
 def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:
@@ -100,6 +103,22 @@ def test_decisions_on_sizes_of_no_program_are_refused(memo: Memo) -> None:
     assert memo.expand(torch.sin, (x,)).outputs.shape == (SymDim("s0"), 8)
     with pytest.raises(CannotExpand, match="no program to guard"):
         memo.expand(torch.chunk, (x, 3))
+
+
+def test_a_call_has_an_expansion_per_decision_on_its_sizes(memo: Memo) -> None:
+    def made(rows: int) -> int:
+        fake = FakeTensorMode(shape_env=(env := ShapeEnv())).from_tensor(
+            torch.ones(rows, 3),
+            symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC]),
+        )
+        sizes = Sizes(env)
+        found = memo.expand(torch.chunk, (tensor_proxy("x", fake, sizes.dim), 4), sizes=sizes)
+        assert found.guards
+        assert env.guards
+        return len(found.outputs)
+
+    assert [made(n) for n in (8, 5, 12, 6, 2)] == [4, 3, 4, 3, 2]
+    assert (memo.hits, memo.misses) == (2, 3)
 
 
 def test_closures_and_mutable_objects_are_never_remembered(memo: Memo) -> None:

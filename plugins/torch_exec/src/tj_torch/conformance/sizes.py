@@ -48,7 +48,7 @@ def same_metadata(mine: Any, theirs: Any, values: Mapping[str, Any]) -> bool:
     if not isinstance(mine, TensorProxy):
         return False
     real = tensor_proxy(mine.name, theirs)
-    strides: tuple[Any, ...] = actual_sizes(mine.strides, value)
+    strides: tuple[Dim, ...] = actual_sizes(mine.strides, value)
     if theirs.numel() == 0 and any(not isinstance(d, int) for d in mine.shape):
         strides = real.strides
     return mine.replace(shape=actual_sizes(mine.shape, value), strides=strides).same_meta(real)

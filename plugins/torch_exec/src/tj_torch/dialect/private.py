@@ -107,7 +107,7 @@ def fake_reason(error: BaseException) -> str | None:
     return None
 
 
-def data_dependent() -> tuple[type[BaseException], ...]:
+def data_dependent() -> tuple[type[Exception], ...]:
     """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
     from torch._subclasses import fake_tensor
 
