@@ -66,6 +66,12 @@ class Dispatcher:
         if self.elsewhere is not None:
             self.elsewhere_calls += 1
             return self.elsewhere(*args, **kwargs)
+        if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
+            self.entries.fall_back(
+                "a coroutine has no single call to compile; it runs as it is", None
+            )
+            self.elsewhere = self.target
+            return self.target(*args, **kwargs)
         if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
             self.elsewhere_calls += 1
             return self.hooked(*args, **kwargs)
