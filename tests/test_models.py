@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.conformance.remembered import compare_memo
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="the models are transformers'")
 
+FULL = os.environ.get("TJ_FULL") == "1"
 SIZES = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -125,3 +127,16 @@ def test_traces_read_back(make: Callable[[], torch.nn.Module]) -> None:
         scope = dict(trace.constants())
         exec(str(trace), scope)
         assert callable(scope["computation"])
+
+
+@pytest.mark.parametrize("training", [False, True] if FULL else [True])
+@pytest.mark.parametrize("make", MODELS)
+def test_remembered_expansions_are_those_that_would_be_made(
+    make: Callable[[], torch.nn.Module], training: bool
+) -> None:
+    tokens = torch.randint(0, 128, (2, 16))
+    call = ((), {"input_ids": tokens, "labels": tokens})
+    found = compare_memo(lambda: build(make).train(training), [call])
+    assert found.problems == []
+    assert found.first.hits > found.first.misses - 10  # the second layer is the first again
+    assert found.again.misses == 0

@@ -12,7 +12,7 @@ from tj_core.proxy import TensorProxy
 from tj_core.symbol import Constant, Context
 from tj_torch.dialect.convert import tensor_proxy, to_core
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
-from tj_torch.dialect.memo import Memo, instantiate
+from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
 
 
@@ -154,12 +154,3 @@ def test_capacity_zero_gives_equal_expansions(memo: Memo) -> None:
         assert on is again
         assert on == without
     assert (off.hits, off.misses, len(off)) == (0, 3, 0)
-
-
-def test_instantiate_names_outputs_and_keeps_aliases(memo: Memo) -> None:
-    expansion = memo.expand(torch.Tensor.add_, (X, Y))
-    out = instantiate(expansion, lambda i: f"t{i}")
-    assert out.name == "t0"
-    assert expansion.effects.aliases[0].identical
-    values = instantiate(memo.expand(torch.max, (X, 1)), lambda i: f"m{i}")
-    assert [v.name for v in values] == ["m0", "m1"]

@@ -8,16 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.proxy import Proxy
 from tj_core.symbol import PLAIN_CONTEXT, Context
-from tj_core.tree import map_tree
 
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander, Expansion
 from tj_torch.dialect.memokey import Unkeyable, call_key
 from tj_torch.dialect.modes import Modes
 
-__all__ = ["Memo", "instantiate"]
+__all__ = ["Memo"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,12 +134,3 @@ class Memo:
         self._entries[key] = _Entry(result, alive)
         if len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
-
-
-def instantiate(expansion: Expansion, fresh: Callable[[int], str]) -> Any:
-    """The outputs of ``expansion`` for one call, the i-th proxy called ``fresh(i)``.
-
-    An output that is one of the arguments has a name of its own; the effects say what it is.
-    """
-    count = iter(range(1 << 30))
-    return map_tree(lambda p: p.replace(name=fresh(next(count))), expansion.outputs, Proxy)
