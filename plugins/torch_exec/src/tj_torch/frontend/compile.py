@@ -72,7 +72,12 @@ class GraphCompiler:
         """A ``torch.compile`` backend: each graph becomes an entry of its own."""
         with self.jitted.lock:
             compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
-            self.jitted.add(Entry(compilation))
+            entry = Entry(compilation)
+            try:
+                self.jitted.add(entry)
+            except BaseException:  # interrupted: nobody gets the program
+                self.jitted.drop(entry)
+                raise
             self.jitted.stats.misses += 1
         return compilation.program.function
 
