@@ -14,6 +14,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_torch.conformance.oracle import assert_equal
+from tj_torch.conformance.remembered import compare_memo
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="the models are transformers'")
@@ -276,3 +277,13 @@ def test_traces_read_back_and_show_the_users_lines(name: str) -> None:
         scope = dict(trace.constants())
         exec(str(trace), scope)
         assert callable(scope["computation"])
+
+
+@pytest.mark.parametrize("training", [False, True] if FULL else [True])
+@pytest.mark.parametrize("name", chosen("llama", "gpt2"))
+def test_remembered_expansions_are_those_that_would_be_made(name: str, training: bool) -> None:
+    call = ((), MODELS[name].batch())
+    found = compare_memo(lambda: MODELS[name].build().train(training), [call])
+    assert found.problems == []
+    assert found.first.hits > found.first.misses - 10  # the second layer is the first again
+    assert found.again.misses == 0

@@ -82,7 +82,12 @@ class GraphCompiler:
             except CaptureError as error:
                 fall_back(self.jitted, f"not captured: {error.message}", error.source)
                 raise dynamo.skipped(error.message) from error
-            self.jitted.add(Entry(compilation))
+            entry = Entry(compilation)
+            try:
+                self.jitted.add(entry)
+            except BaseException:  # interrupted: nobody gets the program
+                self.jitted.drop(entry)
+                raise
             self.jitted.stats.misses += 1
         return compilation.program.function
 
