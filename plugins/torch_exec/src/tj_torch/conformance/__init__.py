@@ -2,5 +2,6 @@
 
 Each entry is run through one jitted callable. `run_operation` and `run_module` take the ``jit`` to
 use, so anyone who ships an executor can run them with it, for instance with
-``functools.partial(tj.jit, executors=["mine"])``.
+``functools.partial(tj.jit, executors=["mine"])``. So does `aliasing.check`, which compares a program
+that writes and aliases in everything a caller can see; `programs` makes such programs up.
 """

@@ -239,7 +239,7 @@ class _Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        if self.opaque_state or _changes_state(call, node):
+        if self.opaque_state or _changes_state(call, node) or _is_refused_view(call, node):
             return None
         start = time.perf_counter()
         try:
@@ -330,6 +330,27 @@ def _changes_state(call: BoundSymbol, node: torch.fx.Node) -> bool:
     made = pytree.tree_leaves(node.meta.get("example_value"))
     values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
     return not any(isinstance(v, values) for v in made) and not _takes_values(call)
+
+
+def _is_refused_view(call: BoundSymbol, node: torch.fx.Node) -> bool:
+    """Whether ``call`` is a view that fake tensors allow and others do not.
+
+    It must stay where it is, to raise there, even if nobody uses what it returns.
+    """
+    made = node.meta.get("example_value")
+    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
+        return False
+    viewed = call.flat_args[0]
+    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
+        return False
+    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
+        return False
+    try:  # a tensor without memory, of which PyTorch's own kernel judges
+        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
+        like.view(made.shape)
+    except RuntimeError:
+        return True
+    return False
 
 
 def _takes_values(call: BoundSymbol) -> bool:
