@@ -2,6 +2,8 @@
 
 Each entry is run through one jitted callable. `run_operation` and `run_module` take the ``jit`` to
 use, so anyone who ships an executor can run them with it, for instance with
-``functools.partial(tj.jit, executors=["mine"])``. So does `aliasing.check`, which compares a program
-that writes and aliases in everything a caller can see; `programs` makes such programs up.
+``functools.partial(tj.jit, executors=["mine"])``.
+
+So does `aliasing.check`, which compares a program that writes and aliases in everything that a
+caller can see; `programs` makes such programs up.
 """
