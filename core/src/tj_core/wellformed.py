@@ -23,10 +23,15 @@ __all__ = ["Scope", "like", "used", "wrong_name"]
 _LITERALS = (bool, int, str, bytes, type(None), type(...))
 
 
-def like(formal: Proxy, actual: Proxy) -> bool:
-    """Whether a body's value can be the call's: it says nothing of autograd, all else agrees."""
+def like(formal: Proxy, actual: Proxy, *, written: bool = False) -> bool:
+    """Whether a body's value can be the call's: it says nothing of autograd, all else agrees.
+
+    ``written``: the call writes the value into memory that has strides already.
+    """
     if isinstance(formal, TensorProxy) and isinstance(actual, TensorProxy):
         formal = formal.replace(requires_grad=actual.requires_grad)
+        if written:
+            formal = formal.replace(strides=actual.strides)
     return actual.same_meta(formal)
 
 
@@ -171,11 +176,16 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
     if len(formal) != len(actual):
         yield "has a body with other outputs"
         return
+    written = {
+        call.flat_outs[a.output].name
+        for a in call.effects.aliases
+        if a.identical and a.kind == "arg" and a.index in call.effects.mutates
+    }
     for mine, out in zip(formal, actual, strict=True):
         if isinstance(mine, Proxy):
             if problem := used(mine, env):
                 yield f"has a body that returns {problem}"
-            elif isinstance(out, Proxy) and not like(mine, out):
+            elif isinstance(out, Proxy) and not like(mine, out, written=out.name in written):
                 yield f"has a body whose output is {meta_text(mine)!r}, not {meta_text(out)!r}"
 
 

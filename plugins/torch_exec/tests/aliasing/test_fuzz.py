@@ -49,6 +49,13 @@ KEPT = {
         ("a.data = b",),
         "[a * 2]",
     ),
+    "error of a view that nobody uses was lost": TextProgram(
+        ("p = torch.arange(1., 7).reshape(2, 1, 3)", "a = p[..., ::2]"),
+        ("a",),
+        ("p",),
+        ("a.mul_(2)", "t = a.view(-1)"),
+        "[]",
+    ),
     "grad mode that is left off was forgotten": TextProgram(
         ("a = torch.arange(1., 7).requires_grad_()",),
         ("a",),

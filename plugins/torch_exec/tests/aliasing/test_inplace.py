@@ -29,8 +29,27 @@ OUT = [(op, FLOAT) for op in out_operations(FLOAT)]
 OUT += [(op, INT) for op in out_operations(INT) if (op, FLOAT) not in OUT]
 FOREACH = foreach_operations(FLOAT)
 
-BREAKS_IN_PLACE: dict[str, str] = {}
-BREAKS_OUT: dict[str, str] = {}
+_VIEW = "Dynamo does not capture metadata changes of arguments"
+_DYNAMIC = "fake tensors with symbolic sizes do not run it"
+_DATA = "a shape depends on data"
+_FAKE = "the operation does not run on fake tensors"
+_PACKET = "two overloads fit"
+
+BREAKS_IN_PLACE = {
+    **dict.fromkeys(("as_strided", "squeeze", "squeeze.multiple", "t"), _VIEW),
+    **dict.fromkeys(("transpose", "unsqueeze"), _VIEW),
+    "addbmm": _DYNAMIC,
+}
+BREAKS_OUT = {
+    **dict.fromkeys(("randn", "take_along_dim"), _DYNAMIC),
+    **dict.fromkeys(("masked_select", "nonzero", "linalg.lstsq"), _DATA),
+    **dict.fromkeys(("geqrf", "histogram"), _FAKE),
+    **dict.fromkeys(("_batch_norm_with_update", "_native_batch_norm_legit"), _PACKET),
+}
+"""Where the graph breaks, as torch.compile's does, and why."""
+
+RAISES_AFTER_A_BREAK = frozenset({"randn", "take_along_dim"})
+"""After a graph break Dynamo takes its own failure on symbolic sizes for the program's."""
 
 
 def named(value: object) -> str:
@@ -48,6 +67,8 @@ def test_in_place(op: object, dtype: torch.dtype, grad: bool) -> None:
 @pytest.mark.parametrize("variant", list(OutVariant), ids=lambda v: v.value)
 @pytest.mark.parametrize(("op", "dtype"), OUT if FULL else OUT[::19], ids=named)
 def test_out(op: object, dtype: torch.dtype, variant: OutVariant) -> None:
+    if variant is not OutVariant.FITS and full_name(op) in RAISES_AFTER_A_BREAK:
+        pytest.xfail("Dynamo's failure on symbolic sizes passes for the program's, under the hook")
     result = run_out(op, dtype, variant=variant)
     assert result.ok, "\n".join(result.problems)
     if variant is OutVariant.FITS:  # Dynamo captures no other

@@ -115,11 +115,15 @@ def _out(op: Any, args: Any, kwargs: Any, variant: OutVariant) -> Any:
             expected = op.op(*args, **kwargs)
         except Exception:
             return None
-    if isinstance(expected, torch.Tensor):
+    if _is_strided(expected):
         return _like(expected, variant)
-    if isinstance(expected, tuple) and all(isinstance(t, torch.Tensor) for t in expected):
+    if isinstance(expected, tuple) and all(map(_is_strided, expected)):
         return tuple(_like(t, variant) for t in expected)
     return None
+
+
+def _is_strided(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 
 def _like(tensor: torch.Tensor, variant: OutVariant) -> torch.Tensor:

@@ -10,6 +10,7 @@ import itertools
 import linecache
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -137,10 +138,12 @@ class _Maker:
 
     def run(self, line: str) -> bool:
         """Whether PyTorch does what ``line`` says."""
-        try:
-            exec(line, self.space)
-        except Exception:
-            return False
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns of some things only once per process
+            try:
+                exec(line, self.space)
+            except Exception:
+                return False
         return True
 
     # ------------------------------------------------------------------ arguments

@@ -422,9 +422,12 @@ class _Run:
 
     def _afterwards(self, name: str, written: bool) -> TensorProxy:
         """What an argument is after the call, under its formal name."""
-        argument = self.arguments[name]
+        argument, tensor = self.arguments[name], self.wrapped[name]
         assert isinstance(argument.proxy, TensorProxy)
-        proxy = tensor_proxy(f"a{argument.index}", self.wrapped[name])
+        proxy = tensor_proxy(f"a{argument.index}", tensor)
+        if written and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
+            # Functionalization computes a new value, with strides of its own; a write has none.
+            proxy = proxy.replace(strides=argument.proxy.strides)
         if self.autograd:
             return proxy
         requires = argument.proxy.requires_grad or (written and self._requires_grad(proxy))

@@ -379,7 +379,8 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        if self.opaque_state or self.changes_state(call, node):
+        refused = _is_refused_view(call, self.example(node))
+        if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()
         try:
@@ -478,6 +479,26 @@ class Importer:
         operation = getattr(node.target, "__name__", node.target)
         named = not re.fullmatch(rf"{re.escape(str(operation))}(_\d+)?", node.name)
         return named or any(user not in self.env for user in node.users)
+
+
+def _is_refused_view(call: BoundSymbol, made: Any) -> bool:
+    """Whether ``call`` is a view that fake tensors allow and others do not.
+
+    It must stay where it is, to raise there, even if nobody uses what it returns.
+    """
+    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
+        return False
+    viewed = call.flat_args[0]
+    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
+        return False
+    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
+        return False
+    try:  # a tensor without memory, of which PyTorch's own kernel judges
+        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
+        like.view(made.shape)
+    except RuntimeError:
+        return True
+    return False
 
 
 def takes_values(call: BoundSymbol) -> bool:

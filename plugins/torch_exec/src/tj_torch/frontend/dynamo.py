@@ -283,31 +283,41 @@ def _attributes_computed_once() -> Iterator[None]:
         TensorVariable.var_getattr = found  # type: ignore[method-assign]
 
 
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+_REPLACED_METHODS = ("method_addcmul_", "method_addcdiv_")
+
+
 @contextlib.contextmanager
 def _calls_kept_whole() -> Iterator[None]:
     """Record calls that Dynamo would replace by others, which round and write otherwise.
 
     It does so lest a factor that is a tensor be read on the host; such calls stay with Dynamo.
     """
+    from torch._dynamo.variables.tensor import TensorVariable
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-
-    def unless_a_tensor(handler: Callable[..., Any]) -> Callable[..., Any]:
-        def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-            factor = kwargs.get("value", args[-1])
-            return handler(self, tx, *args, **kwargs) if factor.is_tensor() else None
-
-        return handle
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
     replaced = {f: h for f in _REPLACED if (h := handlers.get(f)) is not None}
-    handlers.update({f: unless_a_tensor(h) for f, h in replaced.items()})
+    methods = {m: h for m in _REPLACED_METHODS if (h := getattr(TensorVariable, m, None))}
+    handlers.update({f: _unless_a_number(h) for f, h in replaced.items()})
+    for name, handler in methods.items():
+        setattr(TensorVariable, name, _unless_a_number(handler))
     try:
         yield
     finally:
         handlers.update(replaced)
+        for name, handler in methods.items():
+            setattr(TensorVariable, name, handler)
 
 
-_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+def _unless_a_number(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """``handler`` where the factor is a tensor; else none, so that the call is recorded."""
+
+    def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        factor = kwargs.get("value", args[-1])
+        return handler(self, tx, *args, **kwargs) if factor.is_tensor() else None
+
+    return handle
 
 
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
