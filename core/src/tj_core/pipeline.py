@@ -126,7 +126,9 @@ class _Run:
 
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
-        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables)
+        stages = (other.transform.produces for other in p.transforms)
+        produced = frozenset(stage for stage in stages if stage is not None)
+        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables, produced)
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)
