@@ -173,16 +173,6 @@ def test_what_autograd_saves_is_not_the_callers_to_write():
     found = {"inputs": (X, w), "outputs": (a.outputs, uses.outputs)}
     assert not merged(a, b, uses, **found)
     assert merged(a, b, uses, **found, stage=Stage.SPLIT) == {"b"}
-    assert (
-        merged(
-            a,
-            b,
-            uses,
-            inputs=(X, w),
-            outputs=(uses.outputs,),
-        )
-        == set()
-    )
     c = made("mul", w, a.outputs, out="c")
     z = made("add", c.outputs, uses.outputs, out="z")
     assert merged(a, b, c, uses, z, inputs=(X, w), outputs=(z.outputs,)) == {"b"}
