@@ -203,6 +203,8 @@ def test_hints_and_guards_of_sizes() -> None:
     transform = Transform("look", look, after=Stage.ACQUIRED)
     jitted, _ = traces_of(flat, torch.rand(4, 3), transforms=[transform])
     assert (str(seen[0]), seen[0].hint) == ("s27*s77", 12)
+    with pytest.raises(tj.TjError, match="no program to guard"):
+        seen[0].guard(12)  # the guards are built
 
     def fix(trace: Trace, context: Any) -> Trace:
         (dim, *_) = trace.calls[0].flat_args[0].shape

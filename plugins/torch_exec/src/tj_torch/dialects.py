@@ -60,6 +60,7 @@ class TorchDialects:
         try:
             yield
         finally:
+            self.sizes.close()
             self.sizes = outer
 
     def modes(self) -> Modes:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tj_core.errors import ParseError
 from tj_core.symbol import PLAIN_CONTEXT, Context
 
 from tj_torch.dialect.errors import CannotExpand
@@ -98,7 +99,12 @@ class Memo:
         :raises CannotExpand: remembered, too.
         :raises ExpansionError: every time it is found.
         """
-        call = self._keyed(fn, args, kwargs, context, modes, sizes or Sizes())
+        try:
+            return self._expand(self._keyed(fn, args, kwargs, context, modes, sizes), value)
+        except ParseError as error:
+            raise CannotExpand(error.message) from error
+
+    def _expand(self, call: _Call, value: Any) -> Expansion:
         found = self._known(call)
         if found is None:
             found = self._miss(call)
@@ -106,9 +112,8 @@ class Memo:
             self.hits += 1
         if isinstance(found, str):
             raise CannotExpand(found)
-        tree = (call.args, call.kwargs)
         names = call.symbols or found.symbols
-        return instance(found, tree, names, call.sizes, value)
+        return instance(found, (call.args, call.kwargs), names, call.sizes, value)
 
     def _keyed(
         self,
@@ -117,8 +122,9 @@ class Memo:
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
         context: Context,
         modes: Modes | None,
-        sizes: Sizes,
+        sizes: Sizes | None,
     ) -> _Call:
+        sizes = sizes or Sizes()
         pairs = kwargs if isinstance(kwargs, dict) else dict(kwargs)
         if not self.capacity:
             return _Call(fn, args, pairs, context, sizes)

@@ -83,6 +83,11 @@ class Sizes:
         self._fresh = 0
         self.instances: dict[Any, Any] = {}
 
+    def close(self) -> None:
+        """Let go of the program: its guards are built from here on, and no more can be added."""
+        self.env = None
+        self.instances.clear()
+
     # ------------------------------------------------------------------ what is known
 
     def symbol(self, name: str) -> Any:
@@ -192,7 +197,10 @@ class Sizes:
 
     def holds(self, conditions: Iterable[str], names: Mapping[str, str]) -> bool:
         """Whether ``conditions`` are true of the traced call, symbols called ``names`` here."""
-        return all(evaluate(text, lambda n: self.hint(names[n])) for text in conditions)
+        try:
+            return all(evaluate(text, lambda n: self.hint(names[n])) for text in conditions)
+        except (ParseError, ArithmeticError):  # a function that the core does not know
+            return False
 
     def renamed(self, text: str, names: Mapping[str, str]) -> str:
         """``text`` with expressions ``names`` in its symbols' places, as PyTorch prints it."""
