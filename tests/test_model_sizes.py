@@ -94,7 +94,7 @@ def test_a_second_capture_makes_no_expansions() -> None:
     made = []
     for _ in range(2):
         torch._dynamo.reset()
-        jitted = tj.jit(llama().eval(), session=session, dynamic=True, check=0)
+        jitted = tj.jit(llama().eval(), session=session, dynamic=True)
         with torch.no_grad():
             jitted(input_ids=tokens, use_cache=False)
         made.append(tj.stats(jitted).memo_misses)
