@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -111,8 +112,11 @@ class Step:
     def __init__(self, f: Callable[..., Any]) -> None:
         x, w = inputs()
         torch.manual_seed(5)
+        gc.collect()  # what earlier runs left behind must not be freed in between
+        gc.disable()
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as forward:
             out = f(x, w)
+        gc.enable()
         self.kept = sum(e.self_cpu_memory_usage for e in forward.key_averages())
         with profile(activities=[ProfilerActivity.CPU]) as backward:
             out.backward()

@@ -63,7 +63,7 @@ POINTS = [
     "tj_torch.names.Names.symbol",
     "tj_torch.dialects.TorchDialects.expand",
     "tj_torch.dialects.resolve",
-    "tj_torch.dialect.memo.Memo._key",
+    "tj_torch.dialect.memo.Memo._keyed",
     "tj_torch.dialect.memo.Memo._remember",
     "tj_torch.dialect.expansion.Expander.expand",
     "tj_torch.dialect.expansion._Run.expansion",

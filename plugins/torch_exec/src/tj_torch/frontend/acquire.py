@@ -88,6 +88,7 @@ def acquire(
     importer = Importer(graph, dialects, tags, Namer(language.names()), language)
     importer.inputs(examples, input_names(graph, sources, parameters))
     importer.nodes(graph.graph.nodes)
+    importer.leave()
     return importer.acquired()
 
 
@@ -213,7 +214,6 @@ class Importer:
             return
         if node.op == "output":
             self.result = self.arguments(node.args[0])
-            self.leave()
         elif node.op == "get_attr":
             self.attribute(node)
         elif node.target is tag_function:
