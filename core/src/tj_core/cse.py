@@ -127,8 +127,8 @@ class _Run:
         if any(a.name in taken and b.name in taken for taken in self.curious):
             return True
         one, other = self.facts.roots[a.name], self.facts.roots[b.name]
-        if one == other:
-            return False
+        if one == other:  # two views; what the program returns may tell which one it is a view of
+            return one in self.escaping
         return (one in self.escaping and self.is_held(other)) or (
             other in self.escaping and self.is_held(one)
         )

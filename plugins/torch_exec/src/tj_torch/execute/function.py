@@ -66,7 +66,8 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *tangents: Any) -> Any:
         values = list(ctx.kept)
-        for i, tensor in zip(ctx.checked, ctx.saved_tensors, strict=True):
+        # Not asked for where there are none: freed, they are an error even then.
+        for i, tensor in zip(ctx.checked, ctx.saved_tensors if ctx.checked else (), strict=True):
             values[i] = tensor
         gradients = ctx.pair.backward(*tangents, *values)
         return (None, *gradients) if isinstance(gradients, tuple | list) else (None, gradients)
