@@ -164,6 +164,8 @@ def data_mutated(tensor: torch.Tensor) -> bool:
 
 def metadata_mutated(tensor: torch.Tensor) -> bool:
     """Whether the sizes or strides of a functionalized tensor have been changed in place."""
+    if not torch._is_functional_tensor(tensor):
+        return False
     return bool(torch._functionalize_has_metadata_mutation(tensor))
 
 

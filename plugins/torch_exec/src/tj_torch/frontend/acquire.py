@@ -379,7 +379,7 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        refused = _is_refused_view(call, self.example(node))
+        refused = _is_refused_view(call, node.meta.get("example_value"))
         if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()
