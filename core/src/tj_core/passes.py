@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tj_core.expand import Expand
+from tj_core.records import Executor
 from tj_core.rewrite import RewriteRule, rewrite
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
@@ -17,7 +19,7 @@ __all__ = ["PassContext"]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Handed to every transform: its name and plugin, the session's tables and tags.
+    """Handed to every transform: its name and plugin; the session's tables, tags, executors.
 
     ``produced`` are the stages that some transform of this pipeline takes traces to.
     """
@@ -28,6 +30,7 @@ class PassContext:
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
     produced: frozenset[Stage] = frozenset()
+    executors: Sequence[Executor] = ()
 
     def rewrite(
         self,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,10 +11,10 @@ from tj_core.claim import ClaimRecord, claim
 from tj_core.codegen import Program, generate
 from tj_core.cse import cse
 from tj_core.dce import dce
-from tj_core.errors import TjError, TraceError, add_note
+from tj_core.errors import TjError, TraceError, UnreachableStageError, add_note
 from tj_core.expand import Expand
 from tj_core.passes import PassContext
-from tj_core.records import Executor, Transform
+from tj_core.records import Executor, Transform, Wrapped
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
@@ -34,12 +34,20 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Everything one trace became: each pass's trace, the claims, the program."""
+    """Everything one trace became: each pass's trace, the claims, the program.
+
+    ``function`` is what runs: the program's, or what transforms put around it; ``outer`` are the
+    traces of those, the innermost first. ``unreached`` says why the program runs as it is written,
+    though there are transforms to stages.
+    """
 
     traces: tuple[Trace, ...]
     claims: tuple[ClaimRecord, ...]
     program: Program
+    function: Callable[..., Any]
     seconds: dict[str, float]
+    outer: tuple[Trace, ...] = ()
+    unreached: str = ""
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,14 @@ class Pipeline:
 
         :raises TjError: from a pass; if from a transform, a note names it.
         """
+        try:
+            return self._compile(acquired, boxed)
+        except UnreachableStageError as error:
+            staying = [t for t in self.transforms if t.transform.produces is None]
+            plain = replace(self, transforms=staying)._compile(acquired, boxed)
+            return replace(plain, unreached=str(error))
+
+    def _compile(self, acquired: Trace, boxed: bool) -> Compilation:
         run = _Run(self, [acquired], {Stage.ACQUIRED})
         run.check(acquired)
         for stage in Stage:
@@ -88,6 +104,7 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
+    wrapped: list[Wrapped] = field(default_factory=list)
 
     def check(self, trace: Trace) -> None:
         if self.pipeline.check:
@@ -128,10 +145,15 @@ class _Run:
         transform, p = ranked.transform, self.pipeline
         stages = (other.transform.produces for other in p.transforms)
         produced = frozenset(stage for stage in stages if stage is not None)
-        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables, produced)
+        context = PassContext(
+            transform.name, ranked.plugin, p.expand, p.tags, p.tables, produced, p.executors
+        )
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)
+            if isinstance(after, Wrapped):
+                self.wrapped.append(after)
+                after = after.trace
             if transform.produces is not None and isinstance(after, Trace):
                 self.reached.add(transform.produces)
                 after = after.replace(stage=transform.produces)
@@ -139,6 +161,8 @@ class _Run:
 
         try:
             self.step(transform.name, ranked.plugin, apply)
+        except UnreachableStageError:
+            raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
             raise
@@ -161,5 +185,9 @@ class _Run:
     def finish(self, boxed: bool) -> Compilation:
         start = time.perf_counter()
         program = generate(self.traces[-1], self.implementations, boxed=boxed)
+        function = program.function
+        for wrapped in reversed(self.wrapped):
+            function = wrapped.wrap(function)
         self.spend("codegen", start)
-        return Compilation(tuple(self.traces), self.claims, program, self.seconds)
+        outer = tuple(w.outer for w in reversed(self.wrapped) if w.outer is not None)
+        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, outer)

@@ -28,6 +28,7 @@ __all__ = [
     "Executor",
     "Frontend",
     "Transform",
+    "Wrapped",
 ]
 
 
@@ -72,10 +73,23 @@ class Executor:
     fallback: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Wrapped:
+    """A trace, and what to do around its program: what a transform may return for a trace.
+
+    ``trace`` goes on through the pipeline. ``wrap`` gets what runs it, a function of its inputs,
+    and returns what runs in its place. ``outer``, if given, is the trace of that, to be shown.
+    """
+
+    trace: Trace
+    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    outer: Trace | None = None
+
+
 class Apply(Protocol):
     """A transform's work: a trace in, the edited trace out (the same object for no change)."""
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace: ...
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Wrapped: ...
 
 
 @dataclass(frozen=True, slots=True)

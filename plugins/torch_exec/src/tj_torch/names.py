@@ -18,6 +18,7 @@ from tj_core.proxy import NumberProxy, OpaqueProxy, TensorProxy
 from tj_core.records import Dialect
 from tj_core.symbol import Constant, Symbol
 
+from tj_torch.execute.functional import Functional, Inverse
 from tj_torch.naming.aliases import Aliases
 from tj_torch.naming.methods import (
     INT,
@@ -42,6 +43,9 @@ _ROOTS = {
 }
 """The namespaces with a dialect: where each begins, and the lines that import it."""
 
+FORMS: Mapping[str, Callable[..., Any]] = {"functional": Functional, "inverse": Inverse}
+"""Last parts of names that say what a function of the name before is made into."""
+
 
 class Named(NamedTuple):
     """A call by its canonical name: ``function(*args, **kwargs)`` is the call."""
@@ -60,6 +64,9 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
     :raises LookupError: if it names none.
     """
+    name, _, form = symbol.name.rpartition(".")
+    if form in FORMS and name:
+        return FORMS[form](resolve(Symbol(symbol.namespace, name)))
     root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
     found = walk(f"{root}.{symbol.name}")
     if not callable(found):

@@ -6,7 +6,7 @@ Imports neither torch nor anything that does, so that listing plugins is cheap; 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from tj_core.hookspecs import hookimpl
 
@@ -22,10 +22,13 @@ TJ_PLUGIN_API = 1
 class Options:
     """``[tool.tj.torch]``.
 
-    ``memo_size``: how many expansions a session remembers.
+    ``memo_size``: how many expansions a session remembers. ``functional``: which programs become
+    functional (stage FUNCTIONAL): ``auto`` are those that another plugin's gradients or executors
+    work on; ``always`` and ``never`` are for looking into things.
     """
 
     memo_size: int = 4096
+    functional: Literal["auto", "always", "never"] = "auto"
 
 
 @hookimpl
@@ -70,9 +73,10 @@ def tj_tags(options: Options) -> tuple[Tag, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_torch.alias.transform import functional
     from tj_torch.checkpoint import inline_checkpoints
 
-    return (inline_checkpoints(),)
+    return (inline_checkpoints(), functional(options.functional))
 
 
 @hookimpl

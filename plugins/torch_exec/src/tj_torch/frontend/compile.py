@@ -89,7 +89,7 @@ class GraphCompiler:
                 self.jitted.drop(entry)
                 raise
             self.jitted.stats.misses += 1
-        return compilation.program.function
+        return compilation.function
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """``fn`` under PyTorch's own hook, with `backend` for its graphs."""

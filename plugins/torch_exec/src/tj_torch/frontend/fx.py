@@ -258,7 +258,7 @@ class FxDispatcher:
         # Of `nn.functional.linear` the last part names the operation, of `addmm.default` the first.
         operations = {p for c in compilation.traces[0].calls for p in c.symbol.name.split(".")}
         extra, texts = extra_guards(importer.classes, operations)
-        run = compilation.program.function
+        run = compilation.function
         if finish is not None:
             run = _then(run, finish)
         return taken.enter(run, extra), (*taken.guard_texts(), *texts)

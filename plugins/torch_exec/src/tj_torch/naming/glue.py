@@ -6,9 +6,22 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_torch.execute.function import autograd_function
+from tj_torch.execute.functional import with_strides, with_value
 from tj_torch.execute.transformed import transformed
+from tj_torch.execute.versions import bump_version, set_version
 
-__all__ = ["autograd_function", "call", "constant", "invoke", "method", "transformed"]
+__all__ = [
+    "autograd_function",
+    "bump_version",
+    "call",
+    "constant",
+    "invoke",
+    "method",
+    "set_version",
+    "transformed",
+    "with_strides",
+    "with_value",
+]
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,402 @@
+"""A program that writes becomes one that computes new values.
+
+A call that writes becomes its functional form, whose results are the new values of what it wrote.
+Where that is a view, the inverses of the views on its path make it a new value of the root; every
+other view of the root is made again from there when it is next used. A write that autograd cannot
+see changes the value and not what the value is to autograd: ``tj.with_value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.errors import CannotExpandError, TjError, UnreachableStageError
+from tj_core.expand import Expand, bind_outputs
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.reexpand import reexpand
+from tj_core.rules import RuleTable
+from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
+from tj_core.tags import TagRegistry
+from tj_core.trace import Namer, Trace
+from tj_core.tree import map_tree
+
+from tj_torch.alias.objects import (
+    DATA,
+    Objects,
+    Place,
+    Step,
+    is_metadata_change,
+    tensor_place,
+)
+
+__all__ = ["Functionalized", "Writes", "functionalize"]
+
+SETS_GRAD = "_C._set_grad_enabled"
+WITH_VALUE = Symbol("tj", "with_value")
+WITH_STRIDES = Symbol("tj", "with_strides")
+
+
+@dataclass(frozen=True, slots=True)
+class Writes:
+    """What a program does to one root: the paths it writes through, and whether autograd sees."""
+
+    paths: tuple[tuple[Step, ...], ...] = ()
+    visible: bool = False
+    shares_version: bool = False
+
+
+@dataclass
+class Functionalized:
+    """A program's calls without writes, and what they come to.
+
+    ``value`` gives the value at a place at the end; it may add calls. ``writes`` are those to each
+    root that is written; ``views`` the calls, as written, that make views or change metadata;
+    ``last`` those that have to come last.
+    """
+
+    objects: Objects
+    calls: list[BoundSymbol]
+    writes: dict[str, Writes]
+    views: list[BoundSymbol]
+    last: list[BoundSymbol]
+    value: Callable[[Place], Proxy]
+
+
+def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
+    """``trace`` without writes.
+
+    :raises UnreachableStageError: if it cannot be made functional.
+    """
+    run = _Run(trace, expand, tags)
+    for p in trace.inputs:
+        run.begin(p)
+    for call in trace.calls:
+        run.call(call)
+    return Functionalized(run.objects, run.calls, run.writes, run.views, run.last, run.value)
+
+
+@dataclass
+class _Run:
+    """One program on its way.
+
+    ``values`` has the latest value of each place that has been computed, with the version of the
+    root that it is of; ``versions`` the number of writes to each root.
+    """
+
+    trace: Trace
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    objects: Objects = field(default_factory=Objects)
+    calls: list[BoundSymbol] = field(default_factory=list)
+    writes: dict[str, Writes] = field(default_factory=dict)
+    last: list[BoundSymbol] = field(default_factory=list)
+    views: list[BoundSymbol] = field(default_factory=list)
+    values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
+        default_factory=dict
+    )
+    versions: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.namer = Namer(self.trace.names())
+
+    # ------------------------------------------------------------------ values
+
+    def begin(self, p: Proxy) -> None:
+        """``p`` is a root, and its own value."""
+        self.objects.root(p)
+        self.keep(self.objects.place(p), p)
+
+    def keep(self, place: Place, p: Proxy) -> None:
+        """``p`` is the value at ``place`` until the root is written."""
+        self.values[place.root, place.keys] = self.versions.get(place.root, 0), p
+
+    def current(self, p: Proxy) -> Any:
+        """The value that stands for ``p`` now."""
+        return self.value(self.objects.place(p)) if p.name in self.objects.names else p
+
+    def value(self, place: Place) -> Proxy:
+        """The value at ``place`` now; made again if the root was written since."""
+        known = self.values.get((place.root, place.keys))
+        if known is not None and known[0] == self.versions.get(place.root, 0):
+            return known[1]
+        *before, step = place.path
+        viewed = self.value(Place(place.root, tuple(before)))
+        made = self.view(step, viewed)
+        for i, p in enumerate(made.flat_outs):
+            self.keep(Place(place.root, (*before, Step(step.call, step.argument, i))), p)
+        return made.flat_outs[step.output]
+
+    def view(self, step: Step, viewed: Proxy) -> BoundSymbol:
+        """The call of ``step`` again, on another value."""
+        old = step.call.flat_args[step.argument]
+        made = self.moved(step.call, {old.name: viewed})
+        renamed = {p.name: p.replace(name=self.namer(p.name)) for p in made.defined()}
+        made = made.map_proxies(lambda p: renamed.get(p.name, p))
+        self.calls.append(made)
+        return made
+
+    def moved(self, call: BoundSymbol, env: dict[str, Any]) -> BoundSymbol:
+        """``call`` with its arguments as they are now, or in ``env``."""
+        for p in call.flat_args:
+            if p.name not in env:
+                now = self.current(p)
+                if now is not p:
+                    env[p.name] = now
+        try:
+            return reexpand(call, env, self.expand, self.tags)
+        except (CannotExpandError, TjError) as error:
+            raise UnreachableStageError(f"{call.symbol}: {error}") from error
+
+    # ------------------------------------------------------------------ calls
+
+    def call(self, call: BoundSymbol) -> None:
+        """Add what ``call`` becomes."""
+        if problem := _problem(call):
+            raise UnreachableStageError(problem)
+        if self.last:
+            raise UnreachableStageError("grad mode is changed between calls")
+        if call.symbol.name == SETS_GRAD:
+            self.last.append(call)
+            return
+        if call.symbol.name == DATA:
+            self.plain(call, _detach(call, self.expand))
+        elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
+            self.rebind(call)
+        elif call.effects.mutates:
+            self.write(call)
+        else:
+            self.plain(call, call)
+
+    def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
+        """A call that writes nothing."""
+        made = self.moved(functional, {})
+        self.calls.append(made)
+        self.objects.note(call)
+        if any(a.kind == "arg" for a in call.effects.aliases) or call.symbol.name == DATA:
+            self.views.append(call)
+        for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
+            if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
+                self.keep(self.objects.place(old), new)
+
+    def rebind(self, call: BoundSymbol) -> None:
+        """A call that changes its argument's metadata and nothing else."""
+        indices = [i for i, _ in call.effects.rebinds]
+        if call.effects.mutates or len(indices) != 1:
+            raise UnreachableStageError(f"{call.symbol} changes data and metadata")
+        (index,) = indices
+        made = self.functional(call, (), (index,))
+        # The path goes through the functional form, which is a view as any other.
+        step = Step(self.form(call, (), (index,), {}), index, 0)
+        self.count(self.objects.place(call.flat_args[index]))
+        self.objects.note(call, step)
+        self.views.append(call)
+        self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
+
+    def write(self, call: BoundSymbol) -> None:
+        """A call that writes."""
+        written = tuple(dict.fromkeys(call.effects.mutates))
+        places = [self.objects.place(call.flat_args[i]) for i in written]
+        if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
+            raise UnreachableStageError(f"{call.symbol} is given one memory twice")
+        if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
+            raise UnreachableStageError(
+                f"{call.symbol} writes, and returns a view of what it takes"
+            )
+        if any(p.root in self.objects.hidden for p in places):
+            raise UnreachableStageError(
+                f"{call.symbol} writes to a view of memory that has no name"
+            )
+        made = self.functional(call, written, ())
+        self.objects.note(call)
+        for place, value in zip(places, made.flat_outs, strict=False):
+            self.written(call, place, value)
+        known = {p.name for p in call.flat_args}
+        fresh = [p for p in call.flat_outs if p.name not in known]
+        for p in fresh:
+            place = self.objects.place(p) if p.name in self.objects.names else None
+            if place is not None and place.root == p.name:
+                self.keep(place, p)
+
+    def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
+        """Whether a root that ``call`` writes is also given to it in another way."""
+        roots = {p.root for p in places}
+        names = {call.flat_args[i].name for i in call.effects.mutates}
+        objects = {self.objects.names[n] for n in names}
+        for p in call.flat_args:
+            if isinstance(p, TensorProxy) and self.objects.place(p).root in roots:
+                if self.objects.names[p.name] not in objects:
+                    return True
+        return False
+
+    def written(self, call: BoundSymbol, place: Place, value: Proxy) -> None:
+        """The object at ``place`` has a new value."""
+        grad = call.context.get("grad")
+        old = self.value(Place(place.root))
+        hidden = any(_detaches(step) for step in place.path)
+        if hidden and isinstance(value, TensorProxy) and value.requires_grad:
+            raise UnreachableStageError("a detached tensor comes to require a gradient")
+        for i in reversed(range(len(place.path))):
+            step = place.path[i]
+            viewed = self.value(Place(place.root, place.path[:i]))
+            value = self.inverse(call, step, viewed, value)
+        assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
+        if grad is False and old.requires_grad:
+            context = call.context.with_("grad", True)
+            value = self.made(call, WITH_VALUE, (old, value), context)
+        self.count(place)
+        self.versions[place.root] = self.versions.get(place.root, 0) + 1
+        self.keep(Place(place.root), value)
+        known = self.writes.get(place.root, Writes())
+        paths = known.paths if place.path in known.paths else (*known.paths, place.path)
+        self.writes[place.root] = Writes(
+            paths,
+            known.visible or (grad is not False and not hidden),
+            known.shares_version or place.counter == place.root,
+        )
+
+    def count(self, place: Place) -> None:
+        """A write or a change of metadata, as the version counter of ``place`` sees it."""
+        self.objects.bumps[place.counter] = self.objects.bumps.get(place.counter, 0) + 1
+
+    # ------------------------------------------------------------------ new calls
+
+    def functional(
+        self, call: BoundSymbol, written: tuple[int, ...], rebound: tuple[int, ...]
+    ) -> BoundSymbol:
+        """Add the functional form of ``call``; new values are its first outputs."""
+        env = {p.name: self.current(p) for p in call.flat_args}
+        made = self.form(call, written, rebound, env)
+        news = made.flat_outs[: len(written) + len(rebound)]
+        self.calls.append(made)
+        for i, new in zip(written, news, strict=False):
+            now = env[call.flat_args[i].name]
+            assert isinstance(new, TensorProxy) and isinstance(now, TensorProxy)
+            if new.strides != now.strides:
+                strides = self.made(call, WITH_STRIDES, (new, now.strides), call.context)
+                made = made.replace(
+                    outputs=map_tree(lambda p, n=new, s=strides: s if p is n else p, made.outputs)
+                )
+        return made
+
+    def form(
+        self,
+        call: BoundSymbol,
+        written: tuple[int, ...],
+        rebound: tuple[int, ...],
+        env: dict[str, Any],
+    ) -> BoundSymbol:
+        places = {"written": written, "rebound": rebound}
+        options = {
+            k: tuple(tensor_place(call, i) for i in indices)
+            for k, indices in places.items()
+            if indices
+        }
+        args, kwargs = (
+            map_tree(lambda p: env.get(p.name, p), t, Proxy) for t in (call.args, call.kwargs)
+        )
+        bare = BoundSymbol(
+            Symbol(call.symbol.namespace, f"{call.symbol.name}.functional"),
+            args,
+            (*kwargs, *options.items()),
+            context=call.context,
+            source=call.source,
+            parent=call.label,
+            tags=call.tags,
+        )
+        wishes = [call.flat_args[i].name for i in (*written, *rebound)]
+        known = {p.name for p in call.flat_args}
+        outs = [self.namer(p.name) if p.name in known else p.name for p in call.flat_outs]
+        return self.expanded(bare, wishes, outs)
+
+    def inverse(self, call: BoundSymbol, step: Step, viewed: Proxy, value: Proxy) -> Proxy:
+        """The value of ``viewed`` once its view has ``value``."""
+        old = step.call.flat_args[step.argument]
+        env = {p.name: self.current(p) for p in step.call.flat_args}
+        env[old.name] = viewed
+        tree = (step.call.args, step.call.kwargs)
+        args, kwargs = map_tree(lambda p: env.get(p.name, p), tree, Proxy)
+        symbol = Symbol(step.call.symbol.namespace, f"{step.call.symbol.name}.inverse")
+        places = (_output_place(step), tensor_place(step.call, step.argument))
+        bare = BoundSymbol(
+            symbol,
+            (value, *places, *args),
+            kwargs,
+            context=step.call.context.with_("grad", call.context.get("grad")),
+            source=call.source,
+            parent=call.label,
+            tags=call.tags,
+        )
+        made = self.expanded(bare, [old.name])
+        self.calls.append(made)
+        return self.laid_out(call, made.flat_outs[0], viewed)
+
+    def laid_out(self, call: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
+        assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
+        if value.strides == like.strides:
+            return value
+        return self.made(call, WITH_STRIDES, (value, like.strides), call.context)
+
+    def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
+        """The result of a new call, on behalf of ``call``."""
+        bare = BoundSymbol(
+            symbol, args, context=context, source=call.source, parent=call.label, tags=call.tags
+        )
+        made = self.expanded(bare, [args[0].name])
+        self.calls.append(made)
+        return made.flat_outs[0]
+
+    def expanded(
+        self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()
+    ) -> BoundSymbol:
+        """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
+        try:
+            facts = self.expand.require(bare).value(bare)
+        except (CannotExpandError, TjError) as error:
+            raise UnreachableStageError(f"{bare.symbol}: {error}") from error
+        if facts.effects.mutates or facts.effects.rebinds:
+            raise UnreachableStageError(f"{bare.symbol} still writes")
+        names = [*map(self.namer, wishes), *outs]
+        return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
+
+
+def _detaches(step: Step) -> bool:
+    """Whether autograd does not see through the view."""
+    return step.call.symbol.name in DETACHING
+
+
+def _output_place(step: Step) -> int:
+    tensors = [i for i, p in enumerate(step.call.flat_outs) if isinstance(p, TensorProxy)]
+    return tensors.index(step.output)
+
+
+def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
+    """``x.data`` as an ordinary view, which autograd does not look through either."""
+    bare = call.replace(symbol=Symbol("torch", "detach"), effects=Effects(), outputs=None)
+    facts = expand.require(bare).value(bare)
+    return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
+
+
+DETACHING = frozenset({"detach", DATA})
+
+UNSUITABLE = {
+    "Tensor.requires_grad_": "a tensor is told to require a gradient",
+    "Tensor.detach_": "a tensor is cut off from autograd in place",
+}
+
+
+def _problem(call: BoundSymbol) -> str | None:
+    """Why ``call`` cannot be part of a functional program, or None."""
+    if call.symbol.name in UNSUITABLE:
+        return UNSUITABLE[call.symbol.name]
+    effects = call.effects
+    if call.symbol.name == DATA:
+        return None
+    if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
+        return f"{call.symbol} writes, or returns what it is given, inside of its functions"
+    if "side_effect" in effects.ordered and call.body is None and call.flat_args:
+        return f"what {call.symbol} does is not known"
+    if call.context.get("inference"):
+        return "it runs in inference mode"
+    return None

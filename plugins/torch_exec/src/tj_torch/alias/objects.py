@@ -1,0 +1,143 @@
+"""Which object a value is, and how its memory is reached: what the effects of calls say.
+
+A *root* is memory that a program was given or made; every object is a root's own tensor or what a
+path of view calls makes of it. Places are only ever those of the program as written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from tj_core.errors import UnreachableStageError
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.symbol import BoundSymbol, Constant
+from tj_core.tree import leaves
+
+__all__ = ["DATA", "Objects", "Place", "Step", "is_metadata_change", "tensor_place"]
+
+DATA = "_C._autograd._get_data_attr"
+"""``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """One call on the way from a root to an object: of the tensors it takes, ``argument`` is
+    viewed (by flat index of the call's arguments), and output ``output`` is the view.
+    """
+
+    call: BoundSymbol
+    argument: int
+    output: int
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the view is the viewed object itself, with other metadata."""
+        return self.call.symbol.name.endswith(".functional")
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Equal for the same output of the same call."""
+        return id(self.call), self.output
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A root, by the name of its value in the program, and the path from it.
+
+    Writes bump the counter of versions that is called ``counter``.
+    """
+
+    root: str
+    path: tuple[Step, ...] = ()
+    counter: str = ""
+
+    @property
+    def keys(self) -> tuple[tuple[int, int], ...]:
+        """Equal for the same path."""
+        return tuple(step.key for step in self.path)
+
+
+@dataclass
+class Objects:
+    """The objects of a program so far: names to objects, objects to places.
+
+    An object is known by the first name it had. ``bumps`` counts the writes that each counter of
+    versions has seen; ``hidden`` are roots that are views of memory nobody else knows.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    bumps: dict[str, int] = field(default_factory=dict)
+
+    hidden: set[str] = field(default_factory=set)
+
+    def root(self, p: Proxy) -> None:
+        """``p`` is new memory."""
+        self.names[p.name] = p.name
+        self.places[p.name] = Place(p.name, (), p.name)
+
+    def place(self, p: Proxy) -> Place:
+        """Where ``p`` is now."""
+        return self.places[self.names[p.name]]
+
+    def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
+        """The outputs of ``call``, and the object it changes the metadata of by ``rebinding``.
+
+        :raises UnreachableStageError: if it returns several views of memory that it does not take.
+        """
+        known = {p.name for p in call.flat_args}
+        aliases = {a.output: a for a in call.effects.aliases}
+        for i, p in enumerate(call.flat_outs):
+            alias = aliases.get(i)
+            if p.name in known or not isinstance(p, TensorProxy):
+                continue
+            if call.symbol.name == DATA:
+                self._view(p, Step(call, 0, 0), call.flat_args[0], counter=p.name)
+            elif alias is None or alias.kind == "hidden":
+                self.root(p)
+                self.hidden |= {p.name} if alias else set()
+            elif alias.kind == "out":
+                self._second(p, call, call.flat_outs[alias.index], identical=alias.identical)
+            elif alias.identical:
+                self.names[p.name] = self.names[call.flat_args[alias.index].name]
+            else:
+                self._view(p, Step(call, alias.index, i), call.flat_args[alias.index])
+        if rebinding is not None:
+            name = self.names[call.flat_args[rebinding.argument].name]
+            at = self.places[name]
+            self.places[name] = Place(at.root, (*at.path, rebinding), at.counter)
+
+    def _view(self, p: Proxy, step: Step, viewed: Proxy, counter: str | None = None) -> None:
+        at = self.place(viewed)
+        self.names[p.name] = p.name
+        self.places[p.name] = Place(at.root, (*at.path, step), counter or at.counter)
+
+    def _second(self, p: Proxy, call: BoundSymbol, first: Proxy, *, identical: bool) -> None:
+        if not identical:
+            raise UnreachableStageError(f"{call.symbol} returns two views of one memory")
+        self.names[p.name] = self.names[first.name]
+
+
+def is_metadata_change(call: BoundSymbol, index: int) -> bool:
+    """Whether ``call`` changes the shape, strides or the like of argument ``index``.
+
+    A write may make its argument require a gradient; that is no such change.
+    """
+    return index not in call.effects.mutates
+
+
+def tensor_place(call: BoundSymbol, index: int) -> int:
+    """Where argument ``index`` (counted in proxies) is among the tensors that the call is given."""
+    return next(at for at, i in enumerate(_tensor_indices(call)) if i == index)
+
+
+def _tensor_indices(call: BoundSymbol) -> Iterator[int | None]:
+    index = -1
+    for leaf in leaves((call.args, call.kwargs)):
+        index += isinstance(leaf, Proxy)
+        if isinstance(leaf, TensorProxy):
+            yield index
+        elif isinstance(leaf, Constant) and isinstance(leaf.value, torch.Tensor):
+            yield None

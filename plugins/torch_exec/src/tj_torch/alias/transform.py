@@ -1,0 +1,34 @@
+"""The transform that takes traces to FUNCTIONAL, where somebody needs that."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tj_core.passes import PassContext
+from tj_core.records import Transform, Wrapped
+from tj_core.stages import Stage
+from tj_core.trace import PassRecord, Trace
+
+from tj_torch.alias.functionalize import functionalize
+from tj_torch.alias.outer import around
+
+__all__ = ["When", "functional"]
+
+When = Literal["auto", "always", "never"]
+
+
+def functional(when: When) -> Transform:
+    """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
+
+    def apply(trace: Trace, context: PassContext) -> Trace | Wrapped:
+        if when == "never" or (when == "auto" and not _needed(trace, context)):
+            return trace
+        made = functionalize(trace, expand=context.expand, tags=context.tags)
+        return around(trace, made, PassRecord(context.name, context.plugin))
+
+    return Transform("functionalize", apply, after=Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
+
+
+def _needed(trace: Trace, context: PassContext) -> bool:
+    """Whether anything but the program as written is asked for."""
+    return Stage.JOINT in context.produced or any(not e.fallback for e in context.executors)

@@ -1,0 +1,108 @@
+"""What functional forms of calls run as: the same operation, with nothing it was given written.
+
+``f.functional`` takes what ``f`` takes and returns new values beside ``f``'s result;
+``f.inverse`` takes a new value of a view that ``f`` made and returns the viewed tensor's. Both run
+``f`` itself on copies, so that PyTorch says what they mean: what they decompose into and how they
+are differentiated is read off these functions, like everything else (`tj_torch.dialect`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.tree import leaves, map_tree
+
+__all__ = ["Functional", "Inverse", "with_strides", "with_value"]
+
+
+@dataclass(frozen=True, slots=True)
+class Functional:
+    """``fn`` with its writes as results.
+
+    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
+    ``rebound`` of those whose metadata it changes. The result is a tuple: the new values of the
+    former, then of the latter, then what ``fn`` returns.
+    """
+
+    fn: Callable[..., Any]
+
+    def __call__(
+        self,
+        *args: Any,
+        written: Collection[int] = (),
+        rebound: Collection[int] = (),
+        **kwargs: Any,
+    ) -> tuple[Any, ...]:
+        made: dict[int, torch.Tensor] = {}
+
+        def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:
+            if place in written:
+                made[place] = _copied(tensor)
+            elif place in rebound:
+                made[place] = torch.ops.aten.alias(tensor)
+            return made.get(place, tensor)
+
+        args, kwargs = _with_tensors((args, kwargs), fresh)
+        result = self.fn(*args, **kwargs)
+        return (*(made[i] for i in written), *(made[i] for i in rebound), result)
+
+
+@dataclass(frozen=True, slots=True)
+class Inverse:
+    """What a viewed tensor is once the view that ``fn`` makes of it has another value.
+
+    Of the tensors in the arguments, ``argument`` says which is viewed, and of those in ``fn``'s
+    result ``output`` says which is the view.
+    """
+
+    fn: Callable[..., Any]
+
+    def __call__(
+        self, value: torch.Tensor, output: int, argument: int, /, *args: Any, **kwargs: Any
+    ) -> torch.Tensor:
+        made: list[torch.Tensor] = []
+
+        def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:
+            if place != argument:
+                return tensor
+            made.append(_copied(tensor))
+            return made[0]
+
+        args, kwargs = _with_tensors((args, kwargs), fresh)
+        views = [x for x in leaves(self.fn(*args, **kwargs)) if isinstance(x, torch.Tensor)]
+        views[output].copy_(value)
+        return made[0]
+
+
+def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
+    """``value``, which to autograd is ``identity``: what a write leaves that autograd cannot see.
+
+    The gradient of ``identity`` is that of the result; there is none for ``value``.
+    """
+    result = _copied(identity)
+    result.detach().copy_(value)
+    return result
+
+
+def with_strides(value: torch.Tensor, strides: tuple[int, ...], /) -> torch.Tensor:
+    """``value`` laid out with ``strides`` (in elements, one for each dimension)."""
+    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same strides, whatever they are."""
+    copy = tensor.clone()
+    if copy.stride() == tensor.stride():
+        return copy
+    return with_strides(tensor, tensor.stride())
+
+
+def _with_tensors(tree: Any, fn: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
+    """``tree`` with its tensors, counted in order, replaced."""
+    count = itertools.count()
+    return map_tree(lambda tensor: fn(next(count), tensor), tree, torch.Tensor)

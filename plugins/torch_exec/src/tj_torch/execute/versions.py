@@ -1,0 +1,18 @@
+"""Version counters of tensors: what autograd compares to see that a saved tensor was written."""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["bump_version", "set_version"]
+
+
+def bump_version(tensor: torch.Tensor, count: int, /) -> None:
+    """Count ``count`` writes to ``tensor``."""
+    for _ in range(count):
+        torch.autograd.graph.increment_version(tensor)
+
+
+def set_version(tensor: torch.Tensor, count: int, /) -> None:
+    """Let ``tensor`` have been written ``count`` times since it was made."""
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))  # type: ignore[attr-defined]
