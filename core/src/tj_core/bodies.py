@@ -133,6 +133,8 @@ def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
             for a in effects.aliases
             if a.kind != "arg" or a.index in now
         ),
+        versions=tuple((now[i], n) for i, n in effects.versions if i in now),
+        hidden=tuple(now[i] for i in effects.hidden if i in now),
     )
 
 

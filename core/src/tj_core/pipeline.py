@@ -75,9 +75,13 @@ class Pipeline:
         try:
             return self._compile(acquired, boxed)
         except UnreachableStageError as error:
-            staying = [t for t in self.transforms if t.transform.produces is None]
-            plain = replace(self, transforms=staying)._compile(acquired, boxed)
-            return replace(plain, unreached=str(error))
+            return replace(self.as_acquired._compile(acquired, boxed), unreached=str(error))
+
+    @property
+    def as_acquired(self) -> Pipeline:
+        """The same without the transforms to stages."""
+        staying = [t for t in self.transforms if t.transform.produces is None]
+        return replace(self, transforms=staying)
 
     def _compile(self, acquired: Trace, boxed: bool) -> Compilation:
         run = _Run(self, [acquired], {Stage.ACQUIRED})
@@ -182,12 +186,16 @@ class _Run:
 
         self.step("claim", "core", apply)
 
+    def as_acquired(self) -> Callable[..., Any]:
+        """What runs the program without transforms to stages."""
+        return self.pipeline.as_acquired.compile(self.traces[0]).function
+
     def finish(self, boxed: bool) -> Compilation:
         start = time.perf_counter()
         program = generate(self.traces[-1], self.implementations, boxed=boxed)
         function = program.function
         for wrapped in reversed(self.wrapped):
-            function = wrapped.wrap(function)
+            function = wrapped.wrap(function, self.as_acquired)
         self.spend("codegen", start)
         outer = tuple(w.outer for w in reversed(self.wrapped) if w.outer is not None)
         return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, outer)

@@ -78,11 +78,13 @@ class Wrapped:
     """A trace, and what to do around its program: what a transform may return for a trace.
 
     ``trace`` goes on through the pipeline. ``wrap`` gets what runs it, a function of its inputs,
-    and returns what runs in its place. ``outer``, if given, is the trace of that, to be shown.
+    and returns what runs in its place; it also gets a function that compiles the program as it was
+    acquired, without transforms to stages, for calls that the trace is not right for.
+    ``outer``, if given, is the trace of what ``wrap`` puts around, to be shown.
     """
 
     trace: Trace
-    wrap: Callable[[Callable[..., Any]], Callable[..., Any]]
+    wrap: Callable[[Callable[..., Any], Callable[[], Callable[..., Any]]], Callable[..., Any]]
     outer: Trace | None = None
 
 

@@ -147,12 +147,17 @@ class Effects:
     ``aliases``: outputs that share storage.
     ``ordered``: resources whose calls keep their order and are never merged or removed, such as
     ``random:cpu``, ``collective``, ``stream``, ``side_effect``.
+    ``versions``: arguments written, or changed in metadata, each with how often the call counts
+    that (for autograd, which compares counters), where it is not once.
+    ``hidden``: written arguments for which autograd, though gradients are on, sees no write.
     """
 
     mutates: tuple[int, ...] = ()
     rebinds: tuple[tuple[int, Proxy], ...] = ()
     aliases: tuple[Alias, ...] = ()
     ordered: tuple[str, ...] = ()
+    versions: tuple[tuple[int, int], ...] = ()
+    hidden: tuple[int, ...] = ()
 
     @property
     def removable(self) -> bool:

@@ -25,6 +25,8 @@ from tj_torch.names import Names, resolve
 __all__ = ["TorchDialects", "rule_tables"]
 
 NAMESPACES = ("torch", "aten")
+FUNCTIONAL = ("tj.versioned", "tj.with_strides", "tj.with_value")
+"""What functional programs are made with, see `tj_torch.alias`."""
 NUMBERS = ("operator", "math")
 """Namespaces of functions on Python's numbers, which sizes are computed with."""
 
@@ -102,6 +104,8 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):
         expand.set(f"{namespace}.*", dialects)
+    for name in FUNCTIONAL:
+        expand.set(name, dialects)
     context: RuleTable[Any] = RuleTable("context")
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)

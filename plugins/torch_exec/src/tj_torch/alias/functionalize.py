@@ -20,7 +20,7 @@ from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
 from tj_core.tags import TagRegistry
 from tj_core.trace import Namer, Trace
-from tj_core.tree import map_tree
+from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.objects import (
     DATA,
@@ -31,20 +31,25 @@ from tj_torch.alias.objects import (
     tensor_place,
 )
 
-__all__ = ["Functionalized", "Writes", "functionalize"]
+__all__ = ["Functionalized", "Write", "functionalize"]
 
 SETS_GRAD = "_C._set_grad_enabled"
+VERSIONED = Symbol("tj", "versioned")
 WITH_VALUE = Symbol("tj", "with_value")
 WITH_STRIDES = Symbol("tj", "with_strides")
 
 
 @dataclass(frozen=True, slots=True)
-class Writes:
-    """What a program does to one root: the paths it writes through, and whether autograd sees."""
+class Write:
+    """The last write through an object, which was at ``place`` then.
 
-    paths: tuple[tuple[Step, ...], ...] = ()
-    visible: bool = False
-    shares_version: bool = False
+    ``position`` counts the calls before it that make views; ``visible``: autograd sees this write,
+    or one before it.
+    """
+
+    place: Place
+    position: int
+    visible: bool
 
 
 @dataclass
@@ -52,16 +57,19 @@ class Functionalized:
     """A program's calls without writes, and what they come to.
 
     ``value`` gives the value at a place at the end; it may add calls. ``writes`` are those to each
-    root that is written; ``views`` the calls, as written, that make views or change metadata;
+    root that is written, by the object written through; ``roots`` says where the root's own object
+    was at the last of them. ``views`` are the calls as written that make views or change metadata,
     ``last`` those that have to come last.
     """
 
     objects: Objects
     calls: list[BoundSymbol]
-    writes: dict[str, Writes]
+    writes: dict[str, dict[str, Write]]
+    roots: dict[str, Place]
     views: list[BoundSymbol]
     last: list[BoundSymbol]
     value: Callable[[Place], Proxy]
+    namer: Namer
 
 
 def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
@@ -74,7 +82,17 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         run.begin(p)
     for call in trace.calls:
         run.call(call)
-    return Functionalized(run.objects, run.calls, run.writes, run.views, run.last, run.value)
+    run.versioned()
+    return Functionalized(
+        run.objects,
+        run.calls,
+        run.writes,
+        run.roots,
+        run.views,
+        run.last,
+        run.value,
+        run.namer,
+    )
 
 
 @dataclass
@@ -90,7 +108,8 @@ class _Run:
     tags: TagRegistry
     objects: Objects = field(default_factory=Objects)
     calls: list[BoundSymbol] = field(default_factory=list)
-    writes: dict[str, Writes] = field(default_factory=dict)
+    writes: dict[str, dict[str, Write]] = field(default_factory=dict)
+    roots: dict[str, Place] = field(default_factory=dict)
     last: list[BoundSymbol] = field(default_factory=list)
     views: list[BoundSymbol] = field(default_factory=list)
     values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
@@ -100,6 +119,8 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.namer = Namer(self.trace.names())
+        outs = (p for call in self.trace.calls for p in call.flat_outs)
+        self.differentiates = any(isinstance(p, TensorProxy) and p.requires_grad for p in outs)
 
     # ------------------------------------------------------------------ values
 
@@ -189,7 +210,7 @@ class _Run:
         made = self.functional(call, (), (index,))
         # The path goes through the functional form, which is a view as any other.
         step = Step(self.form(call, (), (index,), {}), index, 0)
-        self.count(self.objects.place(call.flat_args[index]))
+        self.count(call, index)
         self.objects.note(call, step)
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
@@ -210,8 +231,8 @@ class _Run:
             )
         made = self.functional(call, written, ())
         self.objects.note(call)
-        for place, value in zip(places, made.flat_outs, strict=False):
-            self.written(call, place, value)
+        for index, place, value in zip(written, places, made.flat_outs, strict=False):
+            self.written(call, index, place, value)
         known = {p.name for p in call.flat_args}
         fresh = [p for p in call.flat_outs if p.name not in known]
         for p in fresh:
@@ -224,18 +245,21 @@ class _Run:
         roots = {p.root for p in places}
         names = {call.flat_args[i].name for i in call.effects.mutates}
         objects = {self.objects.names[n] for n in names}
-        for p in call.flat_args:
-            if isinstance(p, TensorProxy) and self.objects.place(p).root in roots:
-                if self.objects.names[p.name] not in objects:
-                    return True
-        return False
+        tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+        return any(
+            self.objects.place(p).root in roots and self.objects.names[p.name] not in objects
+            for p in tensors
+        )
 
-    def written(self, call: BoundSymbol, place: Place, value: Proxy) -> None:
+    def written(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
         """The object at ``place`` has a new value."""
         grad = call.context.get("grad")
         old = self.value(Place(place.root))
-        hidden = any(_detaches(step) for step in place.path)
-        if hidden and isinstance(value, TensorProxy) and value.requires_grad:
+        detached = any(_detaches(step) for step in place.path)
+        hidden = detached or grad is False
+        if any(step.call.symbol.name == DATA for step in place.path) and self.differentiates:
+            raise UnreachableStageError("data that autograd may have saved is written, unseen")
+        if detached and isinstance(value, TensorProxy) and value.requires_grad:
             raise UnreachableStageError("a detached tensor comes to require a gradient")
         for i in reversed(range(len(place.path))):
             step = place.path[i]
@@ -245,20 +269,39 @@ class _Run:
         if grad is False and old.requires_grad:
             context = call.context.with_("grad", True)
             value = self.made(call, WITH_VALUE, (old, value), context)
-        self.count(place)
+        self.count(call, index)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
         self.keep(Place(place.root), value)
-        known = self.writes.get(place.root, Writes())
-        paths = known.paths if place.path in known.paths else (*known.paths, place.path)
-        self.writes[place.root] = Writes(
-            paths,
-            known.visible or (grad is not False and not hidden),
-            known.shares_version or place.counter == place.root,
-        )
+        writes = self.writes.setdefault(place.root, {})
+        name = self.objects.names[call.flat_args[index].name]
+        visible = any(w.visible for w in writes.values())
+        visible = visible or not (hidden or index in call.effects.hidden)
+        writes.pop(name, None)
+        writes[name] = Write(place, len(self.views), visible)
+        self.roots[place.root] = self.objects.places[place.root]
 
-    def count(self, place: Place) -> None:
-        """A write or a change of metadata, as the version counter of ``place`` sees it."""
-        self.objects.bumps[place.counter] = self.objects.bumps.get(place.counter, 0) + 1
+    def count(self, call: BoundSymbol, index: int) -> None:
+        """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
+        counter = self.objects.place(call.flat_args[index]).counter
+        bumps = dict(call.effects.versions).get(index, 1)
+        self.objects.bumps[counter] = self.objects.bumps.get(counter, 0) + bumps
+
+    def versioned(self) -> None:
+        """Let tensors that are returned, and were written, say how often.
+
+        They do so from when they are made: autograd compares what they say when it saves them and
+        when it uses them.
+        """
+        returned = [p for p in leaves(self.trace.outputs) if isinstance(p, TensorProxy)]
+        for root in dict.fromkeys(self.objects.place(p).root for p in returned):
+            if root not in self.writes or any(root == p.name for p in self.trace.inputs):
+                continue
+            value = self.value(Place(root))
+            (at,) = [i for i, c in enumerate(self.calls) if value in c.flat_outs]
+            args = (value, self.objects.bumps[root])
+            made = self.made(self.calls[at], VERSIONED, args, self.calls[at].context)
+            self.calls.insert(at + 1, self.calls.pop())
+            self.keep(Place(root), made)
 
     # ------------------------------------------------------------------ new calls
 

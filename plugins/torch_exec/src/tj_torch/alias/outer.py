@@ -7,21 +7,27 @@ and what made the views that are returned, and sets version counters. It is a tr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import functools
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.codegen import generate
-from tj_core.proxy import Proxy
+from tj_core.errors import UnreachableStageError
+from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
 from tj_core.symbol import BoundSymbol, Effects, Symbol
-from tj_core.trace import Namer, PassRecord, Trace
+from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 
-from tj_torch.alias.functionalize import Functionalized
-from tj_torch.alias.objects import DATA, Place, Step, is_metadata_change
+from tj_torch.alias.functionalize import Functionalized, Write
+from tj_torch.alias.objects import DATA, Place, is_metadata_change
+from tj_torch.execute.sharing import unless_shared
 
 __all__ = ["around"]
+
+SEVERAL = 4
+"""At most so many views of an input are copied to one by one, else the input is, once."""
 
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
@@ -42,8 +48,16 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Wrapped:
         language=trace.language,
     )
 
-    def wrap(function: Callable[..., Any]) -> Callable[..., Any]:
-        return generate(outer, {PROGRAM: function}).function
+    tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
+    written = [i for i in tensors if trace.inputs[i].name in made.writes]
+
+    def wrap(
+        function: Callable[..., Any], as_acquired: Callable[[], Callable[..., Any]]
+    ) -> Callable[..., Any]:
+        run = generate(outer, {PROGRAM: function}).function
+        if not written or len(tensors) == 1:
+            return run
+        return unless_shared(run, tensors, written, as_acquired)
 
     return Wrapped(trace.after(record, calls=tuple(made.calls), outputs=received), wrap, outer)
 
@@ -64,8 +78,7 @@ class _Outer:
     done: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        inner = (p.name for call in self.made.calls for p in call.flat_outs)
-        self.namer = Namer(self.trace.names() | set(inner))
+        self.namer = self.made.namer
         self.inputs = {p.name: p for p in self.trace.inputs}
         self.env = dict(self.inputs)
         self.objects = self.made.objects
@@ -74,15 +87,19 @@ class _Outer:
         """Write all calls; what the outer program returns."""
         returned = [p for p in leaves(self.trace.outputs) if isinstance(p, Proxy)]
         tensors = [p for p in returned if p.name in self.objects.names]
-        for root in self.made.writes:
-            if root in self.inputs:
-                self.copy_back(root)
         for root in dict.fromkeys(self.objects.place(p).root for p in tensors):
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
-        wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys()
-        for call in self.needed(wanted):
-            self.again(call)
+        copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
+        wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
+        steps: list[tuple[int, Callable[[], None]]] = [
+            (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in copies.items()
+        ]
+        for i, call in self.needed(wanted):
+            steps.append((2 * i + 1, functools.partial(self.again, call)))
+        # A view that was there when its memory was written is another to autograd than a later one.
+        for _, step in sorted(steps, key=lambda step: step[0]):
+            step()
         self.versions(self.objects.place(p).counter for p in tensors)
         self.calls += self.made.last
         return map_tree(self.output, self.trace.outputs, Proxy)
@@ -104,51 +121,48 @@ class _Outer:
 
     # ------------------------------------------------------------------ writes
 
-    def copy_back(self, root: str) -> None:
-        """The new value of an input goes to its memory; through the view, if it is one's."""
-        writes = self.made.writes[root]
-        path = writes.paths[0] if len(writes.paths) == 1 else ()
-        if any(step.changes_metadata for step in path):
-            path = ()  # the object has its old metadata yet
-        target = self.inputs[root]
-        for step in path:
-            target = self.through(step, target)
-        if writes.shares_version:
-            self.done[root] = self.done.get(root, 0) + 1
-        elif not path:
+    def copies(self, root: str, writes: Mapping[str, Write]) -> Mapping[str, Write]:
+        """The objects that new values of an input's memory are copied through."""
+        if root not in self.inputs:
+            return {}
+        if root not in writes and len(writes) <= SEVERAL:
+            return writes
+        last = max(writes.values(), key=lambda w: w.position)
+        return {root: Write(self.made.roots[root], last.position, last.visible)}
+
+    def copy_back(self, name: str, write: Write) -> None:
+        """The new value of an input goes to its memory, through the object ``name``."""
+        target, counter = self.env[name], self.objects.places[name].counter
+        if not self.objects.bumps.get(counter):  # autograd is not to know that there was a write
             target = self.call(Symbol("torch", DATA), (target,), out=target)
-        value = self.receive(self.made.value(Place(root, path)))
-        grad = writes.visible and self.trace.context.get("grad") is not False
+        else:
+            self.done[counter] = self.done.get(counter, 0) + 1
+        value = self.receive(self.made.value(write.place))
+        grad = write.visible and self.trace.context.get("grad") is not False
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
 
-    def through(self, step: Step, target: Proxy) -> Proxy:
-        """The view of ``target`` that ``step`` makes."""
-        old = step.call.flat_args[step.argument].name
-        made = self.renamed(step.call, lambda p: target if p.name == old else self.known(p))
-        self.calls.append(made)
-        return made.flat_outs[step.output]
-
     def versions(self, returned: Iterable[str]) -> None:
-        """Bring the version counters of inputs, and of what is returned, to what they would be."""
+        """Bring the version counters of inputs, and of data that is returned, to what they are."""
         for counter in dict.fromkeys((*self.inputs, *returned)):
             bumps = self.objects.bumps.get(counter, 0)
-            if counter not in self.inputs:
-                if bumps:
-                    self.call(Symbol("tj", "set_version"), (self.env[counter], bumps))
-            elif missing := bumps - self.done.get(counter, 0):
+            missing = bumps - self.done.get(counter, 0)
+            if counter in self.inputs and missing > 0:
                 self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
+            elif counter in self.inputs and missing < 0:
+                raise UnreachableStageError(f"more copies to {counter} than writes")
+            elif bumps and self.objects.places[counter].path:
+                self.call(Symbol("tj", "set_version"), (self.env[counter], bumps))
 
     # ------------------------------------------------------------------ views and metadata
 
-    def needed(self, objects: Iterable[str]) -> list[BoundSymbol]:
-        """The calls that make the ``objects``, or change their metadata, in order."""
+    def needed(self, objects: Iterable[str]) -> list[tuple[int, BoundSymbol]]:
+        """The calls that make the ``objects``, or change their metadata, and where they stand."""
         wanted, kept = set(objects), []
-        for call in reversed(self.made.views):
-            viewed, made = self.viewed(call), self.makes(call)
-            if made & wanted:
-                kept.append(call)
-                wanted |= viewed
+        for i, call in reversed(list(enumerate(self.made.views))):
+            if self.makes(call) & wanted:
+                kept.append((i, call))
+                wanted |= self.viewed(call)
         return kept[::-1]
 
     def viewed(self, call: BoundSymbol) -> set[str]:

@@ -231,6 +231,8 @@ class _Run:
     wrapped: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
     refs: dict[str, Ref] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
+    history: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.grad, self.rest = expansion_context(self.context)
@@ -260,6 +262,8 @@ class _Run:
                 recorder,
                 private.functionalization(),
             ):
+                self.before = {n: w._version for n, w in self.wrapped.items()}
+                self.history = {n: w.grad_fn for n, w in self.wrapped.items()}
                 with watching(self.fn):
                     result = self._call()
                 outputs = _output_tree(result)
@@ -360,6 +364,8 @@ class _Run:
             tuple(self._rebinds(now, events)),
             alias_facts(values, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
             _ordered(body, bool(values or mutated)) if body else (),
+            tuple(self._versions([*mutated, *events])),
+            tuple(self.arguments[n].index for n in mutated if self._is_hidden(n)),
         )
         kernel = any(not c.facts.builtin for c in recorder.calls)
         kernel = kernel or runs_python([*tensors, *(self.wrapped[n] for n in mutated)])
@@ -373,6 +379,24 @@ class _Run:
             self.world.made if self.world else (),
             self.world.guards if self.world else (),
         )
+
+    def _versions(self, names: Sequence[str]) -> Iterator[tuple[int, int]]:
+        """How often the call counts writes to arguments, where it is not once."""
+        for name in names:
+            count = self.wrapped[name]._version - self.before[name]
+            # Nobody counts the writes to tensors in lists where there is no data; eager does.
+            if count != 1 and (count or self._stands_alone(name)):
+                yield self.arguments[name].index, count
+
+    def _stands_alone(self, name: str) -> bool:
+        args, kwargs = self.tree
+        return any(isinstance(x, Proxy) and x.name == name for x in (*args, *kwargs.values()))
+
+    def _is_hidden(self, name: str) -> bool:
+        tensor = self.wrapped[name]
+        if not (self.grad and self.autograd and self.arguments[name].proxy.requires_grad):
+            return False
+        return tensor.grad_fn is self.history.get(name)
 
     def _body(
         self, recorder: Recorder, inner: Any, updates: Sequence[tuple[str, Ref]]

@@ -37,6 +37,7 @@ class Functional:
         rebound: Collection[int] = (),
         **kwargs: Any,
     ) -> tuple[Any, ...]:
+        """New values, and the result, of ``fn(*args, **kwargs)``."""
         made: dict[int, torch.Tensor] = {}
 
         def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -64,6 +65,7 @@ class Inverse:
     def __call__(
         self, value: torch.Tensor, output: int, argument: int, /, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
+        """The new value of the tensor that ``fn(*args, **kwargs)`` views."""
         made: list[torch.Tensor] = []
 
         def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:

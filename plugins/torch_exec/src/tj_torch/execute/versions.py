@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["bump_version", "set_version"]
+__all__ = ["bump_version", "set_version", "versioned"]
 
 
 def bump_version(tensor: torch.Tensor, count: int, /) -> None:
@@ -16,3 +16,9 @@ def bump_version(tensor: torch.Tensor, count: int, /) -> None:
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
     """Let ``tensor`` have been written ``count`` times since it was made."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))  # type: ignore[attr-defined]
+
+
+def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:
+    """``tensor`` itself, which then has been written ``count`` times since it was made."""
+    set_version(tensor, count)
+    return tensor

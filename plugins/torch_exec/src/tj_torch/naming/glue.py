@@ -8,7 +8,7 @@ from typing import Any
 from tj_torch.execute.function import autograd_function
 from tj_torch.execute.functional import with_strides, with_value
 from tj_torch.execute.transformed import transformed
-from tj_torch.execute.versions import bump_version, set_version
+from tj_torch.execute.versions import bump_version, set_version, versioned
 
 __all__ = [
     "autograd_function",
@@ -19,6 +19,7 @@ __all__ = [
     "method",
     "set_version",
     "transformed",
+    "versioned",
     "with_strides",
     "with_value",
 ]
