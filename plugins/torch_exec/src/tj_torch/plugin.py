@@ -66,9 +66,10 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
+    from tj_torch.alias.outer import OVERWRITTEN
     from tj_torch.checkpoint import TAGS
 
-    return TAGS
+    return (*TAGS, OVERWRITTEN)
 
 
 @hookimpl

@@ -59,7 +59,8 @@ class Functionalized:
     ``value`` gives the value at a place at the end; it may add calls. ``writes`` are those to each
     root that is written, by the object written through; ``roots`` says where the root's own object
     was at the last of them. ``views`` are the calls as written that make views or change metadata,
-    ``last`` those that have to come last.
+    ``last`` those that have to come last. ``overwritten`` are names of values whose memory the
+    program as written writes to later: autograd would refuse to use them after that.
     """
 
     objects: Objects
@@ -70,6 +71,7 @@ class Functionalized:
     last: list[BoundSymbol]
     value: Callable[[Place], Proxy]
     namer: Namer
+    overwritten: frozenset[str]
 
 
 def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
@@ -83,6 +85,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
     for call in trace.calls:
         run.call(call)
     run.versioned()
+    run.expose()
     return Functionalized(
         run.objects,
         run.calls,
@@ -92,6 +95,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         run.last,
         run.value,
         run.namer,
+        frozenset(run.overwritten),
     )
 
 
@@ -100,7 +104,8 @@ class _Run:
     """One program on its way.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
-    root that it is of; ``versions`` the number of writes to each root.
+    root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
+    values.
     """
 
     trace: Trace
@@ -116,6 +121,8 @@ class _Run:
         default_factory=dict
     )
     versions: dict[str, int] = field(default_factory=dict)
+    overwritten: set[str] = field(default_factory=set)
+    twins: dict[str, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.namer = Namer(self.trace.names())
@@ -269,7 +276,8 @@ class _Run:
         if grad is False and old.requires_grad:
             context = call.context.with_("grad", True)
             value = self.made(call, WITH_VALUE, (old, value), context)
-        self.count(call, index)
+        if self.count(call, index) and place.counter == place.root:
+            self.overwrite(place.root)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
         self.keep(Place(place.root), value)
         writes = self.writes.setdefault(place.root, {})
@@ -280,11 +288,25 @@ class _Run:
         writes[name] = Write(place, len(self.views), visible)
         self.roots[place.root] = self.objects.places[place.root]
 
-    def count(self, call: BoundSymbol, index: int) -> None:
+    def count(self, call: BoundSymbol, index: int) -> int:
         """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
         counter = self.objects.place(call.flat_args[index]).counter
         bumps = dict(call.effects.versions).get(index, 1)
         self.objects.bumps[counter] = self.objects.bumps.get(counter, 0) + bumps
+        return bumps
+
+    def overwrite(self, root: str) -> None:
+        """The values of ``root`` and its views are those of a version that is no more."""
+        version = self.versions.get(root, 0)
+        for (of, _), (known, p) in self.values.items():
+            if of == root and known == version:
+                self.overwritten |= {p.name, *self.twins.get(p.name, ())}
+
+    def expose(self) -> None:
+        """Inputs that were written are the caller's to write again, under new values too."""
+        for p in self.trace.inputs:
+            if p.name in self.writes and self.objects.bumps.get(p.name):
+                self.overwrite(p.name)
 
     def versioned(self) -> None:
         """Let tensors that are returned, and were written, say how often.
@@ -312,12 +334,16 @@ class _Run:
         env = {p.name: self.current(p) for p in call.flat_args}
         made = self.form(call, written, rebound, env)
         news = made.flat_outs[: len(written) + len(rebound)]
+        for alias in made.effects.aliases:
+            if alias.identical and alias.kind == "out":
+                first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
+                self.twins.setdefault(first.name, []).append(twin.name)
         self.calls.append(made)
         for i, new in zip(written, news, strict=False):
             now = env[call.flat_args[i].name]
             assert isinstance(new, TensorProxy) and isinstance(now, TensorProxy)
             if new.strides != now.strides:
-                strides = self.made(call, WITH_STRIDES, (new, now.strides), call.context)
+                strides = self.made(call, WITH_STRIDES, (new, now), call.context)
                 made = made.replace(
                     outputs=map_tree(lambda p, n=new, s=strides: s if p is n else p, made.outputs)
                 )
@@ -379,7 +405,7 @@ class _Run:
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
         if value.strides == like.strides:
             return value
-        return self.made(call, WITH_STRIDES, (value, like.strides), call.context)
+        return self.made(call, WITH_STRIDES, (value, like), call.context)
 
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
         """The result of a new call, on behalf of ``call``."""

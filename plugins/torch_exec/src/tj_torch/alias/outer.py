@@ -8,7 +8,7 @@ and what made the views that are returned, and sets version counters. It is a tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from tj_core.errors import UnreachableStageError
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
 from tj_core.symbol import BoundSymbol, Effects, Symbol
+from tj_core.tags import Tag
 from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 
@@ -24,10 +25,19 @@ from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, is_metadata_change
 from tj_torch.execute.sharing import unless_shared
 
-__all__ = ["around"]
+__all__ = ["OVERWRITTEN", "around"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
+
+OVERWRITTEN = Tag(
+    "OVERWRITTEN",
+    "the program as written writes to this value's memory later, so that autograd would refuse "
+    "to use it for a gradient",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    through_views=True,
+)
 
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
@@ -59,7 +69,21 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Wrapped:
             return run
         return unless_shared(run, tensors, written, as_acquired)
 
-    return Wrapped(trace.after(record, calls=tuple(made.calls), outputs=received), wrap, outer)
+    inner = trace.after(record, calls=tuple(made.calls), outputs=received)
+    return Wrapped(_tagged(inner, made.overwritten), wrap, outer)
+
+
+def _tagged(trace: Trace, overwritten: Collection[str]) -> Trace:
+    def tagged(p: Proxy) -> Proxy:
+        return p.replace(tags=p.tags.add(OVERWRITTEN.name)) if p.name in overwritten else p
+
+    if not overwritten:
+        return trace
+    return trace.replace(
+        inputs=tuple(map(tagged, trace.inputs)),
+        calls=tuple(call.map_proxies(tagged) for call in trace.calls),
+        outputs=map_tree(tagged, trace.outputs, Proxy),
+    )
 
 
 @dataclass
@@ -151,7 +175,9 @@ class _Outer:
                 self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
             elif counter in self.inputs and missing < 0:
                 raise UnreachableStageError(f"more copies to {counter} than writes")
-            elif bumps and self.objects.places[counter].path:
+            elif counter not in self.inputs and (
+                self.objects.places[counter].path or self.done.get(counter)
+            ):
                 self.call(Symbol("tj", "set_version"), (self.env[counter], bumps))
 
     # ------------------------------------------------------------------ views and metadata

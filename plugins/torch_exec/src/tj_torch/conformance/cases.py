@@ -90,13 +90,13 @@ class Table:
         }
 
 
-def run_case(case: Case, kind: str, *, jit: Jit = tj.jit) -> Report:
-    """Check one case on tensors of one kind.
+def run_case(case: Case, kind: str, *, jit: Jit = tj.jit, **options: Any) -> Report:
+    """Check one case on tensors of one kind; ``options`` are `check`'s.
 
     :raises AssertionError: if it differs from eager, or eager or capture from what the case says.
     """
     scenes = [placed(layout, kind) for layout in case.layouts]
-    report = check(case.make, scenes, jit=jit, create_graph=case.create_graph)
+    report = check(case.make, scenes, jit=jit, create_graph=case.create_graph, **options)
     assert report.ok, f"{case.name}:\n{report}"
     raised = any(report.raised)
     assert raised == (kind in case.raises), f"eager raises {report.raised}"

@@ -80,8 +80,8 @@ def _tuple(names: tuple[str, ...]) -> str:
     return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
 
 
-def run_text(program: TextProgram, jit: Jit) -> Report:
-    """Compare ``program`` with eager; ``jit`` is the way of compiling."""
+def run_text(program: TextProgram, jit: Jit, **options: Any) -> Report:
+    """Compare ``program`` with eager; ``jit`` is the way of compiling, the rest is `check`'s."""
     text = str(program)
     module = types.ModuleType(f"made_up_program_{next(_serial)}")
     file = f"<{module.__name__}>"
@@ -91,7 +91,7 @@ def run_text(program: TextProgram, jit: Jit) -> Report:
     try:
         exec(compile(text, file, "exec"), space)
         scenes: list[Callable[[], Scene]] = [space[name] for name in program.scenes()]
-        return check(stateless(space["program"]), scenes, jit=jit)
+        return check(stateless(space["program"]), scenes, jit=jit, **options)
     finally:
         del linecache.cache[file], sys.modules[module.__name__]
 

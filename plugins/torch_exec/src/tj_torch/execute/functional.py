@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from tj_core.tree import leaves, map_tree
 
+from tj_torch.execute.versions import preserved_versions
+
 __all__ = ["Functional", "Inverse", "with_strides", "with_value"]
 
 
@@ -48,7 +50,9 @@ class Functional:
             return made.get(place, tensor)
 
         args, kwargs = _with_tensors((args, kwargs), fresh)
-        result = self.fn(*args, **kwargs)
+        # Other metadata is another view here, and no event in the life of the viewed tensor.
+        with preserved_versions([made[i] for i in rebound]):
+            result = self.fn(*args, **kwargs)
         return (*(made[i] for i in written), *(made[i] for i in rebound), result)
 
 
@@ -90,9 +94,9 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
     return result
 
 
-def with_strides(value: torch.Tensor, strides: tuple[int, ...], /) -> torch.Tensor:
-    """``value`` laid out with ``strides`` (in elements, one for each dimension)."""
-    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
+    """``value`` laid out as ``like``, a tensor of the same shape."""
+    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device)
     return made.copy_(value)
 
 
@@ -101,7 +105,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy
-    return with_strides(tensor, tensor.stride())
+    return with_strides(tensor, tensor)
 
 
 def _with_tensors(tree: Any, fn: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
