@@ -104,6 +104,7 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):
         expand.set(f"{namespace}.*", dialects)
+    expand.set("builtins.getattr.*", dialects)
     for name in FUNCTIONAL:
         expand.set(name, dialects)
     context: RuleTable[Any] = RuleTable("context")

@@ -28,6 +28,7 @@ from tj_torch.alias.objects import (
     Place,
     Step,
     is_metadata_change,
+    overlaps_itself,
     tensor_place,
 )
 
@@ -236,6 +237,8 @@ class _Run:
             raise UnreachableStageError(
                 f"{call.symbol} writes to a view of memory that has no name"
             )
+        if any(overlaps_itself(call.flat_args[i]) for i in written):
+            raise UnreachableStageError(f"{call.symbol} writes one element under two indices")
         made = self.functional(call, written, ())
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
@@ -271,6 +274,8 @@ class _Run:
         for i in reversed(range(len(place.path))):
             step = place.path[i]
             viewed = self.value(Place(place.root, place.path[:i]))
+            if overlaps_itself(viewed):
+                raise UnreachableStageError(f"{call.symbol} writes to a view of an expanded tensor")
             value = self.inverse(call, step, viewed, value)
         assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
@@ -320,7 +325,7 @@ class _Run:
                 continue
             value = self.value(Place(root))
             (at,) = [i for i, c in enumerate(self.calls) if value in c.flat_outs]
-            args = (value, self.objects.bumps[root])
+            args = (value, self.objects.bumps.get(root, 0))
             made = self.made(self.calls[at], VERSIONED, args, self.calls[at].context)
             self.calls.insert(at + 1, self.calls.pop())
             self.keep(Place(root), made)

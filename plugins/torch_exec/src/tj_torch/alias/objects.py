@@ -11,11 +11,19 @@ from dataclasses import dataclass, field
 
 import torch
 from tj_core.errors import UnreachableStageError
-from tj_core.proxy import Proxy, TensorProxy
+from tj_core.proxy import Dim, Proxy, TensorProxy
 from tj_core.symbol import BoundSymbol, Constant
 from tj_core.tree import leaves
 
-__all__ = ["DATA", "Objects", "Place", "Step", "is_metadata_change", "tensor_place"]
+__all__ = [
+    "DATA",
+    "Objects",
+    "Place",
+    "Step",
+    "is_metadata_change",
+    "overlaps_itself",
+    "tensor_place",
+]
 
 DATA = "_C._autograd._get_data_attr"
 """``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
@@ -126,6 +134,22 @@ def is_metadata_change(call: BoundSymbol, index: int) -> bool:
     A write may make its argument require a gradient; that is no such change.
     """
     return index not in call.effects.mutates
+
+
+def overlaps_itself(p: Proxy) -> bool:
+    """Whether two indices of ``p`` may be one element; sizes that are symbols are taken at hint."""
+    assert isinstance(p, TensorProxy)
+    reach = 0
+    pairs = zip(map(_hint, p.strides), map(_hint, p.shape), strict=True)
+    for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
+        if stride <= reach:
+            return True
+        reach += stride * (size - 1)
+    return False
+
+
+def _hint(dim: Dim) -> int:
+    return dim if isinstance(dim, int) else int(dim.hint or 0)
 
 
 def tensor_place(call: BoundSymbol, index: int) -> int:

@@ -151,7 +151,7 @@ class _Outer:
             return {}
         if root not in writes and len(writes) <= SEVERAL:
             return writes
-        last = max(writes.values(), key=lambda w: w.position)
+        last = list(writes.values())[-1]
         return {root: Write(self.made.roots[root], last.position, last.visible)}
 
     def copy_back(self, name: str, write: Write) -> None:

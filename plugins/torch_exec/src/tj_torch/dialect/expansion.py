@@ -383,14 +383,16 @@ class _Run:
     def _versions(self, names: Sequence[str]) -> Iterator[tuple[int, int]]:
         """How often the call counts writes to arguments, where it is not once."""
         for name in names:
-            count = self.wrapped[name]._version - self.before[name]
             # Nobody counts the writes to tensors in lists where there is no data; eager does.
-            if count != 1 and (count or self._stands_alone(name)):
+            count = self.wrapped[name]._version - self.before[name] or self._listed(name)
+            if count != 1:
                 yield self.arguments[name].index, count
 
-    def _stands_alone(self, name: str) -> bool:
+    def _listed(self, name: str) -> int:
+        """How often an argument stands in lists."""
         args, kwargs = self.tree
-        return any(isinstance(x, Proxy) and x.name == name for x in (*args, *kwargs.values()))
+        lists = [x for x in (*args, *kwargs.values()) if isinstance(x, tuple | list)]
+        return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
 
     def _is_hidden(self, name: str) -> bool:
         tensor = self.wrapped[name]

@@ -8,7 +8,6 @@ are differentiated is read off these functions, like everything else (`tj_torch.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -40,20 +39,16 @@ class Functional:
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """New values, and the result, of ``fn(*args, **kwargs)``."""
-        made: dict[int, torch.Tensor] = {}
-
-        def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:
-            if place in written:
-                made[place] = _copied(tensor)
-            elif place in rebound:
-                made[place] = torch.ops.aten.alias(tensor)
-            return made.get(place, tensor)
-
-        args, kwargs = _with_tensors((args, kwargs), fresh)
+        given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        # One tensor under two names stays one.
+        copies = {id(given[i]): _copied(given[i]) for i in written}
+        views = {id(given[i]): torch.ops.aten.alias(given[i]) for i in rebound}
+        made = {**copies, **views}
+        args, kwargs = map_tree(lambda t: made.get(id(t), t), (args, kwargs), torch.Tensor)
         # Other metadata is another view here, and no event in the life of the viewed tensor.
-        with preserved_versions([made[i] for i in rebound]):
+        with preserved_versions(list(views.values())):
             result = self.fn(*args, **kwargs)
-        return (*(made[i] for i in written), *(made[i] for i in rebound), result)
+        return (*copies.values(), *views.values(), result)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +65,13 @@ class Inverse:
         self, value: torch.Tensor, output: int, argument: int, /, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
         """The new value of the tensor that ``fn(*args, **kwargs)`` views."""
-        made: list[torch.Tensor] = []
-
-        def fresh(place: int, tensor: torch.Tensor) -> torch.Tensor:
-            if place != argument:
-                return tensor
-            made.append(_copied(tensor))
-            return made[0]
-
-        args, kwargs = _with_tensors((args, kwargs), fresh)
+        given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
+        viewed = given[argument]
+        copy = _copied(viewed)
+        args, kwargs = map_tree(lambda t: copy if t is viewed else t, (args, kwargs), torch.Tensor)
         views = [x for x in leaves(self.fn(*args, **kwargs)) if isinstance(x, torch.Tensor)]
         views[output].copy_(value)
-        return made[0]
+        return copy
 
 
 def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
@@ -106,9 +96,3 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     if copy.stride() == tensor.stride():
         return copy
     return with_strides(tensor, tensor)
-
-
-def _with_tensors(tree: Any, fn: Callable[[int, torch.Tensor], torch.Tensor]) -> Any:
-    """``tree`` with its tensors, counted in order, replaced."""
-    count = itertools.count()
-    return map_tree(lambda tensor: fn(next(count), tensor), tree, torch.Tensor)
