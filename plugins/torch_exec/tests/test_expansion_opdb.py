@@ -20,6 +20,9 @@ import torch
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import Context
 from tj_core.tree import leaves
+from tj_torch.conformance.oracle import same_bits
+from tj_torch.conformance.twins import twin
+from tj_torch.dialect import private
 from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander, Expansion
@@ -80,27 +83,6 @@ def _name(op: Any) -> str:
 
 
 # ---------------------------------------------------------------------------- one call, twice
-
-
-def twin(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor with the same data and metadata, storage offset included, on storage of its own."""
-    if tensor.layout is not torch.strided:
-        return tensor.detach().clone().requires_grad_(tensor.requires_grad)
-    with torch.no_grad():
-        plain = tensor.detach()
-        conj, neg = plain.is_conj(), plain.is_neg()
-        plain = plain.conj() if conj else plain
-        plain = torch._neg_view(plain) if neg else plain
-        copy = torch.empty(0, dtype=tensor.dtype)
-        copy.set_(
-            plain.untyped_storage().clone(),
-            tensor.storage_offset(),
-            tensor.shape,
-            tensor.stride(),
-        )
-        copy = torch._neg_view(copy) if neg else copy
-        copy = copy.conj() if conj else copy
-    return copy.requires_grad_(tensor.requires_grad)
 
 
 @dataclass
@@ -191,22 +173,13 @@ def _same_leaf(mine: Any, theirs: Any) -> bool:
 
 
 def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
-    if a.layout is not torch.strided or b.layout is not torch.strided:
-        return False
-    return a.untyped_storage()._cdata == b.untyped_storage()._cdata
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    tensor = tensor.detach()
-    tensor = tensor.to_dense() if tensor.layout is not torch.strided else tensor
-    flat = tensor.resolve_conj().resolve_neg().reshape(-1)
-    return torch.empty(flat.shape, dtype=flat.dtype).copy_(flat).view(torch.uint8)
+    return private.storage_id(a) == private.storage_id(b)
 
 
 def _same_bits(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
     if mine.shape != theirs.shape or mine.dtype != theirs.dtype:
         return False
-    return torch.equal(_bits(mine), _bits(theirs))
+    return same_bits(mine, theirs)
 
 
 def trial(expander: Expander, fn: Any, args: Any, kwargs: Any, grad: bool = True) -> Trial:

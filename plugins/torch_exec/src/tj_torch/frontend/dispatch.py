@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tj_core.errors import CaptureError, TjWarning, add_note
+from tj_core.errors import CaptureError, TjError, TjWarning, add_note, notes
 from tj_core.jitted import Entry, Fallback, Guard, Jitted
 from tj_core.source import Source
 
@@ -23,7 +23,7 @@ from tj_torch.frontend import dynamo
 from tj_torch.frontend.ambient import ambient_mode
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.guards import extra_guards, module_types
-from tj_torch.frontend.sources import stack_source, users_stacklevel
+from tj_torch.frontend.sources import raising_source, stack_source, users_stacklevel
 from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
@@ -48,7 +48,10 @@ class Dispatcher:
     @cached_property
     def hooked(self) -> Callable[..., Any]:
         """The program under PyTorch's own hook, made when it is first needed."""
-        return self.compiler.hooked(self.frame.root)
+        return self.compiler.hooked(self.frame.root, self._skipped)
+
+    def _skipped(self, reason: str, stack: Any) -> None:
+        self._fall_back(f"not captured: {_first_lines(reason)}", stack_source(stack))
 
     def _count(self) -> None:
         compiled_there = self.jitted.stats.misses - len(self.by_entry)
@@ -64,11 +67,9 @@ class Dispatcher:
             self._fall_back(f"called under {mode}; the original function runs", None)
             return self.target(*args, **kwargs)
         if self.elsewhere is not None:
-            self.elsewhere_calls += 1
-            return self.elsewhere(*args, **kwargs)
+            return self._run_elsewhere(self.elsewhere, args, kwargs)
         if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
-            self.elsewhere_calls += 1
-            return self.hooked(*args, **kwargs)
+            return self._run_elsewhere(self.hooked, args, kwargs)
         try:
             # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
             # lock comes first, as it does where Dynamo calls us.
@@ -119,7 +120,9 @@ class Dispatcher:
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)
-        return entry, (_both(built.check, check), built.run)
+        # What computes nothing on tensors needs no program; Dynamo has evaluated it as it saw fit.
+        run = self._noting(self.target) if compilation is None else built.run
+        return entry, (_both(built.check, check), run)
 
     def _keep(self, entry: Entry) -> None:
         self.jitted.add(entry)
@@ -168,16 +171,40 @@ class Dispatcher:
             try:
                 result = self.target(*args, **kwargs)
             except Exception as error:
-                if source is not None:
-                    add_note(error, f"tj: while compiling {self.jitted.name}, at {source}")
+                self._note_line(error, "while compiling", source)
                 raise
             self._fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
         self._fall_back(f"graph break: {_first_lines(failure.reason)}", source)
         self.elsewhere = self.hooked
+        return self._run_elsewhere(self.hooked, args, kwargs)
+
+    def _run_elsewhere(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self.elsewhere_calls += 1
-        return self.elsewhere(*args, **kwargs)
+        return self._noting(function)(*args, **kwargs)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``; what the program raises there has a note of the user's line."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._note_line(error, "in", None)
+                raise
+
+        return run
+
+    def _note_line(self, error: Exception, when: str, other: Source | None) -> None:
+        """Name the user's line in ``error``, or ``other``, if no note of tj's does so yet."""
+        if isinstance(error, TjError) or any(n.startswith("tj:") for n in notes(error)):
+            return
+        source = raising_source(error) or other
+        if source is not None:
+            add_note(error, f"tj: {when} {self.jitted.name}, at {source}")
 
     def _fall_back(self, reason: str, source: Source | None) -> None:
         """Record a fallback, and warn of it once."""
