@@ -8,6 +8,7 @@ from typing import Any
 from tj_core.expand import Expand
 from tj_core.rewrite import RewriteRule, rewrite
 from tj_core.rules import RuleTable
+from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
 from tj_core.trace import Trace
 
@@ -16,16 +17,25 @@ __all__ = ["PassContext"]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Handed to every transform: its name and plugin, the session's tables and tags."""
+    """Handed to every transform: its name and plugin, the session's tables and tags.
+
+    ``produced`` are the stages that some transform of this pipeline takes traces to.
+    """
 
     name: str
     plugin: str
     expand: RuleTable[Expand]
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
+    produced: frozenset[Stage] = frozenset()
 
     def rewrite(
-        self, trace: Trace, rules: RuleTable[RewriteRule], *, into_bodies: bool = True
+        self,
+        trace: Trace,
+        rules: RuleTable[RewriteRule],
+        *,
+        into_bodies: bool = True,
+        into_regions: bool = True,
     ) -> Trace:
         """`tj_core.rewrite.rewrite` in this pass's name."""
         return rewrite(
@@ -36,4 +46,5 @@ class PassContext:
             name=self.name,
             plugin=self.plugin,
             into_bodies=into_bodies,
+            into_regions=into_regions,
         )

@@ -9,6 +9,7 @@ from typing import Any
 
 from tj_core.claim import ClaimRecord, claim
 from tj_core.codegen import Program, generate
+from tj_core.cse import cse
 from tj_core.dce import dce
 from tj_core.errors import TjError, TraceError, add_note
 from tj_core.expand import Expand
@@ -56,6 +57,7 @@ class Pipeline:
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
     check: int = 0
+    cse: bool = True
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
         """The program of ``acquired`` and how it came about.
@@ -67,6 +69,8 @@ class Pipeline:
         for stage in Stage:
             if stage is Stage.CLAIMED:
                 run.step("dce", "core", dce)
+                if self.cse:
+                    run.step("cse", "core", lambda trace: cse(trace, self.tags))
                 run.claim()
             for ranked in self.transforms:
                 if ranked.transform.after is stage:
@@ -122,7 +126,9 @@ class _Run:
 
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
-        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables)
+        stages = (other.transform.produces for other in p.transforms)
+        produced = frozenset(stage for stage in stages if stage is not None)
+        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables, produced)
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)

@@ -46,10 +46,15 @@ class Claim:
     returns; None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
     must not depend on anything a guard does not see.
+
+    ``shares_regions``: the implementation calls the regions of the call with values as any program
+    has them, so other executors may run calls inside. Else (the operation differentiates or
+    vectorises its regions) all of a region belongs to the fallback executor.
     """
 
     implementation: Callable[..., Any] | None
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+    shares_regions: bool = False
 
 
 @dataclass(frozen=True, slots=True)

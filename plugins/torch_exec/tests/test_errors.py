@@ -226,6 +226,59 @@ def test_a_part_that_failed_once_is_compiled_when_it_works() -> None:
     assert "matmul" in names
 
 
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+def test_what_a_part_does_before_it_raises_happens_once() -> None:
+    """Objects, tensors, buffers and random numbers, all in the part that Dynamo sees raise."""
+
+    def f(x, log):
+        torch._dynamo.graph_break()
+        log.append("after the break")
+        x.add_(1)
+        noise = torch.rand(2)
+        log.append(noise)
+        return x @ x
+
+    def attempt(fn: Callable[..., Any]) -> tuple[Exception, torch.Tensor, list[Any], torch.Tensor]:
+        x, log = X.clone(), []
+        torch.manual_seed(3)
+        return failure(fn, x, log), x, log, torch.get_rng_state()
+
+    expected, x, log, state = attempt(f)
+    g = tj.jit(f)
+    for _ in range(3):
+        error, my_x, my_log, my_state = attempt(g)
+        assert (type(error), str(error)) == (type(expected), str(expected))
+        assert torch.equal(my_x, x)
+        assert my_log[0] == log[0]
+        assert len(my_log) == len(log) == 2
+        assert torch.equal(my_log[1], log[1])
+        assert torch.equal(my_state, state)
+        (note,) = error.__notes__
+        assert note.endswith("return x @ x")
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("kind", [KeyError, ValueError, StopIteration], ids=lambda k: k.__name__)
+def test_what_a_program_catches_after_a_break_it_catches(kind: type[Exception]) -> None:
+    def raising(x):
+        raise kind("mine")
+
+    def f(x, log):
+        torch._dynamo.graph_break()
+        try:
+            y = raising(x * 2)
+        except kind as error:
+            log.append(error.args)
+            y = x
+        return y + 1
+
+    g = tj.jit(f)
+    for _ in range(2):
+        expected, log = [], []
+        torch.testing.assert_close(g(X, log), f(X, expected))
+        assert log == expected
+
+
 def test_a_graph_break_does_not_hide_the_failing_line() -> None:
     def f(x):
         if x.sum() > 0:  # the graph breaks here, in the same frame

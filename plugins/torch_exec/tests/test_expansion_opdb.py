@@ -22,6 +22,7 @@ from tj_core.symbol import Context
 from tj_core.tree import leaves
 from tj_torch.conformance.known import DTYPES
 from tj_torch.conformance.oracle import same_bits
+from tj_torch.conformance.sizes import same_metadata, symbol_values
 from tj_torch.conformance.twins import twin
 from tj_torch.dialect import private
 from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
@@ -46,31 +47,21 @@ INPUT = "an input is not strided"
 # Operators of which no sample expands, to the reason.
 UNEXPANDED = {
     "allclose": VALUE,
-    "argwhere": SHAPE,
-    "bincount": SHAPE,
-    "combinations": SHAPE,
     "corrcoef": VALUE,
     "cov": VALUE,
     "equal": VALUE,
     "istft": VALUE,
-    "item": VALUE,
     "linalg.lstsq": SHAPE,
     "linalg.lstsq.grad_oriented": SHAPE,
-    "masked_select": SHAPE,
     "nn.functional.ctc_loss": SHAPE,
     "nn.functional.gaussian_nll_loss": VALUE,
     "nn.functional.one_hot": VALUE,
-    "nonzero": SHAPE,
     "sparse.mm.reduce": INPUT,
     "sparse.sampled_addmm": INPUT,
-    "unique": SHAPE,
-    "unique_consecutive": SHAPE,
 }
 # Operators of which some samples do not: those whose sizes or indices are tensors.
 PARTLY_UNEXPANDED = {
-    "__getitem__": SHAPE,
     "narrow": VALUE,
-    "repeat_interleave": SHAPE,
     "tensor_split": VALUE,
 }
 UNEXPANDED_IN_PLACE = {"polygamma": "functionalization has no kernel for it"}
@@ -126,15 +117,16 @@ class Trial:
         return found + (self.replayed() if values else [])
 
     def metadata(self, idle_strides: bool) -> list[str]:
-        same = _same_leaf if idle_strides else _same_but_for_idle_strides
+        values = symbol_values(self.expansion.outputs, self.outputs, {})
+        pairs = self.pairs() if idle_strides else map(_with_eagers_idle_strides, self.pairs())
         return [
             f"output {j}: {mine} is not {theirs}"
-            for j, (mine, theirs) in enumerate(self.pairs())
-            if not same(mine, theirs)
+            for j, (mine, theirs) in enumerate(pairs)
+            if not same_metadata(mine, theirs, values)
         ] + [
             f"argument {i} afterwards: {mine} is not {self.inputs[i]}"
             for i, mine in self.expansion.effects.rebinds
-            if not _same_leaf(mine, self.inputs[i])
+            if not same_metadata(mine, self.inputs[i], values)
         ]
 
     def pairs(self) -> list[tuple[Any, Any]]:
@@ -177,19 +169,14 @@ class Trial:
         return found
 
 
-def _same_leaf(mine: Any, theirs: Any) -> bool:
-    if isinstance(theirs, torch.Tensor):
-        return isinstance(mine, TensorProxy) and mine.same_meta(tensor_proxy(mine.name, theirs))
-    return bool(mine == to_core(theirs))
-
-
-def _same_but_for_idle_strides(mine: Any, theirs: Any) -> bool:
-    """As `_same_leaf`, taking the strides from ``theirs`` where no element is reached by them."""
+def _with_eagers_idle_strides(pair: tuple[Any, Any]) -> tuple[Any, Any]:
+    """The pair, its first with the second's strides where no element is reached by them."""
+    mine, theirs = pair
     if isinstance(mine, TensorProxy) and isinstance(theirs, torch.Tensor):
         sizes = zip(theirs.shape, theirs.stride(), mine.strides or (), strict=True)
         idle = theirs.numel() == 0
         mine = mine.replace(strides=tuple(t if idle or n == 1 else m for n, t, m in sizes))
-    return _same_leaf(mine, theirs)
+    return mine, theirs
 
 
 def _share(a: torch.Tensor, b: torch.Tensor) -> bool:

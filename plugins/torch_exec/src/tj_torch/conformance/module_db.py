@@ -63,7 +63,7 @@ def _sample(
         result.raises(where, error)
         return
     result.differs(where, differences(got, expected))
-    result.falls_back(where, tj.stats(jitted))
+    result.falls_back(where, (f.reason for f in tj.stats(jitted).fallbacks))
 
 
 def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:

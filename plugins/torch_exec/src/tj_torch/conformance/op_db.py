@@ -90,7 +90,8 @@ def _samples(
         warnings.simplefilter("ignore")
         for number, (args, kwargs) in cases:
             _sample(op, jitted, args, kwargs, result, f"sample {number}")
-    result.falls_back(f"samples {cases[0][0]} to {cases[-1][0]}", tj.stats(jitted))
+    reasons = (f.reason for f in tj.stats(jitted).fallbacks)
+    result.falls_back(f"samples {cases[0][0]} to {cases[-1][0]}", reasons)
 
 
 def _sample(op: Any, jitted: Any, args: Any, kwargs: Any, result: Result, where: str) -> None:

@@ -131,7 +131,8 @@ def _bits(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.layout is not torch.strided:
         tensor = tensor.to_dense()
     flat = tensor.resolve_conj().resolve_neg().reshape(-1)
-    return torch.empty(flat.shape, dtype=flat.dtype).copy_(flat).view(torch.uint8)
+    copy = torch.empty(flat.shape, dtype=flat.dtype, device=flat.device)  # whatever the default is
+    return copy.copy_(flat).view(torch.uint8)
 
 
 def _values(got: torch.Tensor, expected: torch.Tensor) -> tuple[str, bool]:

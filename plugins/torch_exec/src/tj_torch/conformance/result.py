@@ -6,8 +6,6 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tj_core.jitted import Stats
-
 from tj_torch.conformance.oracle import Difference
 
 __all__ = ["Kind", "Problem", "Result"]
@@ -52,6 +50,16 @@ class Result:
         """All the ways in which some sample differs."""
         return frozenset(p.kind for p in self.problems)
 
+    @property
+    def ok(self) -> bool:
+        """Whether all samples are equal to eager, graph breaks or not."""
+        return self.kinds <= {Kind.BREAK}
+
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """Why tj did not take part."""
+        return tuple(p.what for p in self.problems if p.kind is Kind.BREAK)
+
     def differs(self, where: str, found: Iterable[Difference]) -> None:
         """Take down what differs in one sample."""
         for d in found:
@@ -63,6 +71,6 @@ class Result:
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         self.problems.append(Problem(Kind.ERROR, where, text))
 
-    def falls_back(self, where: str, stats: Stats) -> None:
-        """Take down the fallbacks of one jitted callable."""
-        self.problems += [Problem(Kind.BREAK, where, f.reason) for f in stats.fallbacks]
+    def falls_back(self, where: str, reasons: Iterable[str]) -> None:
+        """Take down why a jitted callable fell back."""
+        self.problems += [Problem(Kind.BREAK, where, reason) for reason in reasons]

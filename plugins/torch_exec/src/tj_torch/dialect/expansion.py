@@ -11,14 +11,14 @@ so that views and writes behave as in eager while what is recorded is functional
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
 import torch
 from tj_core.expand import Expanded
-from tj_core.proxy import Proxy, TensorProxy
+from tj_core.proxy import Dim, NumberProxy, Proxy, TensorProxy
 from tj_core.symbol import NO_EFFECTS, PLAIN_CONTEXT, Body, Constant, Context, Effects
 from tj_core.tree import leaves, map_tree
 
@@ -31,14 +31,23 @@ from tj_torch.dialect.arguments import (
 )
 from tj_torch.dialect.autogradinfo import NonLeaf, may_require_grad, runs_python
 from tj_torch.dialect.body import BodyBuilder, alias_facts
-from tj_torch.dialect.context import entered, expansion_context
-from tj_torch.dialect.convert import is_symbolic, tensor_proxy, to_core, to_core_tree
+from tj_torch.dialect.context import expansion_context, surroundings
+from tj_torch.dialect.convert import (
+    dim_to_core,
+    number_proxy,
+    tensor_proxy,
+    to_core,
+    to_core_tree,
+)
 from tj_torch.dialect.denied import denial, watching
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.ops import OpTable
 from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorder, Ref
+from tj_torch.dialect.schemafacts import extension, schema_effects
+from tj_torch.dialect.shapeenv import SymbolFacts, World, is_symbolic, plain, symbols_of
+from tj_torch.dialect.sizes import Sizes, bare, is_sized, symbols_in
 
-__all__ = ["Expander", "Expansion", "Kind", "expand"]
+__all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
 
 Kind = Literal["COMPOSITE", "KERNEL"]
 """``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
@@ -50,6 +59,10 @@ class Expansion:
 
     ``outputs``, ``effects`` and ``body`` are as in `BoundSymbol` and `Body`, under formal names.
     ``captured`` says that the body holds a tensor which is no argument (one of a closure).
+
+    With sizes that are symbols: ``symbols`` are those of the arguments, in order of appearance,
+    ``made`` those that the call makes, for numbers that depend on data. ``guards`` are conditions
+    under which all this holds; `tj_torch.dialect.instance` brings it into a program.
     """
 
     outputs: Any
@@ -57,6 +70,9 @@ class Expansion:
     body: Body | None = None
     kind: Kind = "COMPOSITE"
     captured: bool = False
+    symbols: tuple[str, ...] = ()
+    made: tuple[SymbolFacts, ...] = ()
+    guards: tuple[str, ...] = ()
 
     @cached_property
     def facts(self) -> Expanded:
@@ -80,12 +96,14 @@ class Expander:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         context: Context = PLAIN_CONTEXT,
+        sizes: Sizes | None = None,
     ) -> Expansion:
         """What ``fn(*args, **kwargs)`` does under ``context``.
 
         ``args`` and ``kwargs`` are trees of core proxies and constants. Keys that ``context``
         lacks are as in a new process: gradients on, no autocast. The state of random number
-        generators stays as it is.
+        generators stays as it is. ``sizes`` knows the symbols in the arguments' metadata;
+        guards on them are the caller's to assume.
 
         :raises CannotExpand: if the call works, but not on fake tensors.
         :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
@@ -96,23 +114,33 @@ class Expander:
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or private.fake_mode()
-        run = _Run(self._mode, self._table, fn, tree, arguments, context)
+        run = _Run(self._mode, self._table, fn, tree, arguments, context, sizes or Sizes())
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
-        with _generators_untouched(), private.quiet():
+        if any(is_sized(a.proxy) for a in arguments.values()):
+            run.begin_world()
+            run.decompose = True  # where sizes are symbols, compiled code may want numbers
+        with generators_untouched(), private.quiet():
             return self._attempt(run)
 
     def _attempt(self, run: _Run) -> Expansion:
         """Run, again in another way where PyTorch asks for it."""
         try:
-            return run.expansion()
+            return run.expansion() if extension(run.fn) is None else run.by_schema()
         except NeedsPythonDispatcher:
             run.decompose = True
+            run.again()
+            return self._attempt(run)
+        except private.data_dependent() as error:
+            if run.world is not None:
+                raise _classified(run, error) from error
+            run.begin_world()
             return self._attempt(run)
         except RuntimeError as error:
             if run.nonleaf or "leaf Variable that requires grad" not in str(error):
                 raise _classified(run, error) from error
             run.nonleaf = True
+            run.again()
             return self._attempt(run)
         except CannotExpand:
             raise
@@ -151,7 +179,8 @@ def _usable(kind: str) -> bool:
 
 
 @contextlib.contextmanager
-def _generators_untouched() -> Iterator[None]:
+def generators_untouched() -> Iterator[None]:
+    """Leave PyTorch's generator as it was found."""
     state = torch.get_rng_state()
     try:
         yield
@@ -159,7 +188,7 @@ def _generators_untouched() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def _classified(run: _Run, error: Exception) -> CannotExpand | ExpansionError:
+def _classified(run: _Run, error: BaseException) -> CannotExpand | ExpansionError:
     """Whether the call is wrong, or only running it this way: the plain call on fakes decides."""
     if reason := private.fake_reason(error):
         return CannotExpand(reason)
@@ -184,7 +213,8 @@ class _Run:
     """One run of one call.
 
     ``autograd`` lets fakes require gradients; ``nonleaf`` gives the function tensors that are no
-    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions.
+    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions. A ``world``
+    holds the symbols of a run with sizes that are some.
     """
 
     mode: Any
@@ -193,33 +223,36 @@ class _Run:
     tree: tuple[tuple[Any, ...], dict[str, Any]]
     arguments: Mapping[str, Argument]
     context: Context
+    sizes: Sizes
     autograd: bool = True
     nonleaf: bool = False
     decompose: bool = False
+    world: World | None = None
     wrapped: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
     refs: dict[str, Ref] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.grad, self.rest = expansion_context(self.context)
+        self.symbols = symbols_in(self.tree)
+        self.formals = {n: bare(a.formal) for n, a in self.arguments.items()}
+
+    def begin_world(self) -> None:
+        """From now on sizes and numbers may be symbols."""
+        self.world = self.sizes.world(self.symbols)
+        self.mode = self.world.mode
+
+    def again(self) -> None:
+        """Forget what the last attempt decided on symbols."""
+        if self.world is not None:
+            self.begin_world()
 
     # ------------------------------------------------------------------ running
-
-    @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
-        """Outside of inference mode, autocast as the context says and uncached."""
-        with torch.inference_mode(False), private.no_autocast(), entered(self.rest):
-            cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)
-            try:
-                with torch.set_grad_enabled(self.grad):
-                    yield
-            finally:
-                torch.set_autocast_cache_enabled(cached)
 
     def expansion(self) -> Expansion:
         """Run the function under the recorder and describe what happened."""
         recorder = Recorder(self.table, hidden_writes=self.decompose)
-        with self._surroundings():
+        with surroundings(self.grad, self.rest):
             self._wrap(recorder)
             with (
                 self.mode,
@@ -234,13 +267,40 @@ class _Run:
                 tensors = [x for x in leaves(outputs) if isinstance(x, torch.Tensor)]
                 refs = iter([recorder.ref(private.unwrapped(t)) for t in tensors])
                 inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
-        return self._describe(recorder, outputs, tensors, inner, after)
+        return self._describe(recorder, outputs, inner, after)
+
+    def by_schema(self) -> Expansion:
+        """Run the function on plain fakes for its results; the rest its schema says."""
+        self.autograd = False
+        with surroundings(self.grad, self.rest):
+            self._plainly()
+            with self.mode:
+                outputs = _output_tree(self._call())
+        effects = schema_effects(self.fn, *self.tree, outputs)
+        written = set(effects.mutates)
+        now = {n: self._afterwards(n, a.index in written) for n, a in self.arguments.items()}
+        changes = tuple((a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal)
+        return Expansion(
+            self._proxies(outputs, now), replace(effects, rebinds=changes), None, "KERNEL"
+        )
 
     def _wrap(self, recorder: Recorder) -> None:
         for name, argument in self.arguments.items():
-            fake = make_fake(self.mode, argument.proxy)
+            if isinstance(argument.proxy, NumberProxy):
+                number = self.numbers[name] = self._number(argument.proxy)
+                self.refs[name] = recorder.define(number)
+                continue
+            fake = make_fake(self.mode, argument.proxy, self._size)
             self.refs[name] = recorder.define(fake)
             self.wrapped[name] = self._functional(fake, argument.proxy)
+
+    def _size(self, text: str) -> Any:
+        assert self.world is not None
+        return self.world.number(text)
+
+    def _number(self, proxy: NumberProxy) -> Any:
+        assert self.world is not None
+        return self.world.number(proxy.expr, proxy.kind)
 
     def _functional(self, fake: torch.Tensor, proxy: TensorProxy) -> torch.Tensor:
         tensor = private.functionalized(fake)
@@ -257,15 +317,25 @@ class _Run:
         return self.fn(*args, **kwargs)
 
     def _actual(self, leaf: Any) -> Any:
+        if isinstance(leaf, NumberProxy):
+            return self.numbers[leaf.name]
         if isinstance(leaf, Proxy):
             return self.wrapped[leaf.name]
         return leaf.value if isinstance(leaf, Constant) else leaf
 
+    def _plainly(self) -> None:
+        """Make plain fakes for the arguments."""
+        for name, argument in self.arguments.items():
+            if isinstance(argument.proxy, NumberProxy):
+                self.numbers[name] = self._number(argument.proxy)
+            else:
+                self.wrapped[name] = make_fake(self.mode, argument.proxy, self._size)
+
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
-        with self._surroundings():
-            self.wrapped = {n: make_fake(self.mode, a.proxy) for n, a in self.arguments.items()}
-            with self.mode:
+        with surroundings(self.grad, self.rest):
+            self._plainly()
+            with self.mode, private.python_dispatcher(self.world is not None):
                 self._call()
 
     # ------------------------------------------------------------------ describing
@@ -274,23 +344,22 @@ class _Run:
         self,
         recorder: Recorder,
         outputs: Any,
-        tensors: list[torch.Tensor],
         inner: Any,
         after: Mapping[str, Ref],
     ) -> Expansion:
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
         mutated = [n for n in changed if self._written(n)]
-        inputs = [(self.refs[n], a.formal) for n, a in self.arguments.items()]
-        builder = BodyBuilder(recorder, inputs, self.grad, self.context)
-        updates = [(self.arguments[n].index, after[n]) for n in mutated]
-        body = builder.build(map_tree(_constant, inner), updates)
-        now = {n: self._afterwards(n, n in mutated) for n in self.arguments}
-        changes = [(a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal]
+        # A change in place to the same shape is an event all the same: versions count it.
+        events = frozenset(changed) - frozenset(mutated)
+        body = self._body(recorder, inner, [(n, after[n]) for n in mutated])
+        now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
+        values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
+        tensors = [x for x in values if isinstance(x, torch.Tensor)]
         effects = Effects(
             tuple(self.arguments[n].index for n in mutated),
-            tuple(changes),
-            alias_facts(tensors, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
-            _ordered(body),
+            tuple(self._rebinds(now, events)),
+            alias_facts(values, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
+            _ordered(body, bool(values or mutated)) if body else (),
         )
         kernel = any(not c.facts.builtin for c in recorder.calls)
         kernel = kernel or runs_python([*tensors, *(self.wrapped[n] for n in mutated)])
@@ -300,7 +369,47 @@ class _Run:
             body,
             "KERNEL" if kernel else "COMPOSITE",
             recorder.captured,
+            self.symbols,
+            self.world.made if self.world else (),
+            self.world.guards if self.world else (),
         )
+
+    def _body(
+        self, recorder: Recorder, inner: Any, updates: Sequence[tuple[str, Ref]]
+    ) -> Body | None:
+        """The body; None for a function of numbers, or of sizes, alone."""
+        inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
+        world = self.world
+        if not recorder.calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
+            return None
+        builder = BodyBuilder(
+            recorder,
+            inputs,
+            self.grad,
+            self.context,
+            symbols_of(world.env) if world else {},
+            world.checks if world else {},
+        )
+        indexed = [(self.arguments[n].index, ref) for n, ref in updates]
+        return builder.build(map_tree(_constant, inner), indexed)
+
+    def _rebinds(
+        self, now: Mapping[str, TensorProxy], events: Container[str]
+    ) -> Iterator[tuple[int, TensorProxy]]:
+        """The arguments whose metadata the call changed; that a guard fixed a size is no change."""
+        for name, after in now.items():
+            before = self.formals[name]
+            if name in events or (after != before and after != self._fixed(before)):
+                yield self.arguments[name].index, after
+
+    def _fixed(self, proxy: TensorProxy) -> TensorProxy:
+        if self.world is None:
+            return proxy
+
+        def fixed(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+            return tuple(d if isinstance(d, int) else dim_to_core(self._size(d.name)) for d in dims)
+
+        return proxy.replace(shape=fixed(proxy.shape), strides=fixed(proxy.strides))
 
     def _written(self, name: str) -> bool:
         """Whether an argument whose value differs was written, not only reshaped."""
@@ -313,8 +422,12 @@ class _Run:
 
     def _afterwards(self, name: str, written: bool) -> TensorProxy:
         """What an argument is after the call, under its formal name."""
-        argument = self.arguments[name]
-        proxy = tensor_proxy(f"a{argument.index}", self.wrapped[name])
+        argument, tensor = self.arguments[name], self.wrapped[name]
+        assert isinstance(argument.proxy, TensorProxy)
+        proxy = tensor_proxy(f"a{argument.index}", tensor)
+        if written and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
+            # Functionalization computes a new value, with strides of its own; a write has none.
+            proxy = proxy.replace(strides=argument.proxy.strides)
         if self.autograd:
             return proxy
         requires = argument.proxy.requires_grad or (written and self._requires_grad(proxy))
@@ -326,6 +439,8 @@ class _Run:
         count = iter(range(1 << 30))
 
         def proxy(leaf: Any) -> Any:
+            if is_symbolic(leaf):
+                return number_proxy(f"_{next(count)}", leaf)
             if not isinstance(leaf, torch.Tensor):
                 return _constant(leaf)
             name = f"_{next(count)}"
@@ -340,7 +455,8 @@ class _Run:
         return proxy.replace(requires_grad=self._requires_grad(proxy))
 
     def _requires_grad(self, proxy: TensorProxy) -> bool:
-        arguments = [a.proxy for a in self.arguments.values()]
+        proxies = (a.proxy for a in self.arguments.values())
+        arguments = [p for p in proxies if isinstance(p, TensorProxy)]
         return may_require_grad(self.grad, arguments, proxy.dtype)
 
 
@@ -351,25 +467,19 @@ def _output_tree(result: Any) -> Any:
     """
 
     def leaf(value: Any) -> Any:
-        if is_symbolic(value) and _static(value) is None:
-            raise CannotExpand("a result is a number that depends on data")
         if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
             raise CannotExpand("a result is a tensor subclass")
-        return value
+        return plain(value)
 
     return to_core_tree(result, leaf)
 
 
-def _static(value: Any) -> Any:
-    return value.node.maybe_as_int()
-
-
 def _constant(leaf: Any) -> Any:
-    """An output's core leaf; references and tensors are not touched.
+    """An output's core leaf; references, tensors and symbolic numbers are not touched.
 
     :raises CannotExpand: for an object that no text denotes.
     """
-    if isinstance(leaf, Ref | torch.Tensor):
+    if isinstance(leaf, Ref | torch.Tensor) or is_symbolic(leaf):
         return leaf
     found = to_core(leaf)
     if isinstance(found, Constant) and not found.named:
@@ -377,7 +487,16 @@ def _constant(leaf: Any) -> Any:
     return found
 
 
-def _ordered(body: Body) -> tuple[str, ...]:
-    """The generators and process groups that a call uses."""
-    resources = (r for call in body.calls for r in call.effects.ordered if r != "side_effect")
-    return tuple(dict.fromkeys(resources))
+def _ordered(body: Body, returns: bool) -> tuple[str, ...]:
+    """The generators and process groups that a call uses, and whether it is there for its effects.
+
+    Checks that PyTorch makes on the way to a result are not; an extension's operator without
+    results is, and so is a call that ``returns`` nothing.
+    """
+    found = {
+        resource: None
+        for call in body.calls
+        for resource in call.effects.ordered
+        if resource != "side_effect" or not returns or call.symbol.namespace != "aten"
+    }
+    return tuple(found)

@@ -13,7 +13,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -27,11 +27,15 @@ __all__ = [
     "CaptureFailure",
     "capture",
     "compile_lock",
+    "device_modes",
     "function_modes",
+    "global_check",
     "hooked",
     "inlined_as",
     "placeholder_sources",
     "record_calls",
+    "skipped",
+    "tensor_check",
 ]
 
 
@@ -77,11 +81,18 @@ class Capture:
 
         To be called after all passes, so that what they specialised on is guarded.
         ``on_dead`` is called when an object that the guards know by its identity is freed.
+
+        :raises CaptureFailure: if there are no guards to build: on fake tensors some writes that
+            PyTorch refuses change the shape of an input instead.
         """
         produced = self._output.graph_capture_output
         if computation is not None:
             produced.f_globals[self._output.backend_input.backend_id] = computation
-        manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        try:
+            manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        except (AssertionError, LookupError) as error:
+            reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
+            raise CaptureFailure(reason, None, raised=True) from error
         run = types.FunctionType(
             produced.bytecode,
             produced.f_globals,
@@ -91,7 +102,14 @@ class Capture:
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
         guards = manager.guard_manager
-        return Built(guards.check, run, lambda: list(map(str, guards.code_parts)), codes)
+        sizes = _size_guards(produced.output_graph)
+        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+
+
+def _size_guards(graph: Any) -> list[str]:
+    """The conditions on symbolic sizes among the guards that were built, as text."""
+    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
+    return [str(code) for codes in found for code in codes]
 
 
 def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
@@ -119,7 +137,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
     import torch._dynamo as dynamo
 
-    with compile_lock(), _measured(), dynamo.config.patch(**_settings(None)):
+    with compile_lock(), _measured(), _quiet(), dynamo.config.patch(**_settings(None)):
         return Manager(root.__code__, graph)
 
 
@@ -138,7 +156,8 @@ def _quiet() -> Iterator[None]:
     It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
     again when it runs; where warnings are errors these would pass for failures of the program.
     """
-    with _muted("torch._subclasses.fake_tensor", "torch._dynamo"), warnings.catch_warnings():
+    muted = _muted("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    with muted, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
@@ -247,22 +266,56 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _as_written() -> Iterator[None]:
-    """Let Dynamo record the calls of the program, not what Inductor likes better.
+    """Let Dynamo record what the program says. To be entered under the lock."""
+    with _attributes_computed_once(), _calls_kept_whole():
+        yield
 
-    It splits ``addcdiv(..., value=)`` into three calls, which round otherwise than one, and writes
-    ``addcdiv_`` and ``addcmul_`` with a primitive of Inductor's. To be entered under the lock.
+
+@contextlib.contextmanager
+def _attributes_computed_once() -> Iterator[None]:
+    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+
+    Dynamo would read such an attribute of an input again after the graph has run: outside of the
+    program's grad mode, after its writes, and as an object that the program has not written to.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    found = TensorVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        result = found(self, tx, name)
+        if isinstance(result, TensorVariable) and result is not self:
+            node = result.as_proxy().node
+            if node.op != "placeholder":  # as ``x.grad`` is
+                result.source = None
+        return result
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TensorVariable.var_getattr = found  # type: ignore[method-assign]
+
+
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+
+
+@contextlib.contextmanager
+def _calls_kept_whole() -> Iterator[None]:
+    """Record calls that Dynamo would replace by others, which round and write otherwise.
+
+    It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
     """
     import torch._dynamo as dynamo
-    from torch._dynamo.variables import TorchInGraphFunctionVariable
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    split = handlers.pop(torch.addcdiv, None)  # None where a capture is under way already
+    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
     try:
-        with dynamo.config.patch(enable_dynamo_decompositions=False):
+        with dynamo.config.patch(enable_dynamo_decompositions=False):  # of methods
             yield
     finally:
-        if split is not None:
-            handlers[torch.addcdiv] = split
+        handlers.update(replaced)
 
 
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
@@ -319,6 +372,13 @@ def hooked(
     return run
 
 
+def skipped(reason: str) -> Exception:
+    """What a backend raises so that Dynamo runs this part of the program as it is."""
+    from torch._dynamo import exc
+
+    return exc.SkipFrame(reason)
+
+
 class _Patient:
     """A callback of the eval-frame hook that lets frames run which Dynamo cannot compile.
 
@@ -371,3 +431,35 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
         if argument is not None and argument.source is not None:
             found[i] = argument.source.name
     return found
+
+
+def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A check in C++ that as many values are distinct tensors with the metadata of ``tensors``.
+
+    Type, data type, device, sizes, strides, what dispatch looks at (layout, conjugate and negative
+    bits, functorch's levels, inference tensors), and requires_grad where gradients are on.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    check: Callable[..., bool] = guards.check
+    return check
+
+
+def global_check() -> Callable[[], bool]:
+    """A check in C++ that grad mode, autocast, default data type and determinism are as now."""
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    check: Callable[[], bool] = GlobalStateGuard().check
+    return check
+
+
+def device_modes() -> list[torch.device] | None:
+    """The default devices that are set, if no other ``__torch_function__`` mode is active."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = _get_current_function_mode_stack()
+    if not all(type(mode) is DeviceContext for mode in modes):
+        return None
+    return [mode.device for mode in modes]
