@@ -158,6 +158,8 @@ class _Run:
             if isinstance(after, Wrapped):
                 self.wrapped.append(after)
                 after = after.trace
+            if after is None:
+                return trace
             if transform.produces is not None and isinstance(after, Trace):
                 self.reached.add(transform.produces)
                 after = after.replace(stage=transform.produces)

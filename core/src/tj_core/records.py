@@ -89,9 +89,12 @@ class Wrapped:
 
 
 class Apply(Protocol):
-    """A transform's work: a trace in, the edited trace out (the same object for no change)."""
+    """A transform's work: a trace in, the edited trace out (the same object for no change).
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Wrapped: ...
+    None where a trace is not to be taken to the stage that the transform produces.
+    """
+
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Wrapped | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,13 +242,13 @@ class _Run:
         made = self.functional(call, written, ())
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
-            self.written(call, index, place, value)
+            laid_out = self.laid_out(call, value, self.current(call.flat_args[index]))
+            self.written(call, index, place, laid_out)
         known = {p.name for p in call.flat_args}
         fresh = [p for p in call.flat_outs if p.name not in known]
         for p in fresh:
-            place = self.objects.place(p) if p.name in self.objects.names else None
-            if place is not None and place.root == p.name:
-                self.keep(place, p)
+            if p.name in self.objects.names and self.objects.place(p).root == p.name:
+                self.keep(self.objects.place(p), p)
 
     def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
         """Whether a root that ``call`` writes is also given to it in another way."""
@@ -335,7 +335,7 @@ class _Run:
     def functional(
         self, call: BoundSymbol, written: tuple[int, ...], rebound: tuple[int, ...]
     ) -> BoundSymbol:
-        """Add the functional form of ``call``; new values are its first outputs."""
+        """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
         made = self.form(call, written, rebound, env)
         news = made.flat_outs[: len(written) + len(rebound)]
@@ -344,14 +344,6 @@ class _Run:
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
                 self.twins.setdefault(first.name, []).append(twin.name)
         self.calls.append(made)
-        for i, new in zip(written, news, strict=False):
-            now = env[call.flat_args[i].name]
-            assert isinstance(new, TensorProxy) and isinstance(now, TensorProxy)
-            if new.strides != now.strides:
-                strides = self.made(call, WITH_STRIDES, (new, now), call.context)
-                made = made.replace(
-                    outputs=map_tree(lambda p, n=new, s=strides: s if p is n else p, made.outputs)
-                )
         return made
 
     def form(

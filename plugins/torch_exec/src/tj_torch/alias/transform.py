@@ -20,9 +20,9 @@ When = Literal["auto", "always", "never"]
 def functional(when: When) -> Transform:
     """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
 
-    def apply(trace: Trace, context: PassContext) -> Trace | Wrapped:
+    def apply(trace: Trace, context: PassContext) -> Wrapped | None:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
-            return trace
+            return None
         made = functionalize(trace, expand=context.expand, tags=context.tags)
         return around(trace, made, PassRecord(context.name, context.plugin))
 

@@ -395,10 +395,12 @@ class _Run:
         return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
 
     def _is_hidden(self, name: str) -> bool:
-        tensor = self.wrapped[name]
-        if not (self.grad and self.autograd and self.arguments[name].proxy.requires_grad):
+        """Whether autograd, with gradients on, does not see that the argument was written."""
+        proxy = self.arguments[name].proxy
+        assert isinstance(proxy, TensorProxy)
+        if not (self.grad and self.autograd and proxy.requires_grad):
             return False
-        return tensor.grad_fn is self.history.get(name)
+        return self.wrapped[name].grad_fn is self.history.get(name)
 
     def _body(
         self, recorder: Recorder, inner: Any, updates: Sequence[tuple[str, Ref]]

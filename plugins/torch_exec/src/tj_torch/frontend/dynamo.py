@@ -267,7 +267,7 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
 @contextlib.contextmanager
 def _as_written() -> Iterator[None]:
     """Let Dynamo record what the program says. To be entered under the lock."""
-    with _attributes_computed_once(), _calls_kept_whole():
+    with _attributes_computed_once(), _calls_kept_whole(), _metadata_followed():
         yield
 
 
@@ -295,6 +295,26 @@ def _attributes_computed_once() -> Iterator[None]:
         yield
     finally:
         TensorVariable.var_getattr = found  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _metadata_followed() -> Iterator[None]:
+    """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
+
+    Dynamo looks at them again after a call in place only where that takes other tensors.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    found = TensorVariable._sync_if_inplace_mutation
+
+    def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
+        found(self, tx, version_before, True)
+
+    TensorVariable._sync_if_inplace_mutation = sync  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TensorVariable._sync_if_inplace_mutation = found  # type: ignore[method-assign]
 
 
 _REPLACED = (torch.addcdiv, torch._foreach_lerp_)
