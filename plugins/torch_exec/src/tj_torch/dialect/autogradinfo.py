@@ -18,19 +18,18 @@ class NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns; ``leaf`` only connects it to the graph."""
+        """The tensor that ``make`` returns; ``leaf`` connects it to the graph."""
         return make()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Nothing is differentiated through this."""
-        raise NotImplementedError
+        """The gradient of the leaf is that of the tensor."""
+        return gradients[0], None
 
     @classmethod
-    def of(cls, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns, requiring a gradient but no leaf."""
+    def of(cls, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns, in the place of ``leaf`` but no leaf itself."""
         with torch.enable_grad():
-            leaf = torch.empty((), device="meta", requires_grad=True)
             result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
         return result
 

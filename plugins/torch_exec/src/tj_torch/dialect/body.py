@@ -26,21 +26,28 @@ from tj_torch.dialect.context import AUTOCAST
 from tj_torch.dialect.convert import device_to_core, tensor_proxy, to_core
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
-__all__ = ["BodyBuilder", "alias_facts", "live_calls"]
+__all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
 
 
-def live_calls(calls: Sequence[Recorded], needed: Iterable[Ref]) -> list[Recorded]:
+def live_calls(
+    calls: Sequence[Recorded], needed: Iterable[Ref], *, keep_draws: bool = True
+) -> list[Recorded]:
     """The calls that ``needed`` values depend on, and those that are never dead, in order."""
     live = set(needed)
     kept = []
     for call in reversed(calls):
-        if call.draws or call.facts.kept or not live.isdisjoint(_refs(call.outputs)):
+        if (
+            (call.draws and keep_draws)
+            or call.facts.kept
+            or not live.isdisjoint(references(call.outputs))
+        ):
             kept.append(call)
-            live.update(_refs((call.args, call.kwargs)))
+            live.update(references((call.args, call.kwargs)))
     return kept[::-1]
 
 
-def _refs(tree: Any) -> Iterator[Ref]:
+def references(tree: Any) -> Iterator[Ref]:
+    """The references among the leaves of ``tree``, in order."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
 
 
@@ -82,17 +89,25 @@ class BodyBuilder:
     names: dict[Ref, Proxy | Constant] = field(default_factory=dict)
     defined: int = 0
 
-    def build(self, outputs: Any, updates: Iterable[tuple[int, Ref]]) -> Body:
-        """The body; ``outputs`` is a tree of references and core constants."""
+    def build(
+        self,
+        outputs: Any,
+        updates: Iterable[tuple[int, Ref]] = (),
+        calls: Sequence[Recorded] | None = None,
+    ) -> Body:
+        """The body; ``outputs`` is a tree of references and core constants.
+
+        ``calls`` are those of the recording that it may consist of, if not all.
+        """
         updates = tuple(updates)
         self.names.update(self.inputs)
-        needed = [*_refs(outputs), *(ref for _, ref in updates)]
-        live = live_calls(self.recorder.calls, needed)
+        needed = [*references(outputs), *(ref for _, ref in updates)]
+        recorded = self.recorder.calls if calls is None else calls
+        live = live_calls(recorded, needed)
         off = self._without_autocast()
-        calls = tuple([self._call(call, off) for call in live])
         return Body(
             tuple(p for _, p in self.inputs),
-            calls,
+            tuple([self._call(call, off) for call in live]),
             map_tree(self.value, outputs, Ref),
             tuple((i, self.value(ref)) for i, ref in updates),
         )
@@ -133,9 +148,9 @@ class BodyBuilder:
 
     def _effects(self, call: Recorded) -> Effects:
         values = self.recorder.values
-        refs = [r for r in _refs((call.args, call.kwargs)) if isinstance(self.names[r], Proxy)]
+        refs = [r for r in references((call.args, call.kwargs)) if isinstance(self.names[r], Proxy)]
         inputs = {i: values[r.index] for i, r in enumerate(refs)}
-        outputs = [values[r.index] for r in _refs(call.outputs)]
+        outputs = [values[r.index] for r in references(call.outputs)]
         aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "hidden")
         ordered = _ordered(call, [*outputs, *inputs.values()])
         return Effects(aliases=aliases, ordered=ordered) if aliases or ordered else NO_EFFECTS

@@ -11,10 +11,10 @@ so that views and writes behave as in eager while what is recorded is functional
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from tj_core.expand import Expanded
@@ -36,10 +36,11 @@ from tj_torch.dialect.convert import is_symbolic, tensor_proxy, to_core, to_core
 from tj_torch.dialect.denied import denial, watching
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.ops import OpTable
-from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorder, Ref
+from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorded, Recorder, Ref
 
-__all__ = ["Expander", "Expansion", "Kind", "expand"]
+__all__ = ["Expander", "Expansion", "Kind", "Run", "Traced", "expand"]
 
+T = TypeVar("T")
 Kind = Literal["COMPOSITE", "KERNEL"]
 """``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
 
@@ -90,30 +91,44 @@ class Expander:
         :raises CannotExpand: if the call works, but not on fake tensors.
         :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
         """
+        return self.run(lambda run: run.expansion(), fn, args, kwargs, context)
+
+    def run(
+        self,
+        work: Callable[[Run], T],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        context: Context,
+    ) -> T:
+        """What ``work`` makes of the run of a call; it is repeated where PyTorch asks for that.
+
+        Arguments and errors as those of `expand`.
+        """
         reason = denial(fn)
         if reason is not None:
             raise CannotExpand(reason)
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or private.fake_mode()
-        run = _Run(self._mode, self._table, fn, tree, arguments, context)
+        run = Run(self._mode, self._table, fn, tree, arguments, context)
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
         with _generators_untouched(), private.quiet():
-            return self._attempt(run)
+            return self._attempt(run, work)
 
-    def _attempt(self, run: _Run) -> Expansion:
-        """Run, again in another way where PyTorch asks for it."""
+    def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
+        """Work, again in another way where PyTorch asks for it."""
         try:
-            return run.expansion()
+            return work(run)
         except NeedsPythonDispatcher:
             run.decompose = True
-            return self._attempt(run)
+            return self._attempt(run, work)
         except RuntimeError as error:
             if run.nonleaf or "leaf Variable that requires grad" not in str(error):
                 raise _classified(run, error) from error
             run.nonleaf = True
-            return self._attempt(run)
+            return self._attempt(run, work)
         except CannotExpand:
             raise
         except Exception as error:
@@ -159,7 +174,7 @@ def _generators_untouched() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def _classified(run: _Run, error: Exception) -> CannotExpand | ExpansionError:
+def _classified(run: Run, error: Exception) -> CannotExpand | ExpansionError:
     """Whether the call is wrong, or only running it this way: the plain call on fakes decides."""
     if reason := private.fake_reason(error):
         return CannotExpand(reason)
@@ -179,8 +194,23 @@ def _first_line(error: BaseException) -> str:
     return str(error).partition("\n")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a function returned, and its arguments afterwards.
+
+    ``outputs`` is the tree of what it returned, ``tensors`` those in it, ``inner`` the tree with a
+    reference for each; ``after`` the arguments' values by name, ``mutated`` the names written.
+    """
+
+    outputs: Any
+    tensors: list[torch.Tensor]
+    inner: Any
+    after: Mapping[str, Ref]
+    mutated: tuple[str, ...]
+
+
 @dataclass
-class _Run:
+class Run:
     """One run of one call.
 
     ``autograd`` lets fakes require gradients; ``nonleaf`` gives the function tensors that are no
@@ -197,6 +227,7 @@ class _Run:
     nonleaf: bool = False
     decompose: bool = False
     wrapped: dict[str, torch.Tensor] = field(default_factory=dict)
+    leaves: dict[str, torch.Tensor] = field(default_factory=dict)
     refs: dict[str, Ref] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -205,7 +236,7 @@ class _Run:
     # ------------------------------------------------------------------ running
 
     @contextlib.contextmanager
-    def _surroundings(self) -> Iterator[None]:
+    def surroundings(self) -> Iterator[None]:
         """Outside of inference mode, autocast as the context says and uncached."""
         with torch.inference_mode(False), private.no_autocast(), entered(self.rest):
             cached = torch.is_autocast_cache_enabled()
@@ -219,36 +250,48 @@ class _Run:
     def expansion(self) -> Expansion:
         """Run the function under the recorder and describe what happened."""
         recorder = Recorder(self.table, hidden_writes=self.decompose)
-        with self._surroundings():
-            self._wrap(recorder)
-            with (
-                self.mode,
-                private.python_dispatcher(self.decompose),
-                recorder,
-                private.functionalization(),
-            ):
-                with watching(self.fn):
-                    result = self._call()
-                outputs = _output_tree(result)
-                after = {n: recorder.ref(private.unwrapped(w)) for n, w in self.wrapped.items()}
-                tensors = [x for x in leaves(outputs) if isinstance(x, torch.Tensor)]
-                refs = iter([recorder.ref(private.unwrapped(t)) for t in tensors])
-                inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
-        return self._describe(recorder, outputs, tensors, inner, after)
+        with self.surroundings():
+            self.wrap(recorder)
+            with self.modes(recorder):
+                traced = self.trace(recorder)
+        return self.describe(recorder, traced, recorder.calls)
 
-    def _wrap(self, recorder: Recorder) -> None:
+    @contextlib.contextmanager
+    def modes(self, recorder: Recorder) -> Iterator[None]:
+        """The layers that a call runs on: functionalization, recorder, fake tensors."""
+        with (
+            self.mode,
+            private.python_dispatcher(self.decompose),
+            recorder,
+            private.functionalization(),
+        ):
+            yield
+
+    def trace(self, recorder: Recorder) -> Traced:
+        """Call the function, inside of `modes`."""
+        with watching(self.fn):
+            result = self._call()
+        outputs = _output_tree(result)
+        after = {n: recorder.ref(private.unwrapped(w)) for n, w in self.wrapped.items()}
+        tensors = [x for x in leaves(outputs) if isinstance(x, torch.Tensor)]
+        refs = iter([recorder.ref(private.unwrapped(t)) for t in tensors])
+        inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
+        mutated = tuple(n for n, r in after.items() if r != self.refs[n] and self._written(n))
+        return Traced(outputs, tensors, inner, after, mutated)
+
+    def wrap(self, recorder: Recorder) -> None:
+        """Make the tensors that the function is called with."""
         for name, argument in self.arguments.items():
             fake = make_fake(self.mode, argument.proxy)
             self.refs[name] = recorder.define(fake)
-            self.wrapped[name] = self._functional(fake, argument.proxy)
+            self.wrapped[name] = self._functional(name, fake, argument.proxy)
 
-    def _functional(self, fake: torch.Tensor, proxy: TensorProxy) -> torch.Tensor:
+    def _functional(self, name: str, fake: torch.Tensor, proxy: TensorProxy) -> torch.Tensor:
         tensor = private.functionalized(fake)
         if proxy.requires_grad and self.autograd:
+            self.leaves[name] = tensor.requires_grad_()
             if self.nonleaf:
-                tensor = NonLeaf.of(lambda: private.functionalized(fake))
-            else:
-                tensor.requires_grad_()
+                tensor = NonLeaf.of(tensor, lambda: private.functionalized(fake))
         private.deny_data_pointer(tensor)
         return tensor
 
@@ -263,27 +306,33 @@ class _Run:
 
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
-        with self._surroundings():
+        with self.surroundings():
             self.wrapped = {n: make_fake(self.mode, a.proxy) for n, a in self.arguments.items()}
             with self.mode:
                 self._call()
 
     # ------------------------------------------------------------------ describing
 
-    def _describe(
+    def body(
         self,
         recorder: Recorder,
-        outputs: Any,
-        tensors: list[torch.Tensor],
-        inner: Any,
-        after: Mapping[str, Ref],
-    ) -> Expansion:
-        changed = [n for n, ref in after.items() if ref != self.refs[n]]
-        mutated = [n for n in changed if self._written(n)]
+        traced: Traced,
+        calls: Sequence[Recorded],
+        hidden: Sequence[Ref] | None = None,
+    ) -> Body:
+        """The call's body; its outputs are a pair with ``hidden`` values if those are given."""
         inputs = [(self.refs[n], a.formal) for n, a in self.arguments.items()]
         builder = BodyBuilder(recorder, inputs, self.grad, self.context)
-        updates = [(self.arguments[n].index, after[n]) for n in mutated]
-        body = builder.build(map_tree(_constant, inner), updates)
+        updates = [(self.arguments[n].index, traced.after[n]) for n in traced.mutated]
+        outputs = map_tree(_constant, traced.inner)
+        return builder.build(
+            outputs if hidden is None else (outputs, tuple(hidden)), updates, calls
+        )
+
+    def describe(self, recorder: Recorder, traced: Traced, calls: Sequence[Recorded]) -> Expansion:
+        """What happened in ``calls``, which `trace` recorded."""
+        body = self.body(recorder, traced, calls)
+        mutated, tensors = traced.mutated, traced.tensors
         now = {n: self._afterwards(n, n in mutated) for n in self.arguments}
         changes = [(a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal]
         effects = Effects(
@@ -292,10 +341,10 @@ class _Run:
             alias_facts(tensors, {self.arguments[n].index: w for n, w in self.wrapped.items()}),
             _ordered(body),
         )
-        kernel = any(not c.facts.builtin for c in recorder.calls)
+        kernel = any(not c.facts.builtin for c in calls)
         kernel = kernel or runs_python([*tensors, *(self.wrapped[n] for n in mutated)])
         return Expansion(
-            self._proxies(outputs, now),
+            self._proxies(traced.outputs, now),
             effects,
             body,
             "KERNEL" if kernel else "COMPOSITE",

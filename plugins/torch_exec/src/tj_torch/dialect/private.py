@@ -23,9 +23,11 @@ __all__ = [
     "fake_tensor",
     "functionalization",
     "functionalized",
+    "is_dense",
     "is_fake",
     "metadata_mutated",
     "no_autocast",
+    "paused_functionalization",
     "python_dispatcher",
     "quiet",
     "set_conj",
@@ -97,6 +99,16 @@ def functionalization() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def paused_functionalization() -> Iterator[None]:
+    """Inside of `functionalization`, operators run as they are while this is entered."""
+    torch._disable_functionalization()
+    try:
+        yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)
+
+
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep fake tensors from logging errors, which the caller looks at itself."""
     logger = logging.getLogger("torch._subclasses.fake_tensor")
@@ -144,6 +156,11 @@ def storage_id(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor fill a block of memory, each once."""
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 def deny_data_pointer(tensor: torch.Tensor) -> None:

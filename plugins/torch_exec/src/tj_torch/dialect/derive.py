@@ -1,0 +1,241 @@
+"""Derived gradients: PyTorch's own autograd of one call, recorded on fake tensors.
+
+The call runs as in `tj_torch.dialect.expansion`, then ``torch.autograd.grad`` runs on its outputs
+with a fake tangent for each. What was recorded before that is the forward, what comes after the
+backward, and the forward's values that the live backward reads are those to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from tj_core.proxy import TensorProxy, contiguous_strides
+from tj_core.symbol import PLAIN_CONTEXT, Body, Context
+from tj_core.tree import leaves
+
+from tj_torch.dialect import private
+from tj_torch.dialect.arguments import make_fake
+from tj_torch.dialect.body import BodyBuilder, live_calls, references
+from tj_torch.dialect.convert import tensor_proxy
+from tj_torch.dialect.expansion import Expander, Expansion, Run, Traced
+from tj_torch.dialect.recorder import Recorder, Ref
+
+__all__ = ["Derivation", "Slot", "derive"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """A value of a differentiated call.
+
+    ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
+    ``update``: the new value of a mutated argument; ``hidden``: an intermediate value.
+    """
+
+    kind: Literal["arg", "out", "update", "hidden"]
+    index: int
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A call with its gradient.
+
+    ``forward`` is the body of the call; its outputs are the pair of the call's outputs and the
+    ``hidden`` values that only the backward needs. ``backward`` takes the values of ``saved``, then
+    the tangents of ``tangents``; its outputs are the gradients of the arguments in ``gradients``,
+    by flat index, each with the metadata of its argument. An argument that ``gradients`` lacks has
+    none.
+    """
+
+    expansion: Expansion
+    forward: Body
+    hidden: tuple[TensorProxy, ...]
+    saved: tuple[Slot, ...]
+    tangents: tuple[Slot, ...]
+    backward: Body
+    gradients: tuple[int, ...]
+
+
+def derive(
+    expander: Expander,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    context: Context = PLAIN_CONTEXT,
+    *,
+    tangents: Mapping[Slot, TensorProxy] | None = None,
+    create_graph: bool = False,
+) -> Derivation:
+    """The gradient of ``fn(*args, **kwargs)``, which runs under ``context``.
+
+    ``tangents`` are the outputs and updates that have one, with its metadata: all that can have
+    one, laid out like the values themselves, if not given. ``create_graph`` records a backward
+    that can be differentiated again.
+
+    :raises CannotExpand: if the call works, but not on fake tensors.
+    :raises ExpansionError: if PyTorch raises for these arguments.
+    """
+
+    def run(run: Run) -> Derivation:
+        return _Differentiation(run, tangents, create_graph).derivation()
+
+    return expander.run(run, fn, args, kwargs, context)
+
+
+@dataclass
+class _Differentiation:
+    """One run of one call, forward and backward."""
+
+    run: Run
+    wanted: Mapping[Slot, TensorProxy] | None
+    create_graph: bool
+
+    def derivation(self) -> Derivation:
+        run = self.run
+        recorder = Recorder(run.table, hidden_writes=run.decompose)
+        with run.surroundings():
+            run.wrap(recorder)
+            leaves_ = {n: t for n, t in run.leaves.items() if t.requires_grad}
+            with (
+                torch.autograd.set_multithreading_enabled(False),
+                run.modes(recorder),
+            ):
+                traced = run.trace(recorder)
+                middle = len(recorder.calls)
+                sources = self._differentiable(traced)
+                tangents = {s: self._tangent(recorder, s, t) for s, t in sources.items()}
+                gradients = self._gradients(sources, tangents, leaves_)
+                found = {
+                    n: recorder.ref(private.unwrapped(g))
+                    for n, g in zip(leaves_, gradients, strict=True)
+                    if g is not None
+                }
+        return self._describe(recorder, traced, middle, sources, tangents, found)
+
+    def _differentiable(self, traced: Traced) -> dict[Slot, torch.Tensor]:
+        """The values that may have a tangent, each object once."""
+        run = self.run
+        args = {id(w): run.arguments[n].index for n, w in run.wrapped.items()}
+        mutated = {run.arguments[n].index for n in traced.mutated}
+        found: dict[Slot, torch.Tensor] = {}
+        seen: set[int] = set()
+        for j, tensor in enumerate(traced.tensors):
+            if id(tensor) in seen or args.get(id(tensor)) in mutated:
+                continue
+            seen.add(id(tensor))
+            found[Slot("out", j)] = tensor
+        for name in traced.mutated:
+            found[Slot("update", run.arguments[name].index)] = run.wrapped[name]
+        return {
+            slot: tensor
+            for slot, tensor in found.items()
+            if tensor.requires_grad and (self.wanted is None or slot in self.wanted)
+        }
+
+    def _tangent(
+        self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
+    ) -> tuple[Ref, torch.Tensor, TensorProxy]:
+        given = self.wanted[slot] if self.wanted is not None else default_tangent(tensor)
+        with private.paused_functionalization(), private.without_modes():
+            fake = make_fake(self.run.mode, given)
+        ref = recorder.define(fake)
+        wrapped = private.functionalized(fake)
+        if self.create_graph:
+            wrapped.requires_grad_()
+        private.deny_data_pointer(wrapped)
+        return ref, wrapped, given
+
+    def _gradients(
+        self,
+        sources: Mapping[Slot, torch.Tensor],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor, TensorProxy]],
+        leaves_: Mapping[str, torch.Tensor],
+    ) -> tuple[torch.Tensor | None, ...]:
+        if not sources or not leaves_:
+            return (None,) * len(leaves_)
+        return torch.autograd.grad(
+            list(sources.values()),
+            list(leaves_.values()),
+            [wrapped for _, wrapped, _ in tangents.values()],
+            allow_unused=True,
+            create_graph=self.create_graph,
+        )
+
+    # ------------------------------------------------------------------ describing
+
+    def _describe(
+        self,
+        recorder: Recorder,
+        traced: Traced,
+        middle: int,
+        sources: Mapping[Slot, torch.Tensor],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor, TensorProxy]],
+        found: Mapping[str, Ref],
+    ) -> Derivation:
+        run = self.run
+        expansion = run.describe(recorder, traced, recorder.calls[:middle])
+        live = live_calls(recorder.calls[middle:], found.values(), keep_draws=False)
+        made = {r for c in live for r in references(c.outputs)}
+        tangent_refs = {ref for ref, _, _ in tangents.values()}
+        read = dict.fromkeys(r for c in live for r in references((c.args, c.kwargs)))
+        read.update(dict.fromkeys(found.values()))
+        needed = [
+            r
+            for r in read
+            if r not in made and r not in tangent_refs and r.index not in recorder.constants
+        ]
+        slots, proxies, hidden = self._saved(recorder, traced, expansion, needed)
+        forward = run.body(
+            recorder, traced, recorder.calls[:middle], hidden=[needed[i] for i in hidden]
+        )
+        order = sorted(range(len(needed)), key=lambda i: slots[i])
+        inputs = [(needed[i], proxies[i].replace(name=f"a{k}")) for k, i in enumerate(order)]
+        inputs += [
+            (ref, given.replace(name=f"a{k}"))
+            for k, (ref, _, given) in enumerate(tangents.values(), len(inputs))
+        ]
+        builder = BodyBuilder(recorder, inputs, self.create_graph, PLAIN_CONTEXT)
+        backward = builder.build(tuple(found.values()), (), calls=live)
+        return Derivation(
+            expansion,
+            forward,
+            tuple(proxies[i] for i in hidden),
+            tuple(slots[i] for i in order),
+            tuple(sources),
+            backward,
+            tuple(run.arguments[n].index for n in found),
+        )
+
+    def _saved(
+        self, recorder: Recorder, traced: Traced, expansion: Expansion, needed: list[Ref]
+    ) -> tuple[list[Slot], list[TensorProxy], list[int]]:
+        """Where each needed value is found, its metadata, and which of them are hidden."""
+        run = self.run
+        known: dict[Ref, tuple[Slot, TensorProxy]] = {}
+        for name, argument in run.arguments.items():
+            known[run.refs[name]] = Slot("arg", argument.index), argument.formal
+        proxies = [p for p in leaves(expansion.outputs) if isinstance(p, TensorProxy)]
+        for j, ref in enumerate(references(traced.inner)):
+            known.setdefault(ref, (Slot("out", j), proxies[j]))
+        slots: list[Slot] = []
+        metadata: list[TensorProxy] = []
+        hidden: list[int] = []
+        for i, ref in enumerate(needed):
+            if ref not in known:
+                proxy = tensor_proxy(f"_{len(hidden)}", recorder.values[ref.index])
+                known[ref] = Slot("hidden", len(hidden)), proxy
+                hidden.append(i)
+            slot, proxy = known[ref]
+            slots.append(slot)
+            metadata.append(proxy)
+        return slots, metadata, hidden
+
+
+def default_tangent(tensor: torch.Tensor) -> TensorProxy:
+    """A tangent laid out like ``tensor`` where that is dense, else contiguous."""
+    proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
+    if private.is_dense(tensor):
+        return proxy
+    return proxy.replace(strides=contiguous_strides(proxy.shape) or ())
