@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from tj_core.errors import CannotExpandError, PluginError
 from tj_core.expand import Expanded
+from tj_core.proxy import TensorProxy
 from tj_core.rules import RuleTable
 from tj_core.session import Session
 from tj_core.symbol import BoundSymbol, Symbol
 
 from tj_torch.dialect.context import spellings
+from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
 from tj_torch.frontend.contexts import autocast_devices
@@ -60,6 +62,32 @@ class TorchDialects:
     def expand(self, call: BoundSymbol, function: Callable[..., Any], modes: Modes) -> Expanded:
         """The facts of ``call``, which runs ``function``, under ``modes``."""
         return self.memo.expand(function, call.args, call.kwargs, call.context, modes).facts
+
+    def derive(
+        self,
+        call: BoundSymbol,
+        modes: Modes,
+        tangents: Mapping[Slot, TensorProxy],
+        *,
+        create_graph: bool = False,
+    ) -> Derivation:
+        """The gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
+
+        :raises CannotExpandError: if it depends on data, or on what tj does not model.
+        """
+        try:
+            function = resolve(call.symbol)
+        except LookupError as error:
+            raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        return self.memo.derive(
+            function,
+            call.args,
+            call.kwargs,
+            call.context,
+            modes,
+            tangents=tangents,
+            create_graph=create_graph,
+        )
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:

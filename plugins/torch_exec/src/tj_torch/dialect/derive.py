@@ -7,21 +7,22 @@ backward, and the forward's values that the live backward reads are those to sav
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from tj_core.proxy import TensorProxy, contiguous_strides
-from tj_core.symbol import PLAIN_CONTEXT, Body, Context
+from tj_core.symbol import PLAIN_CONTEXT, Context, Effects
+from tj_core.tags import NO_TAGS
 from tj_core.tree import leaves
 
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import make_fake
-from tj_torch.dialect.body import BodyBuilder, live_calls, references
+from tj_torch.dialect.body import BodyBuilder, alias_facts, live_calls, references
 from tj_torch.dialect.convert import tensor_proxy
 from tj_torch.dialect.expansion import Expander, Expansion, Run, Traced
-from tj_torch.dialect.recorder import Recorder, Ref
+from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
 __all__ = ["Derivation", "Slot", "derive"]
 
@@ -42,20 +43,23 @@ class Slot:
 class Derivation:
     """A call with its gradient.
 
-    ``forward`` is the body of the call; its outputs are the pair of the call's outputs and the
-    ``hidden`` values that only the backward needs. ``backward`` takes the values of ``saved``, then
-    the tangents of ``tangents``; its outputs are the gradients of the arguments in ``gradients``,
-    by flat index, each with the metadata of its argument. An argument that ``gradients`` lacks has
-    none.
+    ``forward`` has as outputs the pair of the call's outputs and the ``hidden`` values that only
+    the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
+    ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
+    each with the metadata of its argument. An argument that ``gradients`` lacks has none.
     """
 
-    expansion: Expansion
-    forward: Body
+    forward: Expansion
     hidden: tuple[TensorProxy, ...]
     saved: tuple[Slot, ...]
     tangents: tuple[Slot, ...]
-    backward: Body
+    backward: Expansion
     gradients: tuple[int, ...]
+
+    @property
+    def captured(self) -> bool:
+        """Whether a body holds a tensor which is no argument (one of a closure)."""
+        return self.forward.captured
 
 
 def derive(
@@ -175,37 +179,81 @@ class _Differentiation:
         found: Mapping[str, Ref],
     ) -> Derivation:
         run = self.run
-        expansion = run.describe(recorder, traced, recorder.calls[:middle])
-        live = live_calls(recorder.calls[middle:], found.values(), keep_draws=False)
-        made = {r for c in live for r in references(c.outputs)}
-        tangent_refs = {ref for ref, _, _ in tangents.values()}
-        read = dict.fromkeys(r for c in live for r in references((c.args, c.kwargs)))
-        read.update(dict.fromkeys(found.values()))
-        needed = [
-            r
-            for r in read
-            if r not in made and r not in tangent_refs and r.index not in recorder.constants
-        ]
-        slots, proxies, hidden = self._saved(recorder, traced, expansion, needed)
-        forward = run.body(
-            recorder, traced, recorder.calls[:middle], hidden=[needed[i] for i in hidden]
-        )
+        before, after = recorder.calls[:middle], recorder.calls[middle:]
+        plain = run.describe(recorder, traced, before)
+        live = live_calls(after, found.values(), keep_draws=False)
+        known = {*run.refs.values(), *references(traced.inner)}
+        views = _views_read(recorder, before, live, known)
+        live = [*(replace(v, grad=self.create_graph) for v in views), *live]
+        made = {r for call in live for r in references(call.outputs)}
+        made.update(ref for ref, _, _ in tangents.values())
+        made.update(map(Ref, recorder.constants))
+        read = [*references([(call.args, call.kwargs) for call in live]), *found.values()]
+        needed = [ref for ref in dict.fromkeys(read) if ref not in made]
+        slots, proxies, hidden = self._saved(recorder, traced, plain, needed)
         order = sorted(range(len(needed)), key=lambda i: slots[i])
-        inputs = [(needed[i], proxies[i].replace(name=f"a{k}")) for k, i in enumerate(order)]
-        inputs += [
-            (ref, given.replace(name=f"a{k}"))
-            for k, (ref, _, given) in enumerate(tangents.values(), len(inputs))
-        ]
-        builder = BodyBuilder(recorder, inputs, self.create_graph, PLAIN_CONTEXT)
-        backward = builder.build(tuple(found.values()), (), calls=live)
+        inputs = [(needed[i], proxies[i]) for i in order]
+        inputs += [(ref, given) for ref, _, given in tangents.values()]
+        secret = [needed[i] for i in hidden]
+        forward = self._augmented(recorder, traced, plain, before, secret)
         return Derivation(
-            expansion,
             forward,
             tuple(proxies[i] for i in hidden),
             tuple(slots[i] for i in order),
             tuple(sources),
-            backward,
+            self._backward(recorder, live, inputs, found),
             tuple(run.arguments[n].index for n in found),
+        )
+
+    def _augmented(
+        self,
+        recorder: Recorder,
+        traced: Traced,
+        plain: Expansion,
+        calls: Sequence[Recorded],
+        hidden: Sequence[Ref],
+    ) -> Expansion:
+        """The call with its hidden values as further outputs."""
+        run = self.run
+        values = recorder.values
+        arguments = {a.index: values[run.refs[n].index] for n, a in run.arguments.items()}
+        outputs = [values[r.index] for r in references(traced.inner)]
+        first = len(outputs)
+        secret = [values[r.index] for r in hidden]
+        shared = alias_facts([*outputs, *secret], arguments)
+        aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
+        count = len(outputs)
+        proxies = tuple(tensor_proxy(f"_{count + i}", t) for i, t in enumerate(secret))
+        return replace(
+            plain,
+            outputs=(plain.outputs, proxies),
+            effects=replace(plain.effects, aliases=tuple(aliases)),
+            body=run.body(recorder, traced, calls, hidden),
+        )
+
+    def _backward(
+        self,
+        recorder: Recorder,
+        live: Sequence[Recorded],
+        inputs: Sequence[tuple[Ref, TensorProxy]],
+        found: Mapping[str, Ref],
+    ) -> Expansion:
+        values = recorder.values
+        named = [(ref, p.replace(name=f"a{i}", tags=NO_TAGS)) for i, (ref, p) in enumerate(inputs)]
+        body = BodyBuilder(recorder, named, self.create_graph, PLAIN_CONTEXT).build(
+            tuple(found.values()), calls=live
+        )
+        gradients = [values[ref.index] for ref in found.values()]
+        arguments = {i: values[ref.index] for i, (ref, _) in enumerate(inputs)}
+        ordered = (r for call in body.calls for r in call.effects.ordered)
+        return Expansion(
+            tuple(tensor_proxy(f"_{i}", g) for i, g in enumerate(gradients)),
+            Effects(
+                aliases=alias_facts(gradients, arguments), ordered=tuple(dict.fromkeys(ordered))
+            ),
+            body,
+            "COMPOSITE",
+            recorder.captured,
         )
 
     def _saved(
@@ -231,6 +279,32 @@ class _Differentiation:
             slots.append(slot)
             metadata.append(proxy)
         return slots, metadata, hidden
+
+
+def _views_read(
+    recorder: Recorder, calls: Sequence[Recorded], live: Sequence[Recorded], known: set[Ref]
+) -> list[Recorded]:
+    """The views in ``calls`` that ``live`` calls read, in order: the backward makes them again.
+
+    A view costs nothing to make and nothing to keep, and a forward that need not return it is the
+    call that the user wrote.
+    """
+    wanted = set(references([(call.args, call.kwargs) for call in live])) - known
+    found = []
+    for call in reversed(calls):
+        made = set(references(call.outputs))
+        if wanted.isdisjoint(made) or not _is_view(recorder, call):
+            continue
+        found.append(call)
+        wanted |= set(references((call.args, call.kwargs))) - known
+    return found[::-1]
+
+
+def _is_view(recorder: Recorder, call: Recorded) -> bool:
+    """Whether all that ``call`` returns shares storage with what it is given."""
+    values = recorder.values
+    given = {private.storage_id(values[r.index]) for r in references((call.args, call.kwargs))}
+    return all(private.storage_id(values[r.index]) in given for r in references(call.outputs))
 
 
 def default_tangent(tensor: torch.Tensor) -> TensorProxy:

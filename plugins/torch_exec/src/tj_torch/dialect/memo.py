@@ -6,12 +6,13 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from tj_core.proxy import Proxy
+from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import PLAIN_CONTEXT, Context
 from tj_core.tree import map_tree
 
+from tj_torch.dialect.derive import Derivation, Slot, derive
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander, Expansion
 from tj_torch.dialect.memokey import Unkeyable, call_key
@@ -19,12 +20,14 @@ from tj_torch.dialect.modes import Modes
 
 __all__ = ["Memo", "instantiate"]
 
+R = TypeVar("R", Expansion, Derivation)
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a call's expansion came to, and the objects its key knows by their ids."""
+    """What a call's expansion or derivation came to, and the objects its key knows by their ids."""
 
-    result: Expansion | str
+    result: Expansion | Derivation | str
     alive: tuple[Any, ...]
 
 
@@ -77,14 +80,41 @@ class Memo:
         :raises ExpansionError: every time it is found.
         """
         key, alive = self._key(fn, args, kwargs, context, modes)
-        entry = self._entries.get(key) if key is not None else None
-        if entry is None:
-            return self._miss(key, alive, fn, args, kwargs, context)
-        self.hits += 1
-        self._entries.move_to_end(key)  # type: ignore[arg-type]
-        if isinstance(entry.result, str):
-            raise CannotExpand(entry.result)
-        return entry.result
+        return self._recall(key, alive, lambda: self.expander.expand(fn, args, kwargs, context))
+
+    def derive(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        context: Context = PLAIN_CONTEXT,
+        modes: Modes | None = None,
+        *,
+        tangents: Mapping[Slot, TensorProxy],
+        create_graph: bool = False,
+    ) -> Derivation:
+        """As `derive`, remembered. ``modes`` as for `expand`.
+
+        :raises CannotExpand: remembered, too.
+        :raises ExpansionError: every time it is found.
+        """
+        key, alive = self._key(fn, args, kwargs, context, modes)
+        if key is not None:
+            given = tuple((s, p.shape, p.strides, p.dtype, p.device) for s, p in tangents.items())
+            key = (*key, given, create_graph)
+
+        def make() -> Derivation:
+            return derive(
+                self.expander,
+                fn,
+                args,
+                kwargs,
+                context,
+                tangents=tangents,
+                create_graph=create_graph,
+            )
+
+        return self._recall(key, alive, make)
 
     def _key(
         self,
@@ -106,19 +136,26 @@ class Memo:
         except Unkeyable:
             return None, ()
 
+    def _recall(
+        self, key: tuple[Any, ...] | None, alive: tuple[Any, ...], make: Callable[[], R]
+    ) -> R:
+        """What is remembered under ``key``, else what ``make`` makes."""
+        entry = self._entries.get(key) if key is not None else None
+        if entry is None:
+            return self._miss(key, alive, make)
+        self.hits += 1
+        self._entries.move_to_end(key)  # type: ignore[arg-type]
+        if isinstance(entry.result, str):
+            raise CannotExpand(entry.result)
+        return entry.result  # type: ignore[return-value]
+
     def _miss(
-        self,
-        key: tuple[Any, ...] | None,
-        alive: tuple[Any, ...],
-        fn: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
-        context: Context,
-    ) -> Expansion:
+        self, key: tuple[Any, ...] | None, alive: tuple[Any, ...], make: Callable[[], R]
+    ) -> R:
         self.misses += 1
         start = time.perf_counter()
         try:
-            result = self.expander.expand(fn, args, kwargs, context)
+            result = make()
         except CannotExpand as error:
             self._remember(key, error.reason, alive)
             raise
@@ -129,7 +166,10 @@ class Memo:
         return result
 
     def _remember(
-        self, key: tuple[Any, ...] | None, result: Expansion | str, alive: tuple[Any, ...]
+        self,
+        key: tuple[Any, ...] | None,
+        result: Expansion | Derivation | str,
+        alive: tuple[Any, ...],
     ) -> None:
         if key is None:
             return
