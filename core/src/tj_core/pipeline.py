@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,14 +14,14 @@ from tj_core.dce import dce
 from tj_core.errors import TjError, TraceError, add_note
 from tj_core.expand import Expand
 from tj_core.passes import PassContext
-from tj_core.records import Executor, Transform
+from tj_core.records import Executor, Split, Transform
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
 from tj_core.trace import PassRecord, Trace
 from tj_core.verify import verify
 
-__all__ = ["Compilation", "Pipeline", "Ranked"]
+__all__ = ["Compilation", "Pipeline", "Ranked", "Track"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +33,29 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
-    """Everything one trace became: each pass's trace, the claims, the program."""
+class Track:
+    """What one trace became on its way to a program."""
 
     traces: tuple[Trace, ...]
     claims: tuple[ClaimRecord, ...]
     program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Everything one acquired trace became: each pass's trace, the claims, the program.
+
+    ``function`` is what runs: the program's, or what a plugin made of several programs. ``others``
+    are the programs beside the main one by name (``"backward"``); those not yet compiled have a
+    trace only.
+    """
+
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+    program: Program
+    function: Callable[..., Any]
     seconds: dict[str, float]
+    others: dict[str, Track | Trace] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,7 @@ class Pipeline:
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
     check: int = 0
+    lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
         """The program of ``acquired`` and how it came about.
@@ -64,13 +82,7 @@ class Pipeline:
         """
         run = _Run(self, [acquired], {Stage.ACQUIRED})
         run.check(acquired)
-        for stage in Stage:
-            if stage is Stage.CLAIMED:
-                run.step("dce", "core", dce)
-                run.claim()
-            for ranked in self.transforms:
-                if ranked.transform.after is stage:
-                    run.transform(ranked)
+        run.through(Stage.ACQUIRED)
         return run.finish(boxed)
 
 
@@ -84,6 +96,17 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
+    parts: Split | None = None
+
+    def through(self, first: Stage) -> None:
+        """Run the passes of the stages from ``first`` on."""
+        for stage in [s for s in Stage if s >= first]:
+            if stage is Stage.CLAIMED:
+                self.step("dce", "core", dce)
+                self.claim()
+            for ranked in self.pipeline.transforms:
+                if ranked.transform.after is stage:
+                    self.transform(ranked)
 
     def check(self, trace: Trace) -> None:
         if self.pipeline.check:
@@ -126,6 +149,8 @@ class _Run:
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)
+            if isinstance(after, Split):
+                self.parts, after = after, after.trace
             if transform.produces is not None and isinstance(after, Trace):
                 self.reached.add(transform.produces)
                 after = after.replace(stage=transform.produces)
@@ -152,8 +177,31 @@ class _Run:
 
         self.step("claim", "core", apply)
 
-    def finish(self, boxed: bool) -> Compilation:
+    def program(self, boxed: bool) -> Program:
         start = time.perf_counter()
         program = generate(self.traces[-1], self.implementations, boxed=boxed)
         self.spend("codegen", start)
-        return Compilation(tuple(self.traces), self.claims, program, self.seconds)
+        return program
+
+    def finish(self, boxed: bool) -> Compilation:
+        if self.parts is None:
+            program = self.program(boxed)
+            return Compilation(
+                tuple(self.traces), self.claims, program, program.function, self.seconds
+            )
+        program = self.program(self.parts.boxed)
+        others: dict[str, Track | Trace] = dict(self.parts.others)
+        function = self.parts.assemble(program, lambda name, t: self.later(name, t, others))
+        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
+
+    def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
+        """The program of another trace of the same compilation, made when it is first needed."""
+        with self.pipeline.lock:
+            run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED})
+            run.check(trace)
+            run.through(Stage.SPLIT)
+            program = run.program(boxed=True)
+            others[name] = Track(tuple(run.traces), run.claims, program)
+            for key, spent in run.seconds.items():
+                self.seconds[f"{name}: {key}"] = spent
+        return program

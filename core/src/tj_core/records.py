@@ -7,11 +7,12 @@ plugin they came from. What runs per call is a lookup in a table built from them
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
+    from tj_core.codegen import Program
     from tj_core.jitted import Jitted
     from tj_core.passes import PassContext
     from tj_core.rules import RuleTable
@@ -27,6 +28,7 @@ __all__ = [
     "Dialect",
     "Executor",
     "Frontend",
+    "Split",
     "Transform",
 ]
 
@@ -67,10 +69,27 @@ class Executor:
     fallback: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Several programs in the place of one: what a transform that produces SPLIT may return.
+
+    ``trace`` goes on through the pipeline, and its program is handed to ``assemble``, together with
+    a function that compiles another trace under a name, at any time and on any thread, to a
+    program that takes one list and empties it. What ``assemble`` returns runs in the program's
+    place. ``others`` are traces by name, to be shown before they are compiled. ``boxed`` is for the
+    program of ``trace``.
+    """
+
+    trace: Trace
+    others: Mapping[str, Trace]
+    assemble: Callable[[Program, Callable[[str, Trace], Program]], Callable[..., Any]]
+    boxed: bool = False
+
+
 class Apply(Protocol):
     """A transform's work: a trace in, the edited trace out (the same object for no change)."""
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace: ...
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Split: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,7 +61,7 @@ class GraphCompiler:
             compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
             self.jitted.stats.misses += 1
             self.jitted.add(Entry(compilation))
-        return compilation.program.function
+        return compilation.function
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
         """``fn`` under PyTorch's own hook, with `backend` for its graphs."""

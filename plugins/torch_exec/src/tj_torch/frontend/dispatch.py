@@ -109,7 +109,7 @@ class Dispatcher:
                 captured.graph, captured.examples, captured.sources, self.parameters
             )
         entry = Entry(compilation)
-        function = None if compilation is None else compilation.program.function
+        function = None if compilation is None else compilation.function
         with self.jitted.stats.timing("guards"):
             built = captured.build(function, _weakly(self._dead, entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
