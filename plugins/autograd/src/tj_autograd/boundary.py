@@ -14,26 +14,39 @@ import torch
 from tj_core.printer import value_text
 from tj_core.proxy import Proxy, TensorProxy
 
+from tj_autograd.joint import Layout
 from tj_autograd.split import Halves
 
-__all__ = ["Pullbacks", "differentiable"]
+__all__ = ["Pullback", "Pullbacks", "differentiable"]
 
 Program = Callable[[list[Any]], Any]
 """A boxed program: takes a list, and empties it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """A backward program: which saved values it takes, and which tangents laid out how.
+
+    ``tangents`` has a place for each root; None where the program takes none.
+    """
+
+    program: Program
+    saved: tuple[int, ...]
+    tangents: tuple[TensorProxy | None, ...]
+
+
 @dataclass
 class Pullbacks:
-    """The backward programs of one forward, by which tangents exist; made when first needed."""
+    """The backward programs of one forward, by the strides of the tangents that exist."""
 
-    make: Callable[[tuple[bool, ...]], tuple[Program, bool]]
-    programs: dict[tuple[bool, ...], tuple[Program, bool]] = field(default_factory=dict)
+    make: Callable[[Layout], Pullback]
+    known: dict[Layout, Pullback] = field(default_factory=dict)
 
-    def __getitem__(self, present: tuple[bool, ...]) -> tuple[Program, bool]:
-        """The program, and whether it takes zeros for the tangents that do not exist."""
-        found = self.programs.get(present)
+    def __getitem__(self, layout: Layout) -> Pullback:
+        """The program for tangents of ``layout``, made when first needed."""
+        found = self.known.get(layout)
         if found is None:
-            found = self.programs[present] = self.make(present)
+            found = self.known[layout] = self.make(layout)
         return found
 
 
@@ -46,7 +59,6 @@ class _Plan:
     tensors: tuple[int, ...]
     numbers: tuple[int, ...]
     order: tuple[int, ...]
-    tangents: tuple[TensorProxy, ...]
     wrt: tuple[int, ...]
 
 
@@ -89,20 +101,19 @@ class Compiled(torch.autograd.Function):
                 "without create_graph=True, or the original function"
             )
         plan: _Plan = ctx.plan
-        present = tuple([t is not None for t in tangents])
-        program, zeros = plan.pullbacks[present]
+        layout = tuple([None if t is None else t.stride() for t in tangents])
+        pullback = plan.pullbacks[layout]
         values = [*ctx.saved_tensors, *ctx.numbers]
-        box = [values[i] for i in plan.order]
+        order = plan.order
+        box = [values[order[i]] for i in pullback.saved]
         del values
-        for tangent, expected in zip(tangents, plan.tangents, strict=True):
-            if tangent is not None:
-                box.append(_laid_out(tangent, expected))
-            elif zeros:
-                box.append(_zeros(expected))
+        for tangent, expected in zip(tangents, pullback.tangents, strict=True):
+            if expected is not None:
+                box.append(_zeros(expected) if tangent is None else _laid_out(tangent, expected))
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
             ctx.maybe_clear_saved_tensors()
         del tangents
-        gradients = program(box)
+        gradients = pullback.program(box)
         return (None, *[gradients[i] for i in plan.wrt])
 
 
@@ -143,7 +154,6 @@ def differentiable(halves: Halves, forward: Program, pullbacks: Pullbacks) -> Ca
         tuple(tensors),
         tuple(numbers),
         tuple(position[i] for i in range(len(halves.saved))),
-        halves.tangents,  # type: ignore[arg-type]
         wrt,
     )
     return _generated(halves, plan, [halves.forward.inputs[i] for i in wrt])

@@ -23,7 +23,7 @@ from tj_core.trace import Change, Namer, PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 from tj_torch.dialect.derive import Derivation, Slot
 
-__all__ = ["AUGMENTED", "BACKWARD", "Derive", "joint"]
+__all__ = ["AUGMENTED", "BACKWARD", "Derive", "Layout", "joint", "primal"]
 
 AUGMENTED = ".augmented"
 """Ends the name of a forward call that returns more than the user's call, for its backward."""
@@ -31,7 +31,12 @@ AUGMENTED = ".augmented"
 BACKWARD = ".backward"
 """Ends the name of a backward call."""
 
+_USUAL: Any = ("usual",)
+
 BACKWARD_TAGS = TagSet(["BACKWARD"])
+
+Layout = tuple[tuple[Any, ...] | None, ...]
+"""The strides of each tangent, None for one that does not exist."""
 
 Derive = Callable[[BoundSymbol, Mapping[Slot, TensorProxy]], Derivation]
 
@@ -42,17 +47,20 @@ def joint(
     derive: Derive,
     expand: RuleTable[Expand],
     tags: TagRegistry,
+    layout: Layout | None = None,
     name: str = "joint",
     plugin: str = "autograd",
 ) -> Trace:
     """``trace`` with its gradient; the same object if no output carries one.
 
     Inputs are those of ``trace``, then a tangent (tagged ``BACKWARD``) for each output that
-    requires a gradient. Outputs are a pair: those of ``trace``, and the gradients of its inputs,
-    None for one without.
+    requires a gradient, with the strides that ``layout`` says, if it says so. Outputs are a pair:
+    those of ``trace``, and the gradients of its inputs, None for one without.
+
+    :raises CannotExpandError: if a call cannot be differentiated on fake tensors.
     """
     builder = _Builder(trace, derive, expand, tags, Namer(trace.names()))
-    tangents = builder.tangents()
+    tangents = builder.tangents(layout)
     if not tangents:
         return trace
     for index in reversed(range(len(trace.calls))):
@@ -67,6 +75,26 @@ def joint(
         outputs=(trace.outputs, gradients),
         stage=Stage.JOINT,
     )
+
+
+def primal(joint: Trace, expand: RuleTable[Expand]) -> Trace:
+    """The trace that ``joint`` was made from."""
+    calls = tuple(_primal(c, expand) for c in joint.calls if "BACKWARD" not in c.tags)
+    inputs = tuple(p for p in joint.inputs if "BACKWARD" not in p.tags)
+    return joint.replace(
+        inputs=inputs, calls=calls, outputs=joint.outputs[0], stage=Stage.FUNCTIONAL
+    )
+
+
+def _primal(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
+    if not call.symbol.name.endswith(AUGMENTED):
+        return call
+    outputs, _ = call.outputs
+    known = [p for p in leaves(outputs) if isinstance(p, Proxy)]
+    name = call.symbol.name.removesuffix(AUGMENTED)
+    made = call.replace(symbol=Symbol(call.symbol.namespace, name))
+    made = bind_outputs(made, expand.require(made).value(made), lambda i: known[i].name)
+    return made.replace(outputs=outputs)
 
 
 def carries(call: BoundSymbol) -> bool:
@@ -99,15 +127,19 @@ class _Builder:
         off = {k: None for k, v in self.trace.context.items if k.startswith("autocast.") and v}
         self.context = Context.of(**off, grad=False).over(self.trace.context)
 
-    def tangents(self) -> tuple[TensorProxy, ...]:
+    def tangents(self, layout: Layout | None) -> tuple[TensorProxy, ...]:
         """A tangent for each output that carries a gradient and is no input."""
         known = {p.name for p in self.trace.inputs}
         found = {}
         for p in leaves(self.trace.outputs):
             if isinstance(p, TensorProxy) and p.requires_grad and p.name not in known:
                 found[p.name] = p
-        for name, p in found.items():
-            self.cotangents[name] = tangent(p, self.namer(f"grad_{name}"))
+        strides = layout or (_USUAL,) * len(found)
+        for p, how in zip(found.values(), strides, strict=True):
+            made = tangent(p, self.namer(f"grad_{p.name}"))
+            if how is not None:
+                made = made if how is _USUAL else made.replace(strides=how)
+                self.cotangents[p.name] = made
         return tuple(self.cotangents.values())
 
     def differentiate(self, index: int) -> None:

@@ -14,7 +14,7 @@ from tj_core.tree import leaves
 
 from tj_autograd.detached import detached
 
-__all__ = ["Halves", "split"]
+__all__ = ["Halves", "is_backward", "split"]
 
 
 @dataclass(frozen=True, slots=True)
