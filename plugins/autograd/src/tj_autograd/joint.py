@@ -151,11 +151,25 @@ class _Builder:
         if not slots:
             return
         rule = self.derive(call, slots)
+        partial = self.partial(call, rule)
+        if partial:
+            slots |= partial
+            rule = self.derive(call, slots)
         self.changes.append(Change(call.label, "autograd", "derived"))
         hidden: tuple[Proxy, ...] = ()
         if rule.hidden:
             self.forward[index], hidden = self.augmented(call, rule)
         self.emit(call, rule, slots, hidden)
+
+    def partial(self, call: BoundSymbol, rule: Derivation) -> dict[Slot, TensorProxy]:
+        """The gradients known so far of arguments to which the call adds more than one.
+
+        They take part in the call's backward: sums are rounded in PyTorch's order only if they
+        are made in it.
+        """
+        names = {i: call.flat_args[i].name for i in rule.repeated}
+        found = {i: self.cotangents[name] for i, name in names.items() if name in self.cotangents}
+        return {Slot("arg", i): p for i, p in found.items()}
 
     def slots(self, call: BoundSymbol) -> dict[Slot, TensorProxy]:
         """The outputs of ``call`` that have a cotangent, with it; one object counts once."""
@@ -204,7 +218,10 @@ class _Builder:
         if made is not None:
             self.backward.append(made)
         for index, gradient in zip(rule.gradients, gradients, strict=True):
-            self.accumulate(call.flat_args[index], gradient, call)
+            if Slot("arg", index) in slots:  # its own tangent is part of it
+                self.cotangents[call.flat_args[index].name] = gradient
+            else:
+                self.accumulate(call.flat_args[index], gradient, call)
 
     def backward_call(
         self, call: BoundSymbol, rule: Derivation, given: list[Any]

@@ -43,7 +43,7 @@ def split(joint: Trace) -> Halves:
     tangents = tuple(p for p in joint.inputs if is_backward(p))
     back = _live([c for c in joint.calls if is_backward(c)], gradients)
     saved = tuple(_read(back, gradients, {p.name for p in tangents}))
-    roots, rest = _returned(outputs, inputs, len(tangents))
+    roots, rest = _returned(outputs, inputs)
     forward = joint.replace(
         inputs=inputs,
         calls=tuple(c for c in joint.calls if not is_backward(c)),
@@ -65,14 +65,11 @@ def is_backward(carrier: Proxy | BoundSymbol) -> bool:
     return "BACKWARD" in carrier.tags
 
 
-def _returned(
-    outputs: Any, inputs: Sequence[Proxy], roots: int
-) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
-    """The distinct outputs that are no inputs: those with a tangent, in its order, and others."""
+def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
+    """The distinct outputs that are no inputs: those that require a gradient, and others."""
     known = {p.name for p in inputs}
     found = {p.name: p for p in leaves(outputs) if isinstance(p, Proxy) and p.name not in known}
     carrying = [p for p in found.values() if getattr(p, "requires_grad", False)]
-    assert len(carrying) == roots
     others = [p for p in found.values() if not getattr(p, "requires_grad", False)]
     return tuple(carrying), tuple(others)
 

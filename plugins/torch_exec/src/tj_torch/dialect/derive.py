@@ -19,6 +19,7 @@ from tj_core.tree import leaves
 
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import make_fake
+from tj_torch.dialect.autogradinfo import count_edges
 from tj_torch.dialect.body import BodyBuilder, alias_facts, live_calls, references
 from tj_torch.dialect.convert import tensor_proxy
 from tj_torch.dialect.expansion import Expander, Expansion, Run, Traced
@@ -33,6 +34,9 @@ class Slot:
 
     ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
     ``update``: the new value of a mutated argument; ``hidden``: an intermediate value.
+
+    An argument's tangent is the gradient that it has from elsewhere, to which that of this call is
+    added, in the order in which PyTorch adds.
     """
 
     kind: Literal["arg", "out", "update", "hidden"]
@@ -47,6 +51,7 @@ class Derivation:
     the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
     ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
     each with the metadata of its argument. An argument that ``gradients`` lacks has none.
+    ``repeated`` are those whose gradient is a sum.
     """
 
     forward: Expansion
@@ -55,6 +60,7 @@ class Derivation:
     tangents: tuple[Slot, ...]
     backward: Expansion
     gradients: tuple[int, ...]
+    repeated: tuple[int, ...] = ()
 
     @property
     def captured(self) -> bool:
@@ -111,12 +117,15 @@ class _Differentiation:
                 sources = self._differentiable(traced)
                 tangents = {s: self._tangent(recorder, s, t) for s, t in sources.items()}
                 gradients = self._gradients(sources, tangents, leaves_)
+                edges = count_edges(sources.values(), leaves_)
                 found = {
                     n: recorder.ref(private.unwrapped(g))
                     for n, g in zip(leaves_, gradients, strict=True)
                     if g is not None
                 }
-        return self._describe(recorder, traced, middle, sources, tangents, found)
+        made = self._describe(recorder, traced, middle, sources, tangents, found)
+        repeated = (self.run.arguments[n].index for n, count in edges.items() if count > 1)
+        return replace(made, repeated=tuple(sorted(repeated)))
 
     def _differentiable(self, traced: Traced) -> dict[Slot, torch.Tensor]:
         """The values that may have a tangent, each object once."""
@@ -132,11 +141,11 @@ class _Differentiation:
             found[Slot("out", j)] = tensor
         for name in traced.mutated:
             found[Slot("update", run.arguments[name].index)] = run.wrapped[name]
-        return {
-            slot: tensor
-            for slot, tensor in found.items()
-            if tensor.requires_grad and (self.wanted is None or slot in self.wanted)
-        }
+        known = {s: t for s, t in found.items() if t.requires_grad}
+        if self.wanted is None:
+            return known
+        known |= {Slot("arg", run.arguments[n].index): t for n, t in run.leaves.items()}
+        return {slot: known[slot] for slot in self.wanted if slot in known}
 
     def _tangent(
         self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
