@@ -23,7 +23,7 @@ from tj_core.trace import Change, Namer, PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 from tj_torch.dialect.derive import Derivation, Slot
 
-__all__ = ["AUGMENTED", "BACKWARD", "Derive", "Layout", "joint", "primal"]
+__all__ = ["AUGMENTED", "BACKWARD", "Derive", "Found", "Layout", "joint", "primal"]
 
 AUGMENTED = ".augmented"
 """Ends the name of a forward call that returns more than the user's call, for its backward."""
@@ -38,7 +38,18 @@ BACKWARD_TAGS = TagSet(["BACKWARD"])
 Layout = tuple[tuple[Any, ...] | None, ...]
 """The strides of each tangent, None for one that does not exist."""
 
-Derive = Callable[[BoundSymbol, Mapping[Slot, TensorProxy]], Derivation]
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The gradient of a call, and whose rule it is."""
+
+    derivation: Derivation
+    plugin: str = "autograd"
+    rule: str = "derived"
+    origin: str = ""
+
+
+Derive = Callable[[BoundSymbol, Mapping[Slot, TensorProxy]], Found]
 
 
 def joint(
@@ -151,11 +162,16 @@ class _Builder:
         if not slots:
             return
         rule = self.derive(call, slots)
-        partial = self.partial(call, rule)
+        partial = self.partial(call, rule.derivation)
         if partial:
             slots |= partial
             rule = self.derive(call, slots)
-        self.changes.append(Change(call.label, "autograd", "derived"))
+        self.changes.append(Change(call.label, rule.plugin, rule.rule, rule.origin))
+        self.apply(index, rule.derivation, slots)
+
+    def apply(self, index: int, rule: Derivation, slots: Mapping[Slot, TensorProxy]) -> None:
+        """Put the forward in its place and add the backward."""
+        call = self.forward[index]
         hidden: tuple[Proxy, ...] = ()
         if rule.hidden:
             self.forward[index], hidden = self.augmented(call, rule)
