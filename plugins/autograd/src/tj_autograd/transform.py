@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,18 +11,15 @@ from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
 from tj_core.records import Split, Transform
-from tj_core.rules import RuleTable
 from tj_core.stages import Stage
-from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.symbol import BoundSymbol
 from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves
-from tj_torch.dialect.derive import Slot
-from tj_torch.dialect.modes import Modes
-from tj_torch.dialects import TorchDialects
 
 from tj_autograd.boundary import Pullback, Pullbacks, differentiable
-from tj_autograd.joint import Found, Layout, joint, primal
-from tj_autograd.rules import GradRule, apply_rule
+from tj_autograd.derived import original
+from tj_autograd.joint import Layout, joint, primal
+from tj_autograd.lookup import Lookup
 from tj_autograd.split import Halves, is_backward, split
 
 __all__ = ["transforms"]
@@ -34,30 +31,6 @@ def transforms() -> tuple[Transform, ...]:
         Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
         Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
     )
-
-
-@dataclass
-class _Lookup:
-    """Finds the gradient of a call: by a plugin's rule, else by PyTorch's own autograd."""
-
-    dialects: TorchDialects
-    rules: RuleTable[GradRule]
-    modes: Modes
-
-    @classmethod
-    def of(cls, context: PassContext) -> _Lookup:
-        """The lookup with the tables of ``context``."""
-        dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
-        assert isinstance(dialects, TorchDialects)
-        rules = context.tables.get("grad") or RuleTable("grad")
-        return cls(dialects, rules, dialects.modes())
-
-    def __call__(self, call: BoundSymbol, tangents: Mapping[Slot, TensorProxy]) -> Found:
-        rule = self.rules.get(call.symbol)
-        if rule is not None and (rule.value.check is None or rule.value.check(call) is True):
-            found = apply_rule(rule, call, tangents, self.dialects.memo.expander)
-            return Found(found, rule.plugin, rule.key, rule.origin)
-        return Found(self.dialects.derive(call, self.modes, tangents))
 
 
 def _joint(trace: Trace, context: PassContext) -> Trace:
@@ -72,7 +45,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
     return joint(
         trace,
-        derive=_Lookup.of(context),
+        differentiate=Lookup.of(context),
         expand=context.expand,
         tags=context.tags,
         layout=layout,
@@ -137,7 +110,9 @@ class _Variants:
     def variant(self, layout: Layout) -> Pullback | None:
         """The program for one layout; None if it reads what the forward has not saved."""
         self.count += 1
-        again = _made(primal(self.joint, self.context.expand), self.context, layout)
+        again = _made(
+            primal(self.joint, lambda c: original(c, self.context.expand)), self.context, layout
+        )
         made = split(again)
         position = {p.name: i for i, p in enumerate(self.halves.saved)}
         if not self.saves(made):

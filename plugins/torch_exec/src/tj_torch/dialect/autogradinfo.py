@@ -36,7 +36,7 @@ class NonLeaf(torch.autograd.Function):
 
 def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
-    python = private.autograd_function_node()
+    python: Any = private.autograd_function_node()
     own = f"{NonLeaf.__name__}Backward"
     return any(isinstance(node, python) and node.name() != own for node in _nodes(tensors))
 
