@@ -30,6 +30,7 @@ __all__ = [
     "Workshop",
     "joint",
     "primal",
+    "tangent",
 ]
 
 BACKWARD_TAGS = TagSet(["BACKWARD"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
 from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Symbol
@@ -13,6 +14,7 @@ from tj_torch.dialects import TorchDialects
 
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.joint import Differentiated, Slots, Workshop
+from tj_autograd.recorded import recorded
 from tj_autograd.rules import GradRule, apply_rule
 
 __all__ = ["Lookup"]
@@ -36,7 +38,10 @@ class Lookup:
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
-        return self._by_rule(call, slots, workshop) or self._derived(call, slots, workshop)
+        try:
+            return self._by_rule(call, slots, workshop) or self._derived(call, slots, workshop)
+        except CannotExpandError as error:
+            return recorded(call, slots, workshop, error.message)
 
     def _by_rule(
         self, call: BoundSymbol, slots: Slots, workshop: Workshop

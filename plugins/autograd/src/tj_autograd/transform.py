@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.codegen import Program
-from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
 from tj_core.records import Split, Transform
 from tj_core.stages import Stage
 from tj_core.symbol import BoundSymbol
-from tj_core.trace import PassRecord, Trace
+from tj_core.trace import Trace
 from tj_core.tree import leaves
 
 from tj_autograd.boundary import Pullback, Pullbacks, differentiable
@@ -36,10 +35,7 @@ def transforms() -> tuple[Transform, ...]:
 def _joint(trace: Trace, context: PassContext) -> Trace:
     if not _closed(trace):
         return trace
-    try:
-        return _made(trace, context)
-    except CannotExpandError as error:
-        return trace.after(PassRecord(f"joint: {error.message}", context.plugin))
+    return _made(trace, context)
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
