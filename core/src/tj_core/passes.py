@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tj_core.expand import Expand
+from tj_core.records import Executor
 from tj_core.rewrite import RewriteRule, rewrite
 from tj_core.rules import RuleTable
 from tj_core.tags import TagRegistry
@@ -16,13 +18,14 @@ __all__ = ["PassContext"]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Handed to every transform: its name and plugin, the session's tables and tags."""
+    """Handed to every transform: its name and plugin; the session's tables, tags, executors."""
 
     name: str
     plugin: str
     expand: RuleTable[Expand]
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
+    executors: Sequence[Executor] = ()
 
     def rewrite(
         self, trace: Trace, rules: RuleTable[RewriteRule], *, into_bodies: bool = True

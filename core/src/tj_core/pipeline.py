@@ -145,7 +145,9 @@ class _Run:
 
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
-        context = PassContext(transform.name, ranked.plugin, p.expand, p.tags, p.tables)
+        context = PassContext(
+            transform.name, ranked.plugin, p.expand, p.tags, p.tables, p.executors
+        )
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)

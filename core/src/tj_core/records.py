@@ -7,9 +7,11 @@ plugin they came from. What runs per call is a lookup in a table built from them
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tj_core.errors import PluginError
 
 if TYPE_CHECKING:
     from tj_core.codegen import Program
@@ -28,6 +30,7 @@ __all__ = [
     "Dialect",
     "Executor",
     "Frontend",
+    "Pair",
     "Split",
     "Transform",
 ]
@@ -41,17 +44,47 @@ class Decline:
 
 
 @dataclass(frozen=True, slots=True)
+class Pair:
+    """How an executor runs one symbol forward and backward.
+
+    ``forward`` takes the arguments of the call and returns a pair: what the call returns, and a
+    sequence of values to save. ``backward`` takes that sequence as a tuple and a tangent for each
+    tensor that the call returns, None for one without, and returns a gradient for each parameter of
+    ``forward`` in order: None where there is none, a sequence for a list of tensors; trailing
+    Nones may be left out.
+
+    ``meta``, if given, is a pair of functions like these two with the same structure and metadata
+    in their results, for an implementation that cannot run on tensors without data.
+    """
+
+    forward: Callable[..., tuple[Any, Sequence[Any]]]
+    backward: Callable[..., Sequence[Any]]
+    meta: tuple[Callable[..., tuple[Any, Sequence[Any]]], Callable[..., Sequence[Any]]] | None = (
+        None
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """How an executor runs one symbol.
 
     ``implementation`` is called with the arguments of the claimed call and returns what the call
     returns; None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
-    must not depend on anything a guard does not see.
+    must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
+    implementation where a gradient is needed.
     """
 
     implementation: Callable[..., Any] | None
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+    pair: Pair | None = None
+
+    def __post_init__(self) -> None:
+        if self.pair is not None and self.implementation is None:
+            raise PluginError(
+                "a claim with a forward/backward pair needs an implementation",
+                hint="Claim(implementation, check, pair=Pair(forward, backward))",
+            )
 
 
 @dataclass(frozen=True, slots=True)

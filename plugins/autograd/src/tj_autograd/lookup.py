@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
+from tj_core.records import Executor
 from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Symbol
 from tj_core.trace import Change
@@ -14,6 +16,7 @@ from tj_torch.dialects import TorchDialects
 
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.joint import Differentiated, Slots, Workshop
+from tj_autograd.pairs import find_pair, paired
 from tj_autograd.recorded import recorded
 from tj_autograd.rules import GradRule, apply_rule
 
@@ -27,6 +30,7 @@ class Lookup:
     dialects: TorchDialects
     rules: RuleTable[GradRule]
     modes: Modes
+    executors: Sequence[Executor]
 
     @classmethod
     def of(cls, context: PassContext) -> Lookup:
@@ -34,14 +38,24 @@ class Lookup:
         dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
         rules = context.tables.get("grad") or RuleTable("grad")
-        return cls(dialects, rules, dialects.modes())
+        return cls(dialects, rules, dialects.modes(), context.executors)
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
         try:
-            return self._by_rule(call, slots, workshop) or self._derived(call, slots, workshop)
+            return (
+                self._by_pair(call, slots, workshop)
+                or self._by_rule(call, slots, workshop)
+                or self._derived(call, slots, workshop)
+            )
         except CannotExpandError as error:
             return recorded(call, slots, workshop, error.message)
+
+    def _by_pair(
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+    ) -> Differentiated | None:
+        found = find_pair(call, self.executors)
+        return found and paired(call, *found, slots, workshop, self.dialects.memo.expander)
 
     def _by_rule(
         self, call: BoundSymbol, slots: Slots, workshop: Workshop

@@ -23,8 +23,9 @@ from typing import Any
 
 import torch
 from tj_core.errors import PluginError
+from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.records import Decline
+from tj_core.records import Decline, Pair
 from tj_core.rules import Rule
 from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
@@ -32,7 +33,15 @@ from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialect.expansion import Expander, Expansion
 
-__all__ = ["GradRule", "apply_rule"]
+__all__ = [
+    "GradRule",
+    "apply_rule",
+    "check_gradients",
+    "check_outputs",
+    "expanded",
+    "per_argument",
+    "returned_pair",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +121,7 @@ class _Application:
         def run(*args: Any, **kwargs: Any) -> Any:
             kept.clear()  # the run may be repeated
             returned = self.rule.value.forward(*args, **kwargs)
-            if not isinstance(returned, tuple) or len(returned) != 2:
-                raise self.misfit("its forward must return a pair, (outputs, saved)")
-            outputs, saved = returned
+            outputs, saved = returned_pair(returned)
             places = _places((args, kwargs), "arg") | _places(outputs, "out")
             hidden: dict[int, torch.Tensor] = {}
             for value in saved:
@@ -126,17 +133,8 @@ class _Application:
             return outputs, tuple(hidden.values())
 
         made = self.expand(run, self.call.args, self.call.kwargs, self.call.context)
-        self.check_outputs(made)
+        check_outputs(self.call, made.outputs[0], self.whose)
         return kept, made
-
-    def check_outputs(self, made: Expansion) -> None:
-        """The rule's forward must return what the operation returns, metadata included."""
-        mine = [p for p in leaves(made.outputs[0]) if isinstance(p, Proxy)]
-        theirs = self.call.flat_outs
-        if len(mine) != len(theirs) or not all(
-            a.replace(name=b.name, tags=b.tags) == b for a, b in zip(mine, theirs, strict=True)
-        ):
-            raise self.misfit(f"its forward returns {mine}, the operation {list(theirs)}")
 
     # ------------------------------------------------------------------ backward
 
@@ -155,7 +153,7 @@ class _Application:
             returned = self.rule.value.backward(saved, *(tangents.get(s) for s in outs))
             positions.clear()
             found = []
-            for index, gradient in self.gradients(returned):
+            for index, gradient in per_argument(self.call, self.rule.value, returned):
                 if gradient is not None:
                     positions.append(index)
                     found.append(gradient)
@@ -163,67 +161,111 @@ class _Application:
 
         context = self.call.context.with_("grad", False)
         made = self.expand(run, tuple(given), (), context)
-        self.check_gradients(positions, made)
+        found = dict(zip(positions, leaves(made.outputs), strict=True))
+        check_gradients(self.call, found, self.whose)
         return positions, made
 
-    def gradients(self, returned: Any) -> Iterator[tuple[int, Any]]:
-        """Pairs of the flat index of an argument that needs a gradient, and its gradient."""
-        if not isinstance(returned, tuple | list):
-            raise self.misfit("its backward must return a sequence with a gradient per argument")
-        bound = inspect.signature(self.rule.value.forward).bind(
-            *self.call.args, **dict(self.call.kwargs)
-        )
-        names = list(bound.signature.parameters)
-        if len(returned) > len(names):
-            raise self.misfit(
-                f"its backward returns {len(returned)} gradients, its forward has {len(names)} "
-                f"parameters"
-            )
-        by_name = {n: g for n, g in zip(names, returned, strict=False) if n in bound.arguments}
-        index = 0
-        for name, argument in bound.arguments.items():
-            proxies = [p for p in leaves(argument) if isinstance(p, Proxy)]
-            parts = self.parts(name, by_name.get(name), len(proxies))
-            for proxy, part in zip(proxies, parts, strict=True):
-                if isinstance(proxy, TensorProxy) and proxy.requires_grad:
-                    yield index, part
-                index += 1
-
-    def parts(self, name: str, gradient: Any, count: int) -> list[Any]:
-        """The gradient of one argument, which holds ``count`` values, as one for each."""
-        parts = list(gradient) if isinstance(gradient, tuple | list) else [gradient] * count
-        if len(parts) != count:
-            raise self.misfit(f"its backward returns {len(parts)} gradients for {name!r}")
-        return parts
-
-    def check_gradients(self, positions: Sequence[int], made: Expansion) -> None:
-        for index, gradient in zip(positions, leaves(made.outputs), strict=True):
-            argument = self.call.flat_args[index]
-            assert isinstance(argument, TensorProxy)
-            if (gradient.shape, gradient.dtype) != (argument.shape, argument.dtype):
-                raise self.misfit(
-                    f"its backward returns {gradient.dtype}{list(gradient.shape)} for argument "
-                    f"{argument.name!r}, {argument.dtype}{list(argument.shape)}"
-                )
+    @property
+    def whose(self) -> str:
+        """The rule, for messages."""
+        rule = self.rule
+        return f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} ({rule.origin})"
 
     def expand(self, *call: Any) -> Expansion:
-        try:
-            return self.expander.expand(*call)
-        except ExpansionError as error:
-            if isinstance(error.__cause__, PluginError):
-                raise error.__cause__ from None
-            raise self.misfit(error.message) from error
-
-    def misfit(self, problem: str) -> PluginError:
-        rule = self.rule
-        return PluginError(
-            f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} does not fit: {problem}",
-            source=self.call.source,
-            hint=f"the rule is at {rule.origin}",
-        )
+        return expanded(self.expander, self.call, self.whose, *call)
 
 
 def _places(tree: Any, kind: Any) -> dict[int, Slot]:
     """The first place of each tensor in ``tree``, by its id."""
     tensors = [x for x in leaves(tree) if isinstance(x, torch.Tensor)]
     return {id(t): Slot(kind, i) for i, t in reversed(list(enumerate(tensors)))}
+
+
+# ---------------------------------------------------------------------------- what must fit
+
+
+class Misfit(Exception):
+    """The functions of a rule or pair do not fit the call."""
+
+
+def expanded(expander: Expander, call: BoundSymbol, whose: str, *arguments: Any) -> Expansion:
+    """`Expander.expand`, its errors those of ``whose`` functions.
+
+    :raises PluginError: if the functions fail or do not fit.
+    """
+    try:
+        return expander.expand(*arguments)
+    except ExpansionError as error:
+        cause = error.__cause__
+        problem = str(cause) if isinstance(cause, Misfit) else error.message
+        raise PluginError(f"{whose} does not fit: {problem}", source=call.source) from error
+
+
+def returned_pair(returned: Any) -> tuple[Any, Any]:
+    """What a forward returns: outputs, and values to save."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise Misfit("its forward must return a pair, (outputs, saved)")
+    return returned
+
+
+def per_argument(
+    call: BoundSymbol, rule: GradRule | Pair, returned: Any
+) -> Iterator[tuple[int, Any]]:
+    """Pairs of the flat index of an argument that needs a gradient, and its gradient."""
+    if not isinstance(returned, tuple | list):
+        raise Misfit("its backward must return a sequence with a gradient per parameter")
+    bound = inspect.signature(rule.forward).bind(*call.args, **dict(call.kwargs))
+    names = list(bound.signature.parameters)
+    if len(returned) > len(names):
+        raise Misfit(f"{len(returned)} gradients for the {len(names)} parameters of its forward")
+    by_name = dict(zip(names, returned, strict=False))
+    index = 0
+    for name, argument in bound.arguments.items():
+        proxies = [p for p in leaves(argument) if isinstance(p, Proxy)]
+        parts = _parts(name, by_name.get(name), len(proxies))
+        for proxy, part in zip(proxies, parts, strict=True):
+            if isinstance(proxy, TensorProxy) and proxy.requires_grad:
+                yield index, part
+            index += 1
+
+
+def _parts(name: str, gradient: Any, count: int) -> list[Any]:
+    """The gradient of one parameter, which was given ``count`` values, as one for each."""
+    parts = list(gradient) if isinstance(gradient, tuple | list) else [gradient] * count
+    if len(parts) != count:
+        raise Misfit(f"{len(parts)} gradients for the {count} tensors of {name!r}")
+    return parts
+
+
+def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
+    """A forward must return what the operation returns, metadata included.
+
+    :raises PluginError: if it does not.
+    """
+    mine = [p for p in leaves(outputs) if isinstance(p, Proxy)]
+    same = len(mine) == len(call.flat_outs) and all(
+        a.replace(requires_grad=getattr(b, "requires_grad", False)).same_meta(b)
+        for a, b in zip(mine, call.flat_outs, strict=True)
+    )
+    if not same:
+        said = [", ".join(map(meta_text, found)) for found in (mine, call.flat_outs)]
+        raise PluginError(
+            f"{whose} does not fit: its forward returns ({said[0]}), the operation ({said[1]})",
+            source=call.source,
+        )
+
+
+def check_gradients(call: BoundSymbol, gradients: Mapping[int, Any], whose: str) -> None:
+    """A gradient must have the shape and data type of its argument.
+
+    :raises PluginError: if one has not.
+    """
+    for index, gradient in gradients.items():
+        argument = call.flat_args[index]
+        assert isinstance(argument, TensorProxy)
+        if (gradient.shape, gradient.dtype) != (argument.shape, argument.dtype):
+            raise PluginError(
+                f"{whose} does not fit: its backward returns {meta_text(gradient)!r} for argument "
+                f"{argument.name!r}, {meta_text(argument)!r}",
+                source=call.source,
+            )
