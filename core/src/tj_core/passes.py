@@ -18,7 +18,10 @@ __all__ = ["PassContext"]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Handed to every transform: its name and plugin; the session's tables, tags, executors."""
+    """Handed to every transform: its name and plugin; the session's tables, tags, executors.
+
+    ``earlier`` are the traces that the passes before made, the acquired one first.
+    """
 
     name: str
     plugin: str
@@ -26,6 +29,7 @@ class PassContext:
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
     executors: Sequence[Executor] = ()
+    earlier: tuple[Trace, ...] = ()
 
     def rewrite(
         self, trace: Trace, rules: RuleTable[RewriteRule], *, into_bodies: bool = True

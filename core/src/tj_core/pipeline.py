@@ -146,7 +146,13 @@ class _Run:
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
         context = PassContext(
-            transform.name, ranked.plugin, p.expand, p.tags, p.tables, p.executors
+            transform.name,
+            ranked.plugin,
+            p.expand,
+            p.tags,
+            p.tables,
+            p.executors,
+            tuple(self.traces),
         )
 
         def apply(trace: Trace) -> Trace:

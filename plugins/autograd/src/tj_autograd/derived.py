@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.bodies import with_args
-from tj_core.expand import Expand, Expanded, bind_outputs
+from tj_core.expand import Expanded, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.rules import RuleTable
 from tj_core.symbol import Body, BoundSymbol, Effects, Symbol
 from tj_core.trace import Change
 from tj_core.tree import leaves, map_tree
@@ -21,7 +20,7 @@ from tj_torch.dialect.derive import Derivation, Slot
 
 from tj_autograd.joint import Differentiated, Slots, Workshop
 
-__all__ = ["AUGMENTED", "BACKWARD", "differentiated", "original", "slots_of_arguments"]
+__all__ = ["AUGMENTED", "BACKWARD", "differentiated", "slots_of_arguments"]
 
 AUGMENTED = ".augmented"
 """Ends the name of a forward call that returns more than the user's call, for its backward."""
@@ -35,18 +34,6 @@ def differentiated(
 ) -> Differentiated:
     """``call`` with the gradient that ``rule`` says, for the cotangents in ``slots``."""
     return _Calls(call, rule, slots, workshop).differentiated(change)
-
-
-def original(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
-    """The call that an augmented one stands for; any other call itself."""
-    if not call.symbol.name.endswith(AUGMENTED):
-        return call
-    outputs, _ = call.outputs
-    known = [p for p in leaves(outputs) if isinstance(p, Proxy)]
-    name = call.symbol.name.removesuffix(AUGMENTED)
-    made = call.replace(symbol=Symbol(call.symbol.namespace, name), parent=None)
-    made = bind_outputs(made, expand.require(made).value(made), lambda i: known[i].name)
-    return made.replace(outputs=outputs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ __all__ = [
     "Slots",
     "Workshop",
     "joint",
-    "primal",
     "tangent",
 ]
 
@@ -224,12 +223,3 @@ def _dense(p: TensorProxy) -> bool:
             return False
         expected *= size
     return True
-
-
-def primal(joint: Trace, original: Callable[[BoundSymbol], BoundSymbol]) -> Trace:
-    """The trace that ``joint`` was made from; ``original`` gives the call behind a forward."""
-    calls = tuple(original(c) for c in joint.calls if "BACKWARD" not in c.tags)
-    inputs = tuple(p for p in joint.inputs if "BACKWARD" not in p.tags)
-    return joint.replace(
-        inputs=inputs, calls=calls, outputs=joint.outputs[0], stage=Stage.FUNCTIONAL
-    )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from tj_core.codegen import Program
@@ -11,15 +10,14 @@ from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
 from tj_core.records import Split, Transform
 from tj_core.stages import Stage
-from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
-from tj_autograd.boundary import Pullback, Pullbacks, differentiable
-from tj_autograd.derived import original
-from tj_autograd.joint import Layout, joint, primal
+from tj_autograd.boundary import differentiable
+from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
-from tj_autograd.split import Halves, is_backward, split
+from tj_autograd.split import is_backward, split
+from tj_autograd.variants import Variants
 
 __all__ = ["transforms"]
 
@@ -66,68 +64,18 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
     if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
         return trace
     halves = split(trace)
+    functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
 
     def assemble(
         forward: Program, compile_later: Callable[[str, Trace], Program]
     ) -> Callable[..., Any]:
-        variants = _Variants(trace, halves, context, compile_later)
-        return differentiable(halves, forward.function, Pullbacks(variants))
+        make = Variants(
+            halves,
+            compile_later,
+            functional,
+            lambda layout: _made(functional, context, layout),
+            usual=tuple(p.strides for p in halves.tangents if isinstance(p, TensorProxy)),
+        )
+        return differentiable(halves, forward.function, make)
 
     return Split(halves.forward, {"backward": halves.backward}, assemble, boxed=True)
-
-
-LIMIT = 8
-"""Backward programs per forward; tangents laid out in yet another way are copied."""
-
-
-@dataclass
-class _Variants:
-    """Makes the backward programs of one joint trace."""
-
-    joint: Trace
-    halves: Halves
-    context: PassContext
-    compile_later: Callable[[str, Trace], Program]
-    usual: Pullback | None = None
-    count: int = 0
-
-    def __call__(self, layout: Layout) -> Pullback:
-        usual = tuple(p.strides for p in self.halves.tangents if isinstance(p, TensorProxy))
-        if layout != usual and self.count < LIMIT:
-            found = self.variant(layout)
-            if found is not None:
-                return found
-        if self.usual is None:
-            program = self.compile_later("backward", self.halves.backward).function
-            every = tuple(range(len(self.halves.saved)))
-            self.usual = Pullback(program, every, self.halves.tangents)  # type: ignore[arg-type]
-        return self.usual
-
-    def variant(self, layout: Layout) -> Pullback | None:
-        """The program for one layout; None if it reads what the forward has not saved."""
-        self.count += 1
-        again = _made(
-            primal(self.joint, lambda c: original(c, self.context.expand)), self.context, layout
-        )
-        made = split(again)
-        position = {p.name: i for i, p in enumerate(self.halves.saved)}
-        if not self.saves(made):
-            return None
-        program = self.compile_later(f"backward_{self.count}", made.backward).function
-        tangents = iter(made.tangents)
-        expected = tuple(None if how is None else next(tangents) for how in layout)
-        return Pullback(
-            program,
-            tuple(position[p.name] for p in made.saved),
-            expected,  # type: ignore[arg-type]
-        )
-
-    def saves(self, made: Halves) -> bool:
-        """Whether the forward saves the values that ``made`` reads, and they mean the same."""
-        mine, theirs = _makers(self.halves), _makers(made)
-        known = {p.name for p in self.halves.saved}
-        return all(p.name in known and mine.get(p.name) == theirs.get(p.name) for p in made.saved)
-
-
-def _makers(halves: Halves) -> dict[str, BoundSymbol]:
-    return {p.name: call for call in halves.forward.calls for p in call.flat_outs}
