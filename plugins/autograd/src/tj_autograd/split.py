@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+from tj_core.bodies import with_args
 from tj_core.proxy import Proxy
 from tj_core.stages import Stage
 from tj_core.symbol import BoundSymbol
-from tj_core.trace import Trace
-from tj_core.tree import leaves
+from tj_core.trace import Namer, Trace
+from tj_core.tree import leaves, map_tree
 
 from tj_autograd.detached import detached
+from tj_autograd.partition import Cheap, choose_saved
 
 __all__ = ["Halves", "is_backward", "split"]
 
@@ -36,17 +38,25 @@ class Halves:
     tangents: tuple[Proxy, ...]
 
 
-def split(joint: Trace) -> Halves:
-    """The halves of ``joint``; what the backward reads of the forward is saved."""
+def split(joint: Trace, cheap: Cheap) -> Halves:
+    """The halves of ``joint``.
+
+    ``cheap`` says which calls may run again in the backward, to save less.
+    """
     outputs, gradients = joint.outputs
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
+    ahead = tuple(c for c in joint.calls if not is_backward(c))
     back = _live([c for c in joint.calls if is_backward(c)], gradients)
-    saved = tuple(_read(back, gradients, {p.name for p in tangents}))
+    known = {p.name for p in tangents}
+    needed = [p.name for p in _read(back, gradients, known)]
+    chosen = choose_saved(inputs, ahead, needed, cheap)
+    back, gradients = _Again(ahead, chosen, Namer(joint.names())).fill(back, gradients)
+    saved = tuple(_read(back, gradients, known))
     roots, rest = _returned(outputs, inputs)
     forward = joint.replace(
         inputs=inputs,
-        calls=tuple(c for c in joint.calls if not is_backward(c)),
+        calls=ahead,
         outputs=(roots, rest, saved),
         stage=Stage.SPLIT,
     )
@@ -58,6 +68,62 @@ def split(joint: Trace) -> Halves:
         stage=Stage.SPLIT,
     )
     return Halves(detached(forward), detached(backward), outputs, roots, rest, saved, tangents)
+
+
+@dataclass
+class _Again:
+    """Puts calls of the forward into the backward where what they make is not saved."""
+
+    forward: tuple[BoundSymbol, ...]
+    saved: frozenset[str]
+    namer: Namer
+    made: dict[str, Proxy] = field(default_factory=dict)
+    calls: list[BoundSymbol] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.maker = {p.name: call for call in self.forward for p in call.defined()}
+
+    def fill(self, back: Sequence[BoundSymbol], gradients: Any) -> tuple[list[BoundSymbol], Any]:
+        """The backward with these calls, each before its first use, and its outputs."""
+        for call in back:
+            for p in call.flat_args:
+                self.provide(p)
+            self.calls.append(with_args(call, self.current))
+        for p in leaves(gradients):
+            if isinstance(p, Proxy):
+                self.provide(p)
+        return self.calls, map_tree(self.current, gradients, Proxy)
+
+    def current(self, p: Proxy) -> Proxy:
+        return self.made.get(p.name, p)
+
+    def provide(self, wanted: Proxy) -> None:
+        """See to it that ``wanted`` is there, without recursion: chains may be long."""
+        todo = [wanted]
+        while todo:
+            call = self.maker.get(todo[-1].name)
+            if call is None or todo[-1].name in self.saved or todo[-1].name in self.made:
+                todo.pop()
+                continue
+            missing = [p for p in call.flat_args if self.missing(p)]
+            todo += missing
+            if not missing:
+                self.repeat(call)
+                todo.pop()
+
+    def missing(self, p: Proxy) -> bool:
+        return p.name in self.maker and p.name not in self.saved and p.name not in self.made
+
+    def repeat(self, call: BoundSymbol) -> None:
+        again = with_args(call, self.current)
+        names = {p.name: p.replace(name=self.namer(p.name)) for p in call.defined()}
+        again = again.replace(
+            outputs=map_tree(lambda p: names.get(p.name, p), again.outputs, Proxy),
+            tags=again.tags.add("BACKWARD"),
+            parent=call.label,
+        )
+        self.calls.append(again)
+        self.made |= {old: new for old, new in names.items() if old not in self.saved}
 
 
 def is_backward(carrier: Proxy | BoundSymbol) -> bool:

@@ -14,6 +14,7 @@ from tj_core.trace import Trace
 from tj_core.tree import leaves
 
 from tj_autograd.boundary import differentiable
+from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
@@ -63,7 +64,7 @@ def _closed(trace: Trace) -> bool:
 def _split(trace: Trace, context: PassContext) -> Trace | Split:
     if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
         return trace
-    halves = split(trace)
+    halves = split(trace, cheap)
     functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
 
     def assemble(

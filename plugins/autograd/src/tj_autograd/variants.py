@@ -13,6 +13,7 @@ from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_torch.frontend.dynamo import compile_lock
 
+from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout
 from tj_autograd.split import Halves, split
 
@@ -81,7 +82,7 @@ class Variants:
         return found or self[self.usual]
 
     def _other(self, layout: Layout) -> Pullback | None:
-        made = split(self.joint(layout))
+        made = split(self.joint(layout), cheap)
         position = {p.name: i for i, p in enumerate(self.halves.saved)}
         mine, theirs = _makers(self.halves), _makers(made)
         if any(
