@@ -18,13 +18,16 @@ from tj_core.symbol import BoundSymbol
 
 from tj_autograd.mincut import INFINITE, Network
 
-__all__ = ["Cheap", "choose_saved"]
+__all__ = ["DEPTHS", "Cheap", "byte_size", "choose_saved"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Whether a call costs next to nothing to run again."""
 
 DISTANCE = 1.1
 """What a value costs more for each call between it and the backward."""
+
+DEPTHS = (None, 8, 4, 2, 1, 0, -1)
+"""Limits that a partition is tried with: less to run again, more to save."""
 
 SHRINKS = 4
 """A call whose result is that many times smaller than its arguments does not run again."""
@@ -35,12 +38,15 @@ def choose_saved(
     forward: Iterable[BoundSymbol],
     needed: Iterable[str],
     cheap: Cheap,
+    depth: int | None = None,
 ) -> frozenset[str]:
     """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
 
+    Values run again only within ``depth`` calls of what the backward reads, if that is given.
+
     :raises TagError: if tags leave no way to have a value.
     """
-    return _Choice(cheap).choose(tuple(inputs), tuple(forward), frozenset(needed))
+    return _Choice(cheap, depth).choose(tuple(inputs), tuple(forward), frozenset(needed))
 
 
 @dataclass
@@ -48,6 +54,7 @@ class _Choice:
     """One program's network."""
 
     cheap: Cheap
+    depth: int | None
     network: Network = field(default_factory=Network)
 
     def choose(
@@ -77,8 +84,14 @@ class _Choice:
 
     def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
         self.network.edge(("in", p.name), ("out", p.name), _cost(p, call, distance))
-        if call is None or not self.may_run_again(call):
+        if call is None or self.too_deep(call, distance) or not self.may_run_again(call):
             self.network.edge("source", ("in", p.name), INFINITE)
+
+    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
+        if self.depth is None or distance <= self.depth:
+            return False
+        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+        return len(views) < len(call.flat_outs) and not _tagged(call, "RECOMPUTE")
 
     def may_run_again(self, call: BoundSymbol) -> bool:
         if call.effects.ordered or call.effects.mutates or call.effects.rebinds or call.executor:
@@ -108,10 +121,10 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
 def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or (call is not None and _tagged(call, "RECOMPUTE")):
         return INFINITE
-    return max(1, int(_bytes(p) * DISTANCE ** min(distance, 100)))
+    return max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
 
 
-def _bytes(p: Proxy) -> int:
+def byte_size(p: Proxy) -> int:
     """The memory of a value, in bytes; symbolic sizes count as their hints."""
     if isinstance(p, NumberProxy | OpaqueProxy):
         return 1
@@ -121,8 +134,8 @@ def _bytes(p: Proxy) -> int:
 
 
 def _shrinks(call: BoundSymbol) -> bool:
-    taken = sum(_bytes(p) for p in call.flat_args if isinstance(p, TensorProxy))
-    made = sum(_bytes(p) for p in call.flat_outs if isinstance(p, TensorProxy))
+    taken = sum(byte_size(p) for p in call.flat_args if isinstance(p, TensorProxy))
+    made = sum(byte_size(p) for p in call.flat_outs if isinstance(p, TensorProxy))
     return made * SHRINKS < taken
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from tj_core.bodies import with_args
@@ -14,7 +15,8 @@ from tj_core.trace import Namer, Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_autograd.detached import detached
-from tj_autograd.partition import Cheap, choose_saved
+from tj_autograd.partition import DEPTHS, Cheap, byte_size, choose_saved
+from tj_autograd.peak import peak_bytes
 
 __all__ = ["Halves", "is_backward", "split"]
 
@@ -41,33 +43,93 @@ class Halves:
 def split(joint: Trace, cheap: Cheap) -> Halves:
     """The halves of ``joint``.
 
-    ``cheap`` says which calls may run again in the backward, to save less.
+    ``cheap`` says which calls may run again in the backward, to save less. Of several ways, the one
+    with the lowest estimated peak of memory is taken, and of those the one that saves least.
     """
-    outputs, gradients = joint.outputs
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
-    ahead = tuple(c for c in joint.calls if not is_backward(c))
-    back = _live([c for c in joint.calls if is_backward(c)], gradients)
-    known = {p.name for p in tangents}
-    needed = [p.name for p in _read(back, gradients, known)]
-    chosen = choose_saved(inputs, ahead, needed, cheap)
-    back, gradients = _Again(ahead, chosen, Namer(joint.names())).fill(back, gradients)
-    saved = tuple(_read(back, gradients, known))
-    roots, rest = _returned(outputs, inputs)
-    forward = joint.replace(
-        inputs=inputs,
-        calls=ahead,
-        outputs=(roots, rest, saved),
-        stage=Stage.SPLIT,
-    )
-    backward = joint.replace(
-        inputs=(*saved, *tangents),
-        calls=tuple(back),
-        outputs=gradients,
-        name="backward",
-        stage=Stage.SPLIT,
-    )
-    return Halves(detached(forward), detached(backward), outputs, roots, rest, saved, tangents)
+    return _Splitting(joint, inputs, tangents, cheap).halves()
+
+
+TOLERANCE = 1.01
+"""Peaks that differ by less count as equal; they are estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to split: the backward with what runs again in it, and what it reads."""
+
+    calls: tuple[BoundSymbol, ...]
+    gradients: Any
+    saved: tuple[Proxy, ...]
+    peak: int
+
+    @property
+    def size(self) -> int:
+        """Bytes saved."""
+        return sum(map(byte_size, self.saved))
+
+
+@dataclass(frozen=True)
+class _Splitting:
+    """One joint trace on its way into halves."""
+
+    joint: Trace
+    inputs: tuple[Proxy, ...]
+    tangents: tuple[Proxy, ...]
+    cheap: Cheap
+
+    @cached_property
+    def ahead(self) -> tuple[BoundSymbol, ...]:
+        """The calls of the forward."""
+        return tuple(c for c in self.joint.calls if not is_backward(c))
+
+    @cached_property
+    def back(self) -> list[BoundSymbol]:
+        """The live calls of the backward."""
+        return _live([c for c in self.joint.calls if is_backward(c)], self.joint.outputs[1])
+
+    def halves(self) -> Halves:
+        outputs, _ = self.joint.outputs
+        way = self.best()
+        roots, rest = _returned(outputs, self.inputs)
+        forward = self.joint.replace(
+            inputs=self.inputs,
+            calls=self.ahead,
+            outputs=(roots, rest, way.saved),
+            stage=Stage.SPLIT,
+        )
+        backward = self.joint.replace(
+            inputs=(*way.saved, *self.tangents),
+            calls=way.calls,
+            outputs=way.gradients,
+            name="backward",
+            stage=Stage.SPLIT,
+        )
+        forward, backward = detached(forward), detached(backward)
+        return Halves(forward, backward, outputs, roots, rest, way.saved, self.tangents)
+
+    def best(self) -> _Way:
+        """The best of all ways: lowest peak, then least saved."""
+        known = {p.name for p in self.tangents}
+        needed = [p.name for p in _read(self.back, self.joint.outputs[1], known)]
+        choices = dict.fromkeys(
+            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth) for depth in DEPTHS
+        )
+        ways = [self.way(chosen, known) for chosen in choices]
+        limit = min(way.peak for way in ways) * TOLERANCE
+        return min((w for w in ways if w.peak <= limit), key=lambda w: w.size)
+
+    def way(self, chosen: frozenset[str], known: set[str]) -> _Way:
+        outputs, gradients = self.joint.outputs
+        again = _Again(self.ahead, chosen, Namer(self.joint.names()))
+        calls, gradients = again.fill(self.back, gradients)
+        saved = tuple(_read(calls, gradients, known))
+        returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
+        left = [p for p in leaves(gradients) if isinstance(p, Proxy)]
+        mine = {p.name for p in self.inputs}
+        held = [p for p in returned if p.name not in mine]
+        return _Way(tuple(calls), gradients, saved, peak_bytes(self.ahead, held, calls, left))
 
 
 @dataclass
