@@ -14,6 +14,6 @@ def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
         yield  # the core's tests make their own plugins, the example's are about the example
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TJ_PLUGINS", "torch,autograd")
+        patch.setenv("TJ_PLUGINS", "torch")
         patch.setattr("tj_core.session._current", None)
         yield

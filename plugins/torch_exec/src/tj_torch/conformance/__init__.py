@@ -1,6 +1,6 @@
 """Conformance: PyTorch's own databases of operations and modules, eager as the oracle.
 
-Each entry is run through one jitted callable. `run_operation` and `run_module` take the ``jit`` to
-use, so anyone who ships an executor can run them with it, for instance with
+Each entry is run through one jitted callable. `run_operation`, `run_module` and `run_graphs` take
+the ``jit`` to use, so anyone who ships an executor can run them with it, for instance with
 ``functools.partial(tj.jit, executors=["mine"])``.
 """

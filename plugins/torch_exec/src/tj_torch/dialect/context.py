@@ -20,7 +20,17 @@ import torch
 from tj_core.language import Resetting
 from tj_core.symbol import Context
 
-__all__ = ["AUTOCAST", "SPELLINGS", "entered", "expansion_context", "spelling", "spellings"]
+from tj_torch.dialect import private
+
+__all__ = [
+    "AUTOCAST",
+    "SPELLINGS",
+    "entered",
+    "expansion_context",
+    "spelling",
+    "spellings",
+    "surroundings",
+]
 
 AUTOCAST = "autocast."
 """What the keys of autocast begin with; the device's type follows."""
@@ -90,6 +100,22 @@ def entered(context: Context) -> Iterator[None]:
         for key, value in items:
             stack.enter_context(eval(spelling(key)(value), {"torch": torch}))
         yield
+
+
+@contextlib.contextmanager
+def surroundings(grad: bool, rest: Context) -> Iterator[None]:
+    """Where fake tensors run, whatever is ambient, for what `expansion_context` gives.
+
+    Outside of inference mode, autocast as ``rest`` says and uncached.
+    """
+    with torch.inference_mode(False), private.no_autocast(), entered(rest):
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)
+        try:
+            with torch.set_grad_enabled(grad):
+                yield
+        finally:
+            torch.set_autocast_cache_enabled(cached)
 
 
 def expansion_context(context: Context) -> tuple[bool, Context]:

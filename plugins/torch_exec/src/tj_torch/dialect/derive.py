@@ -21,6 +21,7 @@ from tj_torch.dialect import private
 from tj_torch.dialect.arguments import make_fake
 from tj_torch.dialect.autogradinfo import count_edges
 from tj_torch.dialect.body import BodyBuilder, alias_facts, live_calls, references
+from tj_torch.dialect.context import surroundings
 from tj_torch.dialect.convert import tensor_proxy
 from tj_torch.dialect.expansion import Expander, Expansion, Run, Traced
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
@@ -105,7 +106,7 @@ class _Differentiation:
     def derivation(self) -> Derivation:
         run = self.run
         recorder = Recorder(run.table, hidden_writes=run.decompose)
-        with run.surroundings():
+        with surroundings(run.grad, run.rest):
             run.wrap(recorder)
             leaves_ = {n: t for n, t in run.leaves.items() if t.requires_grad}
             with (

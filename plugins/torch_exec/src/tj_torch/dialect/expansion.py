@@ -31,14 +31,14 @@ from tj_torch.dialect.arguments import (
 )
 from tj_torch.dialect.autogradinfo import NonLeaf, may_require_grad, runs_python
 from tj_torch.dialect.body import BodyBuilder, alias_facts
-from tj_torch.dialect.context import entered, expansion_context
+from tj_torch.dialect.context import expansion_context, surroundings
 from tj_torch.dialect.convert import is_symbolic, tensor_proxy, to_core, to_core_tree
 from tj_torch.dialect.denied import denial, watching
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
 from tj_torch.dialect.ops import OpTable
 from tj_torch.dialect.recorder import NeedsPythonDispatcher, Recorded, Recorder, Ref
 
-__all__ = ["Expander", "Expansion", "Kind", "Run", "Traced", "expand"]
+__all__ = ["Expander", "Expansion", "Kind", "Run", "Traced", "expand", "generators_untouched"]
 
 T = TypeVar("T")
 Kind = Literal["COMPOSITE", "KERNEL"]
@@ -114,7 +114,7 @@ class Expander:
         run = Run(self._mode, self._table, fn, tree, arguments, context)
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
-        with _generators_untouched(), private.quiet():
+        with generators_untouched(), private.quiet():
             return self._attempt(run, work)
 
     def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
@@ -166,7 +166,8 @@ def _usable(kind: str) -> bool:
 
 
 @contextlib.contextmanager
-def _generators_untouched() -> Iterator[None]:
+def generators_untouched() -> Iterator[None]:
+    """Leave PyTorch's generator as it was found."""
     state = torch.get_rng_state()
     try:
         yield
@@ -235,22 +236,10 @@ class Run:
 
     # ------------------------------------------------------------------ running
 
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Outside of inference mode, autocast as the context says and uncached."""
-        with torch.inference_mode(False), private.no_autocast(), entered(self.rest):
-            cached = torch.is_autocast_cache_enabled()
-            torch.set_autocast_cache_enabled(False)
-            try:
-                with torch.set_grad_enabled(self.grad):
-                    yield
-            finally:
-                torch.set_autocast_cache_enabled(cached)
-
     def expansion(self) -> Expansion:
         """Run the function under the recorder and describe what happened."""
         recorder = Recorder(self.table, hidden_writes=self.decompose)
-        with self.surroundings():
+        with surroundings(self.grad, self.rest):
             self.wrap(recorder)
             with self.modes(recorder):
                 traced = self.trace(recorder)
@@ -306,7 +295,7 @@ class Run:
 
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
-        with self.surroundings():
+        with surroundings(self.grad, self.rest):
             self.wrapped = {n: make_fake(self.mode, a.proxy) for n, a in self.arguments.items()}
             with self.mode:
                 self._call()

@@ -17,14 +17,17 @@ __all__ = [
     "autograd_function_node",
     "data_mutated",
     "deny_data_pointer",
+    "factories",
     "fake_constant",
     "fake_mode",
+    "fake_mode_with_symbols",
     "fake_reason",
     "fake_tensor",
     "functionalization",
     "functionalized",
     "is_dense",
     "is_fake",
+    "is_input_check",
     "metadata_mutated",
     "no_autocast",
     "paused_functionalization",
@@ -43,6 +46,14 @@ def fake_mode() -> Any:
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def fake_mode_with_symbols() -> Any:
+    """As `fake_mode`; numbers and sizes that depend on data become symbols."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv())
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
@@ -196,3 +207,15 @@ def no_autocast() -> Any:
 def autograd_function_node() -> type:
     """The base class of graph nodes that belong to an ``autograd.Function``."""
     return torch.autograd.function.BackwardCFunction
+
+
+def factories() -> Any:
+    """PyTorch's functions that make tensors out of none, as a set."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
+def is_input_check(module: torch.nn.Module) -> bool:
+    """Whether ``module`` is what an exported program checks its inputs with."""
+    return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"

@@ -35,7 +35,7 @@ from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
 from tj_torch.frontend.sources import node_source
 
-__all__ = ["Acquired", "acquire"]
+__all__ = ["Acquired", "Importer", "acquire", "takes_values"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
@@ -77,25 +77,15 @@ def acquire(
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
-    start = time.perf_counter()
-    importer = _Importer(graph, dialects, tags, Namer(language.names()))
+    importer = Importer(graph, dialects, tags, Namer(language.names()))
     importer.inputs(examples, input_names(graph, sources, parameters))
     for node in graph.graph.nodes:
         importer.node(node)
-    trace = Trace(
-        tuple(importer.proxies),
-        tuple(importer.calls),
-        importer.result,
-        context=importer.context.ambient,
-        history=(PassRecord("acquire", "torch"),),
-        language=language,
-    )
-    spent = time.perf_counter() - start
-    return Acquired(trace, {"acquire": spent - importer.expanding, "expand": importer.expanding})
+    return importer.acquired(language)
 
 
 @dataclass
-class _Importer:
+class Importer:
     """One graph on its way into a trace."""
 
     graph: torch.fx.GraphModule
@@ -118,10 +108,25 @@ class _Importer:
         # Outputs that are an argument: the argument's own name, and the nodes per such name.
         self.first_names: dict[str, str] = {}
         self.second_names: dict[str, list[torch.fx.Node]] = {}
+        self.start = time.perf_counter()
+
+    def acquired(self, language: Language) -> Acquired:
+        """The trace of what was imported."""
+        trace = Trace(
+            tuple(self.proxies),
+            tuple(self.calls),
+            self.result,
+            context=self.context.ambient,
+            history=(PassRecord("acquire", "torch"),),
+            language=language,
+        )
+        spent = time.perf_counter() - self.start
+        return Acquired(trace, {"acquire": spent - self.expanding, "expand": self.expanding})
 
     # ------------------------------------------------------------------ inputs
 
     def inputs(self, examples: Sequence[Any], names: Sequence[str]) -> None:
+        """The graph's inputs, under ``names``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for node, example, name in zip(nodes, examples, names, strict=True):
             proxy = self.proxy(self.namer(name), _input_value(node, example), node)
@@ -140,6 +145,7 @@ class _Importer:
     # ------------------------------------------------------------------ nodes
 
     def node(self, node: torch.fx.Node) -> None:
+        """Import ``node``, whose arguments are imported already."""
         if node.op == "placeholder":
             return
         if node.op == "output":
@@ -156,6 +162,7 @@ class _Importer:
         return convert.to_core_tree(tree, self.leaf)
 
     def leaf(self, value: Any) -> Any:
+        """A leaf of an FX argument as the core's."""
         return self.env[value] if isinstance(value, torch.fx.Node) else convert.to_core(value)
 
     def distinct(self, tree: Any) -> Any:
@@ -163,6 +170,7 @@ class _Importer:
         return map_tree(lambda c: c if c.named else self.constant(c.text, c.value), tree, Constant)
 
     def constant(self, wish: str, value: Any) -> Constant:
+        """The constant for an object that no text denotes, the same one each time."""
         if id(value) not in self.constants:
             name = f"_{self.namer(wish.lstrip('_') or 'constant')}"
             self.constants[id(value)] = Constant(name, value, named=False)
@@ -194,6 +202,7 @@ class _Importer:
         return True
 
     def call(self, node: torch.fx.Node) -> None:
+        """Import a call."""
         args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
         named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
         call = BoundSymbol(
@@ -218,7 +227,7 @@ class _Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        if self.opaque_state or _changes_state(call, node):
+        if self.opaque_state or self.changes_state(call, node):
             return None
         start = time.perf_counter()
         try:
@@ -229,6 +238,19 @@ class _Importer:
             self.expanding += time.perf_counter() - start
         return bind_outputs(call, facts, self.output_names(node, facts))
 
+    def example(self, node: torch.fx.Node) -> Any:
+        """What ``node`` came to when it was captured: a fake tensor, a number, a tree; or None."""
+        return node.meta.get("example_value")
+
+    def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
+        """Whether ``call`` neither takes nor makes values: it is there for what it does elsewhere.
+
+        Such a call must not be expanded: that would do it, here and now.
+        """
+        made = pytree.tree_leaves(self.example(node))
+        values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        return not any(isinstance(v, values) for v in made) and not takes_values(call)
+
     def output_names(self, node: torch.fx.Node, facts: Expanded) -> Callable[[int], str]:
         """One output has the node's name; several have the names of the nodes that take them."""
         if isinstance(facts.outputs, Proxy):
@@ -238,7 +260,7 @@ class _Importer:
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         """``call`` with its metadata from the capture, and nothing known of what it does."""
-        value = node.meta.get("example_value")
+        value = self.example(node)
         count = iter(range(1 << 30))
         name = self.output_names(node, Expanded(None if value is None else ()))
         if isinstance(value, torch.Tensor):
@@ -251,7 +273,7 @@ class _Importer:
 
         outputs = convert.to_core_tree(value, output)
         pure = call.symbol.namespace == "operator"
-        if not _takes_values(call) and not pure and call.symbol.name not in HARMLESS:
+        if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
             self.opaque_state = True  # it may have changed what later calls mean
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
 
@@ -301,17 +323,8 @@ class _Importer:
         return named or any(user not in self.env for user in node.users)
 
 
-def _changes_state(call: BoundSymbol, node: torch.fx.Node) -> bool:
-    """Whether ``call`` neither takes nor makes values, so is there for what it does elsewhere.
-
-    Such a call must not be expanded: that would do it, here and now.
-    """
-    made = pytree.tree_leaves(node.meta.get("example_value"))
-    values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-    return not any(isinstance(v, values) for v in made) and not _takes_values(call)
-
-
-def _takes_values(call: BoundSymbol) -> bool:
+def takes_values(call: BoundSymbol) -> bool:
+    """Whether ``call`` has arguments that are tensors or symbolic numbers."""
     return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
 
 

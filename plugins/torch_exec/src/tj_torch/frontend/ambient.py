@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
-import torch
+import types
+from collections.abc import Callable
+from typing import Any
 
-__all__ = ["ambient_mode"]
+import torch
+from torch.utils import _pytree as pytree
+
+from tj_torch.dialect import private
+from tj_torch.frontend import dynamo
+from tj_torch.frontend.contexts import ambient_context
+
+__all__ = ["ambient_check", "ambient_mode", "ambient_texts", "interpreting", "mode_counters"]
 
 
 def ambient_mode() -> str | None:
@@ -25,3 +34,60 @@ def ambient_mode() -> str | None:
     if torch.autograd.forward_ad._current_level >= 0:
         return "forward-mode AD"
     return None
+
+
+def interpreting(values: Any) -> str | None:
+    """What interprets the program through its arguments: fake tensors, or proxies of a tracer."""
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.fx.Proxy):
+            return "torch.fx.symbolic_trace"
+        if isinstance(leaf, torch.Tensor) and private.is_fake(leaf):
+            return "fake tensors"
+    return None
+
+
+def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
+    """What `ambient_mode` asks that guards on tensors do not see.
+
+    The number of dispatch modes (FakeTensorMode hides from guards), and the module whose
+    ``_current_level`` is that of forward-mode AD, negative outside.
+    """
+    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
+
+
+def ambient_check() -> Callable[[], bool]:
+    """A check that what is ambient is as it is now, and that `ambient_mode` is None.
+
+    Grad and inference mode, autocast, default data type and device, deterministic algorithms.
+    """
+    state = dynamo.global_check()
+    forward_ad = torch.autograd.forward_ad
+    dispatch, functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+    interpreter, tracing = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+    inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
+    device_modes, devices = dynamo.device_modes, dynamo.device_modes()
+    count = len(devices or ())
+
+    def check() -> bool:
+        return (
+            state()
+            and functions() == count
+            and not dispatch()
+            and forward_ad._current_level < 0
+            and interpreter() is None
+            and tracing() is None
+            and inference() is expected
+            and (not count or device_modes() == devices)
+        )
+
+    return check
+
+
+def ambient_texts() -> tuple[str, ...]:
+    """What `ambient_check` says now, for people."""
+    context = (f"{key} is {value}" for key, value in ambient_context().items)
+    return (
+        *context,
+        f"torch.get_default_dtype() == {torch.get_default_dtype()}",
+        f"torch.get_default_device() == {torch.get_default_device()}",
+    )

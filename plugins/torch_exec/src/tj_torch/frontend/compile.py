@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +14,7 @@ from tj_core.pipeline import Compilation
 
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import dynamo
-from tj_torch.frontend.acquire import acquire
+from tj_torch.frontend.acquire import Acquired, acquire
 
 __all__ = ["GraphCompiler"]
 
@@ -38,21 +39,31 @@ class GraphCompiler:
         parameters: Sequence[str] = (),
     ) -> Compilation:
         """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
-        session, stats = self.jitted.session, self.jitted.stats
-        memo = self.dialects.memo
+        session = self.jitted.session
+        with self.counting():
+            acquired = acquire(
+                graph,
+                examples,
+                dialects=self.dialects,
+                language=session.language,
+                tags=session.tags,
+                sources=sources,
+                parameters=parameters,
+            )
+        return self.finish(acquired)
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what is taken from the memo meanwhile in the jitted's statistics."""
+        memo, stats = self.dialects.memo, self.jitted.stats
         hits, misses = memo.hits, memo.misses
-        acquired = acquire(
-            graph,
-            examples,
-            dialects=self.dialects,
-            language=session.language,
-            tags=session.tags,
-            sources=sources,
-            parameters=parameters,
-        )
-        stats.add_seconds(acquired.seconds)
+        yield
         stats.memo_hits += memo.hits - hits
         stats.memo_misses += memo.misses - misses
+
+    def finish(self, acquired: Acquired) -> Compilation:
+        """The program of what was acquired; counts the seconds of both."""
+        self.jitted.stats.add_seconds(acquired.seconds)
         return self.jitted.compile(acquired.trace)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:

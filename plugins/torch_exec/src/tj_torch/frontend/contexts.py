@@ -61,6 +61,10 @@ class ContextTracker:
         }
         self._sdpa = frozenset(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends())
 
+    def follows(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` is one of those that `handles` may know."""
+        return node.op == "call_function" and node.target in self._handlers
+
     def handles(self, node: torch.fx.Node) -> bool:
         """Whether ``node`` changes the context rather than computing; if so, follow it."""
         handler = self._handlers.get(node.target) if node.op == "call_function" else None

@@ -8,22 +8,20 @@ from __future__ import annotations
 
 import functools
 import inspect
-import warnings
-import weakref
 from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import torch
-from tj_core.errors import CaptureError, TjWarning, add_note
-from tj_core.jitted import Entry, Fallback, Guard, Jitted
-from tj_core.source import Source
+from tj_core.errors import CaptureError, add_note
+from tj_core.jitted import Entry, Guard, Jitted
 
 from tj_torch.frontend import dynamo
-from tj_torch.frontend.ambient import ambient_mode
+from tj_torch.frontend.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
+from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
-from tj_torch.frontend.sources import stack_source, users_stacklevel
+from tj_torch.frontend.sources import stack_source
 from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
@@ -36,11 +34,10 @@ class Dispatcher:
         self.target = target
         self.jitted = jitted
         self.compiler = compiler
-        self.frame = make_frame(target, self.miss)
+        self.frame = make_frame(target, self.miss, *mode_counters())
         self.call = dynamo.inlined_as(self.frame.call, self.frame.root)
         self.parameters = _parameters(target)
-        self.rows: tuple[Row, ...] = ()
-        self.by_entry: dict[Entry, Row] = {}
+        self.entries = Entries(jitted, self.frame.publish)
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
         jitted.refresh = self._count
@@ -50,18 +47,21 @@ class Dispatcher:
         """The program under PyTorch's own hook, made when it is first needed."""
         return self.compiler.hooked(self.frame.root)
 
+    def hits(self) -> int:
+        """Calls that found what they needed compiled, here or below PyTorch's hook."""
+        compiled_there = self.jitted.stats.misses - len(self.entries)
+        return self.frame.hits() + max(0, self.elsewhere_calls - compiled_there)
+
     def _count(self) -> None:
-        compiled_there = self.jitted.stats.misses - len(self.by_entry)
-        elsewhere = max(0, self.elsewhere_calls - compiled_there)
-        self.jitted.stats.hits = self.frame.hits() + elsewhere
+        self.jitted.stats.hits = self.hits()
 
     # ------------------------------------------------------------------ misses
 
     def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compile for these arguments and run; or run without tj, saying why."""
-        mode = ambient_mode()
+        mode = ambient_mode() or interpreting((args, kwargs))
         if mode is not None:
-            self._fall_back(f"called under {mode}; the original function runs", None)
+            self.entries.fall_back(f"called under {mode}; the original function runs", None)
             return self.target(*args, **kwargs)
         if self.elsewhere is not None:
             self.elsewhere_calls += 1
@@ -77,7 +77,7 @@ class Dispatcher:
         except dynamo.CaptureFailure as error:
             failure = error
         except CaptureError as error:
-            self._fall_back(f"not captured: {error.message}", error.source)
+            self.entries.fall_back(f"not captured: {error.message}", error.source)
             self.elsewhere = self.target
             return self.target(*args, **kwargs)
         else:
@@ -86,7 +86,7 @@ class Dispatcher:
         return self._without_capture(failure, args, kwargs)
 
     def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
-        for row in self.rows:  # another thread may have compiled it meanwhile
+        for row in self.entries.rows:  # another thread may have compiled it meanwhile
             if row[0](frame):
                 return row
         options = self.jitted.options
@@ -96,10 +96,10 @@ class Dispatcher:
             )
         self.jitted.stats.misses += 1
         entry, row = self._build(captured)
-        self.by_entry[entry] = row
-        self._keep(entry)
+        self.entries.add(entry, row)
         if not row[0](frame):
-            self._fall_back("the guards of a new entry do not hold for its own arguments", None)
+            reason = "the guards of a new entry do not hold for its own arguments"
+            self.entries.fall_back(reason, None)
         return row
 
     def _build(self, captured: dynamo.Capture) -> tuple[Entry, Row]:
@@ -111,7 +111,7 @@ class Dispatcher:
         entry = Entry(compilation)
         function = None if compilation is None else compilation.function
         with self.jitted.stats.timing("guards"):
-            built = captured.build(function, _weakly(self._dead, entry))
+            built = captured.build(function, self.entries.on_dead(entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
             module_types(self.target, captured.graph, built.traced_codes), operations
@@ -119,38 +119,9 @@ class Dispatcher:
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)
+        if not any(isinstance(e, torch.Tensor) for e in captured.examples):
+            check = _outside_of_modes(check)
         return entry, (_both(built.check, check), built.run)
-
-    def _keep(self, entry: Entry) -> None:
-        self.jitted.add(entry)
-        limit = self.jitted.session.config.core.max_entries
-        while len(self.jitted.entries) > limit:
-            oldest = self.jitted.entries[0]
-            self._forget(oldest)
-            self.jitted.stats.evicted += 1
-            warnings.warn(
-                f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
-                "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
-                "raise [tool.tj] max_entries",
-                TjWarning,
-                stacklevel=users_stacklevel(),
-            )
-        self._refresh_rows()
-
-    def _dead(self, entry: Entry) -> None:
-        """An object the entry's guards know by identity is gone: so must the entry be."""
-        if entry in self.by_entry:
-            self._forget(entry)
-            self.jitted.stats.invalidated += 1
-            self._refresh_rows()
-
-    def _forget(self, entry: Entry) -> None:
-        self.by_entry.pop(entry, None)
-        self.jitted.drop(entry)
-
-    def _refresh_rows(self) -> None:
-        self.rows = tuple(self.by_entry.values())
-        self.frame.publish(self.rows)
 
     # ------------------------------------------------------------------ without capture
 
@@ -171,25 +142,13 @@ class Dispatcher:
                 if source is not None:
                     add_note(error, f"tj: while compiling {self.jitted.name}, at {source}")
                 raise
-            self._fall_back(f"not captured: {_first_lines(failure.reason)}", source)
+            self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
-        self._fall_back(f"graph break: {_first_lines(failure.reason)}", source)
+        self.entries.fall_back(f"graph break: {_first_lines(failure.reason)}", source)
         self.elsewhere = self.hooked
         self.elsewhere_calls += 1
         return self.elsewhere(*args, **kwargs)
-
-    def _fall_back(self, reason: str, source: Source | None) -> None:
-        """Record a fallback, and warn of it once."""
-        fallback = Fallback(reason, source)
-        stats = self.jitted.stats
-        if fallback in stats.fallbacks:
-            return
-        stats.fallbacks = (*stats.fallbacks, fallback)
-        where = f"\n  at {source}" if source else ""
-        warnings.warn(
-            f"tj: {self.jitted.name}: {reason}{where}", TjWarning, stacklevel=users_stacklevel()
-        )
 
 
 class HookDispatcher(Dispatcher):
@@ -200,16 +159,11 @@ class HookDispatcher(Dispatcher):
         self.elsewhere = self.hooked
 
 
-def _weakly(method: Callable[[Entry], None], entry: Entry) -> Callable[[], None]:
-    """A call of ``method`` with ``entry`` that keeps neither alive; nothing once one is dead."""
-    methods, entries = weakref.WeakMethod(method), weakref.ref(entry)
-
-    def call() -> None:
-        live, found = methods(), entries()
-        if live is not None and found is not None:
-            live(found)
-
-    return call
+def _outside_of_modes(check: Callable[[], bool] | None) -> Callable[[], bool]:
+    """For programs without tensors to take, on which other modes would show."""
+    if check is None:
+        return lambda: ambient_mode() is None
+    return lambda: ambient_mode() is None and check()
 
 
 def _both(

@@ -12,7 +12,7 @@ import logging
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +25,14 @@ __all__ = [
     "CaptureFailure",
     "capture",
     "compile_lock",
+    "device_modes",
     "function_modes",
+    "global_check",
     "hooked",
     "inlined_as",
     "placeholder_sources",
     "record_calls",
+    "tensor_check",
 ]
 
 
@@ -294,3 +297,35 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
         if argument is not None and argument.source is not None:
             found[i] = argument.source.name
     return found
+
+
+def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A check in C++ that as many values are distinct tensors with the metadata of ``tensors``.
+
+    Type, data type, device, sizes, strides, what dispatch looks at (layout, conjugate and negative
+    bits, functorch's levels, inference tensors), and requires_grad where gradients are on.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    check: Callable[..., bool] = guards.check
+    return check
+
+
+def global_check() -> Callable[[], bool]:
+    """A check in C++ that grad mode, autocast, default data type and determinism are as now."""
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    check: Callable[[], bool] = GlobalStateGuard().check
+    return check
+
+
+def device_modes() -> list[torch.device] | None:
+    """The default devices that are set, if no other ``__torch_function__`` mode is active."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = _get_current_function_mode_stack()
+    if not all(type(mode) is DeviceContext for mode in modes):
+        return None
+    return [mode.device for mode in modes]

@@ -13,14 +13,15 @@ from typing import Any
 
 import torch
 
-__all__ = ["extra_guards", "module_types"]
+__all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
-_HOOKS = (
+GLOBAL_HOOKS = (
     "_global_forward_hooks",
     "_global_forward_pre_hooks",
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
+"""The dictionaries in ``torch.nn.modules.module`` of hooks that act on every module."""
 
 _ATTENTION = (
     "torch.backends.cuda.flash_sdp_enabled",
@@ -34,7 +35,7 @@ _CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
 _FLAGS: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _ATTENTION),
     **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (*_PRODUCTS, *_CUDNN)),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), (*_PRODUCTS, *_CUDNN)),
     **dict.fromkeys(
         ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm"),
         _PRODUCTS,
@@ -82,7 +83,7 @@ def extra_guards(
         terms.append(f"c{i}.forward is f{i}")
         texts.append(f"{cls.__qualname__}.forward is unchanged")
     if terms:
-        hooks = {name: getattr(torch.nn.modules.module, name) for name in _HOOKS}
+        hooks = {name: getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS}
         scope |= hooks
         keys = {name: tuple(hook) for name, hook in hooks.items()}
         terms += [f"not {n}" if not k else f"tuple({n}) == {k!r}" for n, k in keys.items()]

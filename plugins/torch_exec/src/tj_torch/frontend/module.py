@@ -10,14 +10,15 @@ from __future__ import annotations
 import copy
 import inspect
 import types
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import torch
 from tj_core.jitted import Jitted
 
-from tj_torch.frontend.dispatch import Dispatcher
+__all__ = ["Dispatching", "JittedModule", "wrap_module"]
 
-__all__ = ["JittedModule", "wrap_module"]
+NO_MEMBERS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class JittedModule:
@@ -52,10 +53,20 @@ def _rebuild(module: torch.nn.Module, arguments: dict[str, Any]) -> Any:
     return tj_core.jit(module, **arguments)
 
 
-def wrap_module(module: torch.nn.Module, dispatcher: Dispatcher) -> Any:
-    """``module`` jitted."""
+class Dispatching(Protocol):
+    """What runs the calls of a jitted program, and the program's state."""
+
+    jitted: Jitted
+    call: Callable[..., Any]
+
+
+def wrap_module(
+    module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
+) -> Any:
+    """``module`` jitted; ``members`` take the place of its class's."""
     cls = type(module)
     body = {
+        **members,
         **_shared_slots(cls),
         "__slots__": ("__tj__", "_tj_call"),
         "__doc__": cls.__doc__,

@@ -15,7 +15,9 @@ from tj_core.source import Source
 __all__ = ["node_source", "stack_source", "users_stacklevel"]
 
 _TJ = str(Path(__file__).parent.parent)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +([^\n]*))?')
+_GENERATED = (_TJ, "<tj ", "<eval_with_key>")
+"""What the files of tj's own code, of its programs and of FX graphs' code begin with."""
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +(?! *File ")([^\n]*))?')
 
 
 def node_source(node: torch.fx.Node) -> Source | None:
@@ -48,7 +50,7 @@ def users_stacklevel() -> int:
 
 @lru_cache(maxsize=4096)
 def _innermost(trace: str) -> tuple[str, int, str, str] | None:
-    frames = [f for f in reversed(_FRAME.findall(trace)) if not f[0].startswith((_TJ, "<tj "))]
+    frames = [f for f in reversed(_FRAME.findall(trace)) if not f[0].startswith(_GENERATED)]
     for file, line, function, text in (*(f for f in frames if not _internal(f[0])), *frames):
         return file, int(line), function, text.strip()
     return None
@@ -57,7 +59,7 @@ def _innermost(trace: str) -> tuple[str, int, str, str] | None:
 @lru_cache(maxsize=4096)
 def _internal(file: str) -> bool:
     """Whether ``file`` is part of PyTorch or of tj, so not where the user looks."""
-    return file.startswith((_TJ, "<tj ", str(Path(torch.__file__).parent)))
+    return file.startswith((*_GENERATED, str(Path(torch.__file__).parent)))
 
 
 def _forward(node: torch.fx.Node) -> tuple[str, int, str, str] | None:

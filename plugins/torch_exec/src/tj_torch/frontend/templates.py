@@ -25,7 +25,7 @@ Row = tuple[Callable[[dict[str, Any]], bool], Callable[..., Any]]
 _serial = itertools.count()
 
 _SOURCE = """
-def make(fn, miss):
+def make(fn, miss, modes, duals):
     rows = ()
     hits = 0
 
@@ -34,11 +34,12 @@ def make(fn, miss):
 
     def call({parameters}):
         frame = {{{locals}"fn": fn}}
-        for check, run in rows:
-            if check(frame):
-                nonlocal hits
-                hits += 1
-                return run({arguments})
+        if not modes() and duals._current_level < 0:
+            for check, run in rows:
+                if check(frame):
+                    nonlocal hits
+                    hits += 1
+                    return run({arguments})
         return miss(frame, {positional}, {keywords})
 
     def publish(new):
@@ -62,10 +63,14 @@ class Frame:
 def make_frame(
     fn: Any,
     miss: Callable[[dict[str, Any], tuple[Any, ...], dict[str, Any]], Any],
+    modes: Callable[[], int],
+    duals: types.ModuleType,
 ) -> Frame:
     """Generate the functions for ``fn``.
 
-    ``miss`` is called where no row holds, with the frame's locals and the arguments. Each root has
+    ``miss`` is called where no row holds, with the frame's locals and the arguments. No row holds
+    while ``modes``, the number of modes that interpret the program, is not zero, or a level of
+    forward-mode AD is entered, which ``duals`` counts: guards do not see these. Each root has
     a code object with a name of its own: Dynamo keeps what it learns of dynamic sizes per code.
     """
     names = _plain_parameters(fn)
@@ -90,7 +95,7 @@ def make_frame(
     source, file = _SOURCE.format(root=root, **fields), f"<tj {root}>"
     exec(compile(source, file, "exec"), scope)
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    frame = Frame(*scope["make"](fn, miss))
+    frame = Frame(*scope["make"](fn, miss, modes, duals))
     weakref.finalize(frame.root, linecache.cache.pop, file, None)
     return frame
 
@@ -111,4 +116,4 @@ def _plain_parameters(fn: Any) -> list[str] | None:
     return [p.name for p in parameters]
 
 
-_TAKEN = frozenset({"fn", "rows", "hits", "frame", "check", "run", "miss"})
+_TAKEN = frozenset({"fn", "rows", "hits", "frame", "check", "run", "miss", "modes", "duals"})
