@@ -40,7 +40,7 @@ def test_a_program_comes_out():
     assert compiled.program.function([1.0, 2.0]) == [-1.0, -2.0]
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.CLAIMED]
     assert [c.executor for c in compiled.claims] == ["ex"]
-    assert list(compiled.seconds) == ["verify", "dce", "claim", "codegen"]
+    assert list(compiled.seconds) == ["verify", "dce", "cse", "claim", "codegen"]
     assert all(s >= 0 for s in compiled.seconds.values())
     boxed = pipeline().compile(program(), boxed=True)
     box = [[1.0, 2.0]]

@@ -36,6 +36,7 @@ class CoreOptions:
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
     - ``minversion``: the oldest tj-core that will do.
     - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata.
+    - ``cse``: whether a call takes the results of an earlier one that computes the same.
     - ``memo``: whether expansions are remembered between calls.
     - ``strict``: whether a broken plugin is an error though nobody named it.
     - ``max_entries``: how many specialisations of one function are kept.
@@ -49,6 +50,7 @@ class CoreOptions:
     required: tuple[str, ...] = ()
     minversion: str | None = None
     check: Literal[0, 1, 2] = 0
+    cse: bool = True
     memo: bool = True
     strict: bool = False
     max_entries: int = 64

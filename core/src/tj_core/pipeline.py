@@ -10,6 +10,7 @@ from typing import Any
 
 from tj_core.claim import ClaimRecord, claim
 from tj_core.codegen import Program, generate
+from tj_core.cse import cse
 from tj_core.dce import dce
 from tj_core.errors import TjError, TraceError, add_note
 from tj_core.expand import Expand
@@ -73,6 +74,7 @@ class Pipeline:
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
     check: int = 0
+    cse: bool = True
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
@@ -103,6 +105,8 @@ class _Run:
         for stage in [s for s in Stage if s >= first]:
             if stage is Stage.CLAIMED:
                 self.step("dce", "core", dce)
+                if self.pipeline.cse:
+                    self.step("cse", "core", lambda trace: cse(trace, self.pipeline.tags))
                 self.claim()
             for ranked in self.pipeline.transforms:
                 if ranked.transform.after is stage:

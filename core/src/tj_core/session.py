@@ -135,6 +135,7 @@ class Session:
             self.tags,
             self.tables,
             self.config.core.check,
+            self.config.core.cse,
         )
 
     def _ordered(self, wanted: Sequence[str | Executor] | None) -> tuple[Executor, ...]:

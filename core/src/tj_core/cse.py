@@ -1,0 +1,161 @@
+"""Common subexpression elimination that respects effects, identity, gradients and tags.
+
+A call takes an earlier one's results if nobody can tell: both compute the same from the same values
+in the same context, touch no ordered resource, and no memory involved is ever written; the program
+does not return results of both, which would become one object; no gradient flows through them (it
+would be summed in another order), unless gradients are calls of the program already; and their tags
+can be merged.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.alias import AliasFacts, analyse
+from tj_core.bodies import with_args
+from tj_core.errors import TagError
+from tj_core.metatext import meta_text
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.stages import Stage
+from tj_core.symbol import BoundSymbol, Constant
+from tj_core.tags import TagRegistry, TagSet
+from tj_core.trace import Change, PassRecord, Trace
+from tj_core.travel import Heirs
+from tj_core.tree import leaves, map_tree
+
+__all__ = ["cse"]
+
+
+def cse(trace: Trace, tags: TagRegistry) -> Trace:
+    """``trace`` without calls that compute what an earlier one did; the same object if none."""
+    run = _Run(trace, tags, analyse(trace))
+    calls = [kept for call in trace.calls if (kept := run.step(call)) is not None]
+    if not run.changes:
+        return trace
+    calls = [c.replace(tags=run.merged[c.label]) if c.label in run.merged else c for c in calls]
+    outputs = map_tree(run.current, trace.outputs, Proxy)
+    record = PassRecord("cse", changes=tuple(run.changes))
+    return run.heirs.trace(trace.after(record, calls=tuple(calls), outputs=outputs))
+
+
+@dataclass
+class _Run:
+    """One run: ``first`` has the calls that stay, by what they compute."""
+
+    trace: Trace
+    tags: TagRegistry
+    facts: AliasFacts
+    first: dict[Any, BoundSymbol] = field(default_factory=dict)
+    values: dict[str, Proxy] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+    merged: dict[str, TagSet] = field(default_factory=dict)
+    changes: list[Change] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.heirs = Heirs(self.tags)
+        self.returned = {x.name for x in leaves(self.trace.outputs) if isinstance(x, Proxy)}
+        self.escaping = set(self.facts.escaping)
+        self.gradients_done = self.trace.stage >= Stage.SPLIT
+
+    def current(self, p: Proxy) -> Proxy:
+        return self.values.get(p.name, p)
+
+    def step(self, call: BoundSymbol) -> BoundSymbol | None:
+        """``call`` over what its arguments are now; None if an earlier one serves for it."""
+        call = with_args(call, self.current) if self.values else call
+        if call.parent in self.labels:
+            call = call.replace(parent=self.labels[call.parent])
+        if not self.mergeable(call):
+            return call
+        key = _key(call)
+        elder = self.first.setdefault(key, call)
+        return call if elder is call or not self.merge(call, elder) else None
+
+    def mergeable(self, call: BoundSymbol) -> bool:
+        """Whether nobody could tell two such calls from one, whatever else the program does."""
+        if not call.effects.removable or call.regions or not call.flat_outs:
+            return False
+        if not self.gradients_done and any(map(_needs_gradient, call.flat_outs)):
+            return False
+        return not any(map(self.facts.is_written, (*call.flat_args, *call.flat_outs)))
+
+    def merge(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
+        """Let ``elder``'s results stand for ``call``'s, if that may be."""
+        pairs = list(zip(call.flat_outs, elder.flat_outs, strict=True))
+        if any(self.both_returned(a, b) for a, b in pairs) or not self.agree(call, elder):
+            return False
+        both = self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
+        if both != elder.tags:
+            self.merged[elder.label] = both
+        for mine, others in pairs:
+            self.values[mine.name] = others
+            if mine.name in self.returned:
+                self.returned.add(others.name)
+            if self.escapes(mine):
+                self.escaping.add(self.facts.roots[others.name])
+            self.heirs.inherit(others, mine.tags, call.source)
+        self.labels[call.label] = elder.label
+        self.changes.append(Change(call.label, "core", f"computed by {elder.label}"))
+        return True
+
+    def both_returned(self, a: Proxy, b: Proxy) -> bool:
+        """Whether merging would make one object, or one memory, of two that the program returns."""
+        if a.name in self.returned and b.name in self.returned:
+            return True
+        apart = self.facts.roots[a.name] != self.facts.roots[b.name]
+        return apart and self.escapes(a) and self.escapes(b)
+
+    def escapes(self, value: Proxy) -> bool:
+        """Whether the program returns something in the memory of ``value``, as it is by now."""
+        return self.facts.roots[value.name] in self.escaping
+
+    def agree(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
+        """Whether the two may be one as far as their tags go."""
+        try:
+            self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
+            for mine, others in zip(call.flat_outs, elder.flat_outs, strict=True):
+                self.tags.merge(self.heirs.proxy(others).tags, mine.tags, call.source)
+        except TagError:
+            return False
+        return True
+
+
+def _needs_gradient(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.requires_grad
+
+
+def _key(call: BoundSymbol) -> Any:
+    """What two calls have in common that compute the same."""
+    outputs = map_tree(meta_text, call.outputs, Proxy)
+    return (
+        call.symbol,
+        _frozen(call.args),
+        _frozen(call.kwargs),
+        _frozen(call.context.items),
+        call.executor,
+        _frozen(outputs),
+        id(call.body) if call.symbol.edited else None,
+    )
+
+
+def _frozen(tree: Any) -> Any:
+    """``tree`` as something hashable that is equal only where it means the same."""
+    kind = type(tree)
+    if isinstance(tree, Proxy):
+        return tree.name
+    if isinstance(tree, tuple | list):
+        return (kind, *map(_frozen, tree))
+    if isinstance(tree, Mapping):
+        return (kind, *((k, _frozen(v)) for k, v in tree.items()))
+    if isinstance(tree, slice):
+        return (kind, _frozen((tree.start, tree.stop, tree.step)))
+    if isinstance(tree, Constant):
+        return (kind, tree.text, None if tree.named else id(tree.value))
+    if kind is float:
+        return (kind, struct.pack("d", tree))  # 0.0 == -0.0
+    if kind is complex:
+        return (kind, struct.pack("dd", tree.real, tree.imag))
+    return (kind, tree)  # True == 1

@@ -1,0 +1,303 @@
+"""Common subexpressions: merged where nobody can tell, kept apart everywhere else."""
+
+import pytest
+import tj_core as tj
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tj_core.alias import analyse
+from tj_core.claim import claim
+from tj_core.codegen import generate
+from tj_core.cse import cse
+from tj_core.expand import bind_outputs
+from tj_core.records import Claim, Executor
+from tj_core.rules import RuleTable
+from tj_core.session import Session
+from tj_core.stages import Stage
+from tj_core.symbol import Alias, Constant, Context, Effects
+from tj_core.tags import Tag, TagRegistry, TagSet
+from tj_core.testing.numeric import MEANING, NumericPlugin, call, expansions, vector
+from tj_core.trace import Trace
+from tj_core.verify import verify
+
+TAGS = TagRegistry(
+    [
+        ("test", Tag("A", group="letter")),
+        ("test", Tag("B", group="letter")),
+        ("test", Tag("SOFT", group="letter", strength="soft")),
+        ("test", Tag("FREE")),
+    ]
+)
+X, Y = vector("x", 2), vector("y", 2)
+
+
+def made(name, *args, out, tags=(), value=(), **more):
+    plain = call(name, *args, tags=TagSet(tags), **more)
+    bound = bind_outputs(plain, expansions.require(plain).value(plain), lambda i: f"{out}{i or ''}")
+    first = bound.flat_outs[0]
+    return bound.map_proxies(lambda p: p.replace(tags=TagSet(value)) if p is first else p)
+
+
+def view(of, out):
+    """A call whose result shares its argument's memory."""
+    return call("view", of, outputs=vector(out, 2), effects=Effects(aliases=(Alias(0, "arg"),)))
+
+
+def after(*calls, outputs, inputs=(X, Y), stage=Stage.ACQUIRED):
+    trace = Trace(inputs, calls, outputs, stage=stage)
+    verify(trace, level=2, tags=TAGS, expand=expansions)
+    found = cse(trace, TAGS)
+    verify(found, level=2, tags=TAGS, expand=expansions)
+    return trace, found
+
+
+def merged(*calls, outputs, **more):
+    """The names of the calls that are gone."""
+    before, found = after(*calls, outputs=outputs, **more)
+    gone = {c.label for c in before.calls} - {c.label for c in found.calls}
+    assert (found is before) is not bool(gone)
+    return gone
+
+
+def test_equal_calls_become_one():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    c, d = made("add", a.outputs, Y, out="c"), made("add", b.outputs, Y, out="d")
+    e = made("mul", c.outputs, d.outputs, out="e")
+    _, found = after(a, b, c, d, e, outputs=(e.outputs,))
+    assert found.calls == (a, c, e.replace(args=(c.outputs, c.outputs)))
+    assert found.calls[0] is a
+    (record,) = found.history
+    assert [(x.call, x.rule) for x in record.changes] == [
+        ("b", "computed by a"),
+        ("d", "computed by c"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        (("add", X, Y), ("add", Y, X)),
+        (("add", X, Y), ("mul", X, Y)),
+        (("split", X, 1), ("split", X, True)),
+    ],
+)
+def test_other_arguments_are_other_values(first, second):
+    a, b = made(*first, out="a"), made(*second, out="b")
+    last = made("neg", b.flat_outs[0], out="z")
+    assert not merged(a, b, last, outputs=(a.flat_outs[0], last.outputs))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1.0, 1.0, True),
+        (0.0, -0.0, False),
+        (1, 1.0, False),
+        (1, True, False),
+        (Constant('float("nan")', float("nan")), Constant('float("nan")', float("nan")), True),
+        (Constant("_f", object(), named=False), Constant("_f", object(), named=False), False),
+        ((1, 2), [1, 2], False),
+        (slice(0, 1), slice(0, 1), True),
+        (slice(0, 1), slice(0, 1.0), False),
+        (1j, complex(0.0, 1.0), True),
+        (complex(0.0, 0.0), complex(-0.0, 0.0), False),
+    ],
+)
+def test_constants_are_told_apart_by_type_and_bits(one, other, same):
+    def scaled(constant, out):
+        return call("scale", X, constant, outputs=vector(out, 2))
+
+    a, b = scaled(one, "a"), scaled(other, "b")
+    z = made("add", a.outputs, b.outputs, out="z")
+    trace = Trace((X,), (a, b, z), (z.outputs,))
+    assert (len(cse(trace, TAGS).calls) == 2) is same
+
+
+def test_random_calls_stay_two():
+    a, b = made("noise", X, out="a"), made("noise", X, out="b")
+    z = made("add", a.outputs, b.outputs, out="z")
+    assert not merged(a, b, z, outputs=(z.outputs,))
+
+
+def test_what_the_program_returns_stays_two_objects():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    assert not merged(a, b, outputs=(a.outputs, b.outputs))
+    z = made("neg", b.outputs, out="z")
+    assert merged(a, b, z, outputs=(a.outputs, z.outputs)) == {"b"}
+
+
+def test_returned_views_of_two_values_do_not_become_views_of_one():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    va = call(
+        "view", a.outputs, outputs=vector("va", 2), effects=Effects(aliases=(Alias(0, "arg"),))
+    )
+    vb = call(
+        "view", b.outputs, outputs=vector("vb", 2), effects=Effects(aliases=(Alias(0, "arg"),))
+    )
+    trace = Trace((X,), (a, b, va, vb), (va.outputs, vb.outputs))
+    assert cse(trace, TAGS) is trace
+    inside = made("neg", vb.outputs, out="z")
+    trace = Trace((X,), (a, b, va, vb, inside), (va.outputs, inside.outputs))
+    assert [c.label for c in cse(trace, TAGS).calls] == ["a", "va", "z"]
+
+
+def test_a_result_that_stands_for_a_returned_one_is_returned():
+    inner, b, c = (made("neg", X, out=name) for name in "abc")
+    z = made("neg", inner.outputs, out="z")
+    assert merged(inner, b, c, z, outputs=(b.outputs, c.outputs, z.outputs)) == {"b"}
+
+
+@pytest.mark.parametrize("written", ["x", "a", "b", "view of b"])
+def test_nothing_is_merged_around_memory_that_is_written(written):
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    v = view(b.outputs, "v")
+    target = {"x": X, "a": a.outputs, "b": b.outputs, "view of b": v.outputs}[written]
+    w = made("fill_", target, 3.0, out="w")
+    z = made("add", a.outputs, b.outputs, out="z")
+    trace = Trace((X,), (a, b, v, w, z), (z.outputs,))
+    assert cse(trace, TAGS) is trace
+
+
+def test_a_written_input_may_overlap_the_others():
+    w = made("fill_", Y, 3.0, out="w")
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    z = made("add", a.outputs, b.outputs, out="z")
+    assert not merged(a, w, b, z, outputs=(z.outputs,))
+
+
+def test_unknown_side_effects_may_write_what_they_take():
+    a = made("neg", X, out="a")
+    u = call("unknown", a.outputs, outputs=None, effects=Effects(ordered=("side_effect",)))
+    b = made("neg", X, out="b")
+    c, d = made("neg", Y, out="c"), made("neg", Y, out="d")
+    z = made("add", b.outputs, d.outputs, out="z")
+    trace = Trace((X, Y), (a, u, b, c, d, z), (z.outputs, c.outputs))
+    assert [x.label for x in cse(trace, TAGS).calls] == ["a", "num.unknown", "b", "c", "z"]
+
+
+def test_a_call_that_writes_is_never_merged():
+    a = made("neg", X, out="a")
+    calls = [made("fill_", a.outputs, 3.0, out=f"w{i}") for i in range(2)]
+    assert not merged(a, *calls, outputs=(calls[1].outputs,))
+
+
+def test_gradients_would_be_summed_in_another_order():
+    x = vector("x", 2, requires_grad=True)
+    a, b = made("neg", x, out="a"), made("neg", x, out="b")
+    z = made("add", a.outputs, b.outputs, out="z")
+    assert not merged(a, b, z, outputs=(z.outputs,), inputs=(x,))
+    assert merged(a, b, z, outputs=(z.outputs,), inputs=(x,), stage=Stage.SPLIT) == {"b"}
+
+
+def test_other_contexts_are_other_calls():
+    a = made("neg", X, out="a", context=Context.of(mode=1))
+    b = made("neg", X, out="b", context=Context.of(mode=2))
+    z = made("add", a.outputs, b.outputs, out="z", context=Context.of(mode=1))
+    trace = Trace((X,), (a, b, z), (z.outputs,), context=Context.of(mode=1))
+    assert cse(trace, TAGS) is trace
+
+
+@pytest.mark.parametrize(
+    ("elder", "younger", "found"),
+    [
+        ((), ("A",), {"A"}),
+        (("A",), (), {"A"}),
+        (("A",), ("A",), {"A"}),
+        (("SOFT",), ("A",), {"A"}),
+        (("A",), ("SOFT", "FREE"), {"A", "FREE"}),
+        (("A",), ("B",), None),
+    ],
+)
+def test_tags_of_values_and_calls_merge_or_keep_the_calls_apart(elder, younger, found):
+    for where in ("tags", "value"):
+        a = made("neg", X, out="a", **{where: elder})
+        b = made("neg", X, out="b", **{where: younger})
+        z = made("add", a.outputs, b.outputs, out="z")
+        before, trace = after(a, b, z, outputs=(z.outputs,))
+        if found is None:
+            assert trace is before
+            continue
+        one = trace.calls[0]
+        carrier = one if where == "tags" else one.outputs
+        assert set(carrier.tags) == found
+        assert trace.calls[1].args[0].tags == one.outputs.tags
+
+
+def test_three_conflicting_two_by_two():
+    a, b, c = (made("neg", X, out=n, value=[*v]) for n, v in [("a", ""), ("b", "A"), ("c", "B")])
+    z = made("add", b.outputs, c.outputs, out="z")
+    y = made("add", a.outputs, z.outputs, out="u")
+    assert merged(a, b, c, z, y, outputs=(y.outputs,)) == {"b"}
+
+
+def test_parents_follow():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    child = made("neg", Y, out="c", parent="b")
+    z = made("add", b.outputs, child.outputs, out="z")
+    _, found = after(a, b, child, z, outputs=(z.outputs,))
+    assert next(c for c in found.calls if c.label == "c").parent == "a"
+
+
+def test_it_runs_by_default_and_can_be_left_out():
+    def f(x):
+        return -x * (-x)
+
+    for on in (True, False):
+        session = Session(plugins=[NumericPlugin()], overrides={"cse": on})
+        jitted = tj.jit(f, session=session)
+        assert jitted([1.0, 2.0]) == [1.0, 4.0]
+        assert len(tj.last_trace(jitted).calls) == (2 if on else 3)
+
+
+# ------------------------------------------------------------------------------- alias analysis
+
+
+def test_roots_and_writes():
+    a = made("neg", X, out="a")
+    v = view(a.outputs, "v")
+    w = made("fill_", v.outputs, 1.0, out="w")
+    facts = analyse(Trace((X, Y), (a, v, w), (v.outputs, X)))
+    assert dict(facts.roots) == {"x": "x", "y": "y", "a": "a", "v": "a", "w": "a"}
+    assert facts.written == {"a"}
+    assert facts.escaping == {"a", "x"}
+
+
+# ------------------------------------------------------------------------------- any program
+
+OPERATIONS = ("neg", "add", "mul", "same", "fill_", "noise")
+
+
+@st.composite
+def programs(draw):
+    """Traces over two inputs with writes, aliases and repeated work."""
+    values, calls = [X, Y], []
+    for i in range(draw(st.integers(2, 12))):
+        name = draw(st.sampled_from(OPERATIONS))
+        count = 2 if name in ("add", "mul") else 1
+        args = [draw(st.sampled_from(values)) for _ in range(count)]
+        extra = (draw(st.sampled_from([0.0, 1.0])),) if name == "fill_" else ()
+        made_call = made(name, *args, *extra, out=f"v{i}_")
+        calls.append(made_call)
+        values.append(made_call.flat_outs[0])
+    returned = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
+    return Trace((X, Y), tuple(calls), tuple(returned))
+
+
+def run(trace):
+    """Results, which of them and of the inputs are one object, and the inputs afterwards."""
+    claims = RuleTable("claim")
+    claims.set("num.*", Claim(None))
+    done = claim(trace, [Executor("python", claims, fallback=True)], TAGS)
+    scope = {c.symbol: MEANING[c.symbol.name] for c in trace.calls}
+    x, y = [1.0, 2.0], [3.0, 5.0]
+    results = generate(done.trace, scope).function(x, y)
+    objects = [x, y, *results]
+    return results, x, y, [[a is b for a in objects] for b in objects]
+
+
+@settings(max_examples=300, deadline=None)
+@given(programs())
+def test_no_program_can_tell(trace):
+    verify(trace, level=2, tags=TAGS, expand=expansions)
+    found = cse(trace, TAGS)
+    verify(found, level=2, tags=TAGS, expand=expansions)
+    assert run(found) == run(trace)

@@ -1,0 +1,109 @@
+"""Repeated work in PyTorch programs: done once where gradients allow, and where nobody can tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_torch.conformance.oracle import assert_jits
+from torch.nn import functional as F
+
+
+def operations(jitted: Any) -> list[str]:
+    return [call.symbol.name for call in tj.last_trace(jitted).calls]
+
+
+def test_work_of_two_branches_is_done_once() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.relu(x @ w).sum() + F.gelu(x @ w).sum()
+
+    with torch.no_grad():
+        jitted = assert_jits(f, torch.randn(3, 4), torch.randn(4, 5))
+    assert operations(jitted).count("matmul") == 1
+
+
+def test_gradients_keep_their_order() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x.exp() * x.exp() * x.exp()).sum()
+
+    x = torch.randn(20, requires_grad=True)
+    jitted = assert_jits(f, x)
+    assert operations(jitted).count("exp") == 3
+    f(x).backward()
+    expected, x.grad = x.grad, None
+    jitted(x).backward()
+    assert torch.equal(x.grad, expected)
+
+
+def returns_both(x: torch.Tensor) -> Any:
+    return x + 1, x + 1
+
+
+def writes_one(x: torch.Tensor) -> Any:
+    a, b = x + 1, x + 1
+    a.mul_(2)
+    return a.sum(), b.sum()
+
+
+def writes_between(x: torch.Tensor) -> Any:
+    y = x * 1
+    a = y.sum()
+    y.add_(1)
+    return a + y.sum()
+
+
+def draws(x: torch.Tensor) -> Any:
+    return torch.rand_like(x) - torch.rand_like(x)
+
+
+def drops(x: torch.Tensor) -> Any:
+    return F.dropout(x, 0.5, True) - F.dropout(x, 0.5, True)
+
+
+def returns_views(x: torch.Tensor) -> Any:
+    return (x + 1).view(-1), (x + 1).view(-1)
+
+
+def signed_zeros(x: torch.Tensor) -> Any:
+    return torch.copysign(x, 0.0) + torch.copysign(x, -0.0)
+
+
+def types(x: torch.Tensor) -> Any:
+    i = x.long()
+    return (i + 1).sum() + (i + 1.0).sum() + (i + True).sum()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        returns_both,
+        writes_one,
+        writes_between,
+        draws,
+        drops,
+        returns_views,
+        signed_zeros,
+        types,
+    ],
+)
+def test_what_must_stay_two(f: Callable[..., Any]) -> None:
+    with torch.no_grad():
+        jitted = assert_jits(f, torch.randn(2, 3))
+    assert len(tj.last_trace(jitted).calls) == len(tj.last_traces(jitted)[0].calls)
+
+
+def test_two_results_are_two_objects_in_two_memories() -> None:
+    with torch.no_grad():
+        jitted = assert_jits(returns_both, torch.randn(3))
+        a, b = jitted(torch.zeros(3))
+        a.add_(5)
+    assert b.tolist() == [1, 1, 1]
+
+
+def test_it_can_be_left_out() -> None:
+    jitted = tj.jit(lambda x: (x.sin() * x.sin()).sum(), cse=False)
+    jitted(torch.randn(3))
+    assert operations(jitted).count("sin") == 2
