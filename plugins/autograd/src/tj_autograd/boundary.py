@@ -77,6 +77,8 @@ class Compiled(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the differentiable inputs."""
         plan: _Plan = ctx.plan
+        if all(tangent is None for tangent in tangents):
+            return (None,) * (len(plan.wrt) + 1)
         if torch.is_grad_enabled():
             return (None, *_differentiable_gradients(ctx, plan, tangents))
         layout = tuple([None if t is None else t.stride() for t in tangents])
