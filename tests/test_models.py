@@ -1,127 +1,289 @@
-"""Transformers models with random weights: outputs, loss and all gradients equal to eager's."""
+"""Transformers models with random weights: outputs, loss, gradients and caches equal to eager's.
+
+The default run takes a sample of the combinations of model and mode; ``TJ_FULL=1`` takes all.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.conformance.oracle import assert_equal
+from tj_torch.conformance.remembered import compare_memo
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers", reason="the models are transformers'")
 
-SIZES = {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+FULL = bool(os.environ.get("TJ_FULL"))
+
+# What PyTorch, not the program, has to say about a model's first construction computes nothing.
+NOT_EXPANDED = {"torch._C._log_api_usage_once"}
+
+DECODER = {
+    "vocab_size": 128,
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "max_position_embeddings": 64,
+}
+ENCODER = {k: v for k, v in DECODER.items() if k != "num_key_value_heads"}
 
 
-def llama() -> torch.nn.Module:
-    config = transformers.LlamaConfig(
-        intermediate_size=128, num_key_value_heads=2, max_position_embeddings=64, **SIZES
-    )
-    return transformers.LlamaForCausalLM(config)
+def language(batch: int = 2, length: int = 16) -> dict[str, Any]:
+    tokens = torch.randint(3, 128, (batch, length))
+    return {"input_ids": tokens, "labels": tokens}
 
 
-def gpt2() -> torch.nn.Module:
-    config = transformers.GPT2Config(vocab_size=128, n_embd=64, n_layer=2, n_head=4, n_positions=64)
-    model = transformers.GPT2LMHeadModel(config)
-    model.loss_type = "ForCausalLM"  # else transformers logs a warning, which breaks the graph
-    return model
+def translation() -> dict[str, Any]:
+    return {"input_ids": torch.randint(3, 128, (2, 16)), "labels": torch.randint(3, 128, (2, 8))}
 
 
-def bert() -> torch.nn.Module:
-    config = transformers.BertConfig(intermediate_size=128, max_position_embeddings=64, **SIZES)
-    return transformers.BertForMaskedLM(config)
+def speech() -> dict[str, Any]:
+    return {"input_features": torch.randn(2, 8, 32), "labels": torch.randint(3, 128, (2, 8))}
 
 
-MODELS = [llama, gpt2, bert]
+def image() -> dict[str, Any]:
+    return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([1, 3])}
 
 
-def build(make: Callable[[], torch.nn.Module]) -> Any:
-    torch.manual_seed(0)
-    return make()
+@dataclass(frozen=True)
+class Model:
+    """A model of transformers with two layers of width 64, and what it is called with."""
+
+    name: str
+    head: str
+    sizes: Mapping[str, Any]
+    batch: Callable[[], dict[str, Any]] = language
+    attributes: Mapping[str, Any] = field(default_factory=dict)
+
+    def build(self) -> Any:
+        """The model, always with the same weights."""
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{self.name}Config")(**self.sizes)
+        model = getattr(transformers, f"{self.name}{self.head}")(config)
+        for name, value in self.attributes.items():
+            setattr(model, name, value)
+        return model
 
 
-def step(model: Any, run: Any, tokens: torch.Tensor, seed: int) -> dict[str, Any]:
-    """Loss, logits and gradients of one training step."""
+MODELS = {
+    "llama": Model("Llama", "ForCausalLM", DECODER),
+    "gpt2": Model(
+        "GPT2",
+        "LMHeadModel",
+        {"vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
+        attributes={"loss_type": "ForCausalLM"},  # else transformers logs: a graph break
+    ),
+    "bert": Model("Bert", "ForMaskedLM", ENCODER),
+    "mistral": Model("Mistral", "ForCausalLM", DECODER | {"sliding_window": 8}),
+    "qwen2": Model("Qwen2", "ForCausalLM", DECODER),
+    "vit": Model(
+        "ViT",
+        "ForImageClassification",
+        {k: v for k, v in ENCODER.items() if k not in ("vocab_size", "max_position_embeddings")}
+        | {"image_size": 16, "patch_size": 4, "num_labels": 5},
+        image,
+    ),
+    "t5": Model(
+        "T5",
+        "ForConditionalGeneration",
+        {"vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2}
+        | {"num_heads": 4, "decoder_start_token_id": 0},
+        translation,
+    ),
+    "mamba": Model(
+        "Mamba",
+        "ForCausalLM",
+        # With its associative scan, transformers computes another way where it sees a compiler.
+        {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}
+        | {"use_associative_scan": False},
+    ),
+    "whisper": Model(
+        "Whisper",
+        "ForConditionalGeneration",
+        {"vocab_size": 128, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2}
+        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
+        | {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 16}
+        | {"max_target_positions": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+        | {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
+        | {"dropout": 0.1, "attention_dropout": 0.1},
+        speech,
+    ),
+    "qwen2moe": Model(
+        "Qwen2Moe",
+        "ForCausalLM",
+        DECODER
+        | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "num_experts": 4}
+        | {"num_experts_per_tok": 2, "output_router_logits": True},
+    ),
+}
+
+
+def chosen(*names: str) -> tuple[str, ...]:
+    """All models with ``TJ_FULL=1``, else those named."""
+    return tuple(MODELS) if FULL else names
+
+
+def contents(value: Any) -> Any:
+    """``value`` with caches, which compare by identity, as what they hold."""
+    if isinstance(value, Mapping):
+        return type(value).__name__, {k: contents(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [contents(v) for v in value]
+    if isinstance(value, torch.Tensor):
+        return value.detach()
+    if type(value).__module__ == "transformers.cache_utils":
+        return type(value).__name__, {k: contents(v) for k, v in sorted(vars(value).items())}
+    return value
+
+
+def step(model: Any, run: Any, batch: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """All that a training step returns and leaves behind."""
     model.zero_grad()
     torch.manual_seed(seed)
-    out = run(input_ids=tokens, labels=tokens)
+    out = run(**batch)
     out.loss.backward()
-    grads = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
-    return {"loss": out.loss.detach(), "logits": out.logits.detach(), **grads}
+    grads = {name: p.grad for name, p in model.named_parameters()}
+    assert any(g is not None and g.abs().sum() > 0 for g in grads.values())
+    found = {"type": type(out), "out": contents(out), "grads": grads, "random": torch.rand(3)}
+    model.zero_grad(set_to_none=True)
+    return found
 
 
-@pytest.mark.parametrize("make", MODELS)
-def test_forward(make: Callable[[], torch.nn.Module]) -> None:
-    model = build(make).eval()
+def train_steps() -> list[tuple[str, str]]:
+    """Every model in training; also in evaluation mode, where the program is another one."""
+    sample = chosen("llama", "t5", "mamba")
+    return [(n, m) for n in MODELS for m in ("train", "eval") if m == "train" or n in sample]
+
+
+@pytest.mark.parametrize("name, mode", train_steps())
+def test_a_training_step(name: str, mode: str) -> None:
+    """Loss, every field of the output, caches, each parameter's gradient, random numbers drawn."""
+    model = MODELS[name].build().train(mode == "train")
+    batch = MODELS[name].batch()
     jitted = tj.jit(model)
-    tokens = torch.randint(0, 128, (2, 16))
-    with torch.no_grad():
-        expected = model(input_ids=tokens)
-        got = jitted(input_ids=tokens)
-        assert type(got) is type(expected)
-        torch.testing.assert_close(got.logits, expected.logits, rtol=0, atol=0)
-        jitted(input_ids=tokens)
-    assert tj.stats(jitted).fallbacks == ()
-    assert tj.stats(jitted).hits == 1
-
-
-@pytest.mark.parametrize("dropout", [False, True], ids=["no_dropout", "dropout"])
-@pytest.mark.parametrize("make", MODELS)
-def test_train_step(make: Callable[[], torch.nn.Module], dropout: bool) -> None:
-    model = build(make).train(dropout)
-    jitted = tj.jit(model)
-    tokens = torch.randint(0, 128, (2, 16))
     for seed in range(2):
-        expected = step(model, model, tokens, seed)
-        got = step(model, jitted, tokens, seed)
-        assert got.keys() == expected.keys()
-        for name, value in expected.items():
-            torch.testing.assert_close(
-                got[name], value, rtol=0, atol=0, msg=lambda m, n=name: n + m
-            )
-    assert tj.stats(jitted).misses == 1
+        expected = step(model, model, batch, seed)  # first: transformers prepares a model then
+        assert_equal(step(model, jitted, batch, seed), expected)
+    stats = tj.stats(jitted)
+    assert (stats.misses, stats.hits, stats.fallbacks) == (1, 1, ())
+
+
+@pytest.mark.parametrize("name", ["mamba", *(n for n in chosen() if n != "mamba")])
+def test_a_forward_pass_without_gradients(name: str) -> None:
+    model = MODELS[name].build().eval()
+    batch = {k: v for k, v in MODELS[name].batch().items() if FULL or k != "labels"}
+    jitted = tj.jit(model)
+    for _ in range(2):
+        with torch.no_grad():
+            expected = model(**batch)
+            assert_equal(contents(jitted(**batch)), contents(expected))
+    assert (tj.stats(jitted).hits, tj.stats(jitted).fallbacks) == (1, ())
+
+
+def test_mambas_scan_is_that_of_torch_compile() -> None:
+    """Its associative scan is another algorithm, which transformers takes only when compiled."""
+    model = Model("Mamba", "ForCausalLM", MODELS["mamba"].sizes | {"use_associative_scan": True})
+    program, batch = model.build(), language(length=4)
+    got = step(program, tj.jit(program), batch, 0)
+    assert_equal(got, step(program, torch.compile(program, backend="eager"), batch, 0))
+    expected = step(program, program, batch, 0)
+    torch.testing.assert_close(got["grads"], expected["grads"])
+    torch.testing.assert_close(got["out"][1]["logits"], expected["out"][1]["logits"])
+
+
+def test_the_first_call_of_a_mixture_of_experts_takes_a_lock() -> None:
+    """transformers then installs hooks on the model, under a lock: a break for torch.compile too.
+
+    A model that has been called before is one program.
+    """
+    model = MODELS["qwen2moe"].build().eval()
+    batch = MODELS["qwen2moe"].batch()
+    jitted, again = tj.jit(model), tj.jit(model)
+    with pytest.warns(tj.TjWarning, match="lock") as caught:
+        got = [step(model, jitted, batch, 0) for _ in range(2)]
+    assert len([w for w in caught if w.category is tj.TjWarning]) == 1
+    assert tj.stats(jitted).entries > 1
+    for each in (*got, step(model, again, batch, 0)):
+        assert_equal(each, step(model, model, batch, 0))
+    assert (tj.stats(again).entries, tj.stats(again).fallbacks) == (1, ())
+
+
+# --------------------------------------------------------------------------- generation
+
+GREEDY: dict[str, Any] = {"do_sample": False}
+SAMPLED: dict[str, Any] = {"do_sample": True, "temperature": 2.0, "top_k": 20}
+STATIC: dict[str, Any] = {"cache_implementation": "static"}
+BEAMS: dict[str, Any] = {"num_beams": 2}
+
+
+GENERATING = tuple(name for name in chosen("llama", "t5") if name not in ("bert", "vit"))
+
+
+@pytest.mark.parametrize("name", GENERATING)
+def test_generation_with_a_cache(name: str) -> None:
+    """Greedy and sampled, with the cache growing and static: the same tokens as eager's."""
+    model = MODELS[name].build().eval()
+    model.generation_config.update(eos_token_id=None, pad_token_id=0)
+    given = {k: v for k, v in MODELS[name].batch().items() if k != "labels"}
+    jitted = tj.jit(model)
+    for options in (GREEDY, SAMPLED, *settings(name)):
+        found = []
+        for run in (model, jitted):
+            torch.manual_seed(1)
+            found.append(run.generate(**given, **options, max_new_tokens=6))
+        assert torch.equal(*found), options
+        assert tj.stats(jitted).calls % 6 == 0
+    # The first call fills the cache, the second adds to it, the third finds another length.
+    assert tj.stats(jitted).misses <= 3 * (1 + len(settings(name)))
+    assert tj.stats(jitted).hits >= 6
     assert tj.stats(jitted).fallbacks == ()
 
 
-def test_llama_with_a_cache_and_generate() -> None:
-    model = build(llama).eval()
-    jitted = tj.jit(model)
-    tokens = torch.randint(0, 128, (2, 8))
-    with torch.no_grad():
-        for use in (model, jitted):
-            use.generation_config.pad_token_id = 0
-        expected = model.generate(tokens, max_new_tokens=6, do_sample=False)
-        got = jitted.generate(tokens, max_new_tokens=6, do_sample=False)
-    assert torch.equal(got, expected)
-    assert tj.stats(jitted).calls == 6
+def settings(name: str) -> tuple[dict[str, Any], ...]:
+    """Other ways to generate that transformers has for the model."""
+    if name in ("gpt2", "mamba", "qwen2moe"):  # no static cache; qwen2moe's router loss fails then
+        return (BEAMS,)
+    static: tuple[dict[str, Any], ...] = (GREEDY | STATIC, SAMPLED | STATIC)
+    return (*static, BEAMS) if FULL else static if name == "llama" else ()
 
 
-@pytest.mark.parametrize("make", MODELS)
-def test_every_call_shows_the_users_line(make: Callable[[], torch.nn.Module]) -> None:
-    jitted = tj.jit(build(make).eval())
+# --------------------------------------------------------------------------- traces
+
+
+@pytest.mark.parametrize("name", chosen("llama", "vit", "qwen2moe"))
+def test_traces_read_back_and_show_the_users_lines(name: str) -> None:
+    model, batch = MODELS[name].build().eval(), MODELS[name].batch()
+    jitted = tj.jit(model, check=2)
     with torch.no_grad():
-        jitted(input_ids=torch.randint(0, 128, (2, 16)))
+        model(**batch)
+        jitted(**batch)
     trace = tj.last_trace(jitted)
     assert len(trace.calls) > 40
     for call in trace.calls:
         assert call.source is not None, call.symbol
         assert "transformers" in call.source.file
-    # Dynamo records the logging of a module's first construction; it computes nothing.
-    without = {call.symbol.qualname for call in trace.calls if call.body is None}
-    assert without <= {"torch._C._log_api_usage_once"}
-
-
-@pytest.mark.parametrize("make", MODELS)
-def test_traces_read_back(make: Callable[[], torch.nn.Module]) -> None:
-    jitted = tj.jit(build(make).eval(), check=2)
-    with torch.no_grad():
-        jitted(input_ids=torch.randint(0, 128, (2, 16)))
+    assert {call.symbol.qualname for call in trace.calls if call.body is None} <= NOT_EXPANDED
     for trace in tj.last_traces(jitted):
         again = tj.Trace.parse(str(trace), language=trace.language, constants=trace.constants())
         assert again == trace
         scope = dict(trace.constants())
         exec(str(trace), scope)
         assert callable(scope["computation"])
+
+
+@pytest.mark.parametrize("training", [False, True] if FULL else [True])
+@pytest.mark.parametrize("name", chosen("llama", "gpt2"))
+def test_remembered_expansions_are_those_that_would_be_made(name: str, training: bool) -> None:
+    call = ((), MODELS[name].batch())
+    found = compare_memo(lambda: MODELS[name].build().train(training), [call])
+    assert found.problems == []
+    assert found.first.hits > found.first.misses - 10  # the second layer is the first again
+    assert found.again.misses == 0

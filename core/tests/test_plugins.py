@@ -327,7 +327,7 @@ def test_an_unknown_argument_is_an_error() -> None:
         return ()
 
     text = failure(types.SimpleNamespace(tj_name="x", tj_tags=tj_tags))
-    assert "{'option'}" in text and "plugin 'x'" in text
+    assert "'option'" in text and "plugin 'x'" in text
 
 
 def test_loading_is_transactional(fake_dist: FakeDist) -> None:

@@ -19,7 +19,7 @@ from tj_core.rewrite import Replacement, rewrite
 from tj_core.rules import RuleTable
 from tj_core.source import Source
 from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects
+from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects, Region
 from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.testing.numeric import MEANING, call, expansions, vector
 from tj_core.trace import Namer, Trace
@@ -273,8 +273,23 @@ def decorated_calls(draw, made, values, context, inner):
     if extra["body"] >= 0:
         made = made.replace(body=draw(bodies(made, extra["body"])))
     if inner and extra["region"] == 0:
-        made = made.replace(regions=(("fn", draw(decorated(SMALL, inner=False))),))
+        made = draw(with_regions(made))
     return made
+
+
+@st.composite
+def with_regions(draw, made):
+    """``made`` with an operand program or two, used once or twice."""
+    count = len(made.flat_args)
+    regions = []
+    for name in draw(st.sampled_from([["fn"], ["fn", "other"]])):
+        program = draw(decorated(SMALL, inner=False)).replace(name=name, stage=Stage.ACQUIRED)
+        places = draw(st.lists(st.integers(0, count - 1), max_size=2)) if count else []
+        more = tuple(made.flat_args[i].replace(name=f"op{n}") for n, i in enumerate(places))
+        operands = (*(None for _ in program.inputs), *places)
+        program = program.replace(inputs=program.inputs + more, outputs=(program.outputs, *more))
+        regions.append(Region(program, operands))
+    return made.replace(args=(*made.args, *regions, regions[0]))
 
 
 STEPS = st.fixed_dictionaries(

@@ -15,13 +15,22 @@ from tj_core.proxy import DType, NumberProxy, OpaqueProxy, SubclassInfo, SymDim,
 from tj_core.records import Dialect
 from tj_core.source import Source
 from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.symbol import (
+    Alias,
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    Effects,
+    Region,
+    Symbol,
+)
 from tj_core.tags import TagSet
 from tj_core.testing.numeric import MEANING, call, vector
 from tj_core.trace import Namer, PassRecord, Trace
 
 F32 = DType("float32", 32, "float")
-X, Y = vector("x", 2), vector("y", 2)
+X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
 
 
 def dialect(namespace="num"):
@@ -182,7 +191,7 @@ def test_unnamed_constants_travel_beside_the_text():
     body = Body((vector("a0", 2),), (), constant)
     region = program(call("f", constant, outputs=Y))
     trace = program(
-        call("neg", X, outputs=Y, body=body), call("map", X, regions=(("fn", region),)),
+        call("neg", X, outputs=Y, body=body), call("map", X, Region(region, (0,))),
         call("f", X, constant, context=Context.of(none=constant)), outputs=constant,
     )  # fmt: skip
     assert trace.constants() == {"_object0": value}
@@ -276,21 +285,56 @@ def test_nested_bodies():
 
 
 def test_regions():
+    """A region is a function inside the program, before its call, and may have regions itself."""
     a = vector("a", 2)
     inner = Trace(
         (a,), (call("neg", a, outputs=Y, context=Context.of(grad=False)),), (Y,), "cond_fn",
-        context=Context.of(grad=True), tags=TagSet(["R"]),
+        context=Context.of(grad=True), tags=TagSet(["R"]), language=LANGUAGE,
     )  # fmt: skip
-    outer = Trace((a,), (call("map", a, outputs=Y, regions=(("fn", inner),)),), Y, "body_fn")
-    body = Body((vector("a0", 2),), (call("map", vector("a0", 2), regions=(("g", inner),)),), ())
+    nested = call("map", a, Region(inner, (0,), returns=True), outputs=(Y,))
+    outer = Trace((a,), (nested,), Y, "body_fn", language=LANGUAGE)
+    body = Body((vector("a0", 2),), (call("map", vector("a0", 2), Region(inner, (0,))),), ())
+    source = Source("model.py", 3, "while x: x = map(x)")
     trace = program(
-        call("while", X, outputs=Y, regions=(("cond", inner), ("body", outer))),
+        call("while", X, Region(inner, (0,)), Region(outer, (None,)), outputs=Z, source=source),
         call("f", X, outputs=(), body=body),
+        call("same", X, outputs=Y, context=Context.of(grad=1)),
         outputs=Y,
     )
+    assert [r.name for r in trace.calls[0].regions] == ["cond_fn", "body_fn"]
     text = read_back(trace)
-    assert "#@body|     #@fn| def cond_fn(a):" in text
-    assert "#| #@g| def cond_fn(a):" in text
+    assert text.startswith(
+        """from tj_core.testing.numeric import num
+import contextlib
+
+
+def computation(x):
+    #: stage='ACQUIRED'
+    # x: "cpu f64[2]"
+    # model.py:3: while x: x = map(x)
+    def cond_fn(a):
+        #: operands=(0,), tags={'R': None}, context={'grad': True}
+        # a: "cpu f64[2]"
+        with contextlib.nullcontext(False):
+            y = num.neg(a)  # y: "cpu f64[2]"
+            #: context={'grad': False}
+        return (y,)
+    def body_fn(a):
+        #: operands=(None,)
+        # a: "cpu f64[2]"
+        def cond_fn(a):
+            #: operands=(0,), returns=True, tags={'R': None}, context={'grad': True}
+            # a: "cpu f64[2]"
+            with contextlib.nullcontext(False):
+                y = num.neg(a)  # y: "cpu f64[2]"
+                #: context={'grad': False}
+            return (y,)
+        (y,) = num.map(a, cond_fn)  # y: "cpu f64[2]"
+        return y
+    z = getattr(num, 'while')(x, cond_fn, body_fn)  # z: "cpu f64[2]"
+"""
+    )
+    assert "#| def cond_fn(a):" in text
 
 
 def test_context_without_a_speller():

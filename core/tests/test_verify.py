@@ -9,7 +9,16 @@ from tj_core.proxy import DType
 from tj_core.rules import RuleTable
 from tj_core.source import Source
 from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.symbol import (
+    Alias,
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    Effects,
+    Region,
+    Symbol,
+)
 from tj_core.tags import TagRegistry, TagSet
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.trace import PassRecord, Trace
@@ -33,6 +42,17 @@ def wrong(match, trace, **more):
 
 def program(*calls, inputs=(X,), outputs=(), **more):
     return Trace(inputs, calls, outputs, **more)
+
+
+def region(*calls, inputs=(X,), outputs=(), name="fn", **more):
+    return Region(Trace(inputs, calls, outputs, name, **more), (0,) * len(inputs))
+
+
+def operation(*regions):
+    return program(call("map", X, *regions, outputs=Z))
+
+
+FN = call("neg", X, outputs=vector("fn", 2))
 
 
 def in_body(*calls, outputs=V0, **more):
@@ -176,11 +196,47 @@ FAULTS = [
     # ---- regions
     (
         "has a region 'fn' in which num.neg uses 'x', which nothing defines",
-        program(call("map", X, regions=(("fn", program(NEG, inputs=())),))),
+        operation(region(NEG, inputs=())),
+    ),
+    ("has a region 'fn' that returns 'y', which nothing defines", operation(region(outputs=Y))),
+    (
+        "has a region 'fn' in which num.neg defines 'x' again",
+        operation(region(call("neg", X, outputs=vector("x", 1)))),
+    ),
+    ("has a region 'fn' with 0 operands for 1 inputs", operation(Region(region().program))),
+    (
+        "has a region 'fn' with an operand beyond the call's 1 arguments",
+        operation(Region(region().program, (1,))),
     ),
     (
-        "has a region 'fn' that returns 'y', which nothing defines",
-        program(call("map", X, regions=(("fn", program(outputs=Y)),))),
+        r"has a region 'fn' whose input 'x' is 'cpu f64\[3\]', not 'cpu f64\[2\]'",
+        operation(region(inputs=(vector("x", 3),))),
+    ),
+    (
+        "has a region 'fn' that returns 0 of 1 values",
+        operation(Region(region().program, (0,), returns=True)),
+    ),
+    (
+        "has a region 'fn' with a stage of its own",
+        operation(region(stage=Stage.FUNCTIONAL)),
+    ),
+    ("has two regions called 'fn'", operation(region(), region(NEG))),
+    ("has a region called 'fn', as a value is", program(FN, operation(region()).calls[0])),
+    (
+        "has a region called 'num', which is the name of a namespace or constant",
+        operation(region(name="num")),
+    ),
+    (
+        "has a region 'fn' with an input called '_0', which is a name for values in bodies",
+        operation(region(inputs=(V0,))),
+    ),
+    (
+        "has a region 'fn' with two inputs of one name",
+        operation(Region(region(inputs=(X, X)).program, (0, 0))),
+    ),
+    (
+        "has a region 'fn' in which num.neg lost the context grad",
+        operation(region(NEG, context=Context.of(grad=True))),
     ),
 ]
 

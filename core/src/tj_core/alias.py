@@ -21,12 +21,14 @@ __all__ = ["AliasFacts", "analyse"]
 class AliasFacts:
     """What the effects of a trace's calls come to.
 
-    ``roots`` has, for every value, the first value in the same memory. ``written`` are the roots
-    whose memory is written, or whose metadata is changed, anywhere in the program, as far as that
-    can be known; ``escaping`` those that the program returns.
+    ``roots`` has, for every value, the first value in the same memory, ``objects`` the first that
+    is the same object. ``written`` are the roots whose memory is written, or whose metadata is
+    changed, anywhere in the program, as far as that can be known; ``escaping`` those that the
+    program returns.
     """
 
     roots: Mapping[str, str]
+    objects: Mapping[str, str]
     written: frozenset[str]
     escaping: frozenset[str]
 
@@ -42,32 +44,39 @@ def analyse(trace: Trace) -> AliasFacts:
     call of which nothing is known but that it has side effects may write all it takes and returns.
     """
     roots = {p.name: p.name for p in trace.inputs}
+    objects = dict(roots)
     written: set[str] = set()
     for call in trace.calls:
+        objects |= _defined(call, objects, identical=True)
         roots |= _defined(call, roots)
         written.update(roots[p.name] for p in _written(call))
     inputs = {p.name for p in trace.inputs}
     if not written.isdisjoint(inputs):
         written |= inputs
     returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
-    return AliasFacts(roots, frozenset(written), frozenset(roots[p.name] for p in returned))
+    return AliasFacts(
+        roots, objects, frozenset(written), frozenset(roots[p.name] for p in returned)
+    )
 
 
-def _defined(call: BoundSymbol, roots: Mapping[str, str]) -> dict[str, str]:
-    """The roots of the values that ``call`` defines."""
+def _defined(
+    call: BoundSymbol, known: Mapping[str, str], *, identical: bool = False
+) -> dict[str, str]:
+    """The roots of the values that ``call`` defines; the objects they are with ``identical``."""
     found: dict[str, str] = {}
-    bases = {a.output: a for a in call.effects.aliases if a.kind != "hidden"}
+    aliases = [a for a in call.effects.aliases if a.identical or not identical]
+    bases = {a.output: a for a in aliases if a.kind != "hidden"}
     for i, p in enumerate(call.flat_outs):
         alias = bases.get(i)
-        if p.name in roots:  # an argument under its own name
+        if p.name in known:  # an argument under its own name
             continue
         if alias is None:
             found[p.name] = p.name
         elif alias.kind == "arg":
-            found[p.name] = roots[call.flat_args[alias.index].name]
+            found[p.name] = known[call.flat_args[alias.index].name]
         else:
             base = call.flat_outs[alias.index].name
-            found[p.name] = found.get(base) or roots[base]
+            found[p.name] = found.get(base) or known[base]
     return found
 
 

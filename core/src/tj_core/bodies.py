@@ -8,7 +8,7 @@ from typing import Any
 
 from tj_core.errors import TraceError
 from tj_core.proxy import Proxy
-from tj_core.symbol import PLAIN_CONTEXT, Body, BoundSymbol, Effects
+from tj_core.symbol import PLAIN_CONTEXT, Body, BoundSymbol, Effects, Region
 from tj_core.tags import NO_TAGS
 from tj_core.tree import leaves, map_tree
 
@@ -79,8 +79,10 @@ def with_args(call: BoundSymbol, fn: Callable[[Proxy], Any]) -> BoundSymbol:
     now = passed_on(call, moved)
     if len(now) == len(moved.flat_args) and _partition(call) == _partition(moved):
         return moved
+    places = {i: j for i, (j, _) in now.items()}
+    moved = _rewired(moved, places)
     return moved.replace(
-        effects=_reindexed(call.effects, {i: j for i, (j, _) in now.items()}),
+        effects=_reindexed(call.effects, places),
         body=None if call.body is None else _rebased(call.body, call, moved, now),
     )
 
@@ -99,6 +101,19 @@ def passed_on(old: BoundSymbol, new: BoundSymbol) -> dict[int, tuple[int, Proxy]
         if isinstance(before, Proxy) and isinstance(after, Proxy):
             found[i] = j, after
     return found
+
+
+def _rewired(call: BoundSymbol, now: Mapping[int, int]) -> BoundSymbol:
+    """``call``, whose arguments moved, with regions that know where those are."""
+    if not call.regions:
+        return call
+
+    def moved(region: Region) -> Region:
+        operands = tuple(None if i is None else now.get(i) for i in region.operands)
+        return region if operands == region.operands else replace(region, operands=operands)
+
+    args = map_tree(moved, call.args, Region)
+    return call.replace(args=args, kwargs=map_tree(moved, call.kwargs, Region))
 
 
 def _partition(call: BoundSymbol) -> list[int]:

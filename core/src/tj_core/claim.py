@@ -8,14 +8,16 @@ at the highest level at which nobody else wanted any part of it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.bodies import with_args, wrapped_body
 from tj_core.errors import PluginError, RuleMissingError, TjError, TraceError
 from tj_core.inlining import can_inline, inline
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.records import Decline, Executor
+from tj_core.records import Claim, Decline, Executor
+from tj_core.regions import map_programs
+from tj_core.rules import Rule
 from tj_core.source import Source
 from tj_core.stages import Stage
 from tj_core.symbol import Body, BoundSymbol, Context, Symbol
@@ -34,7 +36,7 @@ class ClaimRecord:
     """Who got a call, and who declined it before and why.
 
     ``executor`` is None for a call that was replaced by its body. ``depth`` counts the bodies the
-    call was found in.
+    call was found in, and the regions.
     """
 
     call: str
@@ -68,18 +70,10 @@ def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Cla
         Heirs(tags),
         grad_done=trace.stage >= Stage.SPLIT,
     )
-    values: dict[str, Any] = {}
-    calls: list[BoundSymbol] = []
-
-    def current(p: Proxy) -> Any:
-        return values.get(p.name, p)
-
-    for call in trace.calls:
-        calls += walk.call(with_args(call, current) if values else call, values, 0)
-    outputs = map_tree(current, trace.outputs, Proxy)
+    done = walk.program(trace, 0)
     record = PassRecord("claim", changes=tuple(walk.changes))
-    done = trace.after(record, calls=tuple(calls), outputs=outputs, stage=Stage.CLAIMED)
-    return Claimed(walk.heirs.trace(done), tuple(walk.records), walk.implementations)
+    done = done.after(record, stage=Stage.CLAIMED)
+    return Claimed(done, tuple(walk.records), walk.implementations)
 
 
 @dataclass
@@ -96,6 +90,35 @@ class _Walk:
     changes: list[Change] = field(default_factory=list)
     implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
     wanted: dict[tuple[int, Context], bool] = field(default_factory=dict)
+    regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
+
+    def program(self, trace: Trace, depth: int) -> Trace:
+        """``trace``, all of whose calls have an executor."""
+        values: dict[str, Any] = {}
+        calls: list[BoundSymbol] = []
+
+        def current(p: Proxy) -> Any:
+            return values.get(p.name, p)
+
+        for call in trace.calls:
+            calls += self.call(with_args(call, current) if values else call, values, depth)
+        outputs = map_tree(current, trace.outputs, Proxy)
+        return self.heirs.trace(trace.replace(calls=tuple(calls), outputs=outputs))
+
+    def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
+        """``call``, all calls of whose regions have an executor."""
+        shared = rule.value.shares_regions and (self.grad_done or not _carries_gradient(call))
+        return map_programs(call, lambda program: self.region(program, shared, depth + 1))
+
+    def region(self, program: Trace, shared: bool, depth: int) -> Trace:
+        """A region's program; by the fallback alone unless ``shared``; once if calls share it."""
+        key = id(program), shared
+        if key not in self.regions:
+            executors = self.executors if shared else []
+            namer, heirs = Namer(program.names()), Heirs(self.tags)
+            walk = replace(self, executors=executors, namer=namer, heirs=heirs, wanted={})
+            self.regions[key] = program, walk.program(program, depth)
+        return self.regions[key][1]
 
     def call(self, call: BoundSymbol, values: dict[str, Any], depth: int) -> list[BoundSymbol]:
         """What runs in ``call``'s place; ``values`` learns outputs that are other values there."""
@@ -110,9 +133,12 @@ class _Walk:
             declined = (*declined, ("its body", NEEDS_GRADIENT))
         for executor in self.fallbacks:
             verdict = self.check(executor, call)
-            if verdict is None:
+            rule = executor.claims.get(call.symbol)
+            if verdict is None and rule is not None:
                 self.note(call, executor.name, declined, depth)
-                return [call.replace(executor=executor.name)]
+                claimed = self.in_regions(call, rule, depth)
+                return [claimed.replace(executor=executor.name)]
+            assert verdict is not None
             declined = (*declined, (executor.name, verdict))
         if can_inline(call):
             return self.descend(call, values, declined, depth)
@@ -156,6 +182,7 @@ class _Walk:
         self.implementations[symbol] = rule.value.implementation
         self.note(call, executor.name, declined, depth)
         self.changes.append(Change(call.label, rule.plugin, rule.key, rule.origin))
+        call = self.in_regions(call, rule, depth)
         return call.replace(
             symbol=symbol,
             body=wrapped_body(call),

@@ -21,7 +21,7 @@ from tj_core.errors import add_note
 from tj_core.printer import INDENT, call_text, value_text
 from tj_core.proxy import Proxy
 from tj_core.source import Source
-from tj_core.symbol import BoundSymbol, Constant, Context, Symbol
+from tj_core.symbol import BoundSymbol, Constant, Context, Region, Symbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
@@ -81,7 +81,8 @@ class _Writer:
         self.globals: dict[str, Any] = {}
         self.lines: dict[int, BoundSymbol] = {}
         own = {trace.name, "_annotate", "_args", "_error", "_"}
-        self.names = trace.names() | set(dir(builtins)) | own
+        values = trace.names() - {r.name for call in trace.calls for r in call.regions}
+        self.names = values | set(dir(builtins)) | own
         self.bound: dict[object, str] = {}
 
     def text(self) -> str:
@@ -113,7 +114,8 @@ class _Writer:
                     line += 1
             self.lines[line] = call
             deletion = f"; del {', '.join(dead)}" if dead else ""
-            yield f"{indent}{call_text(call, str, self.callee(call), self.constant)}{deletion}"
+            text = call_text(call, str, self.callee(call), self.constant, self.region)
+            yield f"{indent}{text}{deletion}"
             line += 1
 
     def callee(self, call: BoundSymbol) -> str:
@@ -127,6 +129,14 @@ class _Writer:
         key = (constant.text, id(constant.value))
         if key not in self.bound:
             self.bind(key, "_" + re.sub(r"\W", "_", constant.text).strip("_"), constant.value)
+        return self.bound[key]
+
+    def region(self, region: Region) -> str:
+        """A region is a program of its own: it sees nothing of the one that its call is in."""
+        key = ("region", id(region.program))
+        if key not in self.bound:
+            program = generate(region.program, self.implementations)
+            self.bind(key, region.name, program.function)
         return self.bound[key]
 
     def manager(self, text: str) -> str:

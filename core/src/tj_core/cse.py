@@ -3,14 +3,15 @@
 A call takes an earlier one's results if nobody can tell: both compute the same from the same values
 in the same context, touch no ordered resource, and no memory involved is ever written; the program
 does not return results of both, which would become one object; no gradient flows through them (it
-would be summed in another order), unless gradients are calls of the program already; and their tags
-can be merged.
+would be summed in another order), unless gradients are calls of the program already; what autograd
+saves of the one is not what the program returns of the other, for the caller to write to; no call
+takes both that may look whether they are one object; and their tags can be merged.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,9 +57,14 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.heirs = Heirs(self.tags)
-        self.returned = {x.name for x in leaves(self.trace.outputs) if isinstance(x, Proxy)}
         self.escaping = set(self.facts.escaping)
         self.gradients_done = self.trace.stage >= Stage.SPLIT
+        self.objects = dict(self.facts.objects)
+        found = (x for x in leaves(self.trace.outputs) if isinstance(x, Proxy))
+        self.returned = {self.objects[p.name] for p in found}
+        calls = self.trace.calls
+        self.saved = set() if self.gradients_done else {self.facts.roots[n] for n in _saved(calls)}
+        self.curious = [{p.name for p in c.flat_args} for c in calls if _is_curious(c)]
 
     def current(self, p: Proxy) -> Proxy:
         return self.values.get(p.name, p)
@@ -85,32 +91,51 @@ class _Run:
     def merge(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
         """Let ``elder``'s results stand for ``call``'s, if that may be."""
         pairs = list(zip(call.flat_outs, elder.flat_outs, strict=True))
-        if any(self.both_returned(a, b) for a, b in pairs) or not self.agree(call, elder):
+        if any(self.told_apart(a, b) for a, b in pairs) or not self.agree(call, elder):
             return False
         both = self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
         if both != elder.tags:
             self.merged[elder.label] = both
         for mine, others in pairs:
-            self.values[mine.name] = others
-            if mine.name in self.returned:
-                self.returned.add(others.name)
-            if self.escapes(mine):
-                self.escaping.add(self.facts.roots[others.name])
+            self.stand_in(mine, others)
             self.heirs.inherit(others, mine.tags, call.source)
         self.labels[call.label] = elder.label
         self.changes.append(Change(call.label, "core", f"computed by {elder.label}"))
         return True
 
-    def both_returned(self, a: Proxy, b: Proxy) -> bool:
-        """Whether merging would make one object, or one memory, of two that the program returns."""
-        if a.name in self.returned and b.name in self.returned:
-            return True
-        apart = self.facts.roots[a.name] != self.facts.roots[b.name]
-        return apart and self.escapes(a) and self.escapes(b)
+    def stand_in(self, mine: Proxy, others: Proxy) -> None:
+        """Note what is true of ``others``, now that it stands for ``mine`` too."""
+        self.values[mine.name] = others
+        one, other = self.objects[mine.name], self.objects[others.name]
+        if one in self.returned:
+            self.returned.add(other)
+        self.objects = {n: other if o == one else o for n, o in self.objects.items()}
+        one, other = self.facts.roots[mine.name], self.facts.roots[others.name]
+        for known in (self.escaping, self.saved):
+            if one in known:
+                known.add(other)
+        for taken in self.curious:
+            if mine.name in taken:
+                taken.add(others.name)
 
-    def escapes(self, value: Proxy) -> bool:
-        """Whether the program returns something in the memory of ``value``, as it is by now."""
-        return self.facts.roots[value.name] in self.escaping
+    def told_apart(self, a: Proxy, b: Proxy) -> bool:
+        """Whether somebody can tell that ``a`` and ``b`` became one object, or one memory."""
+        if self.objects[a.name] == self.objects[b.name]:
+            return False
+        if {self.objects[a.name], self.objects[b.name]} <= self.returned:
+            return True
+        if any(a.name in taken and b.name in taken for taken in self.curious):
+            return True
+        one, other = self.facts.roots[a.name], self.facts.roots[b.name]
+        if one == other:  # two views; what the program returns may tell which one it is a view of
+            return one in self.escaping
+        return (one in self.escaping and self.is_held(other)) or (
+            other in self.escaping and self.is_held(one)
+        )
+
+    def is_held(self, root: str) -> bool:
+        """Whether the memory is somebody's when the program has returned."""
+        return root in self.escaping or root in self.saved
 
     def agree(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
         """Whether the two may be one as far as their tags go."""
@@ -125,6 +150,31 @@ class _Run:
 
 def _needs_gradient(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.requires_grad
+
+
+def _saved(calls: tuple[BoundSymbol, ...]) -> Iterator[str]:
+    """The values that PyTorch's autograd may keep for the backward pass.
+
+    Their memory is the caller's to write only if the program returned it.
+    """
+    for call in calls:
+        after = (p for _, p in call.effects.rebinds)
+        values = (*call.flat_args, *call.flat_outs, *after)
+        if any(map(_needs_gradient, values)):
+            yield from (p.name for p in values)
+
+
+def _is_curious(call: BoundSymbol) -> bool:
+    """Whether ``call`` may do something else if two of its arguments are one object.
+
+    Attention in PyTorch does (``query is key``). A call of a single operator cannot: it is not
+    written in Python.
+    """
+    if len({p.name for p in call.flat_args}) < 2:
+        return False
+    if call.body is None:
+        return "side_effect" in call.effects.ordered
+    return len(call.body.calls) != 1
 
 
 def _key(call: BoundSymbol) -> Any:

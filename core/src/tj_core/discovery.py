@@ -15,10 +15,21 @@ from tj_core.errors import PluginConflictError
 if TYPE_CHECKING:
     from importlib_metadata import EntryPoint
 
-__all__ = ["GROUP", "Found", "core_version", "discover", "installed_version"]
+__all__ = [
+    "GROUP",
+    "UNKNOWN",
+    "Found",
+    "core_version",
+    "discover",
+    "distribution_requires",
+    "installed_version",
+]
 
 GROUP = "tj"
 """The entry-point group; also the project name of the hook markers."""
+
+UNKNOWN = "0+unknown"
+"""The version of a tj-core that runs without being installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +75,18 @@ def installed_version(distribution: str) -> str | None:
 
 
 def core_version() -> str:
-    """The version of tj-core; ``"0+unknown"`` when it runs without being installed."""
-    return installed_version("tj-core") or "0+unknown"
+    """The version of tj-core; `UNKNOWN` when it runs without being installed."""
+    return installed_version("tj-core") or UNKNOWN
+
+
+def distribution_requires(distribution: str) -> tuple[str, ...]:
+    """What an installed distribution requires, as its metadata says it; () if it is unknown."""
+    import importlib_metadata
+
+    try:
+        return tuple(importlib_metadata.requires(distribution) or ())
+    except importlib_metadata.PackageNotFoundError:
+        return ()
 
 
 def _entry_points() -> Iterable[EntryPoint]:

@@ -1,13 +1,22 @@
 """What authors of plugins import: the records, hooks and types of the plugin contract.
 
-`tj_core` is the users' page, this one the authors'. A name that stands here changes only with a
-notice; what stands in other modules may change with any version.
+`tj_core` is the users' page, this one the authors'. What stands in other modules may change with
+any version. What stands here keeps this policy:
+
+- A name is added at any time; so are keyword arguments with a default, fields of records that have
+  one, and members of `Stage`. Match stages and error classes by name, not by exhaustion.
+- A name, an argument or a field is removed or renamed as `tj_core.deprecated` says: it warns for
+  two minor releases at least, is an error by default in the next, and then gone.
+- The text of messages, `repr` of records and the form of printed traces may change with any minor
+  release; a printed trace is read by the release that printed it.
+- A patch release changes none of this, so ``tj-core>=0.1,<0.2`` is the range to require.
 
 Importing this module imports pluggy (for `hookimpl`) and nothing else beyond the core.
 """
 
 from __future__ import annotations
 
+from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
@@ -56,6 +65,7 @@ from tj_core.symbol import (
     Constant,
     Context,
     Effects,
+    Region,
     Symbol,
 )
 from tj_core.tags import NO_TAGS, Tag, TagRegistry, TagSet
@@ -83,6 +93,7 @@ __all__ = [
     "ContextSpeller",
     "DType",
     "Decline",
+    "Deprecated01Warning",
     "Device",
     "Dialect",
     "Dim",
@@ -107,6 +118,7 @@ __all__ = [
     "PluginConflictError",
     "PluginError",
     "Proxy",
+    "Region",
     "Replacement",
     "Resetting",
     "RewriteRule",
@@ -126,6 +138,7 @@ __all__ = [
     "TagRegistry",
     "TagSet",
     "TensorProxy",
+    "TjDeprecationWarning",
     "TjError",
     "TjWarning",
     "Trace",

@@ -7,7 +7,8 @@ heavy (torch, a kernel library) is imported inside the hooks.
 
 Every hook but `tj_plugin_registered` is called at most once per session and per plugin, in the
 order the project's config gives, and returns records. An implementation may leave out arguments
-it does not need, so hooks can grow. ``options`` is always the plugin's own options object: what
+it does not need, so hooks can grow; how one shrinks is the policy in `tj_core.deprecated`.
+``options`` is always the plugin's own options object: what
 `tj_options` declared, filled from the config, or None where it declared nothing.
 
 A hook's docstring says when it is called, what it returns, and since when it exists.
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["PLUGIN_API", "hookimpl", "hookspec"]
 
 PLUGIN_API = 1
-"""Raised when a hook changes so that existing plugins must change. A plugin may set
-``TJ_PLUGIN_API`` in its module; another value than this one refuses to load."""
+"""Raised when a hook or record changes its meaning, so that existing plugins would go wrong without
+a word; not when one is added, or removed after its warnings. A plugin may set ``TJ_PLUGIN_API`` in
+its module; another value than this one refuses to load."""
 
 hookspec = pluggy.HookspecMarker("tj")
 hookimpl = pluggy.HookimplMarker("tj")

@@ -23,6 +23,7 @@ from tj_core.discovery import GROUP, Found, core_version
 from tj_core.errors import PluginError, did_you_mean
 from tj_core.hookcall import Observer, call_hook
 from tj_core.options import Resolved, schema
+from tj_core.requirements import check_core_range
 
 __all__ = ["INLINE", "Loaded", "Unavailable", "inline_plugin", "load", "new_manager"]
 
@@ -52,11 +53,23 @@ class Unavailable:
     reason: str
 
 
-def new_manager() -> pluggy.PluginManager:
-    """A pluggy manager that knows tj's hooks and no plugin."""
+def new_manager(*, warn: bool = True) -> pluggy.PluginManager:
+    """A pluggy manager that knows tj's hooks and no plugin.
+
+    Registering a plugin with it warns of what the plugin implements that is deprecated, unless
+    ``warn`` is False: a session's plugins have been warned of when each was loaded.
+    """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
+    if not warn:
+        for name in _hook_names(manager):
+            spec = getattr(manager.hook, name).spec
+            spec.warn_on_impl = spec.warn_on_impl_args = None
     return manager
+
+
+def _hook_names(manager: pluggy.PluginManager) -> list[str]:
+    return [n for n in vars(hookspecs) if manager.parse_hookspec_opts(hookspecs, n) is not None]
 
 
 def load(
@@ -73,7 +86,9 @@ def load(
     """
     if found.name in CORE_KEYS:
         raise PluginError(f"{found.name!r} is a key of [tool.tj], so no plugin can have that name")
-    plugin = _import(found.target) if plugin is None else plugin
+    if plugin is None:
+        check_core_range(found)
+        plugin = _import(found.target)
     _check_api(plugin)
     hooks = _check_hooks(found.name, plugin)
     trial = new_manager()
@@ -112,12 +127,15 @@ def _import(target: str) -> Any:
 
 
 def _check_api(plugin: object) -> None:
-    wanted = getattr(plugin, "TJ_PLUGIN_API", hookspecs.PLUGIN_API)
-    if wanted != hookspecs.PLUGIN_API:
+    has = hookspecs.PLUGIN_API
+    wanted = getattr(plugin, "TJ_PLUGIN_API", has)
+    if type(wanted) is not int:
+        raise PluginError(f"TJ_PLUGIN_API must be an integer, not {wanted!r}")
+    if wanted != has:
         raise PluginError(
             f"it is written for plugin API {wanted}, "
-            f"tj-core {core_version()} has plugin API {hookspecs.PLUGIN_API}; "
-            "install versions of the two that fit"
+            f"tj-core {core_version()} has plugin API {has}; "
+            f"install a newer {'tj-core' if wanted > has else 'version of the plugin'}"
         )
 
 
@@ -132,10 +150,11 @@ def _check_hooks(name: str, plugin: object) -> tuple[str, ...]:
     """The hooks that ``plugin`` implements, in the order of the hookspecs.
 
     pluggy would accept what is refused here: a hook without its marker (never called), one under
-    an unknown name (an error that shows an object, not a plugin), and an order of its own.
+    an unknown name (an error that shows an object, not a plugin), and an order of its own. Unknown
+    arguments it refuses without saying which there are.
     """
     manager = new_manager()
-    specs = [n for n in vars(hookspecs) if manager.parse_hookspec_opts(hookspecs, n) is not None]
+    specs = _hook_names(manager)
     implemented: list[str] = []
     for attribute in dir(plugin):
         marks = manager.parse_hookimpl_opts(plugin, attribute)
@@ -148,6 +167,11 @@ def _check_hooks(name: str, plugin: object) -> tuple[str, ...]:
                 continue
             raise PluginError(f"it implements an unknown hook {hook!r}.{did_you_mean(hook, specs)}")
         _check_marks(hook, dict(marks))
+        _check_arguments(
+            hook,
+            pluggy.HookImpl(plugin, name, getattr(plugin, attribute), marks).argnames,
+            getattr(manager.hook, hook).spec.argnames,
+        )
         implemented += [hook]
     _check_once(implemented)
     return tuple(hook for hook in specs if hook in implemented)
@@ -161,6 +185,15 @@ def _check_marks(hook: str, marks: dict[str, Any]) -> None:
         )
     if marks.get("hookwrapper"):
         raise PluginError(f"{hook} is marked hookwrapper; use wrapper=True")
+
+
+def _check_arguments(hook: str, taken: Iterable[str], given: Collection[str]) -> None:
+    for argument in taken:
+        if argument not in given:
+            raise PluginError(
+                f"its {hook} takes an argument {argument!r}, but the hook is "
+                f"{hook}({', '.join(given)}).{did_you_mean(argument, given)}"
+            )
 
 
 def _check_once(implemented: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.errors import ParseError
@@ -14,7 +14,17 @@ from tj_core.language import Language
 from tj_core.metatext import parse_meta, parse_tags
 from tj_core.proxy import Proxy
 from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects, Symbol
+from tj_core.symbol import (
+    PLAIN_CONTEXT,
+    Alias,
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    Effects,
+    Region,
+    Symbol,
+)
 from tj_core.tags import NO_TAGS, TagSet
 from tj_core.trace import Trace
 
@@ -22,7 +32,6 @@ __all__ = ["parse_trace"]
 
 _META = re.compile(r'# (\w+): ("(?:[^"\\]|\\.)*")(?: (\{.*\}))?$')
 _DEF = re.compile(r"def (\w+)\((.*)\):")
-_REGION = re.compile(r"#@(\w+)\| ?(.*)")
 
 
 @dataclass(frozen=True)
@@ -31,6 +40,14 @@ class _Code:
 
     node: ast.expr
     line: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Around:
+    """What goes without saying where a call stands: its context, its executor."""
+
+    context: Context = PLAIN_CONTEXT
+    executor: str | None = None
 
 
 @dataclass
@@ -42,7 +59,7 @@ class _Draft:
     metas: dict[str, Proxy] = field(default_factory=dict)
     extras: dict[str, _Code] = field(default_factory=dict)
     body: list[str] = field(default_factory=list)
-    regions: dict[str, list[str]] = field(default_factory=dict)
+    regions: list[_Block] = field(default_factory=list)
 
 
 @dataclass
@@ -69,24 +86,43 @@ def parse_trace(text: str, language: Language, constants: Mapping[str, Any]) -> 
 def _split(lines: list[str]) -> _Block:
     """Sort lines into what they say; the one place that knows the marks."""
     block = _Block()
-    for raw in lines:
+    regions: list[_Block] = []
+    waiting = list(reversed(lines))
+    while waiting:
+        raw = waiting.pop()
         line = raw.strip()
         draft = block.drafts[-1] if block.drafts else None
         if not line or line.startswith(("import ", "from ", "with ")):
             continue
         if line.startswith("#| "):
             _expect(draft, line).body.append(line[3:])
-        elif match := _REGION.match(line):
-            _expect(draft, line).regions.setdefault(match[1], []).append(match[2])
         elif line.startswith("#: "):
             _extra(block, draft, line)
         elif match := _META.match(line):
             _meta(block, draft, match)
         elif match := _DEF.fullmatch(line):
-            block.name, block.inputs = match[1], [n for n in match[2].split(", ") if n]
+            inside = _indented(waiting, len(raw) - len(raw.lstrip()))
+            regions.append(_function(match, inside))
         elif not line.startswith("#"):
             _statement(block, line)
+            if block.drafts and block.drafts[-1] is not draft:
+                block.drafts[-1].regions, regions = regions, []
     return block
+
+
+def _function(match: re.Match[str], lines: list[str]) -> _Block:
+    """The function whose first line is ``match`` and whose other ``lines`` are these."""
+    block = _split(lines)
+    block.name, block.inputs = match[1], [n for n in match[2].split(", ") if n]
+    return block
+
+
+def _indented(waiting: list[str], depth: int) -> list[str]:
+    """Take the next lines that are indented deeper than ``depth`` off ``waiting``."""
+    found = []
+    while waiting and (not waiting[-1].strip() or waiting[-1][: depth + 1].isspace()):
+        found.append(waiting.pop())
+    return found
 
 
 def _expect(draft: _Draft | None, line: str) -> _Draft:
@@ -152,46 +188,56 @@ class _Reader:
         start = next((i for i, line in enumerate(lines) if line.startswith("def ")), None)
         if start is None:
             raise ParseError("there is no function in the text")
-        block = _split(lines[start:])
+        match = _DEF.fullmatch(lines[start].strip())
+        if match is None:
+            raise ParseError(f"not a function: {lines[start]!r}")
+        block = _function(match, lines[start + 1 :])
+        extras = {k: self.value(v, {}) for k, v in block.extras.items()}
+        stage = extras.get("stage", "ACQUIRED")
+        if stage not in Stage.__members__:
+            raise ParseError(f"{stage!r} is not a stage")
+        around = _Around(executor=extras.get("executor"))
+        return self.program(block, extras, around).replace(stage=Stage[stage])
+
+    def program(self, block: _Block, extras: Mapping[str, Any], around: _Around) -> Trace:
+        """The trace of a function, at no stage."""
         missing = [n for n in block.inputs if n not in block.metas]
         if missing:
             raise ParseError(f"no metadata for input {missing[0]!r}")
         env = {name: block.metas[name] for name in block.inputs}
         inputs = tuple(env.values())
-        extras = {k: self.value(v, env) for k, v in block.extras.items()}
-        stage = extras.get("stage", "ACQUIRED")
-        if stage not in Stage.__members__:
-            raise ParseError(f"{stage!r} is not a stage")
-        context = Context(tuple(extras.get("context", {}).items()))
-        calls = [self.call(draft, env) for draft in block.drafts]
-        usual = extras.get("executor")
-        calls = [
-            call.replace(
-                context=call.context.over(context),
-                executor=usual if call.executor is None else call.executor or None,
-            )
-            for call in calls
-        ]
+        if "context" in extras:
+            around = replace(around, context=Context(tuple(extras["context"].items())))
         return Trace(
             inputs,
-            tuple(calls),
+            tuple(self.call(draft, env, around) for draft in block.drafts),
             self.value(block.result, env),
             block.name,
-            Stage[stage],
-            context,
-            TagSet(extras.get("tags", {})),
+            context=around.context,
+            tags=TagSet(extras.get("tags", {})),
             language=self.language,
         )
 
-    def call(self, draft: _Draft, env: dict[str, Proxy], path: str = "") -> BoundSymbol:
+    def region(self, block: _Block, around: _Around) -> Region:
+        extras = {k: self.value(v, {}) for k, v in block.extras.items()}
+        program = self.program(block, extras, around)
+        return Region(program, extras.get("operands", ()), extras.get("returns", False))
+
+    def call(
+        self, draft: _Draft, env: dict[str, Any], around: _Around, path: str = ""
+    ) -> BoundSymbol:
         statement = draft.statement
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
         node = statement.value if isinstance(statement, ast.Assign | ast.Expr) else None
         if not isinstance(node, ast.Call):
             raise ParseError(f"not a call: {draft.text!r}")
-        args = tuple(self.value(_Code(a, draft.text), env) for a in node.args)
-        kwargs = tuple(self.keywords(node, draft.text, env))
         extras = {k: self.value(v, env) for k, v in draft.extras.items()}
+        context = Context(tuple(extras.get("context", {}).items())).over(around.context)
+        around = replace(around, context=context)
+        regions = {block.name: self.region(block, around) for block in draft.regions}
+        args = tuple(self.value(_Code(a, draft.text), env | regions) for a in node.args)
+        kwargs = tuple(self.keywords(node, draft.text, env | regions))
+        executor = extras.get("executor")
         effects = _effects(extras, env)
         env.update(draft.metas)
         env.update(_rebound(extras, effects))
@@ -201,11 +247,10 @@ class _Reader:
             kwargs,
             _outputs(target, draft.metas, iter(extras.get("constants", ()))),
             effects,
-            regions=tuple((name, self.trace(lines)) for name, lines in draft.regions.items()),
-            context=Context(tuple(extras.get("context", {}).items())),
+            context=context,
             tags=TagSet(extras.get("tags", {})),
             parent=extras.get("parent"),
-            executor=extras.get("executor"),
+            executor=around.executor if executor is None else executor or None,
         )
         return call.replace(body=self.body(call, draft.body, path, env)) if draft.body else call
 
@@ -228,7 +273,7 @@ class _Reader:
                 n: p.replace(name=env[n].name if n in env else "_" + n[1 + len(path) :])
                 for n, p in draft.metas.items()
             }
-            calls.append(self.call(draft, env, f"{path}{position}_"))
+            calls.append(self.call(draft, env, _Around(), f"{path}{position}_"))
         updates = self.value(block.updates, env) if block.updates else ()
         return Body(inputs, tuple(calls), self.value(block.result, env), updates)
 
@@ -242,7 +287,7 @@ class _Reader:
             else:
                 yield keyword.arg, value
 
-    def value(self, code: _Code | None, env: Mapping[str, Proxy]) -> Any:
+    def value(self, code: _Code | None, env: Mapping[str, Any]) -> Any:
         """The argument tree that ``code`` spells."""
         if code is None:
             raise ParseError("the program has no return line")

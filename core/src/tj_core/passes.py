@@ -10,6 +10,7 @@ from tj_core.expand import Expand
 from tj_core.records import Executor
 from tj_core.rewrite import RewriteRule, rewrite
 from tj_core.rules import RuleTable
+from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
 from tj_core.trace import Trace
 
@@ -20,7 +21,8 @@ __all__ = ["PassContext"]
 class PassContext:
     """Handed to every transform: its name and plugin; the session's tables, tags, executors.
 
-    ``earlier`` are the traces that the passes before made, the acquired one first.
+    ``earlier`` are the traces that the passes before made, the acquired one first; ``produced`` the
+    stages that some transform of this pipeline takes traces to.
     """
 
     name: str
@@ -30,9 +32,15 @@ class PassContext:
     tables: dict[str, RuleTable[Any]]
     executors: Sequence[Executor] = ()
     earlier: tuple[Trace, ...] = ()
+    produced: frozenset[Stage] = frozenset()
 
     def rewrite(
-        self, trace: Trace, rules: RuleTable[RewriteRule], *, into_bodies: bool = True
+        self,
+        trace: Trace,
+        rules: RuleTable[RewriteRule],
+        *,
+        into_bodies: bool = True,
+        into_regions: bool = True,
     ) -> Trace:
         """`tj_core.rewrite.rewrite` in this pass's name."""
         return rewrite(
@@ -43,4 +51,5 @@ class PassContext:
             name=self.name,
             plugin=self.plugin,
             into_bodies=into_bodies,
+            into_regions=into_regions,
         )

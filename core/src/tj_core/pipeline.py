@@ -149,6 +149,7 @@ class _Run:
 
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
+        stages = (other.transform.produces for other in p.transforms)
         context = PassContext(
             transform.name,
             ranked.plugin,
@@ -157,6 +158,7 @@ class _Run:
             p.tables,
             p.executors,
             tuple(self.traces),
+            frozenset(stage for stage in stages if stage is not None),
         )
 
         def apply(trace: Trace) -> Trace:

@@ -158,7 +158,7 @@ class PluginManager:
 
         pluggy calls the last registered first, so registering backwards gives the project's order.
         """
-        manager = new_manager()
+        manager = new_manager(warn=False)
         for name in reversed(self.names):
             manager.register(self._loaded[name].plugin, name)
         manager.check_pending()

@@ -6,7 +6,7 @@ Lines of a printed program::
     # model.py:12 (layers.0): y = x + 1                  where the next call comes from
     #: mutates=(0,), executor='torch'                    what else a call (or trace, or body) holds
     #| _0 = aten.add.Tensor(x, 1)  # _0: ...             its body; nested bodies nest the mark
-    #@cond_fn| def cond_fn(x): ...                       a region
+    def true_fn(x): ...                                  a region of the next call
 
 Everything but sources and history is in the text, so that it reads back (`tj_core.parser`). The
 text is the same in every process: it holds no addresses and iterates over no set. Metadata stands
@@ -19,6 +19,7 @@ import json
 import keyword
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from tj_core.errors import TraceError
@@ -27,7 +28,7 @@ from tj_core.metatext import meta_text, tags_text
 from tj_core.proxy import Proxy
 from tj_core.source import Source
 from tj_core.stages import Stage
-from tj_core.symbol import Body, BoundSymbol, Constant, Context, Effects
+from tj_core.symbol import Body, BoundSymbol, Constant, Context, Effects, Region
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
@@ -43,17 +44,42 @@ def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> s
     return "\n".join([*lines, *_function(trace, sources, bodies)]) + "\n"
 
 
-def _function(trace: Trace, sources: bool, bodies: bool, contexts: bool = True) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """What is shown, and the executor that goes without saying."""
+
+    sources: bool
+    bodies: bool
+    usual: str | None = None
+
+
+def _function(trace: Trace, sources: bool, bodies: bool) -> Iterator[str]:
     yield f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):"
     extras = {"stage": trace.stage.name}
     usual = _usual_executor(trace)
     extras |= _present(context=dict(trace.context.items), tags=dict(trace.tags), executor=usual)
     yield f"{INDENT}#: {_keywords(extras)}"
-    for proxy in trace.inputs:
-        yield INDENT + _meta_comment(proxy)
-    for line in _calls(trace, sources, bodies, contexts, usual):
+    for line in _inside(trace, _Style(sources, bodies, usual)):
         yield INDENT + line
-    yield f"{INDENT}return {value_text(trace.outputs)}"
+
+
+def _inside(trace: Trace, style: _Style) -> Iterator[str]:
+    yield from map(_meta_comment, trace.inputs)
+    yield from _calls(trace, style)
+    yield f"return {value_text(trace.outputs)}"
+
+
+def _region(region: Region, around: Context, style: _Style) -> Iterator[str]:
+    """A region as a function of its own; ``around`` is the context of its call."""
+    program = region.program
+    yield f"def {region.name}({', '.join(p.name for p in program.inputs)}):"
+    context = None if program.context == around else dict(program.context.items)
+    extras = _present(operands=region.operands, returns=region.returns, tags=dict(program.tags))
+    extras |= {} if context is None else {"context": context}
+    if extras:
+        yield f"{INDENT}#: {_keywords(extras)}"
+    for line in _inside(program, style):
+        yield INDENT + line
 
 
 def _usual_executor(trace: Trace) -> str | None:
@@ -64,32 +90,33 @@ def _usual_executor(trace: Trace) -> str | None:
     return counts.most_common(1)[0][0] if counts else None
 
 
-def _calls(
-    trace: Trace, sources: bool, bodies: bool, contexts: bool, usual: str | None
-) -> Iterator[str]:
+def _calls(trace: Trace, style: _Style) -> Iterator[str]:
     source: Source | None = None
     context: Context = Context()
     indent = ""
     for call in trace.calls:
         if (beyond := call.context.beyond(trace.context)) != context:
             context = beyond
-            entered = trace.language.enter(call.context, trace.context) if contexts else ()
+            entered = trace.language.enter(call.context, trace.context)
             indent = INDENT if entered else ""
             if entered:
                 yield f"with {', '.join(entered)}:"
-        if sources and call.source and call.source != source:
+        if style.sources and call.source and call.source != source:
             source = call.source
             yield f"{indent}# {source.short()}"
-        executor = None if call.executor == usual else call.executor or ""
+        for region in call.regions:
+            for line in _region(region, call.context, style):
+                yield indent + line
+        executor = None if call.executor == style.usual else call.executor or ""
         shown = call.replace(context=beyond, executor=executor)
-        for line in print_call(shown, bodies=bodies):
+        for line in print_call(shown, bodies=style.bodies):
             yield indent + line
 
 
 def print_call(
     call: BoundSymbol, rename: Callable[[str], str] = str, path: str = "", *, bodies: bool = True
 ) -> Iterator[str]:
-    """The lines of one call: the statement, what else it holds, its regions, its body."""
+    """The lines of one call: the statement, what else it holds, its body."""
     outs = [_meta_comment(p, rename) for p in call.flat_outs]
     statement = call_text(call, rename)
     yield f"{statement}  {outs[0]}" if len(outs) == 1 else statement
@@ -97,9 +124,6 @@ def print_call(
         yield from outs
     if extras := _extras(call, rename):
         yield f"#: {_keywords(extras)}"
-    for name, region in call.regions:
-        for line in _function(region, False, bodies, contexts=False):
-            yield f"#@{name}| {line}"
     if call.body is not None and bodies:
         for line in _body(call, call.body, rename, path):
             yield f"#| {line}"
@@ -115,6 +139,8 @@ def _body(call: BoundSymbol, body: Body, rename: Callable[[str], str], path: str
         return names.get(name) or f"_{path}{name[1:]}"
 
     for position, inner in enumerate(body.calls):
+        for region in inner.regions:
+            yield from _region(region, inner.context, _Style(False, True))
         yield from print_call(inner, actual, f"{path}{position}_")
     yield f"return {value_text(body.outputs, actual)}"
     if body.updates:
@@ -127,10 +153,11 @@ def call_text(
     rename: Callable[[str], str] = str,
     callee: str | None = None,
     constant: Callable[[Constant], str] | None = None,
+    region: Callable[[Region], str] | None = None,
 ) -> str:
     """The statement of one call: ``y = torch.add(x, 1)``."""
-    args = [value_text(a, rename, constant) for a in call.args]
-    args += [_keyword(k, value_text(v, rename, constant)) for k, v in call.kwargs]
+    args = [value_text(a, rename, constant, region) for a in call.args]
+    args += [_keyword(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
     text = f"{callee or _callee(call.symbol.qualname)}({', '.join(args)})"
     return text if call.outputs is None else f"{_target(call.outputs, rename)} = {text}"
 
@@ -167,6 +194,7 @@ def value_text(
     tree: Any,
     rename: Callable[[str], str] = str,
     constant: Callable[[Constant], str] | None = None,
+    region: Callable[[Region], str] | None = None,
 ) -> str:
     """A tree of arguments as a Python expression."""
 
@@ -175,6 +203,8 @@ def value_text(
             return rename(item.name)
         if isinstance(item, Constant):
             return constant(item) if constant else item.text
+        if isinstance(item, Region):
+            return region(item) if region else item.name
         if type(item) is tuple:
             return f"({text(item[0])},)" if len(item) == 1 else f"({', '.join(map(text, item))})"
         if type(item) is list:
@@ -218,7 +248,7 @@ def _effects(effects: Effects, rename: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _present(**values: Any) -> dict[str, Any]:
-    return {k: v for k, v in values.items() if v not in (None, (), {})}
+    return {k: v for k, v in values.items() if v not in (None, False, (), {})}
 
 
 def _keywords(values: dict[str, Any]) -> str:
@@ -228,6 +258,8 @@ def _keywords(values: dict[str, Any]) -> str:
 def _namespaces(trace: Trace) -> set[str]:
     """What the program's lines begin with: its symbols, named constants and contexts."""
     found = {call.symbol.namespace for call in trace.calls}
+    for region in [region for call in trace.calls for region in call.regions]:
+        found |= _namespaces(region.program)
     trees: Iterable[Any] = [trace.outputs, *((c.args, c.kwargs) for c in trace.calls)]
     for leaf in leaves(list(trees)):
         if isinstance(leaf, Constant) and leaf.named:

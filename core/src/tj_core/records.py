@@ -73,11 +73,16 @@ class Claim:
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
     must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
     implementation where a gradient is needed.
+
+    ``shares_regions``: the implementation calls the regions of the call with values as any program
+    has them, so other executors may run calls inside. Else (the operation differentiates or
+    vectorises its regions) all of a region belongs to the fallback executor.
     """
 
     implementation: Callable[..., Any] | None
     check: Callable[[BoundSymbol], bool | Decline] | None = None
     pair: Pair | None = None
+    shares_regions: bool = False
 
     def __post_init__(self) -> None:
         if self.pair is not None and self.implementation is None:

@@ -9,9 +9,11 @@ from tj_core.bodies import formals, with_args
 from tj_core.errors import TraceError
 from tj_core.expand import Expand, Expanded, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
+from tj_core.regions import returned, with_programs
 from tj_core.rules import RuleTable
 from tj_core.symbol import PLAIN_CONTEXT, Body, BoundSymbol, Context
 from tj_core.tags import TagRegistry, TagSet
+from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 
 __all__ = ["derive", "learn", "reexpand"]
@@ -29,6 +31,9 @@ def derive(
     whatever rules there are for its namespace. None: nobody knows. ``context`` is that of the call
     in whose body this one is.
     """
+    if call.regions:
+        outputs = returned(call)
+        return None if outputs is None else Expanded(outputs, call.effects, call.body)
     if call.body is None and "side_effect" in call.effects.ordered:
         return None  # running it again, even on nothing, may do what it is there for
     rule = None if _is_its_body(call) else expand.get(call.symbol)
@@ -104,10 +109,44 @@ def reexpand(
     moved = with_args(call, lambda p: env.get(p.name, p))
     if _same_facts(call, moved):
         return moved
+    moved = _with_new_inputs(moved, expand, tags)
     expanded = derive(moved, expand, tags, context)
     if expanded is None:
         expanded = expand.require(moved).value(moved)
     return _renewed(call, moved, expanded, tags)
+
+
+def _with_new_inputs(
+    call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
+) -> BoundSymbol:
+    """``call`` with regions whose inputs have the metadata of the arguments they are."""
+    args = call.flat_args
+    operands = {id(region.program): region.operands for region in call.regions}
+
+    def renewed(program: Trace) -> Trace:
+        places = operands[id(program)]
+        pairs = zip(program.inputs, places, strict=True)
+        inputs = tuple(p if i is None else _meta_of(args[i], p) for p, i in pairs)
+        env: dict[str, Any] = {
+            old.name: new for old, new in zip(program.inputs, inputs, strict=True) if old != new
+        }
+        calls = []
+        for inner in program.calls if env else ():
+            calls.append(reexpand(inner, env, expand, tags))
+            learn(inner, calls[-1], env)
+        if not env:
+            return program
+        outputs = map_tree(lambda p: env.get(p.name, p), program.outputs, Proxy)
+        return program.replace(inputs=inputs, calls=tuple(calls), outputs=outputs)
+
+    return with_programs(call, renewed, for_inputs=True)
+
+
+def _meta_of(arg: Proxy, p: Proxy) -> Proxy:
+    """``arg`` as the region's input ``p``, which may be silent on autograd."""
+    if isinstance(arg, TensorProxy) and isinstance(p, TensorProxy) and not p.requires_grad:
+        arg = arg.replace(requires_grad=False)
+    return arg.replace(name=p.name, tags=p.tags)
 
 
 def _same_facts(call: BoundSymbol, moved: BoundSymbol) -> bool:

@@ -1,12 +1,12 @@
-"""What a project demands of the environment: ``required`` and ``minversion``."""
+"""What is demanded of the environment: by a project, and by a plugin's distribution."""
 
 from __future__ import annotations
 
 from tj_core.config import Config
-from tj_core.discovery import core_version, installed_version
+from tj_core.discovery import UNKNOWN, Found, core_version, distribution_requires, installed_version
 from tj_core.errors import ConfigError, PluginError
 
-__all__ = ["check_requirements"]
+__all__ = ["check_core_range", "check_requirements"]
 
 
 def check_requirements(config: Config) -> None:
@@ -50,3 +50,27 @@ def _check_one(text: str, origin: str) -> None:
             f"this project requires {text!r}, installed is {version or 'none'}",
             hint=f"asked for by {origin}; pip install {text!r}",
         )
+
+
+def check_core_range(found: Found) -> None:
+    """Compare the tj-core that the plugin's distribution requires with the one that runs.
+
+    Installers see to it, but not where distributions are built, linked or upgraded by hand. A
+    tj-core that runs without being installed has no version, and passes.
+
+    :raises PluginError: if it is of another version.
+    """
+    from packaging.requirements import Requirement
+
+    version = core_version()
+    for text in distribution_requires(found.distribution):
+        requirement = Requirement(text)
+        if requirement.name.replace("_", "-").lower() != "tj-core" or version == UNKNOWN:
+            continue
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            raise PluginError(
+                f"{found.distribution} {found.version} requires "
+                f"tj-core{requirement.specifier}, installed is tj-core {version}"
+            )

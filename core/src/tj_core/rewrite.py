@@ -18,6 +18,7 @@ from tj_core.expand import Expand, bind_outputs
 from tj_core.inlining import can_inline, inline
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.reexpand import learn, reexpand
+from tj_core.regions import inline_region, with_programs
 from tj_core.rules import RuleTable
 from tj_core.symbol import PLAIN_CONTEXT, Alias, Body, BoundSymbol, Context, Effects, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
@@ -86,6 +87,18 @@ class Editor:
         """Whether the old call has a body that can take its place."""
         return can_inline(self._call)
 
+    def inline_region(self, tags: TagSet | None = None) -> Replacement:
+        """The calls of the old call's only region in its place.
+
+        They get ``tags``, else those of the call that travel into bodies.
+
+        :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
+        """
+        (region,) = self._call.regions
+        call = self._call if tags is None else self._call.replace(tags=tags)
+        calls, values = inline_region(call, region, self._namer, self._tags)
+        return Replacement(calls, values, decomposed=True)
+
     def inline(self) -> Replacement:
         """The old call's body in its place.
 
@@ -107,18 +120,20 @@ def rewrite(
     name: str,
     plugin: str = "core",
     into_bodies: bool = True,
+    into_regions: bool = True,
 ) -> Trace:
     """``trace`` with ``rules`` applied once to every call; the same object if none fires.
 
+    Calls inside regions are offered like those at top level, unless an executor owns the call.
     Calls inside bodies are offered too, under the context and the tags they would have in their
     call's place, unless a rule took the call itself, it mutates, or an executor owns it. A call
     whose body was edited is another operation from then on: its symbol becomes
-    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body that many
-    calls share is offered, and edited, once.
+    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body or region
+    that many calls share is offered, and edited, once.
 
     :raises TraceError: if a rule leaves an output of its call undefined.
     """
-    run = _Run(rules, expand, tags, into_bodies)
+    run = _Run(rules, expand, tags, into_bodies, into_regions)
     scope = _Scope(Namer(trace.names()), Heirs(tags))
     calls = run.calls(trace.calls, scope)
     if not scope.changes:
@@ -157,6 +172,15 @@ class _Edited:
     changes: tuple[Change, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _EditedRegion:
+    """What became of a region's program; the original, so that its id stays its own."""
+
+    original: Trace
+    program: Trace
+    changes: tuple[Change, ...]
+
+
 @dataclass
 class _Run:
     """One run of the rewriter."""
@@ -165,13 +189,17 @@ class _Run:
     expand: RuleTable[Expand]
     tags: TagRegistry
     into_bodies: bool
+    into_regions: bool
     bodies: dict[tuple[int, Context, TagSet], _Edited] = field(default_factory=dict)
+    programs: dict[int, _EditedRegion] = field(default_factory=dict)
 
     def calls(self, calls: tuple[BoundSymbol, ...], scope: _Scope) -> tuple[BoundSymbol, ...]:
         """The edited calls; ``scope`` learns what happened."""
         result: list[BoundSymbol] = []
         for old in calls:
             call = reexpand(old, scope.env, self.expand, self.tags, scope.context)
+            if call is not old:  # a rule may put something like the new one in its place
+                scope.env.update(_changed(old, call))
             replaced = self.replaced(call, scope)
             if replaced is not None:
                 result += replaced
@@ -204,7 +232,9 @@ class _Run:
         return call.replace(context=context, tags=tags)
 
     def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
-        """``call`` with the rules applied in its body, or itself."""
+        """``call`` with the rules applied in its regions and its body, or itself."""
+        if self.into_regions and call.regions and not call.executor:
+            call = with_programs(call, lambda program: self.region(program, call, scope))
         body = call.body
         if not self.into_bodies or body is None or call.effects.mutates or call.executor:
             return call
@@ -216,6 +246,21 @@ class _Run:
             return call
         scope.changes += [replace(c, call=f"{call.label}.{c.call}") for c in edited.changes]
         return _with_edited_body(call, edited.body)
+
+    def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
+        """``program`` edited; one that several calls share stays shared."""
+        if id(program) not in self.programs:
+            inner = _Scope(Namer(program.names()), Heirs(self.tags))
+            calls = self.calls(program.calls, inner)
+            edited = program
+            if inner.changes:
+                outputs = map_tree(inner.current, program.outputs, Proxy)
+                edited = inner.heirs.trace(program.replace(calls=calls, outputs=outputs))
+            self.programs[id(program)] = _EditedRegion(program, edited, tuple(inner.changes))
+        found = self.programs[id(program)]
+        place = f"{call.label}.{program.name}"
+        scope.changes += [replace(c, call=f"{place}.{c.call}") for c in found.changes]
+        return found.program
 
     def edited(self, body: Body, context: Context, inherited: TagSet) -> _Edited:
         key = id(body), context, inherited
@@ -313,6 +358,12 @@ class _Placing:
             return call.tags
         traveling = self.tags.traveling(self.old.tags, "to_replacement")
         return self.tags.merge(traveling, call.tags, self.old.source)
+
+
+def _changed(old: BoundSymbol, new: BoundSymbol) -> dict[str, Any]:
+    """The outputs of ``old`` that differ in ``new``."""
+    pairs = zip(old.flat_outs, new.flat_outs, strict=True)
+    return {before.name: after for before, after in pairs if before != after}
 
 
 # ------------------------------------------------------------------------------- edited bodies

@@ -24,6 +24,7 @@ __all__ = [
     "Constant",
     "Context",
     "Effects",
+    "Region",
     "Symbol",
 ]
 
@@ -182,14 +183,38 @@ class Body:
     updates: tuple[tuple[int, Any], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An operand program of a higher-order operation: a leaf among the call's arguments.
+
+    When the call runs it is a function, called as the operation sees fit: never, once, or in the
+    backward pass. ``program`` is closed: it sees nothing but its inputs, and names in it are its
+    own. It runs in the context of its call, is of its call's stage (its own says nothing), and may
+    write and draw random numbers; the call's effects sum that up (`tj_core.regions.summed`).
+
+    ``operands`` has for each input of the program the flat index of the argument that it is, with
+    that argument's metadata; None for a value that the operation makes up (a slice, a tangent).
+    ``returns``: the call's outputs are the program's (its first ones, if it has more).
+    """
+
+    program: Trace
+    operands: tuple[int | None, ...] = ()
+    returns: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the region is called in its call's arguments: the name of its program."""
+        return self.program.name
+
+
 @dataclass(frozen=True)
 class BoundSymbol:
     """One call. Immutable; `replace` makes an edited copy.
 
-    ``args`` and ``kwargs`` are trees (tuples, lists, dicts, slices) whose leaves are proxies and
-    constants; ``outputs`` is one of tuples and lists. ``parent`` names the call this one derives
-    from (its first output): a backward call its forward call, a claimed call the user's.
-    ``executor`` owns the call from stage CLAIMED on. Equality leaves out ``source``.
+    ``args`` and ``kwargs`` are trees (tuples, lists, dicts, slices) whose leaves are proxies,
+    constants and regions; ``outputs`` is one of tuples and lists. ``parent`` names the call this
+    one derives from (its first output): a backward call its forward call, a claimed call the
+    user's. ``executor`` owns the call from stage CLAIMED on. Equality leaves out ``source``.
     """
 
     symbol: Symbol
@@ -198,7 +223,6 @@ class BoundSymbol:
     outputs: Any = None
     effects: Effects = NO_EFFECTS
     body: Body | None = None
-    regions: tuple[tuple[str, Trace], ...] = ()
     context: Context = PLAIN_CONTEXT
     tags: TagSet = NO_TAGS
     source: Source | None = field(default=None, compare=False)
@@ -218,6 +242,12 @@ class BoundSymbol:
     def flat_outs(self) -> tuple[Proxy, ...]:
         """The proxies among the outputs, in order."""
         return tuple(x for x in leaves(self.outputs) if isinstance(x, Proxy))
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions among the arguments, in order, each once."""
+        found = (x for x in leaves((self.args, self.kwargs)) if isinstance(x, Region))
+        return tuple({id(region.program): region for region in found}.values())
 
     @property
     def label(self) -> str:
@@ -242,7 +272,9 @@ class BoundSymbol:
         return self.replace(args=args, kwargs=kwargs, outputs=outputs)
 
     def walk(self) -> Iterator[BoundSymbol]:
-        """This call and, depth first, all calls in its body."""
+        """This call and, depth first, all calls in its regions and its body."""
         yield self
+        for region in self.regions:
+            yield from region.program.walk()
         for call in self.body.calls if self.body else ():
             yield from call.walk()

@@ -108,6 +108,18 @@ BUILTIN_TAGS = (
     Tag("RECOMPUTE", "compute this again in the backward pass", group="residual"),
     Tag("DONT_SAVE_FOR_BACKWARD", "never keep this value for the backward pass", group="residual"),
     Tag(
+        "PREFER_SAVE",
+        "better keep this value for the backward pass",
+        group="residual",
+        strength="soft",
+    ),
+    Tag(
+        "PREFER_RECOMPUTE",
+        "better compute this again in the backward pass",
+        group="residual",
+        strength="soft",
+    ),
+    Tag(
         "STATIC_MEMORY_LOCATION",
         "the value has the same address in every call",
         carriers=frozenset({"proxy"}),

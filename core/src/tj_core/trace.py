@@ -70,6 +70,7 @@ class Trace:
         found = {p.name for p in self.inputs} | set(self.constants())
         for call in self.calls:
             found.update(p.name for p in (*call.flat_args, *call.flat_outs))
+            found.update(region.name for region in call.regions)
         return found
 
     def constants(self) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class Trace:
         return found
 
     def walk(self) -> Iterator[BoundSymbol]:
-        """All calls, bodies included, depth first."""
+        """All calls, those in regions and bodies included, depth first."""
         for call in self.calls:
             yield from call.walk()
 
@@ -125,8 +126,8 @@ def _unnamed(trace: Trace) -> Iterator[Constant]:
         trees += [call.args, call.kwargs, call.outputs, call.context.items]
         if call.body is not None:
             trees += [call.body.outputs, call.body.updates]
-        for _, region in call.regions:
-            yield from _unnamed(region)
+        for region in call.regions:
+            trees += [region.program.outputs, region.program.context.items]
     for leaf in leaves(trees):
         if isinstance(leaf, Constant) and not leaf.named:
             yield leaf

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tj_core.agreement import agrees
 from tj_core.errors import CannotExpandError, TjError, TraceError, VerificationError
-from tj_core.expand import Expand, Expanded
+from tj_core.expand import Expand
 from tj_core.metatext import meta_text
 from tj_core.printer import call_text
 from tj_core.proxy import Proxy
@@ -22,7 +23,7 @@ from tj_core.symbol import PLAIN_CONTEXT, BoundSymbol, Context
 from tj_core.tags import TagRegistry
 from tj_core.trace import Trace
 from tj_core.tree import leaves
-from tj_core.wellformed import Scope, like, used, wrong_name
+from tj_core.wellformed import Scope, used, wrong_name
 
 __all__ = ["CHECK_FORM", "CHECK_METADATA", "INVARIANTS", "verify"]
 
@@ -36,7 +37,13 @@ def _functional(call: BoundSymbol) -> str | None:
 
 
 def _claimed(call: BoundSymbol) -> str | None:
-    return None if call.executor else "belongs to no executor"
+    if not call.executor:
+        return "belongs to no executor"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _claimed(inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
 
 
 INVARIANTS: Mapping[Stage, Callable[[BoundSymbol], str | None]] = {
@@ -85,7 +92,7 @@ def _taken(trace: Trace) -> set[str]:
         constants = set(trace.constants())
     except TraceError as error:
         raise VerificationError(f"{_when(trace)}: {error.message}") from error
-    return constants | {c.symbol.namespace for c in trace.calls}
+    return constants | {c.symbol.namespace for c in trace.walk()}
 
 
 def _header(trace: Trace, scope: Scope) -> Iterator[str]:
@@ -107,7 +114,13 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 
 def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
     lost = {key for key, _ in trace.context.items} - {key for key, _ in call.context.items}
-    return f"lost the context {', '.join(sorted(lost))}" if lost else None
+    if lost:
+        return f"lost the context {', '.join(sorted(lost))}"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _lost_context(region.program, inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
 
 
 @dataclass
@@ -120,18 +133,28 @@ class _Metadata:
 
     def problem(self, call: BoundSymbol) -> str | None:
         """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
-        return self.wrong(call, PLAIN_CONTEXT, _same) or self.body(call, call.context)
+        problem = self.wrong(call, PLAIN_CONTEXT, False) or self.body(call, call.context)
+        return problem or self.regions(call)
 
-    def wrong(
-        self, call: BoundSymbol, context: Context, same: Callable[[Any, Any], bool]
-    ) -> str | None:
+    def regions(self, call: BoundSymbol) -> str | None:
+        for region in call.regions:
+            key = id(region.program), PLAIN_CONTEXT
+            if key in self.seen:
+                continue
+            self.seen[key] = None
+            for inner in region.program.calls:
+                if problem := self.problem(inner):
+                    return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+        return None
+
+    def wrong(self, call: BoundSymbol, context: Context, nested: bool) -> str | None:
         try:
             expanded = derive(call, self.expand, self.tags, context)
         except CannotExpandError:
             return None  # whoever made the call knew better
         except Exception as error:
             return f"cannot be expanded: {type(error).__name__}: {error}"
-        if expanded is None or _agree(call, expanded, same):
+        if expanded is None or agrees(call, expanded.outputs, nested=nested):
             return None
         return f"computes {_facts(expanded.outputs)}, not {_facts(call.outputs)} as the trace says"
 
@@ -140,29 +163,11 @@ class _Metadata:
             return None
         self.seen[id(call.body), context] = None
         for inner in call.body.calls:
-            problem = self.wrong(inner, context, _alike)
+            problem = self.wrong(inner, context, True)
             problem = problem or self.body(inner, inner.context.over(context))
             if problem is not None:
                 return f"has a body in which {inner.symbol} {problem}"
         return None
-
-
-def _agree(call: BoundSymbol, expanded: Expanded, same: Callable[[Any, Any], bool]) -> bool:
-    said, derived = list(leaves(call.outputs)), list(leaves(expanded.outputs))
-    return len(said) == len(derived) and all(map(same, derived, said))
-
-
-def _same(derived: Any, said: Any) -> bool:
-    if isinstance(derived, Proxy) and isinstance(said, Proxy):
-        return derived.same_meta(said)
-    return not isinstance(said, Proxy) and bool(derived == said)
-
-
-def _alike(derived: Any, said: Any) -> bool:
-    """`_same` in a body, where values may be silent on autograd."""
-    if isinstance(derived, Proxy) and isinstance(said, Proxy):
-        return like(derived, said)
-    return _same(derived, said)
 
 
 def _facts(outputs: Any) -> str:

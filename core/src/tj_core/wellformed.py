@@ -13,9 +13,9 @@ from tj_core.bodies import formals
 from tj_core.errors import TjError
 from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.symbol import Body, BoundSymbol, Constant
+from tj_core.stages import Stage
+from tj_core.symbol import Body, BoundSymbol, Constant, Region
 from tj_core.tags import TagRegistry
-from tj_core.trace import Trace
 from tj_core.tree import leaves
 
 __all__ = ["Scope", "like", "used", "wrong_name"]
@@ -23,10 +23,15 @@ __all__ = ["Scope", "like", "used", "wrong_name"]
 _LITERALS = (bool, int, str, bytes, type(None), type(...))
 
 
-def like(formal: Proxy, actual: Proxy) -> bool:
-    """Whether a body's value can be the call's: it says nothing of autograd, all else agrees."""
+def like(formal: Proxy, actual: Proxy, *, written: bool = False) -> bool:
+    """Whether a body's value can be the call's: it says nothing of autograd, all else agrees.
+
+    ``written``: the call writes the value into memory that has strides already.
+    """
     if isinstance(formal, TensorProxy) and isinstance(actual, TensorProxy):
         formal = formal.replace(requires_grad=actual.requires_grad)
+        if written:
+            formal = formal.replace(strides=actual.strides)
     return actual.same_meta(formal)
 
 
@@ -78,8 +83,7 @@ class Scope:
         self.env.update({p.name: p for _, p in call.effects.rebinds})
         yield from _tags(call, self.tags)
         yield from _body(call, self.tags)
-        for name, region in call.regions:
-            yield from _region(name, region, self.tags)
+        yield from _regions(call, self)
 
     def _define(self, p: Proxy, args: Mapping[str, Proxy]) -> Iterator[str]:
         if p.name in self.env:
@@ -99,7 +103,7 @@ def _leaves(call: BoundSymbol) -> Iterator[str]:
     if not call.symbol.namespace.isidentifier():
         yield f"has namespace {call.symbol.namespace!r}, which is no Python name"
     for leaf in leaves((call.args, call.kwargs, call.outputs)):
-        if not isinstance(leaf, Proxy | Constant) and not _literal(leaf):
+        if not isinstance(leaf, Proxy | Constant | Region) and not _literal(leaf):
             yield f"holds {leaf!r}, which no literal spells: it must be a Constant"
 
 
@@ -172,11 +176,16 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
     if len(formal) != len(actual):
         yield "has a body with other outputs"
         return
+    written = {
+        call.flat_outs[a.output].name
+        for a in call.effects.aliases
+        if a.identical and a.kind == "arg" and a.index in call.effects.mutates
+    }
     for mine, out in zip(formal, actual, strict=True):
         if isinstance(mine, Proxy):
             if problem := used(mine, env):
                 yield f"has a body that returns {problem}"
-            elif isinstance(out, Proxy) and not like(mine, out):
+            elif isinstance(out, Proxy) and not like(mine, out, written=out.name in written):
                 yield f"has a body whose output is {meta_text(mine)!r}, not {meta_text(out)!r}"
 
 
@@ -188,11 +197,51 @@ def _updates(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> Iterato
             yield f"has a body that updates argument {index} with {problem}"
 
 
-def _region(name: str, region: Trace, tags: TagRegistry) -> Iterator[str]:
-    scope = Scope(tags, {p.name: p for p in region.inputs})
-    for call in region.calls:
+def _regions(call: BoundSymbol, scope: Scope) -> Iterator[str]:
+    names = [region.name for region in call.regions]
+    for region in call.regions:
+        if names.count(region.name) > 1:
+            yield f"has two regions called {region.name!r}"
+        if region.name in scope.env:
+            yield f"has a region called {region.name!r}, as a value is"
+        elif problem := wrong_name(region.name, scope.taken):
+            yield f"has a region called {region.name!r}, which {problem}"
+        for problem in (*_wiring(call, region), *_region(region, scope)):
+            yield f"has a region {region.name!r} {problem}"
+
+
+def _wiring(call: BoundSymbol, region: Region) -> Iterator[str]:
+    """What is wrong with how ``region`` hangs together with ``call``."""
+    program, args = region.program, call.flat_args
+    if program.stage is not Stage.ACQUIRED:
+        yield "with a stage of its own"
+    if len(region.operands) != len(program.inputs):
+        yield f"with {len(region.operands)} operands for {len(program.inputs)} inputs"
+        return
+    for p, index in zip(program.inputs, region.operands, strict=True):
+        if index is None:
+            continue
+        if index >= len(args):
+            yield f"with an operand beyond the call's {len(args)} arguments"
+        elif not like(p, args[index]):
+            yield f"whose input {p.name!r} is {meta_text(p)!r}, not {meta_text(args[index])!r}"
+    results = len(list(leaves(program.outputs)))
+    if region.returns and results < (wanted := len(list(leaves(call.outputs)))):
+        yield f"that returns {results} of {wanted} values"
+
+
+def _region(region: Region, outer: Scope) -> Iterator[str]:
+    program = region.program
+    scope = Scope(outer.tags, {}, outer.taken)
+    for p in program.inputs:
+        if problem := wrong_name(p.name, scope.taken):
+            yield f"with an input called {p.name!r}, which {problem}"
+        scope.env[p.name] = p
+    if len(scope.env) != len(program.inputs):
+        yield "with two inputs of one name"
+    for call in program.calls:
         for problem in scope.problems(call):
-            yield f"has a region {name!r} in which {call.symbol} {problem}"
-    for leaf in leaves(region.outputs):
+            yield f"in which {call.symbol} {problem}"
+    for leaf in leaves(program.outputs):
         if isinstance(leaf, Proxy) and (unknown := used(leaf, scope.env)):
-            yield f"has a region {name!r} that returns {unknown}"
+            yield f"that returns {unknown}"

@@ -8,9 +8,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tj_core.proxy import Device, DType, NumberProxy, SymDim
+from tj_core.proxy import Device, DType, SymDim
 from tj_core.symbol import Constant
 from tj_torch.dialect import convert
+from tj_torch.dialect.sizes import Sizes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 DTYPES = sorted({v for v in vars(torch).values() if isinstance(v, torch.dtype)}, key=str)
 
@@ -71,27 +74,25 @@ def test_subclass_metadata() -> None:
 
 
 def test_symbolic_sizes() -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.fx.experimental.symbolic_shapes import (
-        DimDynamic,
-        ShapeEnv,
-        StatelessSymbolicContext,
-    )
-
-    mode = FakeTensorMode(shape_env=ShapeEnv())
+    env = ShapeEnv()
+    mode = FakeTensorMode(shape_env=env)
     context = StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC])
     fake = mode.from_tensor(torch.ones(5, 3), symbolic_context=context)
-    dim = convert.tensor_proxy("x", fake).shape[0]
+    sizes = Sizes(env)
+    dim = convert.tensor_proxy("x", fake, sizes.dim).shape[0]
     assert isinstance(dim, SymDim)
     assert dim.hint == 5
+    assert convert.tensor_proxy("x", fake).shape == (dim, 3)
     with pytest.raises(TypeError, match="only at run time"):
         convert.to_core(fake.shape[0])
-    number = convert.to_core(fake.shape[0] * 2, lambda wish: wish)
-    assert isinstance(number, NumberProxy)
+    number = sizes.number(convert.number_proxy("n", fake.shape[0] * 2))
     assert (number.kind, number.expr, number.hint) == ("int", f"2*{dim.name}", 10)
     assert dim.guard is not None
+    with pytest.raises(ValueError, match="is not 6"):
+        dim.guard(6)
     dim.guard(5)
     assert fake.shape[0].node.maybe_as_int() == 5
+    assert convert.dim_to_core(fake.shape[0]) == convert.to_core(fake.shape[0]) == 5
 
 
 CONSTANTS = [

@@ -76,9 +76,26 @@ def types(x: torch.Tensor) -> Any:
     return (i + 1).sum() + (i + 1.0).sum() + (i + True).sum()
 
 
+def returns_one_view_twice(x: torch.Tensor) -> Any:
+    a, b = x.view(-1), x.view(-1)
+    return a, b.contiguous()
+
+
+def attends(x: torch.Tensor) -> Any:
+    """PyTorch's attention asks whether ``query is key``, and then rounds otherwise."""
+    y = torch.cat([x] * 4).double().reshape(2, 3, 4)
+    weights = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(12, 4)
+    bias = torch.zeros(12, dtype=torch.float64)
+    a, b = y * 1.1, y * 1.1
+    more = (weights, bias, None, None, False, 0.0, weights[:4], bias[:4], False)
+    return F.multi_head_attention_forward(a, b, b, 4, 2, *more)
+
+
 @pytest.mark.parametrize(
     "f",
     [
+        attends,
+        returns_one_view_twice,
         returns_both,
         writes_one,
         writes_between,
@@ -101,6 +118,19 @@ def test_two_results_are_two_objects_in_two_memories() -> None:
         a, b = jitted(torch.zeros(3))
         a.add_(5)
     assert b.tolist() == [1, 1, 1]
+
+
+def test_a_returned_result_may_be_written_before_the_backward_pass() -> None:
+    """Autograd keeps ``x * 2`` for the gradient of ``w``; it must not be the caller's."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x * 2, w * (x * 2)
+
+    x, w = torch.randn(3), torch.randn(3, requires_grad=True)
+    mine, out = tj.jit(f)(x, w)
+    mine.add_(1)
+    out.sum().backward()
+    assert torch.equal(w.grad, x * 2)
 
 
 def test_it_can_be_left_out() -> None:

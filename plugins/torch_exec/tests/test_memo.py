@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tj_core.proxy import TensorProxy
+from tj_core.proxy import SymDim, TensorProxy
 from tj_core.symbol import Constant, Context
 from tj_torch.dialect.convert import tensor_proxy, to_core
 from tj_torch.dialect.errors import CannotExpand, ExpansionError
-from tj_torch.dialect.memo import Memo, instantiate
+from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
+from tj_torch.dialect.sizes import Sizes
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 
 def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:
@@ -86,13 +89,36 @@ def test_kwargs_as_pairs_or_mapping(memo: Memo) -> None:
 
 def test_failures_are_remembered_only_if_ours(memo: Memo) -> None:
     for _ in range(2):
-        with pytest.raises(CannotExpand, match="nonzero"):
-            memo.expand(torch.nonzero, (X,))
+        with pytest.raises(CannotExpand, match="depends on data"):
+            memo.expand(torch.equal, (X, X))
     assert (memo.hits, memo.misses) == (1, 1)
     for _ in range(2):
         with pytest.raises(ExpansionError, match="same reduction dim"):
             memo.expand(torch.mm, (X, Y))
     assert (memo.hits, memo.misses) == (1, 3)
+
+
+def test_decisions_on_sizes_of_no_program_are_refused(memo: Memo) -> None:
+    x = X.replace(shape=(SymDim("s0"), 8), strides=(8, 1))
+    assert memo.expand(torch.sin, (x,)).outputs.shape == (SymDim("s0"), 8)
+    with pytest.raises(CannotExpand, match="no program to guard"):
+        memo.expand(torch.chunk, (x, 3))
+
+
+def test_a_call_has_an_expansion_per_decision_on_its_sizes(memo: Memo) -> None:
+    def made(rows: int) -> int:
+        fake = FakeTensorMode(shape_env=(env := ShapeEnv())).from_tensor(
+            torch.ones(rows, 3),
+            symbolic_context=StatelessSymbolicContext([DimDynamic.DYNAMIC, DimDynamic.STATIC]),
+        )
+        sizes = Sizes(env)
+        found = memo.expand(torch.chunk, (tensor_proxy("x", fake, sizes.dim), 4), sizes=sizes)
+        assert found.guards
+        assert env.guards
+        return len(found.outputs)
+
+    assert [made(n) for n in (8, 5, 12, 6, 2)] == [4, 3, 4, 3, 2]
+    assert (memo.hits, memo.misses) == (2, 3)
 
 
 def test_closures_and_mutable_objects_are_never_remembered(memo: Memo) -> None:
@@ -154,12 +180,3 @@ def test_capacity_zero_gives_equal_expansions(memo: Memo) -> None:
         assert on is again
         assert on == without
     assert (off.hits, off.misses, len(off)) == (0, 3, 0)
-
-
-def test_instantiate_names_outputs_and_keeps_aliases(memo: Memo) -> None:
-    expansion = memo.expand(torch.Tensor.add_, (X, Y))
-    out = instantiate(expansion, lambda i: f"t{i}")
-    assert out.name == "t0"
-    assert expansion.effects.aliases[0].identical
-    values = instantiate(memo.expand(torch.max, (X, 1)), lambda i: f"m{i}")
-    assert [v.name for v in values] == ["m0", "m1"]

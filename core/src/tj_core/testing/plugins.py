@@ -6,7 +6,7 @@ import os
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +43,7 @@ class FakeDist:
         version: str = "1.0",
         target: str | None = None,
         entry_points: Mapping[str, str] | None = None,
+        requires: Iterable[str] = (),
     ) -> Path:
         """Write a distribution and put it on ``sys.path``; return its folder.
 
@@ -52,6 +53,7 @@ class FakeDist:
         :param distribution: the distribution's name, else ``tj-<name>``.
         :param target: the entry point's value, else the module.
         :param entry_points: the entry points of group ``tj``, else one for ``name``.
+        :param requires: what the distribution requires: ``tj-core>=0.1,<0.2``.
         """
         distribution = distribution or f"tj-{name}"
         folder = self._root / f"site{len(list(self._root.iterdir()))}"
@@ -60,7 +62,7 @@ class FakeDist:
         if source is not None:
             (folder / f"{module}.py").write_text(_PRELUDE + textwrap.dedent(source), "utf-8")
         entries = {name: target or module} if entry_points is None else entry_points
-        _write_metadata(folder, distribution, version, entries)
+        _write_metadata(folder, distribution, version, entries, requires)
         self.names.add(distribution)
         self._monkeypatch.syspath_prepend(str(folder))
         return folder
@@ -69,10 +71,13 @@ class FakeDist:
 _PRELUDE = "from tj_core.hookspecs import hookimpl\nfrom tj_core.records import *\n"
 
 
-def _write_metadata(folder: Path, name: str, version: str, entries: Mapping[str, str]) -> None:
+def _write_metadata(
+    folder: Path, name: str, version: str, entries: Mapping[str, str], requires: Iterable[str]
+) -> None:
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir()
     text = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    text += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
     (info / "METADATA").write_text(text, "utf-8")
     lines = ["[tj]", *(f"{k} = {v}" for k, v in entries.items())]
     if entries:

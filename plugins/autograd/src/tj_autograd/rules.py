@@ -31,7 +31,8 @@ from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
 from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.errors import ExpansionError
-from tj_torch.dialect.expansion import Expander, Expansion
+from tj_torch.dialect.expansion import Expander
+from tj_torch.dialect.run import Expansion
 
 __all__ = [
     "GradRule",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import torch
 from tj_core.errors import CannotExpandError, PluginError
 from tj_core.expand import Expanded
 from tj_core.proxy import TensorProxy
@@ -16,12 +18,17 @@ from tj_torch.dialect.context import spellings
 from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
+from tj_torch.dialect.operations import expand_operation
+from tj_torch.dialect.shapeenv import shape_environment
+from tj_torch.dialect.sizes import Sizes
 from tj_torch.frontend.contexts import autocast_devices
 from tj_torch.names import Names, resolve
 
 __all__ = ["TorchDialects", "rule_tables"]
 
 NAMESPACES = ("torch", "aten")
+NUMBERS = ("operator", "math")
+"""Namespaces of functions on Python's numbers, which sizes are computed with."""
 
 
 class TorchDialects:
@@ -30,6 +37,7 @@ class TorchDialects:
     def __init__(self, memo_size: int) -> None:
         self.names = Names()
         self.memo = Memo(memo_size)
+        self.sizes = Sizes()
 
     @staticmethod
     def of(session: Session) -> TorchDialects:
@@ -44,6 +52,19 @@ class TorchDialects:
             rule.value.memo.capacity = 0
         return rule.value
 
+    @contextlib.contextmanager
+    def within(self, graph: torch.fx.GraphModule) -> Iterator[None]:
+        """While this is entered, symbols in sizes are those of ``graph``'s program.
+
+        One program is compiled at a time, see `tj_torch.frontend.dispatch`.
+        """
+        outer, self.sizes = self.sizes, Sizes(shape_environment(graph))
+        try:
+            yield
+        finally:
+            self.sizes.close()
+            self.sizes = outer
+
     def modes(self) -> Modes:
         """The global state that expansions depend on, as it is now; once per trace."""
         return Modes.current()
@@ -57,11 +78,24 @@ class TorchDialects:
             function = resolve(call.symbol)
         except LookupError as error:
             raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        if call.regions:
+            return expand_operation(call, function)
         return self.expand(call, function, self.modes())
 
-    def expand(self, call: BoundSymbol, function: Callable[..., Any], modes: Modes) -> Expanded:
-        """The facts of ``call``, which runs ``function``, under ``modes``."""
-        return self.memo.expand(function, call.args, call.kwargs, call.context, modes).facts
+    def expand(
+        self,
+        call: BoundSymbol,
+        function: Callable[..., Any],
+        modes: Modes,
+        value: Any = None,
+    ) -> Expanded:
+        """The facts of ``call``, which runs ``function``, under ``modes``.
+
+        ``value`` is what a capture says that it returns.
+        """
+        return self.memo.expand(
+            function, call.args, call.kwargs, call.context, modes, self.sizes, value
+        ).facts
 
     def derive(
         self,
@@ -85,8 +119,10 @@ class TorchDialects:
             call.kwargs,
             call.context,
             modes,
+            self.sizes,
             tangents=tangents,
             create_graph=create_graph,
+            value=call.outputs,
         )
 
 
@@ -94,7 +130,7 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     """Tables ``expand`` and ``context`` of PyTorch."""
     expand: RuleTable[Any] = RuleTable("expand")
     dialects = TorchDialects(memo_size)
-    for namespace in NAMESPACES:
+    for namespace in (*NAMESPACES, *NUMBERS):
         expand.set(f"{namespace}.*", dialects)
     context: RuleTable[Any] = RuleTable("context")
     for key, spelling in spellings(autocast_devices()).items():

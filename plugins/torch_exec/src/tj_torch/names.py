@@ -284,6 +284,8 @@ def _swapped(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _operator_of_library(target: Any) -> _Plan | None:
     """An operator with an entry in ``torch.ops``; ``aten`` is a namespace of its own."""
+    if isinstance(target, torch._ops.OpOverloadPacket) and len(target.overloads()) == 1:
+        target = getattr(target, target.overloads()[0])  # what a call of it means
     symbol = _library_symbol(target)
     return _Plan(symbol, target) if symbol is not None and _names(symbol, target) else None
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from tj_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
-    from tj_core.records import CliCommand, Dialect, Executor, Frontend
+    from tj_core.records import CliCommand, Dialect, Executor, Frontend, Transform
     from tj_core.rules import RuleTable
+    from tj_core.tags import Tag
 
 TJ_PLUGIN_API = 1
 
@@ -58,6 +59,20 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
     from tj_torch.dialects import rule_tables
 
     return rule_tables(options.memo_size)
+
+
+@hookimpl
+def tj_tags(options: Options) -> tuple[Tag, ...]:
+    from tj_torch.checkpoint import TAGS
+
+    return TAGS
+
+
+@hookimpl
+def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    from tj_torch.checkpoint import inline_checkpoints
+
+    return (inline_checkpoints(),)
 
 
 @hookimpl

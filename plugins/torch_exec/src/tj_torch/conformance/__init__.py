@@ -3,4 +3,7 @@
 Each entry is run through one jitted callable. `run_operation`, `run_module` and `run_graphs` take
 the ``jit`` to use, so anyone who ships an executor can run them with it, for instance with
 ``functools.partial(tj.jit, executors=["mine"])``.
+
+So does `aliasing.check`, which compares a program that writes and aliases in everything that a
+caller can see; `programs` makes such programs up.
 """

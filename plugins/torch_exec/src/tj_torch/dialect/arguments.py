@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import torch
-from tj_core.proxy import Device, Proxy, SymDim, TensorProxy, contiguous_strides
+from tj_core.proxy import Device, Dim, NumberProxy, Proxy, TensorProxy, contiguous_strides
 from tj_core.symbol import Constant
+from tj_core.tags import NO_TAGS
 from tj_core.tree import leaves
 
 from tj_torch.dialect import private
@@ -23,28 +24,19 @@ class Argument:
     """A distinct argument proxy, and the first of its positions among the call's proxies."""
 
     index: int
-    proxy: TensorProxy
+    proxy: TensorProxy | NumberProxy
 
     @property
-    def formal(self) -> TensorProxy:
+    def formal(self) -> Any:
         """The proxy under its name in a body."""
-        return TensorProxy(
-            f"a{self.index}",
-            self.proxy.shape,
-            self.proxy.strides,
-            self.proxy.dtype,
-            self.proxy.device,
-            self.proxy.requires_grad,
-            self.proxy.layout,
-            self.proxy.flags,
-            self.proxy.subclass,
-        )
+        return self.proxy.replace(name=f"a{self.index}", tags=NO_TAGS)
 
 
 def distinct_proxies(tree: Any) -> dict[str, Argument]:
-    """The tensors among the leaves of ``tree``, by name; one that occurs twice counts once.
+    """The tensors and numbers among the leaves of ``tree``, by name; each counts once.
 
-    :raises CannotExpand: for other proxies, symbolic sizes, subclasses and unusual layouts.
+    :raises CannotExpand: for other proxies, numbers without an expression, subclasses and unusual
+        layouts.
     """
     found: dict[str, Argument] = {}
     proxies = (leaf for leaf in leaves(tree) if isinstance(leaf, Proxy))
@@ -54,29 +46,34 @@ def distinct_proxies(tree: Any) -> dict[str, Argument]:
     return found
 
 
-def _expandable(proxy: Proxy) -> TensorProxy:
+def _expandable(proxy: Proxy) -> TensorProxy | NumberProxy:
+    if isinstance(proxy, NumberProxy) and proxy.expr:
+        return proxy
     if not isinstance(proxy, TensorProxy):
         raise CannotExpand(f"argument {proxy.name!r} is known only at run time")
     if proxy.subclass is not None:
         raise CannotExpand(f"argument {proxy.name!r} is a tensor subclass, {proxy.subclass.type}")
     if proxy.layout != "strided":
         raise CannotExpand(f"argument {proxy.name!r} has layout {proxy.layout}")
-    if any(isinstance(n, SymDim) for n in (*proxy.shape, *proxy.strides)):
-        raise CannotExpand("symbolic sizes")
     return proxy
 
 
-def make_fake(mode: Any, proxy: TensorProxy) -> torch.Tensor:
-    """A new fake tensor of ``mode`` with the metadata of ``proxy``; it requires no gradient."""
+def make_fake(
+    mode: Any, proxy: TensorProxy, size: Callable[[str], Any] | None = None
+) -> torch.Tensor:
+    """A new fake tensor of ``mode`` with the metadata of ``proxy``; it requires no gradient.
+
+    ``size`` is the mode's number for an expression.
+    """
+
+    def sizes(dims: tuple[Dim, ...]) -> tuple[Any, ...]:
+        return tuple([d if isinstance(d, int) else size(d.name) for d in dims])  # type: ignore[misc]
+
     strides = proxy.strides
     if len(strides) != proxy.ndim:
         strides = contiguous_strides(proxy.shape) or ()
-    shape = cast("tuple[int, ...]", proxy.shape)
     meta = torch.empty_strided(
-        shape,
-        cast("tuple[int, ...]", strides),
-        dtype=dtype_to_torch(proxy.dtype),
-        device="meta",
+        sizes(proxy.shape), sizes(strides), dtype=dtype_to_torch(proxy.dtype), device="meta"
     )
     if "conj" in proxy.flags:
         private.set_conj(meta)

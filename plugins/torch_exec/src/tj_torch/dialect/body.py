@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.proxy import Proxy
+from tj_core.proxy import NumberProxy, Proxy
+from tj_core.sizes import size_symbols
 from tj_core.symbol import (
     NO_EFFECTS,
     PLAIN_CONTEXT,
@@ -18,21 +19,33 @@ from tj_core.symbol import (
     Constant,
     Context,
     Effects,
+    Symbol,
 )
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.dialect import private
 from tj_torch.dialect.context import AUTOCAST
-from tj_torch.dialect.convert import device_to_core, tensor_proxy, to_core
+from tj_torch.dialect.convert import device_to_core, number_proxy, tensor_proxy, to_core
+from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
+from tj_torch.dialect.shapeenv import is_symbolic, number_text
+from tj_torch.dialect.sizecalls import SizeCalls
 
 __all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
 
 
 def live_calls(
-    calls: Sequence[Recorded], needed: Iterable[Ref], *, keep_draws: bool = True
+    calls: Sequence[Recorded],
+    needed: Iterable[Ref],
+    reads: Callable[[Any], Iterable[Ref]],
+    *,
+    keep_draws: bool = True,
 ) -> list[Recorded]:
-    """The calls that ``needed`` values depend on, and those that are never dead, in order."""
+    """The calls that ``needed`` values depend on, and those that are never dead, in order.
+
+    ``reads`` gives the values that a tree of arguments reads. Without ``keep_draws``, calls that
+    draw random numbers may be dead.
+    """
     live = set(needed)
     kept = []
     for call in reversed(calls):
@@ -42,7 +55,7 @@ def live_calls(
             or not live.isdisjoint(references(call.outputs))
         ):
             kept.append(call)
-            live.update(references((call.args, call.kwargs)))
+            live.update(reads((call.args, call.kwargs)))
     return kept[::-1]
 
 
@@ -51,17 +64,18 @@ def references(tree: Any) -> Iterator[Ref]:
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
 
 
-def alias_facts(
-    outputs: Sequence[torch.Tensor], arguments: Mapping[int, torch.Tensor]
-) -> tuple[Alias, ...]:
+def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:
     """Which of ``outputs`` share storage with ``arguments`` (by index) or each other, or are them.
 
-    An output that is a view of neither is a view of a hidden value.
+    An output that is a view of neither is a view of a hidden value; one that is no tensor only
+    counts.
     """
     objects = {id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
     storages = {private.storage_id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
     facts = []
     for j, out in enumerate(outputs):
+        if not isinstance(out, torch.Tensor):
+            continue
         storage = private.storage_id(out)
         same = objects.setdefault(id(out), ("out", j))
         shared = storages.setdefault(storage, ("out", j))
@@ -79,15 +93,21 @@ class BodyBuilder:
     """Turns the recording of one call into its body.
 
     ``inputs`` pairs the references of the call's arguments with their formal proxies; ``grad`` and
-    ``context`` are what the call runs under.
+    ``context`` are what the call runs under, ``symbols`` sympy's for those in the sizes,
+    ``checks`` conditions on these that the call asserts, with messages.
     """
 
     recorder: Recorder
     inputs: Sequence[tuple[Ref, Proxy]]
     grad: bool
     context: Context
+    symbols: Mapping[str, Any] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
     names: dict[Ref, Proxy | Constant] = field(default_factory=dict)
     defined: int = 0
+
+    def __post_init__(self) -> None:
+        self.numbers = SizeCalls(self.symbols, self.value, self._fresh)
 
     def build(
         self,
@@ -95,20 +115,28 @@ class BodyBuilder:
         updates: Iterable[tuple[int, Ref]] = (),
         calls: Sequence[Recorded] | None = None,
     ) -> Body:
-        """The body; ``outputs`` is a tree of references and core constants.
+        """The body; ``outputs`` is a tree of references, symbolic numbers and core constants.
 
         ``calls`` are those of the recording that it may consist of, if not all.
         """
+        recorded = self.recorder.calls if calls is None else calls
         updates = tuple(updates)
         self.names.update(self.inputs)
-        needed = [*references(outputs), *(ref for _, ref in updates)]
-        recorded = self.recorder.calls if calls is None else calls
-        live = live_calls(recorded, needed)
+        self.note_numbers(recorded)
+        needed = [*self.reads(outputs), *(ref for _, ref in updates)]
+        needed += [ref for text in self.checks for ref in self.numbers.needs(text)]
+        live = live_calls(recorded, needed, self.reads)
         off = self._without_autocast()
+        for call in live:
+            made = self._call(call, off)  # behind the calls that compute its sizes
+            self.numbers.calls.append(made)
+        for text, message in self.checks.items():
+            self.numbers.calls.append(_check(self.numbers.compute(text), message))
+        result = map_tree(self._leaf, outputs)
         return Body(
             tuple(p for _, p in self.inputs),
-            tuple([self._call(call, off) for call in live]),
-            map_tree(self.value, outputs, Ref),
+            tuple(self.numbers.calls),
+            result,
             tuple((i, self.value(ref)) for i, ref in updates),
         )
 
@@ -121,8 +149,53 @@ class BodyBuilder:
             )
         return found
 
+    def note_numbers(self, calls: Sequence[Recorded]) -> None:
+        """Let sizes be read off the arguments, and off what makes symbols."""
+        if not self.symbols:
+            return
+        values = self.recorder.values
+        for ref, proxy in self.inputs:
+            if isinstance(proxy, NumberProxy):
+                self.numbers.number(values[ref.index], proxy)
+        for ref, _ in self.inputs:
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index])
+        known = {name for text in self.numbers.origins for name in size_symbols(text)}
+        for ref in references([call.outputs for call in calls]):
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index], made=set(self.symbols) - known)
+            else:
+                self.numbers.number(values[ref.index], ref)
+
+    def knows(self, name: str) -> bool:
+        """Whether the symbol ``name`` can be computed from what `note_numbers` noted."""
+        try:
+            list(self.numbers.needs(name))
+        except CannotExpand:
+            return False
+        return True
+
+    def reads(self, tree: Any) -> Iterator[Ref]:
+        """The values that a tree of references and symbolic numbers reads."""
+        for leaf in leaves(tree):
+            if isinstance(leaf, Ref):
+                yield leaf
+            elif is_symbolic(leaf):
+                yield from self.numbers.needs(number_text(leaf))
+
+    def _leaf(self, leaf: Any) -> Any:
+        if type(leaf) is Ref:
+            return self.value(leaf)
+        return self.numbers.compute(number_text(leaf)) if is_symbolic(leaf) else to_core(leaf)
+
+    def _fresh(self) -> str:
+        name = f"_{self.defined}"
+        self.defined += 1
+        return name
+
     def _call(self, call: Recorded, context: Context) -> BoundSymbol:
-        args, kwargs = self._arguments((call.args, call.kwargs))
+        given = (call.args, call.kwargs)
+        args, kwargs = map_tree(self._leaf, given)
         outputs = map_tree(self._define, call.outputs)
         if call.grad != self.grad:
             context = context.with_("grad", call.grad)
@@ -131,34 +204,42 @@ class BodyBuilder:
             args,
             tuple(kwargs.items()),
             outputs,
-            self._effects(call),
+            self._effects(call, given, (args, kwargs)),
             context=context,
         )
-
-    def _arguments(self, tree: Any) -> Any:
-        return map_tree(lambda x: self.value(x) if type(x) is Ref else to_core(x), tree)
 
     def _define(self, leaf: Any) -> Any:
         if type(leaf) is not Ref:
             return to_core(leaf)
-        proxy = tensor_proxy(f"_{self.defined}", self.recorder.values[leaf.index])
-        self.defined += 1
-        self.names[leaf] = proxy
+        value = self.recorder.values[leaf.index]
+        made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
+        proxy = self.names[leaf] = made(self._fresh(), value)
         return proxy
 
-    def _effects(self, call: Recorded) -> Effects:
+    def _effects(self, call: Recorded, given: Any, args: Any) -> Effects:
         values = self.recorder.values
-        refs = [r for r in references((call.args, call.kwargs)) if isinstance(self.names[r], Proxy)]
-        inputs = {i: values[r.index] for i, r in enumerate(refs)}
+        pairs = zip(leaves(given), leaves(args), strict=True)
+        flat = [leaf for leaf, made in pairs if isinstance(made, Proxy)]
+        inputs = {
+            i: values[leaf.index]
+            for i, leaf in enumerate(flat)
+            if isinstance(leaf, Ref) and isinstance(values[leaf.index], torch.Tensor)
+        }
         outputs = [values[r.index] for r in references(call.outputs)]
         aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "hidden")
-        ordered = _ordered(call, [*outputs, *inputs.values()])
+        tensors = [t for t in (*outputs, *inputs.values()) if isinstance(t, torch.Tensor)]
+        ordered = _ordered(call, tensors)
         return Effects(aliases=aliases, ordered=ordered) if aliases or ordered else NO_EFFECTS
 
     def _without_autocast(self) -> Context:
         """Operators are recorded below autocast, so a body must not meet it again."""
         on = {k: None for k, v in self.context.items if k.startswith(AUTOCAST) and v}
         return Context(tuple(on.items())) if on else PLAIN_CONTEXT
+
+
+def _check(condition: Any, message: str) -> BoundSymbol:
+    symbol = Symbol("aten", "_assert_scalar.default")
+    return BoundSymbol(symbol, (condition, message), effects=Effects(ordered=("side_effect",)))
 
 
 def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:

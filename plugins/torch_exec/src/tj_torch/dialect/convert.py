@@ -24,6 +24,8 @@ from tj_core.proxy import (
 from tj_core.symbol import Constant
 from tj_core.tree import map_tree
 
+from tj_torch.dialect.shapeenv import is_symbolic, kind_of, number_text, plain
+
 __all__ = [
     "constant",
     "device_to_core",
@@ -31,7 +33,6 @@ __all__ = [
     "dim_to_core",
     "dtype_to_core",
     "dtype_to_torch",
-    "is_symbolic",
     "number_proxy",
     "tensor_proxy",
     "to_core",
@@ -86,31 +87,24 @@ def device_to_torch(device: Device) -> torch.device:
 
 
 def dim_to_core(size: int | torch.SymInt) -> Dim:
-    """A size or stride; a symbolic one keeps its expression, hint and a way to guard on it."""
+    """A size or stride; a symbolic one is its expression, see `tj_torch.dialect.sizes`."""
     if isinstance(size, int):
         return size
-    node = size.node
-    known = node.maybe_as_int()
-    if known is not None:
-        return int(known)
-    if not node.has_hint():
-        return SymDim(str(node.expr))
-    return SymDim(str(node.expr), int(node.hint), functools.partial(_assume, size))
+    return SymDim(number_text(size)) if is_symbolic(size) else int(plain(size))
 
 
-def _assume(size: torch.SymInt, value: int) -> None:
-    """Comparing installs the guard in the size's shape environment."""
-    if not size == value:
-        raise ValueError(f"{size} is not {value} in the traced call")
+def tensor_proxy(
+    name: str, tensor: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = dim_to_core
+) -> TensorProxy:
+    """A proxy called ``name`` with the metadata of ``tensor``, real or fake.
 
-
-def tensor_proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
-    """A proxy called ``name`` with the metadata of ``tensor``, real or fake."""
+    ``dim`` gives the core's form of a symbolic size.
+    """
     strided = tensor.layout is torch.strided
     return TensorProxy(
         name,
-        _dims(tensor.shape),
-        _dims(tensor.stride()) if strided else (),
+        _dims(tensor.shape, dim),
+        _dims(tensor.stride(), dim) if strided else (),
         dtype_to_core(tensor.dtype),
         device_to_core(tensor.device),
         tensor.requires_grad,
@@ -120,8 +114,8 @@ def tensor_proxy(name: str, tensor: torch.Tensor) -> TensorProxy:
     )
 
 
-def _dims(sizes: tuple[Any, ...]) -> tuple[Dim, ...]:
-    return tuple([s if type(s) is int else dim_to_core(s) for s in sizes])
+def _dims(sizes: tuple[Any, ...], dim: Callable[[Any], Dim]) -> tuple[Dim, ...]:
+    return tuple([s if type(s) is int else dim(s) for s in sizes])
 
 
 def _flags(tensor: torch.Tensor) -> tuple[str, ...]:
@@ -140,16 +134,9 @@ def _subclass(tensor: torch.Tensor) -> SubclassInfo | None:
     return SubclassInfo(f"{kind.__module__}.{kind.__qualname__}", inner, repr(context))
 
 
-def is_symbolic(value: object) -> bool:
-    """Whether ``value`` is one of PyTorch's symbolic numbers."""
-    return isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
-
-
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:
-    """A proxy called ``name`` for a symbolic number."""
-    node = value.node
-    kind = {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}[type(value).__name__]
-    return NumberProxy(name, kind, str(node.expr), node.hint if node.has_hint() else None)
+    """A proxy called ``name`` for a symbolic number, without a hint."""
+    return NumberProxy(name, kind_of(value), number_text(value))
 
 
 # ---------------------------------------------------------------------------- arguments
@@ -171,13 +158,13 @@ def to_core_tree(tree: Any, leaf: Callable[[Any], Any]) -> Any:
     return leaf(tree)
 
 
-def to_core(value: Any, fresh: Callable[[str], str] | None = None) -> Any:
+def to_core(value: Any) -> Any:
     """An argument or result that is no tensor of the program, as a core leaf or tree.
 
     Literals stay; what a dotted name or an expression denotes is a named `Constant`; anything else
-    is an unnamed one. ``fresh`` names symbolic numbers, which are an error without it.
+    is an unnamed one.
 
-    :raises TypeError: for a symbolic number without ``fresh``.
+    :raises TypeError: for a symbolic number, which has no value yet.
     """
     kind = type(value)
     if kind in _LITERALS or isinstance(value, Proxy | Constant):
@@ -187,23 +174,15 @@ def to_core(value: Any, fresh: Callable[[str], str] | None = None) -> Any:
     if kind is complex:
         return value if cmath.isfinite(value) else Constant(_complex_text(value), value)
     if isinstance(value, tuple | list | dict | slice):
-        return to_core_tree(value, lambda leaf: to_core(leaf, fresh))
+        return to_core_tree(value, to_core)
     if is_symbolic(value):
-        return _symbolic(value, fresh)
-    return constant(value)
+        raise TypeError(f"{value} is known only at run time and has no name")
+    known = plain(value)
+    return constant(value) if known is value else known
 
 
 def _complex_text(value: complex) -> str:
     return f'complex(float("{value.real}"), float("{value.imag}"))'
-
-
-def _symbolic(value: SymNumber, fresh: Callable[[str], str] | None) -> Any:
-    known = value.node.maybe_as_int() if isinstance(value, torch.SymInt) else None
-    if known is not None:
-        return int(known)
-    if fresh is None:
-        raise TypeError(f"{value} is known only at run time and has no name")
-    return number_proxy(fresh("n"), value)
 
 
 def constant(value: Any) -> Constant:

@@ -45,6 +45,9 @@ _STATEFUL = frozenset(
     ]
 )
 
+# Functions whose Python decompositions lack a check on data that eager makes.
+_UNCHECKED = frozenset(["istft"])
+
 # Where the functions are that enter and leave a state in which operations mean something else.
 _LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
 
@@ -56,6 +59,8 @@ def denial(fn: Callable[..., Any]) -> str | None:
         return f"Tensor.{name} looks at memory or at the autograd graph"
     if name in _STATEFUL and module.startswith("torch"):
         return f"torch.{name} changes the state of the process"
+    if name in _UNCHECKED:
+        return f"{name} decides on data"
     if module.startswith(_LEVELS):
         return f"{module}.{name} works on the levels of torch.func, or on hooks of autograd"
     return None

@@ -13,18 +13,21 @@ from typing import Any, Literal
 
 import torch
 from tj_core.proxy import TensorProxy, contiguous_strides
+from tj_core.sizes import size_symbols
 from tj_core.symbol import PLAIN_CONTEXT, Context, Effects
-from tj_core.tags import NO_TAGS
 from tj_core.tree import leaves
 
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import make_fake
 from tj_torch.dialect.autogradinfo import count_edges
-from tj_torch.dialect.body import BodyBuilder, alias_facts, live_calls, references
+from tj_torch.dialect.body import alias_facts, live_calls, references
 from tj_torch.dialect.context import surroundings
-from tj_torch.dialect.convert import tensor_proxy
-from tj_torch.dialect.expansion import Expander, Expansion, Run, Traced
+from tj_torch.dialect.convert import number_proxy, tensor_proxy
+from tj_torch.dialect.expansion import Expander
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
+from tj_torch.dialect.run import Expansion, Run, Traced
+from tj_torch.dialect.shapeenv import SymbolFacts, is_symbolic, number_text
+from tj_torch.dialect.sizes import Sizes, known_sizes
 
 __all__ = ["Derivation", "Slot", "derive"]
 
@@ -52,7 +55,10 @@ class Derivation:
     the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
     ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
     each with the metadata of its argument. An argument that ``gradients`` lacks has none.
-    ``repeated`` are those whose gradient is a sum.
+    ``repeated`` are those whose gradient is a sum. Between saved values and tangents the backward
+    takes ``numbers``: the symbols in sizes that it cannot read off these.
+
+    ``symbols``, ``made`` and ``guards`` are as in `Expansion`.
     """
 
     forward: Expansion
@@ -62,11 +68,32 @@ class Derivation:
     backward: Expansion
     gradients: tuple[int, ...]
     repeated: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()
 
     @property
     def captured(self) -> bool:
         """Whether a body holds a tensor which is no argument (one of a closure)."""
         return self.forward.captured
+
+    @property
+    def outputs(self) -> Any:
+        """What the call returns, without the hidden values."""
+        return self.forward.outputs[0]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of the arguments."""
+        return self.forward.symbols
+
+    @property
+    def made(self) -> tuple[SymbolFacts, ...]:
+        """The symbols that the call makes."""
+        return self.forward.made
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The conditions under which all this holds."""
+        return self.forward.guards
 
 
 def derive(
@@ -78,12 +105,13 @@ def derive(
     *,
     tangents: Mapping[Slot, TensorProxy] | None = None,
     create_graph: bool = False,
+    sizes: Sizes | None = None,
 ) -> Derivation:
     """The gradient of ``fn(*args, **kwargs)``, which runs under ``context``.
 
     ``tangents`` are the outputs and updates that have one, with its metadata: all that can have
     one, laid out like the values themselves, if not given. ``create_graph`` records a backward
-    that can be differentiated again.
+    that can be differentiated again. ``sizes`` knows the symbols in the arguments' metadata.
 
     :raises CannotExpand: if the call works, but not on fake tensors.
     :raises ExpansionError: if PyTorch raises for these arguments.
@@ -92,7 +120,7 @@ def derive(
     def run(run: Run) -> Derivation:
         return _Differentiation(run, tangents, create_graph).derivation()
 
-    return expander.run(run, fn, args, kwargs, context)
+    return expander.run(run, fn, args, kwargs, context, sizes)
 
 
 @dataclass
@@ -135,7 +163,7 @@ class _Differentiation:
         mutated = {run.arguments[n].index for n in traced.mutated}
         found: dict[Slot, torch.Tensor] = {}
         seen: set[int] = set()
-        for j, tensor in enumerate(traced.tensors):
+        for j, tensor in _tensors(traced):
             if id(tensor) in seen or args.get(id(tensor)) in mutated:
                 continue
             seen.add(id(tensor))
@@ -150,21 +178,27 @@ class _Differentiation:
 
     def _tangent(
         self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
-    ) -> tuple[Ref, torch.Tensor, TensorProxy]:
-        given = self.wanted[slot] if self.wanted is not None else default_tangent(tensor)
+    ) -> tuple[Ref, torch.Tensor]:
+        given = self.wanted[slot] if self.wanted is not None else None
         with private.paused_functionalization(), private.without_modes():
-            fake = make_fake(self.run.mode, given)
+            fake = self._fake(tensor, given)
         ref = recorder.define(fake)
         wrapped = private.functionalized(fake)
         if self.create_graph:
             wrapped.requires_grad_()
         private.deny_data_pointer(wrapped)
-        return ref, wrapped, given
+        return ref, wrapped
+
+    def _fake(self, tensor: torch.Tensor, given: TensorProxy | None) -> torch.Tensor:
+        """A tangent of ``tensor`` laid out like ``given``, else as by `default_tangent`."""
+        if given is not None and known_sizes(given, self.run.symbols):
+            return make_fake(self.run.mode, given, self.run.size)
+        return make_fake(self.run.mode, default_tangent(tensor), self.run.size)
 
     def _gradients(
         self,
         sources: Mapping[Slot, torch.Tensor],
-        tangents: Mapping[Slot, tuple[Ref, torch.Tensor, TensorProxy]],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
         leaves_: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor | None, ...]:
         if not sources or not leaves_:
@@ -172,7 +206,7 @@ class _Differentiation:
         return torch.autograd.grad(
             list(sources.values()),
             list(leaves_.values()),
-            [wrapped for _, wrapped, _ in tangents.values()],
+            [wrapped for _, wrapped in tangents.values()],
             allow_unused=True,
             create_graph=self.create_graph,
         )
@@ -185,34 +219,36 @@ class _Differentiation:
         traced: Traced,
         middle: int,
         sources: Mapping[Slot, torch.Tensor],
-        tangents: Mapping[Slot, tuple[Ref, torch.Tensor, TensorProxy]],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
         found: Mapping[str, Ref],
     ) -> Derivation:
         run = self.run
         before, after = recorder.calls[:middle], recorder.calls[middle:]
         plain = run.describe(recorder, traced, before)
-        live = live_calls(after, found.values(), keep_draws=False)
+        live = live_calls(after, found.values(), references, keep_draws=False)
         known = {*run.refs.values(), *references(traced.inner)}
         views = _views_read(recorder, before, live, known)
         live = [*(replace(v, grad=self.create_graph) for v in views), *live]
+        given = [ref for ref, _ in tangents.values()]
         made = {r for call in live for r in references(call.outputs)}
-        made.update(ref for ref, _, _ in tangents.values())
-        made.update(map(Ref, recorder.constants))
+        made.update(given, map(Ref, recorder.constants))
         read = [*references([(call.args, call.kwargs) for call in live]), *found.values()]
         needed = [ref for ref in dict.fromkeys(read) if ref not in made]
-        slots, proxies, hidden = self._saved(recorder, traced, plain, needed)
+        slots, hidden = self._saved(traced, needed)
+        visible = self._visible(traced, plain)
         order = sorted(range(len(needed)), key=lambda i: slots[i])
-        inputs = [(needed[i], proxies[i]) for i in order]
-        inputs += [(ref, given) for ref, _, given in tangents.values()]
         secret = [needed[i] for i in hidden]
+        saved = [needed[i] for i in order]
+        backward, numbers = self._backward(recorder, live, saved, given, found, visible)
         forward = self._augmented(recorder, traced, plain, before, secret)
         return Derivation(
             forward,
-            tuple(proxies[i] for i in hidden),
+            tuple(_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(secret)),
             tuple(slots[i] for i in order),
             tuple(sources),
-            self._backward(recorder, live, inputs, found),
+            backward,
             tuple(run.arguments[n].index for n in found),
+            numbers=numbers,
         )
 
     def _augmented(
@@ -226,14 +262,16 @@ class _Differentiation:
         """The call with its hidden values as further outputs."""
         run = self.run
         values = recorder.values
-        arguments = {a.index: values[run.refs[n].index] for n, a in run.arguments.items()}
-        outputs = [values[r.index] for r in references(traced.inner)]
+        arguments = {run.arguments[n].index: values[run.refs[n].index] for n in run.wrapped}
+        refs = references(traced.inner)
+        outputs = [
+            values[next(refs).index] if isinstance(v, torch.Tensor) else v for v in traced.values
+        ]
         first = len(outputs)
         secret = [values[r.index] for r in hidden]
         shared = alias_facts([*outputs, *secret], arguments)
         aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
-        count = len(outputs)
-        proxies = tuple(tensor_proxy(f"_{count + i}", t) for i, t in enumerate(secret))
+        proxies = tuple(_proxy(f"_{first + i}", t) for i, t in enumerate(secret))
         return replace(
             plain,
             outputs=(plain.outputs, proxies),
@@ -245,18 +283,27 @@ class _Differentiation:
         self,
         recorder: Recorder,
         live: Sequence[Recorded],
-        inputs: Sequence[tuple[Ref, TensorProxy]],
+        saved: Sequence[Ref],
+        tangents: Sequence[Ref],
         found: Mapping[str, Ref],
-    ) -> Expansion:
-        values = recorder.values
-        named = [(ref, p.replace(name=f"a{i}", tags=NO_TAGS)) for i, (ref, p) in enumerate(inputs)]
-        body = BodyBuilder(recorder, named, self.create_graph, PLAIN_CONTEXT).build(
+        visible: Mapping[Ref, Any],
+    ) -> tuple[Expansion, tuple[str, ...]]:
+        """The backward of ``live`` calls, and the symbols whose values it has to be given."""
+        values, run = recorder.values, self.run
+        numbers = self._missing(recorder, live, [*saved, *tangents])
+        refs = [*saved, *(recorder.define(run.size(name)) for name in numbers), *tangents]
+        named = []
+        for i, ref in enumerate(refs):
+            proxy = visible.get(ref) or _proxy("", values[ref.index])
+            named.append((ref, proxy.replace(name=f"a{i}")))
+        body = run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {}).build(
             tuple(found.values()), calls=live
         )
         gradients = [values[ref.index] for ref in found.values()]
-        arguments = {i: values[ref.index] for i, (ref, _) in enumerate(inputs)}
+        tensors = {i: values[ref.index] for i, ref in enumerate(refs)}
+        arguments = {i: t for i, t in tensors.items() if isinstance(t, torch.Tensor)}
         ordered = (r for call in body.calls for r in call.effects.ordered)
-        return Expansion(
+        expansion = Expansion(
             tuple(tensor_proxy(f"_{i}", g) for i, g in enumerate(gradients)),
             Effects(
                 aliases=alias_facts(gradients, arguments), ordered=tuple(dict.fromkeys(ordered))
@@ -265,30 +312,59 @@ class _Differentiation:
             "COMPOSITE",
             recorder.captured,
         )
+        return expansion, numbers
 
-    def _saved(
-        self, recorder: Recorder, traced: Traced, expansion: Expansion, needed: list[Ref]
-    ) -> tuple[list[Slot], list[TensorProxy], list[int]]:
-        """Where each needed value is found, its metadata, and which of them are hidden."""
+    def _missing(
+        self, recorder: Recorder, live: Sequence[Recorded], refs: Sequence[Ref]
+    ) -> tuple[str, ...]:
+        """The symbols that ``live`` calls use and that no size of the values ``refs`` tells."""
+        texts = [
+            number_text(leaf)
+            for call in live
+            for leaf in leaves((call.args, call.kwargs))
+            if is_symbolic(leaf)
+        ]
+        if not texts:
+            return ()
+        named = [(ref, _proxy("a", recorder.values[ref.index])) for ref in refs]
+        builder = self.run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {})
+        builder.note_numbers(live)
+        used = dict.fromkeys(name for text in texts for name in size_symbols(text))
+        return tuple(name for name in used if not builder.knows(name))
+
+    def _visible(self, traced: Traced, plain: Expansion) -> dict[Ref, Any]:
+        """The metadata of arguments and results, which may require gradients."""
         run = self.run
-        known: dict[Ref, tuple[Slot, TensorProxy]] = {}
-        for name, argument in run.arguments.items():
-            known[run.refs[name]] = Slot("arg", argument.index), argument.formal
-        proxies = [p for p in leaves(expansion.outputs) if isinstance(p, TensorProxy)]
-        for j, ref in enumerate(references(traced.inner)):
-            known.setdefault(ref, (Slot("out", j), proxies[j]))
+        refs = references(traced.inner)
+        outs = (p for p in leaves(plain.outputs) if isinstance(p, TensorProxy))
+        found = dict(zip(refs, outs, strict=True))
+        return found | {run.refs[n]: run.formals[n] for n in run.arguments}
+
+    def _saved(self, traced: Traced, needed: list[Ref]) -> tuple[list[Slot], list[int]]:
+        """Where each needed value is found, and which of them are hidden."""
+        run = self.run
+        known = {run.refs[name]: Slot("arg", a.index) for name, a in run.arguments.items()}
+        refs = references(traced.inner)
+        for j, _ in _tensors(traced):
+            known.setdefault(next(refs), Slot("out", j))
         slots: list[Slot] = []
-        metadata: list[TensorProxy] = []
         hidden: list[int] = []
         for i, ref in enumerate(needed):
             if ref not in known:
-                proxy = tensor_proxy(f"_{len(hidden)}", recorder.values[ref.index])
-                known[ref] = Slot("hidden", len(hidden)), proxy
+                known[ref] = Slot("hidden", len(hidden))
                 hidden.append(i)
-            slot, proxy = known[ref]
-            slots.append(slot)
-            metadata.append(proxy)
-        return slots, metadata, hidden
+            slots.append(known[ref])
+        return slots, hidden
+
+
+def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:
+    """The tensors that a function returned, and their positions among all values it returned."""
+    return [(j, v) for j, v in enumerate(traced.values) if isinstance(v, torch.Tensor)]
+
+
+def _proxy(name: str, value: Any) -> Any:
+    made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
+    return made(name, value)
 
 
 def _views_read(
@@ -312,9 +388,13 @@ def _views_read(
 
 def _is_view(recorder: Recorder, call: Recorded) -> bool:
     """Whether all that ``call`` returns shares storage with what it is given."""
-    values = recorder.values
-    given = {private.storage_id(values[r.index]) for r in references((call.args, call.kwargs))}
-    return all(private.storage_id(values[r.index]) in given for r in references(call.outputs))
+
+    def storages(tree: Any) -> list[int | None]:
+        values = (recorder.values[r.index] for r in references(tree))
+        return [private.storage_id(v) if isinstance(v, torch.Tensor) else None for v in values]
+
+    given = set(storages((call.args, call.kwargs))) - {None}
+    return given.issuperset(storages(call.outputs))
 
 
 def default_tangent(tensor: torch.Tensor) -> TensorProxy:

@@ -1,41 +1,61 @@
-"""The memo: expansions by call, so that a layer repeated thirty times is expanded once."""
+"""The memo: what calls expand to, so that a layer repeated thirty times is expanded once."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from tj_core.proxy import Proxy, TensorProxy
+from tj_core.errors import ParseError
+from tj_core.proxy import TensorProxy
 from tj_core.symbol import PLAIN_CONTEXT, Context
-from tj_core.tree import map_tree
 
 from tj_torch.dialect.derive import Derivation, Slot, derive
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander, Expansion
-from tj_torch.dialect.memokey import Unkeyable, call_key
+from tj_torch.dialect.instance import derivation_instance, instance
+from tj_torch.dialect.memokey import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.dialect.modes import Modes
+from tj_torch.dialect.sizes import Sizes
 
-__all__ = ["Memo", "instantiate"]
+__all__ = ["Memo"]
 
 R = TypeVar("R", Expansion, Derivation)
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a call's expansion or derivation came to, and the objects its key knows by their ids."""
+    """What a call's expansion or derivation came to, and the objects its key knows by their ids.
 
-    result: Expansion | Derivation | str
+    With sizes that are symbols there may be several, which differ in their guards.
+    """
+
+    results: tuple[Expansion | Derivation | str, ...]
     alive: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call to expand: what to run, its key (None: it has none), and what the key leaves out."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: Context
+    sizes: Sizes
+    key: tuple[Any, ...] | None = None
+    alive: tuple[Any, ...] = ()
+    symbols: tuple[str, ...] = ()
 
 
 class Memo:
     """The expansions of a session, the least recently used forgotten first.
 
-    ``hits`` and ``misses`` count calls of `expand`, ``seconds`` those spent on misses. A memo of
-    capacity 0 remembers nothing, and counts.
+    ``hits`` and ``misses`` count calls of `expand` and `derive`, ``seconds`` those spent on misses.
+    A memo of capacity 0 remembers nothing, and counts.
     """
 
     __slots__ = (
@@ -73,14 +93,26 @@ class Memo:
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         context: Context = PLAIN_CONTEXT,
         modes: Modes | None = None,
+        sizes: Sizes | None = None,
+        value: Any = None,
     ) -> Expansion:
-        """As `Expander.expand`, remembered. ``modes`` is the current snapshot, made if not given.
+        """As `Expander.expand`, remembered, and brought into the program that ``sizes`` is of.
+
+        ``modes`` is the current snapshot, made if not given; ``value`` what a capture says that
+        the call returns, see `instance`.
 
         :raises CannotExpand: remembered, too.
         :raises ExpansionError: every time it is found.
         """
-        key, alive = self._key(fn, args, kwargs, context, modes)
-        return self._recall(key, alive, lambda: self.expander.expand(fn, args, kwargs, context))
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
+
+        def make() -> Expansion:
+            return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
+
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return instance(found, (call.args, call.kwargs), names, call.sizes, value)
 
     def derive(
         self,
@@ -89,99 +121,123 @@ class Memo:
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
         context: Context = PLAIN_CONTEXT,
         modes: Modes | None = None,
+        sizes: Sizes | None = None,
         *,
         tangents: Mapping[Slot, TensorProxy],
         create_graph: bool = False,
+        value: Any = None,
     ) -> Derivation:
-        """As `derive`, remembered. ``modes`` as for `expand`.
+        """As `derive`, remembered, and brought into the program. Arguments as for `expand`.
 
         :raises CannotExpand: remembered, too.
         :raises ExpansionError: every time it is found.
         """
-        key, alive = self._key(fn, args, kwargs, context, modes)
-        if key is not None:
-            given = tuple((s, p.shape, p.strides, p.dtype, p.device) for s, p in tangents.items())
-            key = (*key, given, create_graph)
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
+        if call.key is not None:
+            key = (*call.key, *tangents_key(tangents, call.symbols), create_graph)
+            call = replace(call, key=key)
 
         def make() -> Derivation:
             return derive(
                 self.expander,
-                fn,
-                args,
-                kwargs,
-                context,
+                call.fn,
+                call.args,
+                call.kwargs,
+                call.context,
                 tangents=tangents,
                 create_graph=create_graph,
+                sizes=call.sizes,
             )
 
-        return self._recall(key, alive, make)
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return derivation_instance(found, (call.args, call.kwargs), names, call.sizes, value)
 
-    def _key(
+    def _keyed(
         self,
         fn: Callable[..., Any],
         args: tuple[Any, ...],
-        kwargs: Any,
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
         context: Context,
         modes: Modes | None,
-    ) -> tuple[tuple[Any, ...] | None, tuple[Any, ...]]:
+        sizes: Sizes | None,
+    ) -> _Call:
+        sizes = sizes or Sizes()
+        pairs = kwargs if isinstance(kwargs, dict) else dict(kwargs)
         if not self.capacity:
-            return None, ()
+            return _Call(fn, args, pairs, context, sizes)
         snapshot = modes or Modes.current()
         if snapshot is not self._latest[0]:  # hashing one is what a hit would mostly cost
             self._latest = snapshot, self._modes.setdefault(snapshot, len(self._modes))
         number = self._latest[1]
         try:
-            pairs = kwargs if not kwargs or isinstance(kwargs, dict) else dict(kwargs)
-            return call_key(fn, args, pairs, context, number)
+            key, alive, symbols = call_key(fn, args, pairs, context, number)
         except Unkeyable:
-            return None, ()
+            return _Call(fn, args, pairs, context, sizes)
+        if symbols:
+            key = (*key, *known_of(symbols, sizes))
+        return _Call(fn, args, pairs, context, sizes, key, alive, symbols)
 
-    def _recall(
-        self, key: tuple[Any, ...] | None, alive: tuple[Any, ...], make: Callable[[], R]
-    ) -> R:
-        """What is remembered under ``key``, else what ``make`` makes."""
-        entry = self._entries.get(key) if key is not None else None
-        if entry is None:
-            return self._miss(key, alive, make)
+    def _recall(self, call: _Call, make: Callable[[], R]) -> R:
+        """What is remembered of ``call``, else what ``make`` makes."""
+        found = self._known(call)
+        if found is None:
+            return self._miss(call, make)
         self.hits += 1
-        self._entries.move_to_end(key)  # type: ignore[arg-type]
-        if isinstance(entry.result, str):
-            raise CannotExpand(entry.result)
-        return entry.result  # type: ignore[return-value]
+        if isinstance(found, str):
+            raise CannotExpand(found)
+        return found  # type: ignore[return-value]
 
-    def _miss(
-        self, key: tuple[Any, ...] | None, alive: tuple[Any, ...], make: Callable[[], R]
-    ) -> R:
+    def _known(self, call: _Call) -> Expansion | Derivation | str | None:
+        """What is remembered of ``call``, if its guards hold."""
+        entry = self._entries.get(call.key) if call.key is not None else None
+        if entry is None:
+            return None
+        for result in entry.results:
+            if isinstance(result, str) or not result.guards or _holds(result, call):
+                self._entries.move_to_end(call.key)  # type: ignore[arg-type]
+                return result
+        return None
+
+    def _miss(self, call: _Call, make: Callable[[], R]) -> R:
         self.misses += 1
         start = time.perf_counter()
         try:
             result = make()
         except CannotExpand as error:
-            self._remember(key, error.reason, alive)
+            if not call.symbols:  # else it may have failed for these sizes only
+                self._remember(call, error.reason)
             raise
         finally:
             self.seconds += time.perf_counter() - start
         if not result.captured:  # else the tensor of a closure may be another one next time
-            self._remember(key, result, alive)
+            self._remember(call, result)
         return result
 
-    def _remember(
-        self,
-        key: tuple[Any, ...] | None,
-        result: Expansion | Derivation | str,
-        alive: tuple[Any, ...],
-    ) -> None:
-        if key is None:
+    def _remember(self, call: _Call, result: Expansion | Derivation | str) -> None:
+        if call.key is None:
             return
-        self._entries[key] = _Entry(result, alive)
+        known = self._entries.get(call.key)
+        results = (result, *known.results[: VARIANTS - 1]) if known else (result,)
+        self._entries[call.key] = _Entry(results, call.alive)
         if len(self._entries) > self.capacity:
             self._entries.popitem(last=False)
 
 
-def instantiate(expansion: Expansion, fresh: Callable[[int], str]) -> Any:
-    """The outputs of ``expansion`` for one call, the i-th proxy called ``fresh(i)``.
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be said of sizes cannot be expanded."""
+    try:
+        yield
+    except ParseError as error:
+        raise CannotExpand(error.message) from error
 
-    An output that is one of the arguments has a name of its own; the effects say what it is.
-    """
-    count = iter(range(1 << 30))
-    return map_tree(lambda p: p.replace(name=fresh(next(count))), expansion.outputs, Proxy)
+
+VARIANTS = 8
+"""How many expansions under different guards one call may have."""
+
+
+def _holds(result: Expansion | Derivation, call: _Call) -> bool:
+    names = dict(zip(result.symbols, call.symbols, strict=True))
+    return call.sizes.holds(result.guards, names)

@@ -15,6 +15,7 @@ import torch
 
 __all__ = [
     "autograd_function_node",
+    "data_dependent",
     "data_mutated",
     "deny_data_pointer",
     "factories",
@@ -41,11 +42,16 @@ __all__ = [
 ]
 
 
-def fake_mode() -> Any:
-    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+def fake_mode(*, symbolic: bool = False) -> Any:
+    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake.
 
-    return FakeTensorMode(allow_non_fake_inputs=True)
+    In a ``symbolic`` one there may be numbers that nobody knows, such as how often a loop runs.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    shapes = ShapeEnv() if symbolic else None
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
 
 
 def fake_mode_with_symbols() -> Any:
@@ -96,7 +102,18 @@ def fake_reason(error: BaseException) -> str | None:
         return f"{reasons[type(error)]}: {detail}"
     if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
         return "compiled code looks at data"
+    if "on tensor with symbolic sizes" in detail:
+        return "compiled code asks for the sizes as numbers"
+    if "sizes for customized tensor" in detail:
+        return "the size of a tensor becomes a symbol in place"
     return None
+
+
+def data_dependent() -> tuple[type[Exception], ...]:
+    """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
 
 
 @contextlib.contextmanager
@@ -159,6 +176,8 @@ def data_mutated(tensor: torch.Tensor) -> bool:
 
 def metadata_mutated(tensor: torch.Tensor) -> bool:
     """Whether the sizes or strides of a functionalized tensor have been changed in place."""
+    if not torch._is_functional_tensor(tensor):
+        return False
     return bool(torch._functionalize_has_metadata_mutation(tensor))
 
 

@@ -9,9 +9,9 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.dialect import private
-from tj_torch.dialect.convert import is_symbolic
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.ops import OpFacts, OpTable, Role
+from tj_torch.dialect.shapeenv import is_symbolic, plain
 
 __all__ = ["NeedsPythonDispatcher", "Recorded", "Recorder", "Ref"]
 
@@ -29,7 +29,10 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One operator call: arguments and outputs are trees with a `Ref` for each tensor."""
+    """One operator call: arguments and outputs are trees with a `Ref` for each tensor.
+
+    Symbolic numbers among the arguments stay what they are; those it returns are values, too.
+    """
 
     facts: OpFacts
     args: tuple[Any, ...]
@@ -43,7 +46,7 @@ class Recorded:
 class Recorder(TorchDispatchMode):
     """Records what is dispatched to it.
 
-    ``values`` are the tensors behind the references, kept alive so that their ids stay theirs;
+    ``values`` are what is behind the references, kept alive so that their ids stay theirs;
     ``constants`` the data of those that no operator made. ``captured`` is set when one of these
     came from outside of the call. A recorder with ``hidden_writes`` allows operators whose schemas
     hide a mutation, because their decompositions run in their place.
@@ -52,7 +55,7 @@ class Recorder(TorchDispatchMode):
     table: OpTable
     hidden_writes: bool = False
     calls: list[Recorded] = field(default_factory=list)
-    values: list[torch.Tensor] = field(default_factory=list)
+    values: list[Any] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
     captured: bool = False
 
@@ -61,11 +64,11 @@ class Recorder(TorchDispatchMode):
         self._refs: dict[int, Ref] = {}
         self._alive: list[torch.Tensor] = []
 
-    def define(self, tensor: torch.Tensor) -> Ref:
-        """A new value, which ``tensor`` stands for unless it stands for one already."""
+    def define(self, value: Any) -> Ref:
+        """A new value, which ``value`` stands for unless it stands for one already."""
         ref = Ref(len(self.values))
-        self.values.append(tensor)
-        self._refs.setdefault(id(tensor), ref)
+        self.values.append(value)
+        self._refs.setdefault(id(value), ref)
         return ref
 
     def ref(self, tensor: torch.Tensor, *, written_out: bool = False) -> Ref:
@@ -133,22 +136,12 @@ class Recorder(TorchDispatchMode):
             return [self._encode(item) for item in tree]
         if isinstance(tree, dict):
             return {key: self._encode(item) for key, item in tree.items()}
-        return _static(tree)
+        return plain(tree)
 
     def _outputs(self, tree: Any) -> Any:
-        if isinstance(tree, torch.Tensor):
+        if isinstance(tree, torch.Tensor) or is_symbolic(tree):
             return self.define(tree)
         if isinstance(tree, tuple | list):
             items = [self._outputs(item) for item in tree]
             return tuple(items) if isinstance(tree, tuple) else items
-        return _static(tree)
-
-
-def _static(value: Any) -> Any:
-    """``value``, which must not depend on data or on a symbolic size."""
-    if not is_symbolic(value):
-        return value
-    known = value.node.maybe_as_int()
-    if known is None:
-        raise CannotExpand("a number depends on data or on a symbolic size")
-    return known
+        return plain(tree)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,12 +18,15 @@ from tj_torch.dialect.context import entered
 __all__ = ["replay", "resolve"]
 
 
+_ROOTS = {"aten": torch.ops.aten, "math": math, "operator": operator, "torch": torch}
+
+
 def resolve(symbol: Symbol) -> Any:
     """The operator behind a symbol of a body.
 
-    :raises AttributeError: if PyTorch has no such operator.
+    :raises AttributeError: if PyTorch or Python has no such operator.
     """
-    found: Any = torch.ops.aten if symbol.namespace == "aten" else torch
+    found: Any = _ROOTS[symbol.namespace]
     for part in symbol.name.split("."):
         found = getattr(found, part)
     return found

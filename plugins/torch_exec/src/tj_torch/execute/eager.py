@@ -8,7 +8,7 @@ from tj_core.symbol import BoundSymbol
 
 from tj_torch.names import resolve
 
-__all__ = ["eager_executor"]
+__all__ = ["SHARING", "eager_executor"]
 
 
 def _whole(call: BoundSymbol) -> bool | Decline:
@@ -22,8 +22,27 @@ def _whole(call: BoundSymbol) -> bool | Decline:
     return True
 
 
+SHARING = (
+    "torch.ops.higher_order.cond",
+    "torch.ops.higher_order.map_impl",
+    "torch.ops.higher_order.scan",
+    "torch.ops.higher_order.while_loop",
+    "torch.ops.higher_order.wrap",
+    "torch.ops.higher_order.wrap_with_autocast",
+    "torch.ops.higher_order.wrap_with_set_grad_enabled",
+    "torch.utils.checkpoint.checkpoint",
+    "tj.invoke",
+)
+"""Operations that, where no gradient is wanted, do nothing with their regions but call them.
+
+Others see the regions' operations: ``flex_attention`` vectorises its regions over the scores.
+"""
+
+
 def eager_executor() -> Executor:
     """The record of the eager executor."""
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set("*", Claim(None, _whole))
+    for name in SHARING:
+        claims.set(name, Claim(None, _whole, shares_regions=True))
     return Executor("torch", claims, fallback=True)

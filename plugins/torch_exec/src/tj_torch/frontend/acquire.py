@@ -1,9 +1,9 @@
 """An FX graph of torch-level calls becomes an acquired trace.
 
 Each node becomes one call: its canonical symbol, its arguments, and what its expansion says it
-computes and does. A call that cannot be expanded (data-dependent, symbolic sizes, a higher-order
-operation) takes its outputs' metadata from the capture and is treated as having side effects, so
-nothing moves across it or removes it.
+computes and does. A call that cannot be expanded (data-dependent, symbolic sizes) takes its
+outputs' metadata from the capture and is treated as having side effects, so nothing moves across it
+or removes it. The operand graphs of a higher-order operation become regions of its call.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import operator
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,22 +22,26 @@ from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
 from tj_core.source import Source
-from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Effects, Symbol
+from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Region, Symbol
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.trace import Namer, PassRecord, Trace
-from tj_core.tree import map_tree
+from tj_core.tree import leaves, map_tree
 from torch.utils import _pytree as pytree
 
 from tj_torch.dialect import convert
 from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialects import TorchDialects
+from tj_torch.frontend import levels
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
+from tj_torch.frontend.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.frontend.sources import node_source
 
 __all__ = ["Acquired", "Importer", "acquire", "takes_values"]
 
 SIDE_EFFECT = Effects(ordered=("side_effect",))
+
+ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
 HARMLESS = frozenset(
     {
@@ -49,6 +53,10 @@ HARMLESS = frozenset(
     }
 )
 """Calls without values that change nothing for the calls after them."""
+
+REPLACES_STORAGE = frozenset({"Tensor.set_", "Tensor.resize_", "Tensor.resize_as_"})
+"""After these an object has another shape and memory than a trace knows of. Dynamo also makes
+``x.data = y`` of the first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,11 @@ def acquire(
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
-    importer = Importer(graph, dialects, tags, Namer(language.names()))
+    importer = Importer(graph, dialects, tags, Namer(language.names()), language)
     importer.inputs(examples, input_names(graph, sources, parameters))
-    for node in graph.graph.nodes:
-        importer.node(node)
-    return importer.acquired(language)
+    importer.nodes(graph.graph.nodes)
+    importer.leave()
+    return importer.acquired()
 
 
 @dataclass
@@ -92,6 +100,7 @@ class Importer:
     dialects: TorchDialects
     registry: TagRegistry
     namer: Namer
+    language: Language
     proxies: list[Proxy] = field(default_factory=list)
     calls: list[BoundSymbol] = field(default_factory=list)
     env: dict[torch.fx.Node, Any] = field(default_factory=dict)
@@ -105,12 +114,13 @@ class Importer:
         self.renamed = _tagged_names(self.graph)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
+        self.programs: dict[tuple[int, Context], Trace] = {}
         # Outputs that are an argument: the argument's own name, and the nodes per such name.
         self.first_names: dict[str, str] = {}
         self.second_names: dict[str, list[torch.fx.Node]] = {}
         self.start = time.perf_counter()
 
-    def acquired(self, language: Language) -> Acquired:
+    def acquired(self) -> Acquired:
         """The trace of what was imported."""
         trace = Trace(
             tuple(self.proxies),
@@ -118,7 +128,7 @@ class Importer:
             self.result,
             context=self.context.ambient,
             history=(PassRecord("acquire", "torch"),),
-            language=language,
+            language=self.language,
         )
         spent = time.perf_counter() - self.start
         return Acquired(trace, {"acquire": spent - self.expanding, "expand": self.expanding})
@@ -136,13 +146,67 @@ class Importer:
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
         """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
         tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
+        sizes = self.dialects.sizes
         if isinstance(value, torch.Tensor):
-            return convert.tensor_proxy(name, value).replace(tags=tags)
+            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return convert.number_proxy(name, value).replace(tags=tags)
+            return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     # ------------------------------------------------------------------ nodes
+
+    def nodes(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Import all of ``nodes``; those of a level of `torch.func` become one call."""
+        for group in levels.groups(nodes):
+            if len(group) == 1:
+                self.node(group[0])
+            else:
+                self.transformed(group)
+
+    def transformed(self, group: Sequence[torch.fx.Node]) -> None:
+        """The nodes of a level of `torch.func` as one call, with a region for them.
+
+        Values inside are wrapped, so nothing in there is expanded.
+        """
+        inner = self.inner(self.graph, self.context.current)
+        inner.opaque_state = True
+        outside = {n: self.env[n] for n in levels.outside(group)}
+        inner.env.update(outside)
+        inputs = [p for p in leaves(list(outside.values())) if isinstance(p, Proxy)]
+        inner.proxies += {p.name: p for p in inputs}.values()
+        for node in group:
+            inner.node(node)
+        escaping = levels.escaping(group)
+        inner.result = tuple(inner.env[n] for n in escaping)
+        region = Region(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
+        call = BoundSymbol(
+            Symbol("tj", "transformed"),
+            (region, *inner.proxies),
+            context=self.context.current,
+            source=next((s for s in map(node_source, group) if s is not None), None),
+            effects=SIDE_EFFECT,
+        )
+        outputs = map_tree(lambda p: self.unwrapped(p, call), inner.result, Proxy)
+        self.calls.append(call.replace(outputs=outputs))
+        self.env.update(zip(escaping, outputs, strict=True))
+        self.opaque_state |= any(
+            c.symbol.name.rpartition(".")[2] not in levels.BOOKKEEPING
+            for c in inner.calls
+            if not c.flat_args and not c.flat_outs
+        )
+
+    def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
+        """A value that leaves a level; autograd outside may see through it."""
+        taken = any(p.name == arg.name for arg in call.flat_args)
+        return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
+
+    def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
+        """An importer for a part of this program."""
+        inner = Importer(graph, self.dialects, self.registry, self.namer, self.language)
+        inner.context = ContextTracker(context)
+        inner.opaque_state, inner.modes = self.opaque_state, self.modes
+        inner.constants, inner.programs = self.constants, self.programs
+        return inner
 
     def node(self, node: torch.fx.Node) -> None:
         """Import ``node``, whose arguments are imported already."""
@@ -157,6 +221,19 @@ class Importer:
         elif not self.context.handles(node) and not self.item(node):
             self.call(node)
 
+    def leave(self) -> None:
+        """The program's last call sets the grad mode, where it leaves another one behind.
+
+        :raises CaptureError: if it leaves anything else of the context changed.
+        """
+        ambient, grad = self.context.ambient, self.context.current.get("grad")
+        if self.context.current != ambient.with_("grad", grad):
+            raise CaptureError("the program changes a global mode and leaves it so")
+        if grad != ambient.get("grad"):
+            named = self.dialects.names.symbol(torch._C._set_grad_enabled, (grad,), {})
+            call = BoundSymbol(named.symbol, named.args, effects=SIDE_EFFECT, context=ambient)
+            self.calls.append(call)
+
     def arguments(self, tree: Any) -> Any:
         """FX arguments as core arguments."""
         return convert.to_core_tree(tree, self.leaf)
@@ -167,12 +244,16 @@ class Importer:
 
     def distinct(self, tree: Any) -> Any:
         """``tree`` with one name per object for the constants that travel beside the program."""
-        return map_tree(lambda c: c if c.named else self.constant(c.text, c.value), tree, Constant)
+
+        def own(c: Constant) -> Constant:
+            return c if c.named or is_graph(c) else self.constant(c.text, c.value)
+
+        return map_tree(own, tree, Constant)
 
     def constant(self, wish: str, value: Any) -> Constant:
         """The constant for an object that no text denotes, the same one each time."""
         if id(value) not in self.constants:
-            name = f"_{self.namer(wish.lstrip('_') or 'constant')}"
+            name = self.namer(f"_{wish.lstrip('_') or 'constant'}")
             self.constants[id(value)] = Constant(name, value, named=False)
         return self.constants[id(value)]
 
@@ -181,6 +262,9 @@ class Importer:
         value: Any = self.graph
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        if isinstance(value, torch.fx.GraphModule):
+            self.env[node] = Constant(str(node.target), value, named=False)
+            return
         constant = self.constant(str(node.target), value)
         if not isinstance(value, torch.Tensor):
             self.env[node] = constant
@@ -212,10 +296,15 @@ class Importer:
             context=self.context.current,
             source=node_source(node),
         )
-        bound = self.expanded(call, named.function, node) or self.unexpanded(call, node)
+        if call.symbol.name in REPLACES_STORAGE:
+            raise CaptureError(f"{call.symbol} replaces a tensor's storage", source=call.source)
+        if self.needless(call):
+            return
+        bound = self.bound(call, named.function, node)
         self.env[node] = self.place(bound, node)
-        for _, after in bound.effects.rebinds:
-            self.rebind(after, bound)
+        for index, after in bound.effects.rebinds:
+            if after != bound.flat_args[index]:
+                self.rebind(after, bound)
         for alias in bound.effects.aliases:
             if alias.identical and alias.kind == "arg":
                 first = bound.flat_args[alias.index].name
@@ -223,15 +312,80 @@ class Importer:
                 self.first_names[out] = first = self.first_names.get(first, first)
                 self.second_names.setdefault(first, []).append(node)
 
+    def bound(
+        self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
+    ) -> BoundSymbol:
+        """``call`` with its outputs, and what is known of what it does."""
+        if any(map(is_graph, leaves((call.args, call.kwargs)))):
+            call = operation(call, node)
+            return bind_regions(call.replace(kwargs=self.distinct(call.kwargs)), node, self)
+        return self.expanded(call, function, node) or self.unexpanded(call, node)
+
+    def region(
+        self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
+    ) -> Trace:
+        """The program of an operand graph; of one that several calls share, one."""
+        key = id(graph), context
+        if key not in self.programs:
+            inner = self.inner(graph, context)
+            self.programs[key] = inner.program(self.namer(name), operands)
+            self.opaque_state |= inner.opaque_state
+            self.expanding += inner.expanding
+        return self.programs[key]
+
+    def program(self, name: str, operands: Sequence[Any]) -> Trace:
+        """The trace of this graph, which is an operand, its inputs named as what they are."""
+        nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        for i, node in enumerate(nodes):
+            operand = operands[i] if i < len(operands) else None
+            self.operand(node, operand if isinstance(operand, Proxy) else None)
+        self.nodes(self.graph.graph.nodes)
+        return self.traced(name)
+
+    def traced(self, name: str) -> Trace:
+        """What has been imported, as the program of a region."""
+        return Trace(
+            tuple(self.proxies),
+            tuple(self.calls),
+            self.result,
+            name,
+            context=self.context.ambient,
+            language=self.language,
+        )
+
+    def operand(self, node: torch.fx.Node, operand: Proxy | None) -> None:
+        """An input of an operand graph; under the name of what is given for it, if that is free."""
+        known = {p.name for p in self.proxies}
+        keeps = operand is not None and operand.name not in known
+        name = operand.name if operand is not None and keeps else self.namer(node.name)
+        value = node.meta.get("example_value")
+        if value is None and operand is not None:
+            proxy = operand.replace(name=name, tags=NO_TAGS)
+        else:
+            proxy = self.proxy(name, value, node)
+        self.env[node] = proxy
+        self.proxies.append(proxy)
+
+    def needless(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` asserts of a number what the call that made it guarantees.
+
+        Dynamo adds such assertions: that there are not fewer than no elements.
+        """
+        if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
+            return False
+        return self.dialects.sizes.certain(call.args[0].expr)
+
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        if self.opaque_state or self.changes_state(call, node):
+        refused = _is_refused_view(call, node.meta.get("example_value"))
+        if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()
         try:
-            facts = self.dialects.expand(call, function, self.modes)
+            value = node.meta.get("example_value")
+            facts = self.dialects.expand(call, function, self.modes, value)
         except (CannotExpandError, ExpansionError):
             return None
         finally:
@@ -260,6 +414,14 @@ class Importer:
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         """``call`` with its metadata from the capture, and nothing known of what it does."""
+        outputs = self.captured(call, node)
+        pure = call.symbol.namespace == "operator"
+        if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
+            self.opaque_state = True  # it may have changed what later calls mean
+        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+
+    def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
+        """The outputs of ``call``, with their metadata from the capture."""
         value = self.example(node)
         count = iter(range(1 << 30))
         name = self.output_names(node, Expanded(None if value is None else ()))
@@ -271,11 +433,7 @@ class Importer:
                 return leaf
             return self.proxy(name(next(count)), leaf)
 
-        outputs = convert.to_core_tree(value, output)
-        pure = call.symbol.namespace == "operator"
-        if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
-            self.opaque_state = True  # it may have changed what later calls mean
-        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+        return convert.to_core_tree(value, output)
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
@@ -321,6 +479,26 @@ class Importer:
         operation = getattr(node.target, "__name__", node.target)
         named = not re.fullmatch(rf"{re.escape(str(operation))}(_\d+)?", node.name)
         return named or any(user not in self.env for user in node.users)
+
+
+def _is_refused_view(call: BoundSymbol, made: Any) -> bool:
+    """Whether ``call`` is a view that fake tensors allow and others do not.
+
+    It must stay where it is, to raise there, even if nobody uses what it returns.
+    """
+    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
+        return False
+    viewed = call.flat_args[0]
+    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
+        return False
+    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
+        return False
+    try:  # a tensor without memory, of which PyTorch's own kernel judges
+        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
+        like.view(made.shape)
+    except RuntimeError:
+        return True
+    return False
 
 
 def takes_values(call: BoundSymbol) -> bool:

@@ -9,12 +9,14 @@ from typing import Any
 
 import torch
 from tj_core import tag
+from tj_core.errors import CaptureError
 from tj_core.jitted import Entry, Jitted
 from tj_core.pipeline import Compilation
 
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.acquire import Acquired, acquire
+from tj_torch.frontend.entries import fall_back
 
 __all__ = ["GraphCompiler"]
 
@@ -40,26 +42,29 @@ class GraphCompiler:
     ) -> Compilation:
         """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
         session = self.jitted.session
-        with self.counting():
-            acquired = acquire(
-                graph,
-                examples,
-                dialects=self.dialects,
-                language=session.language,
-                tags=session.tags,
-                sources=sources,
-                parameters=parameters,
-            )
-        return self.finish(acquired)
+        with self.dialects.within(graph):
+            with self.counting():
+                acquired = acquire(
+                    graph,
+                    examples,
+                    dialects=self.dialects,
+                    language=session.language,
+                    tags=session.tags,
+                    sources=sources,
+                    parameters=parameters,
+                )
+            return self.finish(acquired)
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
         """Count what is taken from the memo meanwhile in the jitted's statistics."""
         memo, stats = self.dialects.memo, self.jitted.stats
         hits, misses = memo.hits, memo.misses
-        yield
-        stats.memo_hits += memo.hits - hits
-        stats.memo_misses += memo.misses - misses
+        try:
+            yield
+        finally:
+            stats.memo_hits += memo.hits - hits
+            stats.memo_misses += memo.misses - misses
 
     def finish(self, acquired: Acquired) -> Compilation:
         """The program of what was acquired; counts the seconds of both."""
@@ -67,11 +72,23 @@ class GraphCompiler:
         return self.jitted.compile(acquired.trace)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-        """A ``torch.compile`` backend: each graph becomes an entry of its own."""
+        """A ``torch.compile`` backend: each graph becomes an entry of its own.
+
+        Where a graph does not say what the program does, Dynamo is told to run that part as it is.
+        """
         with self.jitted.lock:
-            compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            try:
+                compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            except CaptureError as error:
+                fall_back(self.jitted, f"not captured: {error.message}", error.source)
+                raise dynamo.skipped(error.message) from error
+            entry = Entry(compilation)
+            try:
+                self.jitted.add(entry)
+            except BaseException:  # interrupted: nobody gets the program
+                self.jitted.drop(entry)
+                raise
             self.jitted.stats.misses += 1
-            self.jitted.add(Entry(compilation))
         return compilation.function
 
     def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:

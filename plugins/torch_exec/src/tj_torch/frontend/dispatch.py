@@ -66,6 +66,12 @@ class Dispatcher:
         if self.elsewhere is not None:
             self.elsewhere_calls += 1
             return self.elsewhere(*args, **kwargs)
+        if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
+            self.entries.fall_back(
+                "a coroutine has no single call to compile; it runs as it is", None
+            )
+            self.elsewhere = self.target
+            return self.target(*args, **kwargs)
         if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
             self.elsewhere_calls += 1
             return self.hooked(*args, **kwargs)
@@ -94,7 +100,6 @@ class Dispatcher:
             captured = dynamo.capture(
                 self.frame.root, args, kwargs, dynamic=options.dynamic, opaque=self.compiler.opaque
             )
-        self.jitted.stats.misses += 1
         entry, row = self._build(captured)
         self.entries.add(entry, row)
         if not row[0](frame):
@@ -179,7 +184,7 @@ def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
 
 
 def _operations(trace: Any) -> set[str]:
-    return {call.symbol.name.rpartition(".")[2] for call in trace.calls}
+    return {call.symbol.name.rpartition(".")[2] for call in trace.walk()}
 
 
 def _parameters(target: Any) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ __all__ = [
     "inlined_as",
     "placeholder_sources",
     "record_calls",
+    "skipped",
     "tensor_check",
 ]
 
@@ -78,11 +79,18 @@ class Capture:
 
         To be called after all passes, so that what they specialised on is guarded.
         ``on_dead`` is called when an object that the guards know by its identity is freed.
+
+        :raises CaptureFailure: if there are no guards to build: on fake tensors some writes that
+            PyTorch refuses change the shape of an input instead.
         """
         produced = self._output.graph_capture_output
         if computation is not None:
             produced.f_globals[self._output.backend_input.backend_id] = computation
-        manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        try:
+            manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        except (AssertionError, LookupError) as error:
+            reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
+            raise CaptureFailure(reason, None, raised=True) from error
         run = types.FunctionType(
             produced.bytecode,
             produced.f_globals,
@@ -92,7 +100,14 @@ class Capture:
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
         guards = manager.guard_manager
-        return Built(guards.check, run, lambda: list(map(str, guards.code_parts)), codes)
+        sizes = _size_guards(produced.output_graph)
+        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+
+
+def _size_guards(graph: Any) -> list[str]:
+    """The conditions on symbolic sizes among the guards that were built, as text."""
+    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
+    return [str(code) for codes in found for code in codes]
 
 
 def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
@@ -120,7 +135,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
     import torch._dynamo as dynamo
 
-    with compile_lock(), _measured(), dynamo.config.patch(**_settings(None)):
+    with compile_lock(), _measured(), _quiet(), dynamo.config.patch(**_settings(None)):
         return Manager(root.__code__, graph)
 
 
@@ -139,7 +154,8 @@ def _quiet() -> Iterator[None]:
     It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
     again when it runs; where warnings are errors these would pass for failures of the program.
     """
-    loggers = [logging.getLogger(n) for n in ("torch._subclasses.fake_tensor", "torch._dynamo")]
+    names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.CRITICAL)
@@ -195,6 +211,8 @@ def capture(
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
+        _attributes_computed_once(),
+        _calls_kept_whole(),
     ):
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
@@ -239,6 +257,69 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
             allowed.remove(key)
 
 
+@contextlib.contextmanager
+def _attributes_computed_once() -> Iterator[None]:
+    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+
+    Dynamo would read such an attribute of an input again after the graph has run: outside of the
+    program's grad mode, after its writes, and as an object that the program has not written to.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    found = TensorVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        result = found(self, tx, name)
+        if isinstance(result, TensorVariable) and result is not self:
+            node = result.as_proxy().node
+            if node.op != "placeholder":  # as ``x.grad`` is
+                result.source = None
+        return result
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TensorVariable.var_getattr = found  # type: ignore[method-assign]
+
+
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+_REPLACED_METHODS = ("method_addcmul_", "method_addcdiv_")
+
+
+@contextlib.contextmanager
+def _calls_kept_whole() -> Iterator[None]:
+    """Record calls that Dynamo would replace by others, which round and write otherwise.
+
+    It does so lest a factor that is a tensor be read on the host; such calls stay with Dynamo.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    replaced = {f: h for f in _REPLACED if (h := handlers.get(f)) is not None}
+    methods = {m: h for m in _REPLACED_METHODS if (h := getattr(TensorVariable, m, None))}
+    handlers.update({f: _unless_a_number(h) for f, h in replaced.items()})
+    for name, handler in methods.items():
+        setattr(TensorVariable, name, _unless_a_number(handler))
+    try:
+        yield
+    finally:
+        handlers.update(replaced)
+        for name, handler in methods.items():
+            setattr(TensorVariable, name, handler)
+
+
+def _unless_a_number(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """``handler`` where the factor is a tensor; else none, so that the call is recorded."""
+
+    def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
+        factor = kwargs.get("value", args[-1])
+        return handler(self, tx, *args, **kwargs) if factor.is_tensor() else None
+
+    return handle
+
+
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
 
@@ -277,6 +358,13 @@ def hooked(fn: Callable[..., Any], backend: Any, dynamic: bool | None) -> Callab
         raise original  # outside of the handlers: not chained to Dynamo's error
 
     return run
+
+
+def skipped(reason: str) -> Exception:
+    """What a backend raises so that Dynamo runs this part of the program as it is."""
+    from torch._dynamo import exc
+
+    return exc.SkipFrame(reason)
 
 
 def _programs_own(error: BaseException) -> BaseException:

@@ -13,9 +13,23 @@ from tj_core.source import Source
 
 from tj_torch.frontend.sources import users_stacklevel
 
-__all__ = ["Entries"]
+__all__ = ["Entries", "fall_back"]
 
 R = TypeVar("R")
+
+
+def fall_back(jitted: Jitted, reason: str, source: Source | None) -> None:
+    """Record a fallback of ``jitted``, and warn of it once."""
+    fallback = Fallback(reason, source)
+    if fallback in jitted.stats.fallbacks:
+        return
+    jitted.stats.fallbacks = (*jitted.stats.fallbacks, fallback)
+    where = f"\n  at {source}" if source else ""
+    _warn(f"tj: {jitted.name}: {reason}{where}")
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, TjWarning, stacklevel=users_stacklevel())
 
 
 class Entries(Generic[R]):
@@ -34,26 +48,38 @@ class Entries(Generic[R]):
         return len(self._by_entry)
 
     def add(self, entry: Entry, row: R) -> None:
-        """Keep ``entry``; the oldest ones go, loudly, where there are more than the config says."""
-        self._by_entry[entry] = row
-        self.jitted.add(entry)
+        """Keep ``entry``; the oldest ones go, loudly, where there are more than the config says.
+
+        If that is interrupted, the rows are those that were.
+        """
+        try:
+            self._by_entry[entry] = row
+            self.jitted.add(entry)
+            self._refresh()
+        except BaseException:
+            self._forget(entry)
+            self._refresh()
+            raise
+        self.jitted.stats.misses += 1
         limit = self.jitted.session.config.core.max_entries
         while len(self.jitted.entries) > limit:
-            self._forget(self.jitted.entries[0])
-            self.jitted.stats.evicted += 1
-            self._warn(
+            self.dead(self.jitted.entries[0], evicted=True)
+            _warn(
                 f"tj: {self.jitted.name} has more than {limit} compiled entries; the oldest is "
                 "dropped. Calls that keep changing recompile each time: see tj.guards(f), or "
                 "raise [tool.tj] max_entries"
             )
-        self._refresh()
 
-    def dead(self, entry: Entry) -> None:
-        """Something the entry depends on is gone: so must the entry be."""
-        if entry in self._by_entry:
-            self._forget(entry)
+    def dead(self, entry: Entry, *, evicted: bool = False) -> None:
+        """Something the entry depends on is gone, or its place is wanted: so must the entry be."""
+        if entry not in self._by_entry:
+            return
+        self._forget(entry)
+        if evicted:
+            self.jitted.stats.evicted += 1
+        else:
             self.jitted.stats.invalidated += 1
-            self._refresh()
+        self._refresh()
 
     def clear(self) -> None:
         """The program is another one: no entry is valid."""
@@ -62,13 +88,7 @@ class Entries(Generic[R]):
 
     def fall_back(self, reason: str, source: Source | None) -> None:
         """Record a fallback, and warn of it once."""
-        fallback = Fallback(reason, source)
-        stats = self.jitted.stats
-        if fallback in stats.fallbacks:
-            return
-        stats.fallbacks = (*stats.fallbacks, fallback)
-        where = f"\n  at {source}" if source else ""
-        self._warn(f"tj: {self.jitted.name}: {reason}{where}")
+        fall_back(self.jitted, reason, source)
 
     def on_dead(self, entry: Entry) -> Callable[[], None]:
         """A call of `dead` that keeps neither this nor ``entry`` alive; nothing once one is."""
@@ -80,9 +100,6 @@ class Entries(Generic[R]):
                 live.dead(found)
 
         return call
-
-    def _warn(self, text: str) -> None:
-        warnings.warn(text, TjWarning, stacklevel=users_stacklevel())
 
     def _forget(self, entry: Entry) -> None:
         self._by_entry.pop(entry, None)

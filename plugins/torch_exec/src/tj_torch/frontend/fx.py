@@ -88,10 +88,11 @@ class FxDispatcher:
         self.jitted.stats.hits = self.own_hits + (self.open.hits() if self.open else 0)
 
     def renew(self) -> None:
-        """Start over with the graph that the module has now."""
+        """Start over with the graph that the module has now; if interrupted, again next time."""
+        self.code: Any = None
+        code = type(self.module).forward
         self.entries.clear()
         self.elsewhere = None
-        self.code = type(self.module).forward
         self.graph = torch.fx.Graph()
         self.graph.output(self.graph.graph_copy(self.module.graph, {}))
         self.graph._codegen = self.module.graph._codegen
@@ -102,6 +103,7 @@ class FxDispatcher:
             reason = "the graph is not what its forward runs: call recompile() after editing it"
             self.entries.fall_back(reason, None)
             self.elsewhere = self.module
+        self.code = code
 
     @property
     def _result(self) -> Any:
@@ -223,9 +225,7 @@ class FxDispatcher:
         importer = self._imported(taken, values)
         outputs, finish = _outputs([importer.value(n) for n in self.outputs])
         importer.result = outputs
-        language = self.jitted.session.language
-        compilation = self.compiler.finish(importer.acquired(language))
-        self.jitted.stats.misses += 1
+        compilation = self.compiler.finish(importer.acquired())
         with self.jitted.stats.timing("guards"):
             enter, texts = self._guarded(taken, importer, compilation, finish)
         entry = Entry(compilation, lambda: tuple(map(Guard, texts)))
@@ -239,6 +239,7 @@ class FxDispatcher:
             self.compiler.dialects,
             session.tags,
             Namer(session.language.names()),
+            session.language,
             taken=taken,
         )
         with self.compiler.counting():

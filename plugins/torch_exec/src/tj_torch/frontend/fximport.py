@@ -26,6 +26,7 @@ from tj_torch.frontend.acquire import Importer, takes_values
 from tj_torch.frontend.fakes import FakeRuns
 from tj_torch.frontend.fxinputs import Inputs, OpenProgramError, Slot, hooks_of
 from tj_torch.frontend.leaves import LeafRecorder, is_transparent
+from tj_torch.frontend.regions import is_graph
 from tj_torch.frontend.sources import node_source
 
 __all__ = ["GraphImporter", "is_recompiled"]
@@ -238,6 +239,18 @@ class GraphImporter(Importer):
     def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
         """Whether ``node`` is there for what it does: it takes no values and is no factory."""
         return not takes_values(call) and not _makes_tensors(node.target)
+
+    def bound(self, call: BoundSymbol, function: Target, node: torch.fx.Node) -> BoundSymbol:
+        """``call`` with its outputs; operand graphs, which have no metadata, run as they are."""
+
+        def opaque(c: Constant) -> Constant:
+            return self.constant(c.text, c.value) if is_graph(c) else c
+
+        call = call.replace(
+            args=map_tree(opaque, call.args, Constant),
+            kwargs=map_tree(opaque, call.kwargs, Constant),
+        )
+        return self.expanded(call, function, node) or self.unexpanded(call, node)
 
     def expanded(
         self, call: BoundSymbol, function: Target, node: torch.fx.Node

@@ -62,10 +62,17 @@ def module_types(
 
 
 def _computing(graph: torch.fx.GraphModule) -> Iterator[type[torch.nn.Module]]:
-    for node in graph.graph.nodes:
+    for node in _nodes(graph):
         for _, kind in (node.meta.get("nn_module_stack") or {}).values():
             if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
                 yield kind
+
+
+def _nodes(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The nodes of a graph, and of those that its higher-order operations call."""
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
 
 
 def extra_guards(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["call", "constant", "method"]
+from tj_torch.execute.function import autograd_function
+from tj_torch.execute.transformed import transformed
+
+__all__ = ["autograd_function", "call", "constant", "invoke", "method", "transformed"]
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -16,6 +19,11 @@ def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def constant(value: Any, /) -> Any:
     """``value``, which travels beside the program."""
     return value
+
+
+def invoke(body: Callable[..., Any], /, *args: Any) -> Any:
+    """Call ``body``, a region that calls share (``torch.compiler.nested_compile_region``)."""
+    return body(*args)
 
 
 def method(name: str, value: Any, /, *args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Higher-order operations run on fake tensors, with their regions as the functions they call.
+
+For the metadata of operations whose outputs are not a region's: a scan, a loop, an attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tj_core.codegen import generate
+from tj_core.expand import Expanded
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.symbol import BoundSymbol, Constant, Region
+from tj_core.tree import leaves, map_tree
+
+from tj_torch.dialect import private
+from tj_torch.dialect.arguments import distinct_proxies, make_fake
+from tj_torch.dialect.convert import tensor_proxy, to_core_tree
+from tj_torch.dialect.errors import CannotExpand
+
+__all__ = ["expand_operation"]
+
+
+def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expanded:
+    """What ``call`` of ``function`` returns for the metadata of its arguments and its regions.
+
+    It does what it has done before; whether its outputs require gradients stays, too.
+
+    :raises CannotExpand: if it cannot run on fake tensors.
+    """
+    tree = call.args, dict(call.kwargs)
+    mode = private.fake_mode(symbolic=True)
+    fakes = {}
+    for name, argument in distinct_proxies(tree).items():
+        if not isinstance(argument.proxy, TensorProxy):
+            raise CannotExpand(f"{call.symbol}: {name!r} is a number known only at run time")
+        fakes[name] = make_fake(mode, argument.proxy)
+
+    def actual(leaf: Any) -> Any:
+        if isinstance(leaf, Region):
+            return generate(leaf.program).function
+        if isinstance(leaf, Proxy):
+            return fakes[leaf.name]
+        return leaf.value if isinstance(leaf, Constant) else leaf
+
+    args, kwargs = map_tree(actual, tree)
+    try:
+        with mode, torch.no_grad(), private.quiet():
+            result = function(*args, **kwargs)
+    except Exception as error:
+        raise CannotExpand(f"{call.symbol}: {error}") from error
+    count = iter(range(1 << 30))
+    outputs = to_core_tree(result, lambda leaf: _proxy(leaf, count))
+    said = leaves(call.outputs)
+    return Expanded(map_tree(lambda p: _with_autograd(p, next(said)), outputs), call.effects)
+
+
+def _proxy(leaf: Any, count: Any) -> Any:
+    return tensor_proxy(f"_{next(count)}", leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _with_autograd(p: Any, said: Any) -> Any:
+    if isinstance(p, TensorProxy) and isinstance(said, TensorProxy):
+        return p.replace(requires_grad=said.requires_grad)
+    return p
