@@ -15,7 +15,7 @@ from tj_core.dce import dce
 from tj_core.errors import TjError, TraceError, add_note
 from tj_core.expand import Expand
 from tj_core.passes import PassContext
-from tj_core.records import Executor, Split, Transform
+from tj_core.records import Decline, Executor, Split, Transform
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
@@ -48,7 +48,7 @@ class Compilation:
 
     ``function`` is what runs: the program's, or what a plugin made of several programs. ``others``
     are the programs beside the main one by name (``"backward"``); those not yet compiled have a
-    trace only.
+    trace only. ``declined`` are the transforms that did not take the program, and why.
     """
 
     traces: tuple[Trace, ...]
@@ -57,6 +57,7 @@ class Compilation:
     function: Callable[..., Any]
     seconds: dict[str, float]
     others: dict[str, Track | Trace] = field(default_factory=dict)
+    declined: tuple[tuple[str, Decline], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,39 @@ class Pipeline:
 
         :raises TjError: from a pass; if from a transform, a note names it.
         """
-        run = _Run(self, [acquired], {Stage.ACQUIRED})
-        run.check(acquired)
-        run.through(Stage.ACQUIRED)
-        return run.finish(boxed)
+        pipeline: Pipeline = self
+        declined: list[tuple[str, Decline]] = []
+        while True:
+            run = _Run(pipeline, [acquired], {Stage.ACQUIRED})
+            run.check(acquired)
+            try:
+                run.through(Stage.ACQUIRED)
+            except _Declined as found:
+                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
+                declined.append((found.ranked.transform.name, found.answer))
+                continue
+            return replace(run.finish(boxed), declined=tuple(declined))
+
+
+class _Declined(Exception):
+    """A transform does not take the program: it starts again without it."""
+
+    def __init__(self, ranked: Ranked, answer: Decline) -> None:
+        super().__init__(answer.reason)
+        self.ranked = ranked
+        self.answer = answer
+
+
+def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
+    """``transforms`` but the one that declined and those of its plugin that make later stages."""
+
+    def builds_on_it(ranked: Ranked) -> bool:
+        made, missing = ranked.transform.produces, declined.transform.produces
+        if ranked.plugin != declined.plugin or made is None or missing is None:
+            return ranked is declined
+        return made >= missing
+
+    return tuple(ranked for ranked in transforms if not builds_on_it(ranked))
 
 
 @dataclass
@@ -163,6 +193,8 @@ class _Run:
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)
+            if isinstance(after, Decline):
+                raise _Declined(ranked, after)
             if isinstance(after, Split):
                 self.parts, after = after, after.trace
             if transform.produces is not None and isinstance(after, Trace):
@@ -172,6 +204,8 @@ class _Run:
 
         try:
             self.step(transform.name, ranked.plugin, apply)
+        except _Declined:
+            raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
             raise

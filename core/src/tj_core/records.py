@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tj_core.passes import PassContext
     from tj_core.rules import RuleTable
     from tj_core.session import Session
+    from tj_core.source import Source
     from tj_core.stages import Stage
     from tj_core.symbol import BoundSymbol, Symbol
     from tj_core.trace import Trace
@@ -38,9 +39,15 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """An executor's answer that it does not run a call, and why; shown by ``tj.explain``."""
+    """An answer of no, and why; shown by ``tj.explain``.
+
+    An executor declines a call, a transform a program: that starts again from the acquired trace,
+    without the transform and those of its plugin that make later stages. ``source`` is the user's
+    line that the reason is found at.
+    """
 
     reason: str
+    source: Source | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +132,12 @@ class Split:
 
 
 class Apply(Protocol):
-    """A transform's work: a trace in, the edited trace out (the same object for no change)."""
+    """A transform's work: a trace in, the edited trace out (the same object for no change).
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Split: ...
+    One that makes a stage may return a `Decline` instead, for a program that it cannot take there.
+    """
+
+    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Split | Decline: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from tj_autograd.rules import (
     check_gradients,
     check_outputs,
     expanded,
+    fitting,
     per_argument,
     returned_pair,
 )
@@ -59,7 +60,9 @@ def paired(
 
     :raises PluginError: if the pair does not fit the call.
     """
-    return _Pairing(call, executor, rule, slots, workshop, expander).differentiated()
+    pairing = _Pairing(call, executor, rule, slots, workshop, expander)
+    with fitting(call, pairing.whose):
+        return pairing.differentiated()
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,7 +88,7 @@ class _Choice:
             self.network.edge("source", ("in", p.name), INFINITE)
 
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
-        if self.depth is None or distance <= self.depth:
+        if self.depth is None or distance <= self.depth or _unsaved(call):
             return False
         views = {a.output for a in call.effects.aliases if a.kind == "arg"}
         return len(views) < len(call.flat_outs) and not _tagged(call, "RECOMPUTE")
@@ -105,6 +105,10 @@ class _Choice:
 
 def _tagged(call: BoundSymbol, tag: str) -> bool:
     return tag in call.tags or any(tag in p.tags for p in call.flat_outs)
+
+
+def _unsaved(call: BoundSymbol) -> bool:
+    return any("DONT_SAVE_FOR_BACKWARD" in p.tags for p in call.flat_outs)
 
 
 def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict[str, int]:

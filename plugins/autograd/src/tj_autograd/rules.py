@@ -16,6 +16,7 @@ executors may take these whole or in parts.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ __all__ = [
     "check_gradients",
     "check_outputs",
     "expanded",
+    "fitting",
     "per_argument",
     "returned_pair",
 ]
@@ -189,6 +191,22 @@ class Misfit(Exception):
     """The functions of a rule or pair do not fit the call."""
 
 
+@contextlib.contextmanager
+def fitting(call: BoundSymbol, whose: str) -> Iterator[None]:
+    """A `Misfit` inside is the fault of ``whose`` functions.
+
+    :raises PluginError: in its place.
+    """
+    try:
+        yield
+    except Misfit as misfit:
+        raise _unfit(call, whose, str(misfit)) from misfit
+
+
+def _unfit(call: BoundSymbol, whose: str, problem: str) -> PluginError:
+    return PluginError(f"{whose} does not fit: {problem}", source=call.source)
+
+
 def expanded(expander: Expander, call: BoundSymbol, whose: str, *arguments: Any) -> Expansion:
     """`Expander.expand`, its errors those of ``whose`` functions.
 
@@ -199,7 +217,7 @@ def expanded(expander: Expander, call: BoundSymbol, whose: str, *arguments: Any)
     except ExpansionError as error:
         cause = error.__cause__
         problem = str(cause) if isinstance(cause, Misfit) else error.message
-        raise PluginError(f"{whose} does not fit: {problem}", source=call.source) from error
+        raise _unfit(call, whose, problem) from error
 
 
 def returned_pair(returned: Any) -> tuple[Any, Any]:
@@ -250,10 +268,8 @@ def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
     )
     if not same:
         said = [", ".join(map(meta_text, found)) for found in (mine, call.flat_outs)]
-        raise PluginError(
-            f"{whose} does not fit: its forward returns ({said[0]}), the operation ({said[1]})",
-            source=call.source,
-        )
+        problem = f"its forward returns ({said[0]}), the operation ({said[1]})"
+        raise _unfit(call, whose, problem)
 
 
 def check_gradients(call: BoundSymbol, gradients: Mapping[int, Any], whose: str) -> None:
@@ -265,8 +281,8 @@ def check_gradients(call: BoundSymbol, gradients: Mapping[int, Any], whose: str)
         argument = call.flat_args[index]
         assert isinstance(argument, TensorProxy)
         if (gradient.shape, gradient.dtype) != (argument.shape, argument.dtype):
-            raise PluginError(
-                f"{whose} does not fit: its backward returns {meta_text(gradient)!r} for argument "
-                f"{argument.name!r}, {meta_text(argument)!r}",
-                source=call.source,
+            problem = (
+                f"its backward returns {meta_text(gradient)!r} for argument "
+                f"{argument.name!r}, {meta_text(argument)!r}"
             )
+            raise _unfit(call, whose, problem)

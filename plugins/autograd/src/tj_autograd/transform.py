@@ -8,16 +8,16 @@ from typing import Any
 from tj_core.codegen import Program
 from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
-from tj_core.records import Split, Transform
+from tj_core.records import Decline, Split, Transform
 from tj_core.stages import Stage
 from tj_core.trace import Trace
-from tj_core.tree import leaves
 
 from tj_autograd.boundary import differentiable
 from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
+from tj_autograd.supported import needs_gradient, unsupported
 from tj_autograd.variants import Variants
 
 __all__ = ["transforms"]
@@ -31,10 +31,10 @@ def transforms() -> tuple[Transform, ...]:
     )
 
 
-def _joint(trace: Trace, context: PassContext) -> Trace:
-    if not _closed(trace):
+def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
+    if not needs_gradient(trace):
         return trace
-    return _made(trace, context)
+    return unsupported(trace) or _made(trace, context)
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
@@ -47,18 +47,6 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         name=context.name,
         plugin=context.plugin,
     )
-
-
-def _closed(trace: Trace) -> bool:
-    """Whether ``trace`` neither writes nor returns views, and all of it can be differentiated."""
-    returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
-    for call in trace.calls:
-        effects = call.effects
-        if effects.mutates or effects.rebinds or "side_effect" in effects.ordered:
-            return False
-        if any(call.flat_outs[a.output].name in returned for a in effects.aliases):
-            return False
-    return True
 
 
 def _split(trace: Trace, context: PassContext) -> Trace | Split:
