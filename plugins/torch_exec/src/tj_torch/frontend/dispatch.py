@@ -27,6 +27,10 @@ from tj_torch.frontend.templates import Row, make_frame
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 
 
+_INITIALIZING_CALLS = 3
+"""So many calls may give lazy modules their parameters; a program that goes on makes them anew."""
+
+
 class Dispatcher:
     """Owns the rows of one jitted callable: guard checks and compiled functions."""
 
@@ -40,6 +44,7 @@ class Dispatcher:
         self.entries = Entries(jitted, self.frame.publish)
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
+        self.initializing = 0
         jitted.refresh = self._count
 
     @cached_property
@@ -80,6 +85,8 @@ class Dispatcher:
             # lock comes first, as it does where Dynamo calls us.
             with dynamo.compile_lock(), self.jitted.lock:
                 row = self._compile(frame, args, kwargs)
+        except dynamo.Uninitialized:
+            return self._initialize(args, kwargs)
         except dynamo.CaptureFailure as error:
             failure = error
         except CaptureError as error:
@@ -119,7 +126,9 @@ class Dispatcher:
             built = captured.build(function, self.entries.on_dead(entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
-            module_types(self.target, captured.graph, built.traced_codes), operations
+            module_types(self.target, captured.graph, built.traced_codes),
+            captured.lookups,
+            operations,
         )
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
@@ -129,6 +138,17 @@ class Dispatcher:
         return entry, (_both(built.check, check), built.run)
 
     # ------------------------------------------------------------------ without capture
+
+    def _initialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that gives lazy modules their parameters; calls after it can be captured.
+
+        Where that never ends, since the program makes a lazy module each time, it runs as it is.
+        """
+        self.initializing += 1
+        if self.initializing > _INITIALIZING_CALLS:
+            self.entries.fall_back("each call initializes a lazy module; it runs as it is", None)
+            self.elsewhere = self.target
+        return self.target(*args, **kwargs)
 
     def _without_capture(
         self, failure: dynamo.CaptureFailure, args: tuple[Any, ...], kwargs: dict[str, Any]

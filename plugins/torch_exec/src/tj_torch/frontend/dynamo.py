@@ -19,10 +19,14 @@ from typing import Any
 
 import torch
 
+from tj_torch.frontend.corrections import Lookup, Noticed, noticing
+
 __all__ = [
     "Built",
     "Capture",
     "CaptureFailure",
+    "Lookup",
+    "Uninitialized",
     "capture",
     "compile_lock",
     "device_modes",
@@ -47,6 +51,10 @@ class CaptureFailure(Exception):
         self.raised = raised
 
 
+class Uninitialized(Exception):
+    """The program initialises a lazy module in this call, which only a real call can do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
@@ -60,9 +68,10 @@ class Built:
 class Capture:
     """One captured program. Drop it once built: it holds the example inputs."""
 
-    def __init__(self, output: Any, root: types.FunctionType) -> None:
+    def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
         self._output = output
         self._root = root
+        self.lookups: tuple[Lookup, ...] = tuple(noticed.lookups.values())
         given = output.backend_input
         self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
         self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()
@@ -201,6 +210,7 @@ def capture(
     """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
 
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
+    :raises Uninitialized: if a lazy module gets its parameters in this call.
     """
     import torch._dynamo as dynamo
     from torch._dynamo import convert_frame
@@ -213,10 +223,13 @@ def capture(
         _allowed(opaque),
         _attributes_computed_once(),
         _calls_kept_whole(),
+        noticing() as noticed,
     ):
         try:
-            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
+            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:
+            if noticed.uninitialized:
+                raise Uninitialized(str(error)) from error
             raise _failure(error) from error
 
 
