@@ -14,15 +14,19 @@ from typing import Any
 
 import torch
 
-__all__ = ["Lookup", "Noticed", "noticing"]
+__all__ = ["Absent", "Lookup", "Noticed", "noticing"]
+
+
+class Absent:
+    """What a lookup finds where there is nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
     """A member that the program reads from a class: ``found``, before any descriptor acts.
 
-    ``without`` are the classes that were looked at before, and do not have it themselves; none,
-    where ``cls`` was looked through as Python does it, with all its bases.
+    `Absent` if there is none. ``without`` are the classes that were looked at before, and do not
+    have it themselves.
     """
 
     cls: type
@@ -33,15 +37,36 @@ class Lookup:
 
 @dataclass(slots=True)
 class Noticed:
-    """What one capture came across beside its graph."""
+    """What one capture came across beside its graph; ``classes`` are those of objects it used."""
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
+    classes: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
 
-    def look_up(self, lookup: Lookup) -> None:
-        """Note ``lookup``, unless it found nothing, or only data, which Dynamo guards."""
-        if hasattr(type(lookup.found), "__get__"):
-            self.lookups.setdefault((lookup.cls, lookup.name), lookup)
+    def look_up(self, cls: type, name: str, *, instance: object = None) -> None:
+        """Note that ``name`` was looked for in ``cls``, for ``instance``."""
+        if (cls, name) in self.lookups:
+            return
+        without: list[type] = []
+        for base in cls.__mro__:
+            if name in vars(base):
+                lookup = Lookup(cls, name, vars(base)[name], tuple(without))
+                break
+            without.append(base)
+        else:
+            if _has_itself(instance, name):
+                return
+            lookup = Lookup(cls, name, Absent)
+        self.lookups[cls, name] = lookup
+
+
+def _has_itself(instance: object, name: str) -> bool:
+    """Whether an object has ``name`` whatever its class has; modules keep theirs in three dicts."""
+    own: dict[str, Any] = getattr(instance, "__dict__", {})
+    if name in own:
+        return True
+    members = (own.get(kind) for kind in ("_parameters", "_buffers", "_modules"))
+    return isinstance(instance, torch.nn.Module) and any(name in (m or ()) for m in members)
 
 
 @contextlib.contextmanager
@@ -74,33 +99,39 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     from torch._dynamo.variables.misc import SuperVariable
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup_class_mro_attr(self: Any, name: str) -> object:
-            found: object = original(self, name)
-            noticed.look_up(Lookup(type(self.value), name, found))
-            return found
+        def lookup(self: Any, name: str) -> object:
+            noticed.look_up(type(self.value), name, instance=self.value)
+            return original(self, name)
 
-        return lookup_class_mro_attr
+        return lookup
 
     def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup_cls_mro_attr(self: Any, name: str) -> object:
-            found: object = original(self, name)
-            noticed.look_up(Lookup(self.value, name, found))
-            return found
+        def lookup(self: Any, name: str) -> object:
+            noticed.look_up(self.value, name)
+            return original(self, name)
 
-        return lookup_cls_mro_attr
+        return lookup
 
     def of_super(original: Callable[..., Any]) -> Callable[..., Any]:
-        def resolved(self: Any, tx: Any, name: str) -> Any:
-            result = original(self, tx, name)
-            lookup = _after(self, name)
-            if lookup is not None:
-                noticed.look_up(lookup)
-            return result
+        def lookup(self: Any, tx: Any, name: str) -> Any:
+            found = _after(self, name)
+            if found is not None:
+                noticed.lookups.setdefault((found.cls, name), found)
+            return original(self, tx, name)
 
-        return resolved
+        return lookup
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, value: object, *args: Any, **kwargs: Any) -> None:
+            noticed.classes[type(value)] = None
+            original(self, value, *args, **kwargs)
+
+        return init
 
     user = user_defined.UserDefinedObjectVariable
+    _replace(stack, user, "__init__", made)
     _replace(stack, user, "lookup_class_mro_attr", of_object)
+    _replace(stack, user_defined.UserDefinedVariable, "_maybe_get_baseclass_method", of_object)
     _replace(stack, user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr", of_class)
     _replace(stack, SuperVariable, "_resolved_getattr_and_source", of_super)
 

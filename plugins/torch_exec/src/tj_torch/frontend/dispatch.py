@@ -127,7 +127,8 @@ class Dispatcher:
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
             module_types(self.target, captured.graph, built.traced_codes),
-            captured.lookups,
+            captured.noticed,
+            built.traced_codes,
             operations,
         )
         # Not `built` itself: it holds the traced code, whose death must end the entry.

@@ -19,13 +19,15 @@ from typing import Any
 
 import torch
 
-from tj_torch.frontend.corrections import Lookup, Noticed, noticing
+from tj_torch.frontend.corrections import Absent, Lookup, Noticed, noticing
 
 __all__ = [
+    "Absent",
     "Built",
     "Capture",
     "CaptureFailure",
     "Lookup",
+    "Noticed",
     "Uninitialized",
     "capture",
     "compile_lock",
@@ -71,7 +73,7 @@ class Capture:
     def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
         self._output = output
         self._root = root
-        self.lookups: tuple[Lookup, ...] = tuple(noticed.lookups.values())
+        self.noticed = noticed
         given = output.backend_input
         self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
         self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()

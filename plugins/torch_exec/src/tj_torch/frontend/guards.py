@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tj_torch.frontend.dynamo import Lookup
-from tj_torch.frontend.members import conditions, found_in
+from tj_torch.frontend.dynamo import Absent, Lookup, Noticed
+from tj_torch.frontend.members import conditions, found_in, running
 
 __all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
@@ -89,18 +89,22 @@ def check():
 
 
 def extra_guards(
-    classes: Iterable[type[torch.nn.Module]], lookups: Iterable[Lookup], operations: Iterable[str]
+    classes: Iterable[type[torch.nn.Module]],
+    noticed: Noticed,
+    codes: Iterable[types.CodeType],
+    operations: Iterable[str],
 ) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
     """A check of what Dynamo does not guard, generated, and its conditions as text.
 
     The check is None where there is nothing to check.
     """
     classes = tuple(classes)
-    scope: dict[str, Any] = {"found_in": found_in}
+    scope: dict[str, Any] = {"found_in": found_in, "Absent": Absent}
     terms: list[str] = []
     texts: list[str] = []
     forwards = [Lookup(cls, "forward", found_in(cls, "forward")) for cls in classes]
-    for i, condition in enumerate(conditions((*forwards, *lookups))):
+    members = (*forwards, *noticed.lookups.values(), *running(noticed.classes, set(codes)))
+    for i, condition in enumerate(conditions(members)):
         scope |= {f"c{i}": condition.owner, f"v{i}": condition.value}
         terms.append(f"{condition.expression.format(owner=f'c{i}')} is v{i}")
         texts.append(condition.text)

@@ -1,21 +1,24 @@
 """Guards on members of classes: what capture found there is still what is found.
 
-Dynamo guards the code of a method where it found it, but not that a class between does not get one
-of its own, nor what ``super``, class methods and modules' methods come from.
+Dynamo guards the code of a method where it found it, but not that a class before it gets one of its
+own, that a class gets a member which it did not have, nor where ``super``, operators and class
+methods take theirs from.
 """
 
 from __future__ import annotations
 
+import keyword
 import sys
-from collections.abc import Iterable, Iterator
+import types
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from tj_torch.frontend.dynamo import Lookup
+from tj_torch.frontend.dynamo import Absent, Lookup
 
-__all__ = ["Condition", "conditions", "found_in"]
+__all__ = ["Condition", "conditions", "found_in", "running"]
 
 _IMMUTABLE = 1 << 8
 """``Py_TPFLAGS_IMMUTABLETYPE``: the members of such a class cannot be replaced."""
@@ -31,30 +34,23 @@ class Condition:
     text: str
 
 
-def conditions(lookups: Iterable[Lookup]) -> Iterator[Condition]:
+def conditions(lookups: Iterable[Lookup]) -> tuple[Condition, ...]:
     """What must hold so that each of ``lookups`` finds the same again, each condition once."""
-    seen: set[tuple[Any, str]] = set()
-    for lookup in map(_general, lookups):
-        key = (lookup.cls, lookup.name)
-        if key not in seen and _replaceable(lookup.cls):
-            seen.add(key)
-            yield _condition(lookup)
-        for cls in lookup.without:
-            text = f"{cls.__qualname__} has no {lookup.name} of its own"
-            expression = f"{lookup.name!r} in vars({{owner}})"
-            yield Condition(expression, cls, False, text)
+    wanted = (lookup for lookup in map(_general, lookups) if _replaceable(lookup.cls))
+    found = (condition for lookup in wanted for condition in _conditions(lookup))
+    return tuple({(c.owner, c.expression): c for c in found}.values())
 
 
 def _general(lookup: Lookup) -> Lookup:
     """A class of PyTorch finds what is `torch.nn.Module`'s there: one condition for all of them."""
     module = torch.nn.Module
-    if (
-        lookup.cls.__module__.startswith("torch.")
-        and issubclass(lookup.cls, module)
-        and vars(module).get(lookup.name) is lookup.found
-    ):
+    if _is_pytorchs(lookup.cls) and vars(module).get(lookup.name) is lookup.found:
         return Lookup(module, lookup.name, lookup.found)
     return lookup
+
+
+def _is_pytorchs(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "torch"
 
 
 def _replaceable(cls: type) -> bool:
@@ -64,12 +60,46 @@ def _replaceable(cls: type) -> bool:
     )
 
 
-def _condition(lookup: Lookup) -> Condition:
+def _conditions(lookup: Lookup) -> Iterator[Condition]:
+    if lookup.found is Absent or not hasattr(type(lookup.found), "__get__"):
+        if not _is_pytorchs(lookup.cls):
+            yield from _of_data(lookup)
+        return
+    yield _of_descriptor(lookup)
+    if lookup.cls not in lookup.without:  # `super()`; else the first condition includes it
+        yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+
+
+def _of_data(lookup: Lookup) -> Iterator[Condition]:
+    """That data is found where it was; what it is, Dynamo guards where it is used."""
+    if lookup.found is Absent:
+        yield _absent(lookup.cls, lookup.name)
+    elif not _is_pytorchs(_definer(lookup)):
+        yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+
+
+def _definer(lookup: Lookup) -> type:
+    return next(base for base in lookup.cls.__mro__ if lookup.name in vars(base))
+
+
+def _lacks(cls: type, name: str) -> Condition:
+    text = f"{cls.__qualname__} has no {name} of its own"
+    return Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
+
+
+def _absent(cls: type, name: str) -> Condition:
+    text = f"{cls.__qualname__} has no {name}"
+    if getattr(cls, name, Absent) is Absent:
+        return Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
+    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)  # a metaclass has it
+
+
+def _of_descriptor(lookup: Lookup) -> Condition:
     """The cheapest expression that tells ``lookup.found`` from another member."""
     cls, name, found = lookup.cls, lookup.name, lookup.found
     text = f"{cls.__qualname__}.{name} is unchanged"
-    read = getattr(cls, name, None)
-    if name.isidentifier():
+    read = getattr(cls, name, Absent)
+    if name.isidentifier() and not keyword.iskeyword(name):
         if read is found:
             return Condition(f"{{owner}}.{name}", cls, found, text)
         if isinstance(found, staticmethod) and read is found.__func__:
@@ -78,8 +108,26 @@ def _condition(lookup: Lookup) -> Condition:
 
 
 def found_in(cls: type, name: str) -> object:
-    """``name`` as ``cls`` or its bases have it, before any descriptor acts; else None."""
+    """``name`` as ``cls`` or its bases have it, before any descriptor acts; else `Absent`."""
     for base in cls.__mro__:
         if name in vars(base):
             return vars(base)[name]
-    return None
+    return Absent
+
+
+def running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
+    """The members of ``classes`` whose code is among ``codes``, however it was found."""
+    for cls in classes:
+        names = dict.fromkeys(name for base in cls.__mro__ for name in vars(base))
+        for name in names:
+            found = found_in(cls, name)
+            if any(code in codes for code in _codes(found)):
+                yield Lookup(cls, name, found)
+
+
+def _codes(member: Any) -> Iterator[types.CodeType]:
+    """The code of a function, or of those that a property, class method or the like holds."""
+    functions = (getattr(member, name, None) for name in ("__func__", "fget", "fset", "fdel"))
+    for function in (member, *functions):
+        if isinstance(function, types.FunctionType):
+            yield function.__code__
