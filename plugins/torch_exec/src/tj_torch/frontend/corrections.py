@@ -100,7 +100,8 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, name: str) -> object:
-            noticed.look_up(type(self.value), name, instance=self.value)
+            if not _assigned(self, name):
+                noticed.look_up(type(self.value), name, instance=self.value)
             return original(self, name)
 
         return lookup
@@ -134,6 +135,18 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     _replace(stack, user_defined.UserDefinedVariable, "_maybe_get_baseclass_method", of_object)
     _replace(stack, user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr", of_class)
     _replace(stack, SuperVariable, "_resolved_getattr_and_source", of_super)
+
+
+def _assigned(variable: Any, name: str) -> bool:
+    """Whether the program has set this attribute of an object that it makes itself."""
+    from torch._dynamo.side_effects import AttributeMutationNew
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    if not isinstance(variable.mutation_type, AttributeMutationNew):
+        return False
+    effects = InstructionTranslator.current_tx().output.side_effects
+    pending: bool = effects.has_pending_mutation_of_attr(variable, name)
+    return pending
 
 
 def _after(variable: Any, name: str) -> Lookup | None:

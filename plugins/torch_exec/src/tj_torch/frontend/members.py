@@ -36,9 +36,8 @@ class Condition:
 
 def conditions(lookups: Iterable[Lookup]) -> tuple[Condition, ...]:
     """What must hold so that each of ``lookups`` finds the same again, each condition once."""
-    wanted = (lookup for lookup in map(_general, lookups) if _replaceable(lookup.cls))
-    found = (condition for lookup in wanted for condition in _conditions(lookup))
-    return tuple({(c.owner, c.expression): c for c in found}.values())
+    found = (c for lookup in map(_general, lookups) for c in _conditions(lookup))
+    return tuple({(c.owner, c.expression): c for c in found if _replaceable(c.owner)}.values())
 
 
 def _general(lookup: Lookup) -> Lookup:
@@ -116,13 +115,16 @@ def found_in(cls: type, name: str) -> object:
 
 
 def running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
-    """The members of ``classes`` whose code is among ``codes``, however it was found."""
+    """The members of ``classes`` whose code is among ``codes``, however it was found.
+
+    Those of PyTorch's classes count as found there, not in each class of the program.
+    """
     for cls in classes:
-        names = dict.fromkeys(name for base in cls.__mro__ for name in vars(base))
-        for name in names:
-            found = found_in(cls, name)
+        owners = {name: base for base in reversed(cls.__mro__) for name in vars(base)}
+        for name, owner in owners.items():
+            found = vars(owner)[name]
             if any(code in codes for code in _codes(found)):
-                yield Lookup(cls, name, found)
+                yield Lookup(owner if _is_pytorchs(owner) else cls, name, found)
 
 
 def _codes(member: Any) -> Iterator[types.CodeType]:
