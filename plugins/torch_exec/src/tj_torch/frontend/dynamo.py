@@ -36,6 +36,8 @@ __all__ = [
     "global_check",
     "hooked",
     "inlined_as",
+    "is_array",
+    "numpy_name",
     "placeholder_sources",
     "record_calls",
     "skipped",
@@ -400,6 +402,21 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
         if argument is not None and argument.source is not None:
             found[i] = argument.source.name
     return found
+
+
+def numpy_name(node: torch.fx.Node) -> str | None:
+    """What ``node`` takes from NumPy: the name of a function, method, operator or attribute."""
+    from torch._dynamo import utils
+
+    kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
+    if isinstance(node.target, (*kinds, utils.numpy_operator_wrapper)):
+        return str(node.target.__name__).removeprefix("wrapped_")  # type: ignore[union-attr]
+    return str(node.args[1]) if node.target is utils.numpy_attr_wrapper else None
+
+
+def is_array(source: str) -> bool:
+    """Whether an input read by the expression ``source`` is an array of NumPy in the program."""
+    return source.startswith("___from_numpy(")
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
