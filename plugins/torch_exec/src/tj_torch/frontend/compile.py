@@ -18,6 +18,7 @@ from tj_torch.frontend import dynamo
 from tj_torch.frontend.acquire import Acquired, acquire
 from tj_torch.frontend.arrays import check_arrays
 from tj_torch.frontend.entries import fall_back
+from tj_torch.frontend.optimizers import check_optimizers
 
 __all__ = ["GraphCompiler"]
 
@@ -47,6 +48,7 @@ class GraphCompiler:
         """
         session = self.jitted.session
         check_arrays(graph, sources)
+        check_optimizers(graph)
         with self.dialects.within(graph):
             with self.counting():
                 acquired = acquire(

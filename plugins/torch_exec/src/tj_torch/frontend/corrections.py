@@ -78,6 +78,7 @@ def noticing() -> Iterator[Noticed]:
         _refuse_uninitialized_modules(stack, noticed)
         _guard_missing_keys(stack)
         _keep_dicts_of_new_objects(stack)
+        _take_fast_paths(stack)
         yield noticed
 
 
@@ -220,3 +221,21 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
     _replace(stack, DunderDictVariable, "__init__", owned)
     stack.callback(delattr, DunderDictVariable, "reconstruct")
     DunderDictVariable.reconstruct = reconstruct  # type: ignore[method-assign]
+
+
+# --------------------------------------------------------------------------- attention
+
+
+def _take_fast_paths(stack: ExitStack) -> None:
+    """Let modules for attention run the kernels they run in eager, whose last bits differ.
+
+    Dynamo tells them that they are traced to operators.
+    """
+    from torch._dynamo.variables.torch import tracing_state_functions
+    from torch.nn.modules import activation
+
+    answers: dict[Any, Any] = tracing_state_functions()
+    asked = activation._is_make_fx_tracing
+    if asked in answers:
+        stack.callback(answers.__setitem__, asked, answers[asked])
+        answers[asked] = False
