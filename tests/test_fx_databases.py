@@ -14,7 +14,8 @@ import tj_core as tj
 from tj_torch.conformance.graphs import ORIGINS, module_graphs, run_graphs
 from tj_torch.conformance.module_db import modules
 from tj_torch.conformance.op_db import full_name, operations
-from tj_torch.conformance.oracle import clone_tree, differences, seeded
+from tj_torch.conformance.oracle import differences, seeded
+from tj_torch.conformance.twins import clone_tree
 
 FULL = os.environ.get("TJ_FULL") == "1"
 OPERATIONS = operations()
@@ -54,7 +55,7 @@ def jit(program: Any) -> Any:
 def test_operation(op: Any, origin: str) -> None:
     result = run_graphs(op, origin, jit=jit)
     assert result.samples + result.eager_errors > 0
-    assert result.ok, "\n".join(result.problems)
+    assert result.ok, "\n".join(map(str, result.problems))
     assert not result.fallbacks or full_name(op) in DATA_DEPENDENT, result.fallbacks
 
 

@@ -29,6 +29,7 @@ __all__ = [
     "VerificationError",
     "add_note",
     "did_you_mean",
+    "notes",
 ]
 
 
@@ -107,5 +108,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def add_note(error: BaseException, note: str) -> None:
     """`BaseException.add_note`, also on Python 3.10, where tracebacks do not show it."""
-    notes = getattr(error, "__notes__", [])
-    error.__notes__ = [*notes, note]  # type: ignore[attr-defined]
+    error.__notes__ = [*notes(error), note]  # type: ignore[attr-defined]
+
+
+def notes(error: BaseException) -> list[str]:
+    """The notes of ``error``, in order."""
+    return list(getattr(error, "__notes__", ()))

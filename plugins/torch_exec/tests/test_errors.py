@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -188,19 +189,170 @@ def test_a_failure_in_a_region_leaves_its_context() -> None:
     assert torch.is_grad_enabled()
 
 
+def after_a_break(x, log):
+    y = x * 2
+    log.append(1)
+    torch._dynamo.graph_break()
+    return y @ y
+
+
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
 def test_errors_after_a_graph_break_are_eagers() -> None:
-    def f(x):
-        y = x * 2
+    expected = failure(after_a_break, X, [])
+    g = tj.jit(after_a_break)
+    log: list[int] = []
+    for n in range(1, 3):
+        error = failure(g, X, log)
+        assert type(error) is RuntimeError
+        assert str(error) == str(expected)
+        assert not any("_dynamo" in type(e).__module__ for e in chain(error))
+        assert log == [1] * n  # what comes before the graph break has happened once
+        (note,) = error.__notes__
+        assert note.startswith(f"tj: in after_a_break, at {__file__}:")
+        assert note.endswith("return y @ y")
+    x = X[:, :2]
+    torch.testing.assert_close(g(x, []), after_a_break(x, []))
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+def test_a_part_that_failed_once_is_compiled_when_it_works() -> None:
+    g = tj.jit(after_a_break)
+    failure(g, X, [])
+    before = [e.compilation.traces[0].calls[-1].symbol.name for e in g.__tj__.entries]
+    square = torch.rand(2, 2)
+    torch.testing.assert_close(g(square, []), after_a_break(square, []))
+    names = [e.compilation.traces[0].calls[-1].symbol.name for e in g.__tj__.entries]
+    assert "matmul" not in before
+    assert "matmul" in names
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+def test_what_a_part_does_before_it_raises_happens_once() -> None:
+    """Objects, tensors, buffers and random numbers, all in the part that Dynamo sees raise."""
+
+    def f(x, log):
         torch._dynamo.graph_break()
-        return y @ y
+        log.append("after the break")
+        x.add_(1)
+        noise = torch.rand(2)
+        log.append(noise)
+        return x @ x
+
+    def attempt(fn: Callable[..., Any]) -> tuple[Exception, torch.Tensor, list[Any], torch.Tensor]:
+        x, log = X.clone(), []
+        torch.manual_seed(3)
+        return failure(fn, x, log), x, log, torch.get_rng_state()
+
+    expected, x, log, state = attempt(f)
+    g = tj.jit(f)
+    for _ in range(3):
+        error, my_x, my_log, my_state = attempt(g)
+        assert (type(error), str(error)) == (type(expected), str(expected))
+        assert torch.equal(my_x, x)
+        assert my_log[0] == log[0]
+        assert len(my_log) == len(log) == 2
+        assert torch.equal(my_log[1], log[1])
+        assert torch.equal(my_state, state)
+        (note,) = error.__notes__
+        assert note.endswith("return x @ x")
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("kind", [KeyError, ValueError, StopIteration], ids=lambda k: k.__name__)
+def test_what_a_program_catches_after_a_break_it_catches(kind: type[Exception]) -> None:
+    def raising(x):
+        raise kind("mine")
+
+    def f(x, log):
+        torch._dynamo.graph_break()
+        try:
+            y = raising(x * 2)
+        except kind as error:
+            log.append(error.args)
+            y = x
+        return y + 1
 
     g = tj.jit(f)
     for _ in range(2):
+        expected, log = [], []
+        torch.testing.assert_close(g(X, log), f(X, expected))
+        assert log == expected
+
+
+def test_a_graph_break_does_not_hide_the_failing_line() -> None:
+    def f(x):
+        if x.sum() > 0:  # the graph breaks here, in the same frame
+            return F.linear(x, torch.ones(5, 5))
+        return x
+
+    g = tj.jit(f)
+    with pytest.warns(tj.TjWarning, match="graph break"):
         error = failure(g, X)
-        assert type(error) is RuntimeError
-        assert "_dynamo" not in type(error).__module__
-    torch.testing.assert_close(g(X[:, :2]), f(X[:, :2]))
+    assert str(error) == str(failure(f, X))
+    assert error.__notes__[0].endswith("return F.linear(x, torch.ones(5, 5))")
+
+
+@torch.library.custom_op("tj_test_errors::strict", mutates_args=())
+def strict(x: torch.Tensor) -> torch.Tensor:
+    return x.clone()
+
+
+@strict.register_fake
+def _(x: torch.Tensor) -> torch.Tensor:
+    raise RuntimeError("not on fakes")
+
+
+def test_a_part_that_only_seems_to_raise_runs_and_is_told() -> None:
+    def f(x):
+        torch._dynamo.graph_break()
+        return strict(x) + 1
+
+    g = tj.jit(f)
+    with pytest.warns(tj.TjWarning) as caught:
+        torch.testing.assert_close(g(X), X + 1)
+    told = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+    assert len(told) == 2
+    assert "graph break" in told[0]
+    assert "not captured" in told[1]
+    assert "not on fakes" in told[1]
+    assert len(tj.stats(g).fallbacks) == 2
+
+
+def test_a_program_that_computes_nothing_on_tensors_runs_itself() -> None:
+    def f(x):
+        return torch.Tensor.__radd__(1, x)
+
+    expected = failure(f, X)
+    g = tj.jit(f)
+    for _ in range(2):
+        error = failure(g, X)
+        assert type(error) is TypeError
+        assert str(error) == str(expected)
+        assert f"at {__file__}:" in error.__notes__[0]
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "after a break"])
+def test_a_program_warns_as_often_as_in_eager(broken: bool) -> None:
+    def f(x, y):
+        if broken:
+            torch._dynamo.graph_break()
+        return torch.cross(x, y), torch.stft(x.flatten(), 4, return_complex=True)
+
+    def told(fn: Callable[..., Any]) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            fn(torch.rand(3, 3), torch.rand(3, 3))
+        theirs = [w for w in caught if not issubclass(w.category, tj.TjWarning)]
+        return [str(w.message) for w in theirs]
+
+    torch.set_warn_always(True)
+    try:
+        expected = told(f)
+        g = tj.jit(f)
+        assert len(expected) == 2
+        assert [told(g), told(g)] == [expected, expected]
+    finally:
+        torch.set_warn_always(False)
 
 
 def test_exceptions_of_module_hooks() -> None:

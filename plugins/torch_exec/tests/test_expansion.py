@@ -440,3 +440,11 @@ def test_every_leaf_of_a_result_is_a_proxy_or_constant(expander: Expander) -> No
     expansion = expander.expand(many, (X,))
     assert expansion.outputs["z"] == [(4, 8), constant(torch.float32), "word"]
     assert sum(isinstance(leaf, Proxy) for leaf in leaves(expansion.outputs)) == 1
+
+
+def test_an_expansion_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
+    """Warnings are errors here: one would make the call impossible to expand."""
+    x = proxy("x", 20)
+    expansion = expand(torch.stft, (x, 4), {"return_complex": True}, PLAIN_CONTEXT)
+    assert expansion.body is not None
+    assert not recwarn.list

@@ -207,3 +207,48 @@ def test_modes_and_unknown_options_are_refused() -> None:
         torch.compile(lambda x: x + 1, backend="tj", options={"chek": 2})(X)
     with pytest.raises(Exception, match="mode"):
         torch.compile(lambda x: x + 1, backend="tj", mode="max-autotune")(X)
+
+
+def reads_without_gradients(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    torch._dynamo.graph_break()
+    with torch.no_grad():
+        view = x.T
+    return view, x * 2
+
+
+def writes_to_data(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    torch._dynamo.graph_break()
+    data = x.data
+    data.add_(1)
+    return data, x * 2
+
+
+@pytest.mark.parametrize("f", [reads_without_gradients, writes_to_data], ids=lambda f: f.__name__)
+def test_views_read_as_attributes_after_a_graph_break_are_the_programs(f: Any) -> None:
+    """Dynamo would read them again after the part has run: with gradients on, and unwritten."""
+
+    def seen(fn: Any) -> tuple[Any, ...]:
+        x = X.clone().requires_grad_()
+        view, _ = fn(x)
+        return view.requires_grad, view.grad_fn, view._version, x._version, view.tolist()
+
+    g = tj.jit(f, frontend="dynamo_hook")
+    assert [seen(g), seen(g)] == [seen(f), seen(f)]
+
+
+@pytest.mark.parametrize("value", [0.3, 1])
+def test_calls_stay_whole_after_a_graph_break(value: float) -> None:
+    """Dynamo would write ``addcdiv`` as three calls, which round otherwise."""
+
+    def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
+        torch._dynamo.graph_break()
+        torch._foreach_lerp_([a], [b], 0.3)
+        return torch.addcdiv(a, b, c, value=value), a.addcdiv_(b, c, value=value)
+
+    g = tj.jit(f, frontend="dynamo_hook")
+    args = [torch.rand(64, generator=torch.Generator().manual_seed(n)) + 0.5 for n in range(3)]
+    mine, theirs = [t.clone() for t in args], [t.clone() for t in args]
+    same(g(*mine), f(*theirs))
+    same(mine, theirs)
+    names = {c.symbol.name for e in g.__tj__.entries for c in e.compilation.traces[0].calls}
+    assert {"addcdiv", "Tensor.addcdiv_"} <= names

@@ -458,7 +458,8 @@ def samples(op: Any, count: int) -> list[tuple[Any, dict[str, Any]]]:
 
 def is_defined(op: Any, function: Any, args: Any, kwargs: Any) -> bool:
     """Whether eager gives one answer to one call."""
-    from tj_torch.conformance.op_db import UNDEFINED, full_name
+    from tj_torch.conformance.known import UNDEFINED
+    from tj_torch.conformance.op_db import full_name
     from tj_torch.conformance.oracle import compare
 
     try:
@@ -493,7 +494,8 @@ def graphs(function: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.GraphMo
 
 @pytest.mark.filterwarnings("ignore")
 def test_graphs_of_op_db() -> None:
-    from tj_torch.conformance.oracle import clone_tree, compare
+    from tj_torch.conformance.oracle import compare
+    from tj_torch.conformance.twins import clone_tree
 
     nodes, failures, uncaptured = 0, [], []
     for op in op_db()[:: 1 if FULL else 8]:

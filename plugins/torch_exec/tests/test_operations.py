@@ -20,7 +20,8 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
-from tj_torch.conformance.oracle import assert_equal, clone_tree, seeded
+from tj_torch.conformance.oracle import assert_equal, seeded
+from tj_torch.conformance.twins import clone_tree
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as map_

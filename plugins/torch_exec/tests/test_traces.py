@@ -262,3 +262,25 @@ def test_the_text_is_the_same_in_every_process() -> None:
     first = text("1")
     assert "layer_norm" in first
     assert text("2") == first
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("broken", [False, True], ids=["whole", "after a break"])
+@pytest.mark.parametrize("value", [3, 0.3, torch.tensor(0.3)], ids=["int", "float", "tensor"])
+def test_calls_stay_what_the_program_calls(value: Any, broken: bool) -> None:
+    """Dynamo would split these, for the sake of Inductor, and round otherwise."""
+
+    def f(a, b, c):
+        if broken:
+            torch._dynamo.graph_break()
+        out = torch.addcdiv(a, b, c, value=value)
+        return out, a.clone().addcdiv_(b, c, value=value), a.clone().addcmul_(b, c, value=value)
+
+    inputs = [torch.rand(5, 5, dtype=torch.float16) + 1 for _ in range(3)]
+    g = tj.jit(f)
+    for mine, theirs in zip(g(*inputs), f(*inputs), strict=True):
+        assert torch.equal(mine, theirs)
+    if not broken:  # PyTorch's own hook breaks the graph at a value that is a tensor
+        names = [call.symbol.name for call in tj.last_trace(g).calls]
+        names = [name for name in names if name != "Tensor.item"]
+        assert names == ["addcdiv", "clone", "Tensor.addcdiv_", "clone", "Tensor.addcmul_"]

@@ -12,9 +12,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from tj_torch.conformance.op_db import UNDEFINED, full_name, sample_arguments
-from tj_torch.conformance.oracle import clone_tree, compare, differences, seeded
-from tj_torch.conformance.result import Result
+from tj_torch.conformance.known import UNDEFINED
+from tj_torch.conformance.op_db import full_name, sample_arguments
+from tj_torch.conformance.oracle import compare, differences, seeded
+from tj_torch.conformance.result import Kind, Problem, Result
+from tj_torch.conformance.twins import clone_tree
 
 __all__ = ["ORIGINS", "aten_graph", "module_graphs", "run_graphs", "torch_graph"]
 
@@ -49,37 +51,42 @@ def run_graphs(
     Samples that cannot be traced, or raise in eager, count as ``eager_errors``.
     """
     result = Result(f"{full_name(op)} ({origin})")
-    fallbacks: list[str] = []
-    for args, kwargs in sample_arguments(op, torch.float32, count, grad=False):
+    arguments = sample_arguments(op, torch.float32, count, grad=False)
+    for number, sample in enumerate(arguments):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            fallbacks += _sample(op, origin, (args, kwargs), jit, result)
-    result.fallbacks = tuple(fallbacks)
+            _sample(op, origin, sample, jit, result, f"sample {number}")
     return result
 
 
 def _sample(
-    op: Any, origin: str, arguments: Any, jit: Callable[[Any], Any], result: Result
-) -> list[str]:
+    op: Any,
+    origin: str,
+    arguments: Any,
+    jit: Callable[[Any], Any],
+    result: Result,
+    where: str,
+) -> None:
     function, tensors = _over_tensors(op.op, arguments)
     try:
         graph = ORIGINS[origin](function, tensors)
         first, second = (seeded(graph, *clone_tree((tensors, {}))) for _ in range(2))
     except Exception:
         result.eager_errors += 1
-        return []
+        return
     result.samples += 1
     values = full_name(op) not in UNDEFINED and not differences(first, second)
     jitted = jit(graph)
     try:
         for _ in range(2):
-            result.problems += map(str, compare(graph, jitted, tensors, {}, values=values))
+            result.differs(where, compare(graph, jitted, tensors, {}, values=values))
     except Exception as error:
-        result.problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+        result.raises(where, error)
     stats = tj.stats(jitted)
     if not stats.fallbacks and (stats.hits, stats.misses) != (1, 1):
-        result.problems.append(f"{stats.hits} hits, {stats.misses} misses")
-    return [f.reason for f in stats.fallbacks]
+        what = f"{stats.hits} hits, {stats.misses} misses"
+        result.problems.append(Problem(Kind.RESULT, where, what))
+    result.falls_back(where, (f.reason for f in stats.fallbacks))
 
 
 def _over_tensors(fn: Callable[..., Any], arguments: Any) -> tuple[Callable[..., Any], Tensors]:

@@ -17,7 +17,8 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_torch.conformance.aliasing import Jit, Scene, check, stateless
-from tj_torch.conformance.op_db import UNDEFINED, full_name, operations, sample_arguments
+from tj_torch.conformance.known import UNDEFINED
+from tj_torch.conformance.op_db import full_name, operations, sample_arguments
 from tj_torch.conformance.result import Result
 
 __all__ = [
@@ -143,9 +144,9 @@ def _run(
     result = Result(name, samples=len(samples))
     scenes = [_scene(sample, grad) for sample in samples]
     report = check(stateless(program), scenes, jit=jit)
-    result.problems += map(str, report.differences)
+    result.differs("all samples", report.differences)
     result.eager_errors = sum(error is not None for error in report.raised)
-    result.fallbacks = report.fallbacks
+    result.falls_back("all samples", report.fallbacks)
     return result
 
 

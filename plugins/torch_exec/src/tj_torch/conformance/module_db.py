@@ -11,8 +11,9 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_torch.conformance.oracle import clone_tree, differences, seeded
+from tj_torch.conformance.oracle import differences, seeded
 from tj_torch.conformance.result import Result
+from tj_torch.conformance.twins import clone_tree
 
 __all__ = ["modules", "run_module"]
 
@@ -33,16 +34,21 @@ def run_module(
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
     )
-    for sample in itertools.islice(inputs, count):
+    for number, sample in enumerate(itertools.islice(inputs, count)):
         if sample.forward_input is not None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                _sample(info, sample, training, jit, result)
+                _sample(info, sample, training, jit, result, f"sample {number}")
     return result
 
 
 def _sample(
-    info: Any, sample: Any, training: bool, jit: Callable[[Any], Any], result: Result
+    info: Any,
+    sample: Any,
+    training: bool,
+    jit: Callable[[Any], Any],
+    result: Result,
+    where: str,
 ) -> None:
     try:
         expected = _outcome(_build(info, sample, training), sample, training)
@@ -54,11 +60,10 @@ def _sample(
         jitted = jit(_build(info, sample, training))
         got = _outcome(jitted, sample, training)
     except Exception as error:
-        result.problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
+        result.raises(where, error)
         return
-    result.problems += map(str, differences(got, expected))
-    fallbacks = tj.stats(jitted).fallbacks
-    result.fallbacks = (*result.fallbacks, *(f.reason for f in fallbacks))
+    result.differs(where, differences(got, expected))
+    result.falls_back(where, (f.reason for f in tj.stats(jitted).fallbacks))
 
 
 def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:

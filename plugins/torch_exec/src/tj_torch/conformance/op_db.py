@@ -1,4 +1,4 @@
-"""Every operation of PyTorch's ``op_db`` through one compiled callable, against eager."""
+"""Every operation of PyTorch's ``op_db``, jitted, against eager: its forward."""
 
 from __future__ import annotations
 
@@ -11,34 +11,20 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_torch.conformance.oracle import clone_tree, compare, differences, seeded
+from tj_torch.conformance.known import UNDEFINED
+from tj_torch.conformance.oracle import call_differences, seeded
 from tj_torch.conformance.result import Result
+from tj_torch.conformance.twins import clone_tree
 
 __all__ = ["full_name", "operations", "run_operation", "sample_arguments"]
 
-UNDEFINED = frozenset(
-    {
-        "empty",
-        "empty_like",
-        "empty_permuted",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "resize_",
-        "resize_as_",
-        "as_strided.partial_views",
-        "as_strided_copy",
-    }
-)
-"""Operations that return memory as it happens to be; their values mean nothing."""
 
-
-def operations(dtype: torch.dtype = torch.float32) -> list[Any]:
-    """The entries of op_db that support ``dtype`` on the CPU, in op_db's order."""
+def operations(dtype: torch.dtype | None = torch.float32) -> list[Any]:
+    """The entries of op_db that support ``dtype`` (None: any) on the CPU, in op_db's order."""
     from torch.testing._internal.common_methods_invocations import op_db
 
     _call_seeded_operations_directly()
-    return [op for op in op_db if dtype in op.supported_dtypes("cpu")]
+    return [op for op in op_db if dtype is None or dtype in op.supported_dtypes("cpu")]
 
 
 def full_name(op: Any) -> str:
@@ -57,8 +43,8 @@ def _call_seeded_operations_directly() -> None:
             setattr(module, "wrapper_set_seed", direct)  # noqa: B010 (modules have no such type)
 
 
-def sample_arguments(op: Any, dtype: torch.dtype, count: int, grad: bool) -> Iterator[Any]:
-    """Positional and keyword arguments of the first ``count`` samples."""
+def sample_arguments(op: Any, dtype: torch.dtype, count: int | None, grad: bool) -> Iterator[Any]:
+    """Positional and keyword arguments of the first ``count`` samples, or of all."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some samples are of features that warn
@@ -71,41 +57,55 @@ def sample_arguments(op: Any, dtype: torch.dtype, count: int, grad: bool) -> Ite
 def run_operation(
     op: Any,
     dtype: torch.dtype = torch.float32,
-    count: int = 3,
+    count: int | None = 3,
+    *,
+    grad: bool = False,
+    per_callable: int | None = None,
     jit: Callable[[Any], Any] = tj.jit,
 ) -> Result:
-    """Run ``count`` samples of ``op`` through one jitted callable and compare each with eager."""
+    """Run the first ``count`` samples of ``op`` (None: all) and compare each with eager.
+
+    Each ``per_callable`` of them (None: all) go through one jitted callable. With ``grad`` inputs
+    require gradients where the operation supports them; the comparison stays that of the forward.
+    """
     result = Result(full_name(op))
+    grad = grad and op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
+    cases = enumerate(sample_arguments(op, dtype, count, grad))
+    while chunk := list(itertools.islice(cases, per_callable)):
+        _samples(op, jit, chunk, result)
+    return result
+
+
+def _samples(
+    op: Any, jit: Callable[[Any], Any], cases: list[tuple[int, Any]], result: Result
+) -> None:
+    """Run ``cases`` (number, arguments) through one jitted callable."""
 
     def program(*args: Any, **kwargs: Any) -> Any:
         return op.op(*args, **kwargs)
 
+    torch.compiler.reset()  # PyTorch's hook gives up on code it has compiled often, as `op.op` is
     jitted = jit(program)
-    for args, kwargs in sample_arguments(op, dtype, count, grad=False):
-        _sample(op, jitted, args, kwargs, result)
-    result.fallbacks = tuple(f.reason for f in tj.stats(jitted).fallbacks)
-    return result
-
-
-def _sample(op: Any, jitted: Any, args: Any, kwargs: Any, result: Result) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        try:
-            defined = _is_defined(op, args, kwargs)
-        except Exception:
-            result.eager_errors += 1
-            return
-        result.samples += 1
-        try:
-            found = compare(op.op, jitted, args, kwargs, values=defined)
-        except Exception as error:
-            result.problems.append(f"{type(error).__name__}: {error}".splitlines()[0])
-            return
-    result.problems += map(str, found)
+        for number, (args, kwargs) in cases:
+            _sample(op, jitted, args, kwargs, result, f"sample {number}")
+    reasons = (f.reason for f in tj.stats(jitted).fallbacks)
+    result.falls_back(f"samples {cases[0][0]} to {cases[-1][0]}", reasons)
 
 
-def _is_defined(op: Any, args: Any, kwargs: Any) -> bool:
-    """Whether eager gives the same values for the same seed twice; raises what eager raises."""
-    first = seeded(op.op, *clone_tree((args, kwargs)))
-    second = seeded(op.op, *clone_tree((args, kwargs)))
-    return full_name(op) not in UNDEFINED and not differences(first, second)
+def _sample(op: Any, jitted: Any, args: Any, kwargs: Any, result: Result, where: str) -> None:
+    mine, theirs = clone_tree((args, kwargs)), clone_tree((args, kwargs))
+    try:
+        expected = seeded(op.op, *theirs)
+    except Exception:
+        result.eager_errors += 1
+        return
+    result.samples += 1
+    try:
+        got = seeded(jitted, *mine)
+    except Exception as error:
+        result.raises(where, error)
+        return
+    defined = full_name(op) not in UNDEFINED
+    result.differs(where, call_differences(got, mine, expected, theirs, values=defined))

@@ -12,7 +12,8 @@ import tj_core as tj
 import torch
 from tj_core.jitted import jitted_of
 
-from tj_torch.conformance.oracle import clone_tree, seeded
+from tj_torch.conformance.oracle import seeded
+from tj_torch.conformance.twins import clone_tree
 
 __all__ = ["Comparison", "Compiled", "compare_memo"]
 

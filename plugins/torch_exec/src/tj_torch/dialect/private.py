@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -126,11 +127,15 @@ def functionalization() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep fake tensors from logging errors, which the caller looks at itself."""
+    """Keep fake tensors from logging errors, which the caller looks at itself, and calls from
+    warning of what they warn of when they run; where warnings are errors they would raise here.
+    """
     logger = logging.getLogger("torch._subclasses.fake_tensor")
     disabled, logger.disabled = logger.disabled, True
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logger.disabled = disabled
 

@@ -98,7 +98,12 @@ class GraphCompiler:
             self.jitted.stats.misses += 1
         return compilation.program.function
 
-    def hooked(self, fn: Callable[..., Any]) -> Callable[..., Any]:
-        """``fn`` under PyTorch's own hook, with `backend` for its graphs."""
+    def hooked(
+        self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]
+    ) -> Callable[..., Any]:
+        """``fn`` under PyTorch's own hook, with `backend` for its graphs.
+
+        ``on_skip`` is told, with the stack, why a part of it runs as it is.
+        """
         dynamo.record_calls(tag)
-        return dynamo.hooked(fn, self.backend, self.jitted.options.dynamic)
+        return dynamo.hooked(fn, self.backend, self.jitted.options.dynamic, on_skip)

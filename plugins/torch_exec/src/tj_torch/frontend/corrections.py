@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Absent", "Lookup", "Noticed", "noticing"]
+__all__ = ["Absent", "Lookup", "Noticed", "as_written"]
 
 
 class Absent:
@@ -70,10 +70,13 @@ def _has_itself(instance: object, name: str) -> bool:
 
 
 @contextlib.contextmanager
-def noticing() -> Iterator[Noticed]:
-    """Apply all corrections; what is given is filled while a program is captured."""
+def as_written() -> Iterator[Noticed]:
+    """Let Dynamo record what the program says. To be entered under the lock.
+
+    What is given is filled while programs are captured.
+    """
     noticed = Noticed()
-    with ExitStack() as stack:
+    with _attributes_computed_once(), _calls_kept_whole(), ExitStack() as stack:
         _notice_lookups(stack, noticed)
         _refuse_uninitialized_modules(stack, noticed)
         _guard_missing_keys(stack)
@@ -189,8 +192,7 @@ def _refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
 
 def _guard_missing_keys(stack: ExitStack) -> None:
     """Guard on a key that ``d[key]`` does not find, where the program catches the error."""
-    from torch._dynamo.variables.dicts import ConstDictVariable
-    from torch._dynamo.variables.dicts import HashableTracker
+    from torch._dynamo.variables.dicts import ConstDictVariable, HashableTracker
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
@@ -239,3 +241,53 @@ def _take_fast_paths(stack: ExitStack) -> None:
     if asked in answers:
         stack.callback(answers.__setitem__, asked, answers[asked])
         answers[asked] = False
+
+
+# --------------------------------------------------------------------------- calls
+
+
+@contextlib.contextmanager
+def _attributes_computed_once() -> Iterator[None]:
+    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+
+    Dynamo would read such an attribute of an input again after the graph has run: outside of the
+    program's grad mode, after its writes, and as an object that the program has not written to.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    found = TensorVariable.var_getattr
+
+    def var_getattr(self: Any, tx: Any, name: str) -> Any:
+        result = found(self, tx, name)
+        if isinstance(result, TensorVariable) and result is not self:
+            node = result.as_proxy().node
+            if node.op != "placeholder":  # as ``x.grad`` is
+                result.source = None
+        return result
+
+    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TensorVariable.var_getattr = found  # type: ignore[method-assign]
+
+
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+
+
+@contextlib.contextmanager
+def _calls_kept_whole() -> Iterator[None]:
+    """Record calls that Dynamo would replace by others, which round and write otherwise.
+
+    It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
+    try:
+        with dynamo.config.patch(enable_dynamo_decompositions=False):  # of methods
+            yield
+    finally:
+        handlers.update(replaced)

@@ -13,15 +13,16 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from tj_core.errors import CaptureError, add_note
+from tj_core.errors import CaptureError, TjError, add_note, notes
 from tj_core.jitted import Entry, Guard, Jitted
+from tj_core.source import Source
 
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
-from tj_torch.frontend.sources import stack_source
+from tj_torch.frontend.sources import raising_source, stack_source
 from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
@@ -50,7 +51,10 @@ class Dispatcher:
     @cached_property
     def hooked(self) -> Callable[..., Any]:
         """The program under PyTorch's own hook, made when it is first needed."""
-        return self.compiler.hooked(self.frame.root)
+        return self.compiler.hooked(self.frame.root, self._skipped)
+
+    def _skipped(self, reason: str, stack: Any) -> None:
+        self.entries.fall_back(f"not captured: {_first_lines(reason)}", stack_source(stack))
 
     def hits(self) -> int:
         """Calls that found what they needed compiled, here or below PyTorch's hook."""
@@ -69,8 +73,7 @@ class Dispatcher:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
             return self.target(*args, **kwargs)
         if self.elsewhere is not None:
-            self.elsewhere_calls += 1
-            return self.elsewhere(*args, **kwargs)
+            return self._run_elsewhere(self.elsewhere, args, kwargs)
         if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
             self.entries.fall_back(
                 "a coroutine has no single call to compile; it runs as it is", None
@@ -78,8 +81,7 @@ class Dispatcher:
             self.elsewhere = self.target
             return self.target(*args, **kwargs)
         if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
-            self.elsewhere_calls += 1
-            return self.hooked(*args, **kwargs)
+            return self._run_elsewhere(self.hooked, args, kwargs)
         try:
             # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
             # lock comes first, as it does where Dynamo calls us.
@@ -136,7 +138,9 @@ class Dispatcher:
         entry.guards = lambda: _guards(captured_guards(), texts)
         if not any(isinstance(e, torch.Tensor) for e in captured.examples):
             check = _outside_of_modes(check)
-        return entry, (_both(built.check, check), built.run)
+        # What computes nothing on tensors needs no program; Dynamo has evaluated it as it saw fit.
+        run = self._noting(self.target) if compilation is None else built.run
+        return entry, (_both(built.check, check), run)
 
     # ------------------------------------------------------------------ without capture
 
@@ -165,16 +169,40 @@ class Dispatcher:
             try:
                 result = self.target(*args, **kwargs)
             except Exception as error:
-                if source is not None:
-                    add_note(error, f"tj: while compiling {self.jitted.name}, at {source}")
+                self._note_line(error, "while compiling", source)
                 raise
             self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
         self.entries.fall_back(f"graph break: {_first_lines(failure.reason)}", source)
         self.elsewhere = self.hooked
+        return self._run_elsewhere(self.hooked, args, kwargs)
+
+    def _run_elsewhere(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         self.elsewhere_calls += 1
-        return self.elsewhere(*args, **kwargs)
+        return self._noting(function)(*args, **kwargs)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``; what the program raises there has a note of the user's line."""
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                self._note_line(error, "in", None)
+                raise
+
+        return run
+
+    def _note_line(self, error: Exception, when: str, other: Source | None) -> None:
+        """Name the user's line in ``error``, or ``other``, if no note of tj's does so yet."""
+        if isinstance(error, TjError) or any(n.startswith("tj:") for n in notes(error)):
+            return
+        source = raising_source(error) or other
+        if source is not None:
+            add_note(error, f"tj: {when} {self.jitted.name}, at {source}")
 
 
 class HookDispatcher(Dispatcher):

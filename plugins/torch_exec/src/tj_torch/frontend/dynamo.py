@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import threading
 import types
 import warnings
 import weakref
@@ -18,8 +19,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tj_core.errors import TjWarning
 
-from tj_torch.frontend.corrections import Absent, Lookup, Noticed, noticing
+from tj_torch.frontend.corrections import Absent, Lookup, Noticed, as_written
+from tj_torch.frontend.optimizers import kept_eager
 
 __all__ = [
     "Absent",
@@ -167,15 +170,21 @@ def _quiet() -> Iterator[None]:
     It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
     again when it runs; where warnings are errors these would pass for failures of the program.
     """
-    names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    muted = _muted("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    with muted, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _muted(*names: str) -> Iterator[None]:
+    """Loggers that say nothing for a while."""
     loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
     for log in loggers:
         log.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
+        yield
     finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
@@ -225,9 +234,7 @@ def capture(
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
-        _attributes_computed_once(),
-        _calls_kept_whole(),
-        noticing() as noticed,
+        as_written() as noticed,
     ):
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
@@ -274,69 +281,6 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
             allowed.remove(key)
 
 
-@contextlib.contextmanager
-def _attributes_computed_once() -> Iterator[None]:
-    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
-
-    Dynamo would read such an attribute of an input again after the graph has run: outside of the
-    program's grad mode, after its writes, and as an object that the program has not written to.
-    """
-    from torch._dynamo.variables.tensor import TensorVariable
-
-    found = TensorVariable.var_getattr
-
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        result = found(self, tx, name)
-        if isinstance(result, TensorVariable) and result is not self:
-            node = result.as_proxy().node
-            if node.op != "placeholder":  # as ``x.grad`` is
-                result.source = None
-        return result
-
-    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        TensorVariable.var_getattr = found  # type: ignore[method-assign]
-
-
-_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
-_REPLACED_METHODS = ("method_addcmul_", "method_addcdiv_")
-
-
-@contextlib.contextmanager
-def _calls_kept_whole() -> Iterator[None]:
-    """Record calls that Dynamo would replace by others, which round and write otherwise.
-
-    It does so lest a factor that is a tensor be read on the host; such calls stay with Dynamo.
-    """
-    from torch._dynamo.variables.tensor import TensorVariable
-    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-
-    handlers = TorchInGraphFunctionVariable._get_handlers()
-    replaced = {f: h for f in _REPLACED if (h := handlers.get(f)) is not None}
-    methods = {m: h for m in _REPLACED_METHODS if (h := getattr(TensorVariable, m, None))}
-    handlers.update({f: _unless_a_number(h) for f, h in replaced.items()})
-    for name, handler in methods.items():
-        setattr(TensorVariable, name, _unless_a_number(handler))
-    try:
-        yield
-    finally:
-        handlers.update(replaced)
-        for name, handler in methods.items():
-            setattr(TensorVariable, name, handler)
-
-
-def _unless_a_number(handler: Callable[..., Any]) -> Callable[..., Any]:
-    """``handler`` where the factor is a tensor; else none, so that the call is recorded."""
-
-    def handle(self: Any, tx: Any, *args: Any, **kwargs: Any) -> Any:
-        factor = kwargs.get("value", args[-1])
-        return handler(self, tx, *args, **kwargs) if factor.is_tensor() else None
-
-    return handle
-
-
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
 
@@ -356,23 +300,37 @@ def record_calls(function: Callable[..., Any]) -> None:
     torch.compiler.allow_in_graph(function)
 
 
-def hooked(fn: Callable[..., Any], backend: Any, dynamic: bool | None) -> Callable[..., Any]:
+def hooked(
+    fn: Callable[..., Any],
+    backend: Any,
+    dynamic: bool | None,
+    on_skip: Callable[[str, Any], None],
+) -> Callable[..., Any]:
     """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
 
-    What ``fn`` or ``backend`` raise comes out as they raise it.
+    What ``fn`` or ``backend`` raise comes out as they raise it. Where Dynamo sees the program
+    raise, the frame it was looking at runs as it is, which raises in the program's own words;
+    should it not, ``on_skip`` gets Dynamo's reason and stack.
     """
+    import torch._dynamo as dynamo
     from torch._dynamo import exc
 
-    compiled = torch.compile(fn, backend=backend, dynamic=dynamic)
+    context: Any = dynamo.optimize(backend, dynamic=dynamic)
+    patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
+    context.callback = patient
+    compiled = context(fn)
 
     def run(*args: Any, **kwargs: Any) -> Any:
+        skipped = patient.begin()
         try:
-            return compiled(*args, **kwargs)
+            result = compiled(*args, **kwargs)
         except exc.BackendCompilerFailed as error:
             original: BaseException = error.inner_exception
-        except exc.TorchRuntimeError as error:
-            original = _programs_own(error)
-        raise original  # outside of the handlers: not chained to Dynamo's error
+        else:
+            for failure in skipped:
+                on_skip(failure.reason, failure.stack)
+            return result
+        raise original  # outside of the handler: not chained to Dynamo's error
 
     return run
 
@@ -384,14 +342,53 @@ def skipped(reason: str) -> Exception:
     return exc.SkipFrame(reason)
 
 
-def _programs_own(error: BaseException) -> BaseException:
-    """What the program raised on fake tensors, under Dynamo's wrapping of it."""
-    from torch._dynamo import exc
+class _Patient:
+    """A callback of the eval-frame hook that lets frames run which Dynamo cannot compile.
 
-    inner = error.__cause__ or error.__context__
-    while isinstance(inner, exc.TorchDynamoException):
-        inner = inner.__cause__ or inner.__context__
-    return error if inner is None else inner.with_traceback(None)
+    Dynamo's own does so for graph breaks only, and skips such code for good; here the next call
+    tries again, for it may be other arguments that make the program raise.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self._torchdynamo_orig_backend = callback  # where Dynamo looks for the backend
+        self._running = threading.local()
+
+    def begin(self) -> list[CaptureFailure]:
+        """The list that the failures of this thread's next frames go to."""
+        skipped: list[CaptureFailure] = []
+        self._running.skipped = skipped
+        return skipped
+
+    def __call__(self, frame: Any, *rest: Any) -> Any:
+        from torch._dynamo import exc, types
+
+        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
+        run = types.FrameAction.DEFAULT
+        as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
+        reason = kept_eager(frame.f_code.co_filename)
+        if reason is not None:
+            self._running.skipped.append(CaptureFailure(reason, None, raised=False))
+            return as_it_is
+        try:
+            with compile_lock(), as_written(), _only_own_warnings():
+                return self._torchdynamo_orig_backend(frame, *rest)
+        except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
+            raise
+        except Exception as error:
+            self._running.skipped.append(_failure(error))
+        return as_it_is
+
+
+@contextlib.contextmanager
+def _only_own_warnings() -> Iterator[None]:
+    """Dynamo's runs on fake tensors tell of what the program will tell of when it runs."""
+    muted = _muted("torch._subclasses.fake_tensor")
+    with muted, warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for w in caught:
+        if issubclass(w.category, TjWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 
 def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:

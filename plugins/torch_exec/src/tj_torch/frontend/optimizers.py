@@ -14,12 +14,18 @@ from tj_core.errors import CaptureError
 
 from tj_torch.frontend.sources import node_source
 
-__all__ = ["check_optimizers"]
+__all__ = ["check_optimizers", "kept_eager"]
 
 _FOLDER = str(Path(torch.optim.__file__).parent)
 _FILE = re.compile(re.escape(_FOLDER) + r"[/\\](\w+)\.py")
 _SAME = frozenset({"optimizer", "sgd", "lr_scheduler", "swa_utils"})
 """Files whose programs compute the same, compiled or not."""
+
+
+def kept_eager(where: str) -> str | None:
+    """Why code must not be compiled, if the files that ``where`` names say so."""
+    names = {*_FILE.findall(where)} - _SAME if _FOLDER in where else ()
+    return f"the optimizer {min(names)} computes otherwise where it is compiled" if names else None
 
 
 def check_optimizers(graph: torch.fx.GraphModule) -> None:
@@ -28,8 +34,6 @@ def check_optimizers(graph: torch.fx.GraphModule) -> None:
     :raises CaptureError: naming the optimizer.
     """
     for node in graph.graph.nodes:
-        trace = node.meta.get("stack_trace") or ""
-        if _FOLDER in trace:
-            for name in sorted({*_FILE.findall(trace)} - _SAME):
-                reason = f"the optimizer {name} computes otherwise where it is compiled"
-                raise CaptureError(reason, source=node_source(node))
+        reason = kept_eager(node.meta.get("stack_trace") or "")
+        if reason is not None:
+            raise CaptureError(reason, source=node_source(node))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import re
 import sys
+import traceback
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import torch
 from tj_core.source import Source
 
-__all__ = ["node_source", "stack_source", "users_stacklevel"]
+__all__ = ["node_source", "raising_source", "stack_source", "users_stacklevel"]
 
 _TJ = str(Path(__file__).parent.parent)
 _GENERATED = (_TJ, "<tj ", "<eval_with_key>")
@@ -38,6 +39,12 @@ def stack_source(stack: Any) -> Source | None:
         if not _internal(frame.filename):
             return Source(frame.filename, frame.lineno or 0, frame.line or "", frame.name)
     return None
+
+
+def raising_source(error: BaseException) -> Source | None:
+    """The user's innermost line on the way from a call of tj's to where ``error`` was raised."""
+    frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
+    return stack_source(frames)
 
 
 def users_stacklevel() -> int:
