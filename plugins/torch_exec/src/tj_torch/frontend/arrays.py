@@ -17,7 +17,37 @@ from tj_torch.frontend.sources import node_source
 __all__ = ["check_arrays"]
 
 _MOVES = frozenset(
-    ["T", "array", "asarray", "astype", "broadcast_to", "concatenate", "copy", "expand_dims", "flatten", "flip", "full", "full_like", "getitem", "hstack", "moveaxis", "ones", "ones_like", "ravel", "repeat", "reshape", "roll", "squeeze", "stack", "swapaxes", "tile", "transpose", "vstack", "zeros", "zeros_like"]
+    [
+        "T",
+        "array",
+        "asarray",
+        "astype",
+        "broadcast_to",
+        "concatenate",
+        "copy",
+        "expand_dims",
+        "flatten",
+        "flip",
+        "full",
+        "full_like",
+        "getitem",
+        "hstack",
+        "moveaxis",
+        "ones",
+        "ones_like",
+        "ravel",
+        "repeat",
+        "reshape",
+        "roll",
+        "squeeze",
+        "stack",
+        "swapaxes",
+        "tile",
+        "transpose",
+        "vstack",
+        "zeros",
+        "zeros_like",
+    ]
 )
 """Functions, methods, operators and attributes that compute nothing."""
 

@@ -22,7 +22,7 @@ import torch
 from tj_core.errors import TjWarning
 
 from tj_torch.frontend.corrections import Absent, Lookup, Noticed, as_written
-from tj_torch.frontend.optimizers import kept_eager
+from tj_torch.frontend.optimizers import is_shared, kept_eager
 
 __all__ = [
     "Absent",
@@ -366,6 +366,8 @@ class _Patient:
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
         reason = kept_eager(frame.f_code.co_filename)
+        if is_shared(frame.f_code.co_filename):
+            return as_it_is
         if reason is not None:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is

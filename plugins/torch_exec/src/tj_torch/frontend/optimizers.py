@@ -14,7 +14,7 @@ from tj_core.errors import CaptureError
 
 from tj_torch.frontend.sources import node_source
 
-__all__ = ["check_optimizers", "kept_eager"]
+__all__ = ["check_optimizers", "is_shared", "kept_eager"]
 
 _FOLDER = str(Path(torch.optim.__file__).parent)
 _FILE = re.compile(re.escape(_FOLDER) + r"[/\\](\w+)\.py")
@@ -26,6 +26,11 @@ def kept_eager(where: str) -> str | None:
     """Why code must not be compiled, if the files that ``where`` names say so."""
     names = {*_FILE.findall(where)} - _SAME if _FOLDER in where else ()
     return f"the optimizer {min(names)} computes otherwise where it is compiled" if names else None
+
+
+def is_shared(file: str) -> bool:
+    """Whether ``file`` is that of what optimizers share, which asks whether it is compiled."""
+    return file == str(Path(_FOLDER) / "optimizer.py")
 
 
 def check_optimizers(graph: torch.fx.GraphModule) -> None:
