@@ -22,6 +22,7 @@ from tj_torch.frontend.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
+from tj_torch.frontend.members import members_read
 from tj_torch.frontend.sources import raising_source, stack_source
 from tj_torch.frontend.templates import Row, make_frame
 
@@ -129,9 +130,8 @@ class Dispatcher:
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
             module_types(self.target, captured.graph, built.traced_codes),
-            captured.noticed,
-            built.traced_codes,
             operations,
+            members_read(captured.noticed, built.traced_codes),
         )
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards

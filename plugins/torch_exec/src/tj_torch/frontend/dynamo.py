@@ -284,9 +284,12 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
 
-    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one.
+    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one, and
+    torch.compile of ``call`` itself is of ``program``.
     """
     call._torchdynamo_inline = program  # type: ignore[attr-defined]
+    call._torchdynamo_orig_callable = program  # type: ignore[attr-defined]
+    call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
     return call
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from tj_torch.frontend.dynamo import Absent, Lookup, Noticed
-from tj_torch.frontend.members import conditions, found_in, running
+from tj_torch.frontend.dynamo import Absent, Lookup
+from tj_torch.frontend.members import conditions, found_in
 
 __all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
@@ -90,11 +90,13 @@ def check():
 
 def extra_guards(
     classes: Iterable[type[torch.nn.Module]],
-    noticed: Noticed,
-    codes: Iterable[types.CodeType],
     operations: Iterable[str],
+    lookups: Iterable[Lookup] = (),
 ) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
     """A check of what Dynamo does not guard, generated, and its conditions as text.
+
+    ``classes`` are those of modules that ran, ``lookups`` what was read from any class,
+    ``operations`` the names of the calls that were recorded.
 
     The check is None where there is nothing to check.
     """
@@ -103,8 +105,7 @@ def extra_guards(
     terms: list[str] = []
     texts: list[str] = []
     forwards = [Lookup(cls, "forward", found_in(cls, "forward")) for cls in classes]
-    members = (*forwards, *noticed.lookups.values(), *running(noticed.classes, set(codes)))
-    for i, condition in enumerate(conditions(members)):
+    for i, condition in enumerate(conditions((*forwards, *lookups))):
         scope |= {f"c{i}": condition.owner, f"v{i}": condition.value}
         terms.append(f"{condition.expression.format(owner=f'c{i}')} is v{i}")
         texts.append(condition.text)

@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from tj_torch.frontend.dynamo import Absent, Lookup
+from tj_torch.frontend.dynamo import Absent, Lookup, Noticed
 
-__all__ = ["Condition", "conditions", "found_in", "running"]
+__all__ = ["Condition", "conditions", "found_in", "members_read"]
 
 _IMMUTABLE = 1 << 8
 """``Py_TPFLAGS_IMMUTABLETYPE``: the members of such a class cannot be replaced."""
@@ -114,7 +114,12 @@ def found_in(cls: type, name: str) -> object:
     return Absent
 
 
-def running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
+def members_read(noticed: Noticed, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
+    """What a capture read from classes, and what ran of theirs without being seen to be read."""
+    return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
+
+
+def _running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
     """The members of ``classes`` whose code is among ``codes``, however it was found.
 
     Those of PyTorch's classes count as found there, not in each class of the program.

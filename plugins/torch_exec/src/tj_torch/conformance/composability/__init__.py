@@ -17,7 +17,7 @@ from tj_torch.conformance.composability import (
 )
 from tj_torch.conformance.composability.row import Report, Row, Status, run_row
 
-__all__ = ["GAPS", "ROWS", "Report", "Row", "Status", "run_row"]
+__all__ = ["ROWS", "Report", "Row", "Status", "run_row"]
 
 _MODULES: Mapping[str, tuple[ModuleType, ...]] = {
     "Modules": (modules, hooks),
@@ -39,6 +39,3 @@ ROWS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
     }
 )
 """The rows by what they are about."""
-
-GAPS: Mapping[str, str] = MappingProxyType({})
-"""Rows that differ from eager without a word, as under torch.compile. They may only get fewer."""

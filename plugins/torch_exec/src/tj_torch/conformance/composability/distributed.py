@@ -68,7 +68,8 @@ def sharded(jit: Jit) -> Any:
         net = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 3))
         fully_shard(net, mesh=mesh)
         losses = _train(jit(net))
-        return losses, [p.full_tensor() for p in net.parameters()]
+        weights: list[Any] = list(net.parameters())
+        return losses, [p.full_tensor() for p in weights]
 
 
 @works
@@ -83,6 +84,7 @@ def distributed_tensors(jit: Jit) -> Any:
         for _ in range(2):
             out = g(x, w)
             assert isinstance(out, DTensor)
+            grad: Any
             (grad,) = torch.autograd.grad(out.sum(), w)
             found.append([out.full_tensor(), str(out.placements), grad.full_tensor()])
         return found

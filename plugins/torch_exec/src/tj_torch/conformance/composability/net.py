@@ -19,6 +19,8 @@ class Net(nn.Module):
         super().__init__()
         self.first = nn.Linear(3, width)
         self.norm = nn.BatchNorm1d(width)
+        self.offset: torch.Tensor
+        self.hidden: torch.Tensor
         self.last = nn.Linear(width, 3)
         self.register_buffer("offset", torch.ones(3))
         self.register_buffer("hidden", torch.full((3,), 2.0), persistent=False)

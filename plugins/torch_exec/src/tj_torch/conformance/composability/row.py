@@ -19,7 +19,17 @@ import torch
 
 from tj_torch.conformance.oracle import differences
 
-__all__ = ["Jit", "Report", "Row", "Status", "falls_back", "raises", "run_row", "works"]
+__all__ = [
+    "Jit",
+    "Report",
+    "Row",
+    "Status",
+    "falls_back",
+    "raises",
+    "run_row",
+    "works",
+    "works_but",
+]
 
 Jit = Callable[..., Any]
 """`tj.jit`, or for eager a function that returns its argument."""
@@ -68,6 +78,11 @@ class Report:
 def works(program: Callable[[Jit], Any]) -> Row:
     """The row of ``program``, whose docstring names the feature: compiled, and equal to eager."""
     return Row(program.__name__, " ".join((program.__doc__ or "").split()).rstrip("."), program)
+
+
+def works_but(why: str) -> Callable[[Callable[[Jit], Any]], Row]:
+    """The row of a program that equals eager in what it shows; ``why`` says what it does not."""
+    return lambda program: replace(works(program), why=why)
 
 
 def falls_back(why: str, says: str) -> Callable[[Callable[[Jit], Any]], Row]:

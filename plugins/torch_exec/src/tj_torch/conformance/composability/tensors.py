@@ -59,7 +59,8 @@ def sparse_gradients(jit: Jit) -> Any:
     found = []
     for _ in range(2):
         g(torch.tensor([0, 2, 2])).pow(2).sum().backward()
-        found += _dense([module.weight.grad.coalesce()])
+        grad: Any = module.weight.grad
+        found += _dense([grad.coalesce()])
         optimizer.step()
         optimizer.zero_grad()
     return found, module.weight.detach()

@@ -18,7 +18,7 @@ from torch.utils import flop_counter
 
 from tj_torch.conformance.composability.net import Net, data, jitted_net, state, step
 from tj_torch.conformance.composability.python import example
-from tj_torch.conformance.composability.row import Jit, falls_back, works
+from tj_torch.conformance.composability.row import Jit, falls_back, works, works_but
 
 # --------------------------------------------------------------------------- transforms
 
@@ -146,31 +146,16 @@ def counting_flops(jit: Jit) -> Any:
     return out, counter.get_total_flops(), g(data())
 
 
-@works
+@works_but("labels of `record_function` inside of a program are left out of the profile")
 def profiled(jit: Jit) -> Any:
     """``torch.profiler`` and ``record_function`` around a jitted function."""
     g = jit(lambda x: x.sin() + 1)
     found = [g(example())]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        with torch.profiler.record_function("around"):
-            found.append(g(example()))
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=cpu) as profile, torch.profiler.record_function("around"):
+        found.append(g(example()))
     names = {event.key for event in profile.key_averages()}
     return found, {"around", "aten::sin", "aten::add"} <= names
-
-
-@falls_back("labels of the profiler inside of a program would be lost", "record_function")
-def profiler_labels(jit: Jit) -> Any:
-    """``record_function`` inside of a jitted function."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        with torch.profiler.record_function("inside"):
-            return x.sin() + 1
-
-    g = jit(f)
-    found = [g(example())]
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        found.append(g(example()))
-    return found, "inside" in {event.key for event in profile.key_averages()}
 
 
 @works
@@ -245,7 +230,7 @@ def default_device(jit: Jit) -> Any:
 
 @works
 def deterministic(jit: Jit) -> Any:
-    """``use_deterministic_algorithms`` changed between calls, with ``fill_uninitialized_memory``."""
+    """``use_deterministic_algorithms`` changed between calls, which also fills memory."""
     f = jit(lambda x, i: (torch.empty(3).isnan(), x.index_add(0, i, x), x.cumsum(0)))
     g = jit(lambda x: torch.empty(3).isnan().all() | x.isnan().any())
     index = torch.tensor([0, 0])
