@@ -70,7 +70,7 @@ def forward_mode(jit: Jit) -> Any:
 # --------------------------------------------------------------------------- tracers
 
 
-@falls_back("the exporter traces the program itself", "torch.export")
+@falls_back("the exporter traces the program itself", "a dispatch mode")
 def exported(jit: Jit) -> Any:
     """``torch.export`` of a jitted module."""
     g, net = jitted_net(jit)
@@ -151,11 +151,11 @@ def profiled(jit: Jit) -> Any:
     """``torch.profiler`` and ``record_function`` around a jitted function."""
     g = jit(lambda x: x.sin() + 1)
     found = [g(example())]
-    cpu = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities=cpu) as profile, torch.profiler.record_function("around"):
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities) as profile, torch.profiler.record_function("outer"):
         found.append(g(example()))
     names = {event.key for event in profile.key_averages()}
-    return found, {"around", "aten::sin", "aten::add"} <= names
+    return found, {"outer", "aten::sin", "aten::add"} <= names
 
 
 @works
