@@ -14,6 +14,8 @@ def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
         yield  # the core's tests make their own plugins, the example's are about the example
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TJ_PLUGINS", "torch")
+        patch.setenv(
+            "TJ_PLUGINS", "torch,autograd" if "autograd" in request.path.parts else "torch"
+        )
         patch.setattr("tj_core.session._current", None)
         yield

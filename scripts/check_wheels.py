@@ -258,6 +258,9 @@ assert runners == ["torch", "example_exec", "torch"], runners
 model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU())
 torch.testing.assert_close(tj.jit(model)(x), model(x))
 torch.testing.assert_close(torch.compile(model, backend="tj")(x), model(x))
+trained = tj.jit(model)
+trained(x).sum().backward()
+assert tj.last_trace(trained, "backward").stage.name == "CLAIMED"
 print(tj.last_trace(two))
 '''
 

@@ -6,7 +6,8 @@ import pytest
 from tj_core.dce import dce
 from tj_core.errors import RuleMissingError, TraceError, VerificationError
 from tj_core.pipeline import Pipeline, Ranked
-from tj_core.records import Claim, Executor, Transform
+from tj_core.records import Claim, Decline, Executor, Transform
+from tj_core.report import explain_compilation
 from tj_core.rewrite import Replacement
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
@@ -162,3 +163,42 @@ def test_a_core_pass_can_be_a_transform():
         program(call("neg", X, outputs=Y), call("neg", X, outputs=Z))
     )
     assert [r.name for r in compiled.traces[-1].history] == ["dce", "claim"]
+
+
+def test_a_program_that_is_declined_starts_again_without_the_later_stages_of_the_plugin():
+    seen = []
+
+    def noting(name, result=None):
+        def apply(trace, context):
+            seen.append((name, trace.name, Stage.JOINT in context.produced))
+            return result or trace.replace(name=f"{trace.name}_{name}")
+
+        return apply
+
+    transforms = [
+        Ranked("mine", Transform("first", noting("first"), Stage.ACQUIRED)),
+        Ranked(
+            "grad",
+            Transform("joint", noting("joint", Decline("no")), Stage.FUNCTIONAL, Stage.JOINT),
+        ),
+        Ranked("grad", Transform("split", noting("split"), Stage.JOINT, Stage.SPLIT)),
+        Ranked("mine", Transform("last", noting("last"), Stage.SPLIT)),
+    ]
+    compiled = pipeline(*transforms).compile(program())
+    assert seen == [
+        ("first", "computation", True),
+        ("joint", "computation_first", True),
+        ("first", "computation", False),
+        ("last", "computation_first", False),
+    ]
+    assert compiled.declined == (("joint", Decline("no")),)
+    assert {t.stage for t in compiled.traces} == {Stage.ACQUIRED, Stage.CLAIMED}
+    assert "without joint: no" in str(explain_compilation(compiled))
+
+
+def test_a_transform_that_makes_no_stage_declines_for_itself():
+    declining = Transform("mine", lambda trace, context: Decline("not today"), Stage.ACQUIRED)
+    other = Transform("other", rename("forward"), Stage.ACQUIRED)
+    compiled = pipeline(declining, other).compile(program())
+    assert compiled.traces[-1].name == "forward"
+    assert [name for name, _ in compiled.declined] == ["mine"]

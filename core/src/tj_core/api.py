@@ -157,12 +157,7 @@ def last_trace(
 
     :raises TjError: if there is none.
     """
-    if which != "forward":
-        raise TjError(
-            "there is no backward trace: PyTorch's autograd differentiates the program",
-            hint="pip install tj-autograd for gradients as a transform",
-        )
-    traces = last_traces(fn)
+    traces = last_traces(fn) if which == "forward" else _backward_traces(jitted_of(fn))
     if stage is None:
         return traces[-1]
     wanted = _stage(stage) if isinstance(stage, str) else stage
@@ -171,6 +166,18 @@ def last_trace(
         reached = ", ".join(dict.fromkeys(t.stage.name for t in traces))
         raise TjError(f"no trace at stage {wanted.name}; there are: {reached}")
     return found[-1]
+
+
+def _backward_traces(state: Jitted) -> tuple[Trace, ...]:
+    compilation = state.last.compilation if state.last else None
+    found = compilation.others.get("backward") if compilation else None
+    if found is None:
+        raise TjError(
+            "there is no backward trace: PyTorch's autograd differentiates the program, "
+            "or nothing in it needs a gradient",
+            hint="pip install tj-autograd for gradients as a transform",
+        )
+    return (found,) if isinstance(found, Trace) else found.traces
 
 
 def _stage(name: str) -> Stage:

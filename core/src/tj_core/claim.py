@@ -122,6 +122,8 @@ class _Walk:
 
     def call(self, call: BoundSymbol, values: dict[str, Any], depth: int) -> list[BoundSymbol]:
         """What runs in ``call``'s place; ``values`` learns outputs that are other values there."""
+        if call.executor is not None:
+            return [self.owned(call, depth)]
         taker, declined = self.ask(call)
         if taker is not None:
             return [self.take(call, taker, declined, depth)]
@@ -187,6 +189,16 @@ class _Walk:
             executor=executor.name,
             parent=call.parent or call.label,
         )
+
+    def owned(self, call: BoundSymbol, depth: int) -> BoundSymbol:
+        """A call that an executor got before: half of its pair."""
+        name, _, half = call.symbol.name.rpartition(".")
+        executor = next(e for e in self.executors if e.name == call.executor)
+        rule = executor.claims.get(Symbol.parse(name))
+        assert rule is not None and rule.value.pair is not None
+        self.implementations[call.symbol] = getattr(rule.value.pair, half)
+        self.note(call, executor.name, (), depth)
+        return call
 
     def may_descend(self, call: BoundSymbol) -> bool:
         return can_inline(call) and (self.grad_done or not _carries_gradient(call))

@@ -26,7 +26,6 @@ __all__ = [
     "TjError",
     "TjWarning",
     "TraceError",
-    "UnreachableStageError",
     "VerificationError",
     "add_note",
     "did_you_mean",
@@ -79,13 +78,6 @@ class TagError(TjError):
 
 class TraceError(TjError):
     """A trace was built or edited in a way its contract forbids."""
-
-
-class UnreachableStageError(TjError):
-    """A program cannot be brought to a stage; it is compiled without the transforms to stages.
-
-    What a transform that ``produces`` a stage raises for a program that is right as it is.
-    """
 
 
 class VerificationError(TraceError):

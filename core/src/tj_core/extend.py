@@ -50,7 +50,17 @@ from tj_core.proxy import (
     TensorProxy,
     contiguous_strides,
 )
-from tj_core.records import Claim, CliCommand, Decline, Dialect, Executor, Frontend, Transform
+from tj_core.records import (
+    Claim,
+    CliCommand,
+    Decline,
+    Dialect,
+    Executor,
+    Frontend,
+    Pair,
+    Split,
+    Transform,
+)
 from tj_core.rewrite import Editor, Replacement, RewriteRule, rewrite
 from tj_core.rules import Rule, RuleTable
 from tj_core.session import Session
@@ -112,6 +122,7 @@ __all__ = [
     "Namer",
     "NumberProxy",
     "OpaqueProxy",
+    "Pair",
     "ParseError",
     "PassContext",
     "PassRecord",
@@ -128,6 +139,7 @@ __all__ = [
     "RuleTable",
     "Session",
     "Source",
+    "Split",
     "Stage",
     "Stats",
     "SubclassInfo",

@@ -21,7 +21,8 @@ __all__ = ["PassContext"]
 class PassContext:
     """Handed to every transform: its name and plugin; the session's tables, tags, executors.
 
-    ``produced`` are the stages that some transform of this pipeline takes traces to.
+    ``earlier`` are the traces that the passes before made, the acquired one first; ``produced`` the
+    stages that some transform of this pipeline takes traces to.
     """
 
     name: str
@@ -29,8 +30,9 @@ class PassContext:
     expand: RuleTable[Expand]
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
-    produced: frozenset[Stage] = frozenset()
     executors: Sequence[Executor] = ()
+    earlier: tuple[Trace, ...] = ()
+    produced: frozenset[Stage] = frozenset()
 
     def rewrite(
         self,

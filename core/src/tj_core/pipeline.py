@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,17 +12,17 @@ from tj_core.claim import ClaimRecord, claim
 from tj_core.codegen import Program, generate
 from tj_core.cse import cse
 from tj_core.dce import dce
-from tj_core.errors import TjError, TraceError, UnreachableStageError, add_note
+from tj_core.errors import TjError, TraceError, add_note
 from tj_core.expand import Expand
 from tj_core.passes import PassContext
-from tj_core.records import Executor, Transform, Wrapped
+from tj_core.records import Decline, Executor, Split, Transform, Wrapped
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from tj_core.tags import TagRegistry
 from tj_core.trace import PassRecord, Trace
 from tj_core.verify import verify
 
-__all__ = ["Compilation", "Pipeline", "Ranked"]
+__all__ = ["Compilation", "Pipeline", "Ranked", "Track"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,22 @@ class Ranked:
 
 
 @dataclass(frozen=True, slots=True)
-class Compilation:
-    """Everything one trace became: each pass's trace, the claims, the program.
+class Track:
+    """What one trace became on its way to a program."""
 
-    ``function`` is what runs: the program's, or what transforms put around it; ``outer`` are the
-    traces of those, the innermost first. ``unreached`` says why the program runs as it is written,
-    though there are transforms to stages.
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Everything one acquired trace became: each pass's trace, the claims, the program.
+
+    ``function`` is what runs: the program's, or what a plugin made of several programs or put
+    around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
+    ``"outer"``, what stands around; those not yet compiled have a trace only. ``declined`` are
+    the transforms that did not take the program, and why.
     """
 
     traces: tuple[Trace, ...]
@@ -46,8 +57,8 @@ class Compilation:
     program: Program
     function: Callable[..., Any]
     seconds: dict[str, float]
-    outer: tuple[Trace, ...] = ()
-    unreached: str = ""
+    others: dict[str, Track | Trace] = field(default_factory=dict)
+    declined: tuple[tuple[str, Decline], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -66,36 +77,46 @@ class Pipeline:
     tables: dict[str, RuleTable[Any]]
     check: int = 0
     cse: bool = True
+    lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
         """The program of ``acquired`` and how it came about.
 
         :raises TjError: from a pass; if from a transform, a note names it.
         """
-        try:
-            return self._compile(acquired, boxed)
-        except UnreachableStageError as error:
-            return replace(self.as_acquired._compile(acquired, boxed), unreached=str(error))
+        pipeline: Pipeline = self
+        declined: list[tuple[str, Decline]] = []
+        while True:
+            run = _Run(pipeline, [acquired], {Stage.ACQUIRED})
+            run.check(acquired)
+            try:
+                run.through(Stage.ACQUIRED)
+            except _Declined as found:
+                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
+                declined.append((found.ranked.transform.name, found.answer))
+                continue
+            return replace(run.finish(boxed), declined=tuple(declined))
 
-    @property
-    def as_acquired(self) -> Pipeline:
-        """The same without the transforms to stages."""
-        staying = [t for t in self.transforms if t.transform.produces is None]
-        return replace(self, transforms=staying)
 
-    def _compile(self, acquired: Trace, boxed: bool) -> Compilation:
-        run = _Run(self, [acquired], {Stage.ACQUIRED})
-        run.check(acquired)
-        for stage in Stage:
-            if stage is Stage.CLAIMED:
-                run.step("dce", "core", dce)
-                if self.cse:
-                    run.step("cse", "core", lambda trace: cse(trace, self.tags))
-                run.claim()
-            for ranked in self.transforms:
-                if ranked.transform.after is stage:
-                    run.transform(ranked)
-        return run.finish(boxed)
+class _Declined(Exception):
+    """A transform does not take the program: it starts again without it."""
+
+    def __init__(self, ranked: Ranked, answer: Decline) -> None:
+        super().__init__(answer.reason)
+        self.ranked = ranked
+        self.answer = answer
+
+
+def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
+    """``transforms`` but the one that declined and those of its plugin that make later stages."""
+
+    def builds_on_it(ranked: Ranked) -> bool:
+        made, missing = ranked.transform.produces, declined.transform.produces
+        if ranked.plugin != declined.plugin or made is None or missing is None:
+            return ranked is declined
+        return made >= missing
+
+    return tuple(ranked for ranked in transforms if not builds_on_it(ranked))
 
 
 @dataclass
@@ -108,7 +129,20 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
+    parts: Split | None = None
     wrapped: list[Wrapped] = field(default_factory=list)
+
+    def through(self, first: Stage) -> None:
+        """Run the passes of the stages from ``first`` on."""
+        for stage in [s for s in Stage if s >= first]:
+            if stage is Stage.CLAIMED:
+                self.step("dce", "core", dce)
+                if self.pipeline.cse:
+                    self.step("cse", "core", lambda trace: cse(trace, self.pipeline.tags))
+                self.claim()
+            for ranked in self.pipeline.transforms:
+                if ranked.transform.after is stage:
+                    self.transform(ranked)
 
     def check(self, trace: Trace) -> None:
         if self.pipeline.check:
@@ -148,18 +182,28 @@ class _Run:
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
         stages = (other.transform.produces for other in p.transforms)
-        produced = frozenset(stage for stage in stages if stage is not None)
         context = PassContext(
-            transform.name, ranked.plugin, p.expand, p.tags, p.tables, produced, p.executors
+            transform.name,
+            ranked.plugin,
+            p.expand,
+            p.tags,
+            p.tables,
+            p.executors,
+            tuple(self.traces),
+            frozenset(stage for stage in stages if stage is not None),
         )
 
         def apply(trace: Trace) -> Trace:
             after = transform.apply(trace, context)
+            if isinstance(after, Decline):
+                raise _Declined(ranked, after)
+            if after is None:
+                return trace
+            if isinstance(after, Split):
+                self.parts, after = after, after.trace
             if isinstance(after, Wrapped):
                 self.wrapped.append(after)
                 after = after.trace
-            if after is None:
-                return trace
             if transform.produces is not None and isinstance(after, Trace):
                 self.reached.add(transform.produces)
                 after = after.replace(stage=transform.produces)
@@ -167,7 +211,7 @@ class _Run:
 
         try:
             self.step(transform.name, ranked.plugin, apply)
-        except UnreachableStageError:
+        except _Declined:
             raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
@@ -188,16 +232,40 @@ class _Run:
 
         self.step("claim", "core", apply)
 
-    def as_acquired(self) -> Callable[..., Any]:
-        """What runs the program without transforms to stages."""
-        return self.pipeline.as_acquired.compile(self.traces[0]).function
-
-    def finish(self, boxed: bool) -> Compilation:
+    def program(self, boxed: bool) -> Program:
         start = time.perf_counter()
         program = generate(self.traces[-1], self.implementations, boxed=boxed)
+        self.spend("codegen", start)
+        return program
+
+    def finish(self, boxed: bool) -> Compilation:
+        program = self.program(self.parts.boxed if self.parts else boxed)
         function = program.function
+        others: dict[str, Track | Trace] = {}
+        if self.parts is not None:
+            others |= self.parts.others
+            function = self.parts.assemble(program, lambda name, t: self.later(name, t, others))
         for wrapped in reversed(self.wrapped):
             function = wrapped.wrap(function, self.as_acquired)
-        self.spend("codegen", start)
-        outer = tuple(w.outer for w in reversed(self.wrapped) if w.outer is not None)
-        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, outer)
+            if wrapped.outer is not None:
+                others["outer"] = wrapped.outer
+        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
+
+    def as_acquired(self) -> Callable[..., Any]:
+        """What runs the program without transforms to stages."""
+        staying = [r for r in self.pipeline.transforms if r.transform.produces is None]
+        with self.pipeline.lock:
+            pipeline = replace(self.pipeline, transforms=staying)
+            return pipeline.compile(self.traces[0]).function
+
+    def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
+        """The program of another trace of the same compilation, made when it is first needed."""
+        with self.pipeline.lock:
+            run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED})
+            run.check(trace)
+            run.through(Stage.SPLIT)
+            program = run.program(boxed=True)
+            others[name] = Track(tuple(run.traces), run.claims, program)
+            for key, spent in run.seconds.items():
+                self.seconds[f"{name}: {key}"] = spent
+        return program

@@ -7,15 +7,19 @@ plugin they came from. What runs per call is a lookup in a table built from them
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+from tj_core.errors import PluginError
+
 if TYPE_CHECKING:
+    from tj_core.codegen import Program
     from tj_core.jitted import Jitted
     from tj_core.passes import PassContext
     from tj_core.rules import RuleTable
     from tj_core.session import Session
+    from tj_core.source import Source
     from tj_core.stages import Stage
     from tj_core.symbol import BoundSymbol, Symbol
     from tj_core.trace import Trace
@@ -27,6 +31,8 @@ __all__ = [
     "Dialect",
     "Executor",
     "Frontend",
+    "Pair",
+    "Split",
     "Transform",
     "Wrapped",
 ]
@@ -34,9 +40,36 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """An executor's answer that it does not run a call, and why; shown by ``tj.explain``."""
+    """An answer of no, and why; shown by ``tj.explain``.
+
+    An executor declines a call, a transform a program: that starts again from the acquired trace,
+    without the transform and those of its plugin that make later stages. ``source`` is the user's
+    line that the reason is found at.
+    """
 
     reason: str
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """How an executor runs one symbol forward and backward.
+
+    ``forward`` takes the arguments of the call and returns a pair: what the call returns, and a
+    sequence of values to save. ``backward`` takes that sequence as a tuple and a tangent for each
+    tensor that the call returns, None for one without, and returns a gradient for each parameter of
+    ``forward`` in order: None where there is none, a sequence for a list of tensors; trailing
+    Nones may be left out.
+
+    ``meta``, if given, is a pair of functions like these two with the same structure and metadata
+    in their results, for an implementation that cannot run on tensors without data.
+    """
+
+    forward: Callable[..., tuple[Any, Sequence[Any]]]
+    backward: Callable[..., Sequence[Any]]
+    meta: tuple[Callable[..., tuple[Any, Sequence[Any]]], Callable[..., Sequence[Any]]] | None = (
+        None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +79,8 @@ class Claim:
     ``implementation`` is called with the arguments of the claimed call and returns what the call
     returns; None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
-    must not depend on anything a guard does not see.
+    must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
+    implementation where a gradient is needed.
 
     ``shares_regions``: the implementation calls the regions of the call with values as any program
     has them, so other executors may run calls inside. Else (the operation differentiates or
@@ -55,7 +89,15 @@ class Claim:
 
     implementation: Callable[..., Any] | None
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+    pair: Pair | None = None
     shares_regions: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pair is not None and self.implementation is None:
+            raise PluginError(
+                "a claim with a forward/backward pair needs an implementation",
+                hint="Claim(implementation, check, pair=Pair(forward, backward))",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +113,23 @@ class Executor:
     claims: RuleTable[Claim]
     rng: Literal["torch", "own"] = "torch"
     fallback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Several programs in the place of one: what a transform that produces SPLIT may return.
+
+    ``trace`` goes on through the pipeline, and its program is handed to ``assemble``, together with
+    a function that compiles another trace under a name, at any time and on any thread, to a
+    program that takes one list and empties it. What ``assemble`` returns runs in the program's
+    place. ``others`` are traces by name, to be shown before they are compiled. ``boxed`` is for the
+    program of ``trace``.
+    """
+
+    trace: Trace
+    others: Mapping[str, Trace]
+    assemble: Callable[[Program, Callable[[str, Trace], Program]], Callable[..., Any]]
+    boxed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +150,13 @@ class Wrapped:
 class Apply(Protocol):
     """A transform's work: a trace in, the edited trace out (the same object for no change).
 
-    None where a trace is not to be taken to the stage that the transform produces.
+    One that makes a stage may return a `Decline` instead, for a program that it cannot take there,
+    and None for one that nobody needs there.
     """
 
-    def __call__(self, trace: Trace, context: PassContext, /) -> Trace | Wrapped | None: ...
+    def __call__(
+        self, trace: Trace, context: PassContext, /
+    ) -> Trace | Split | Wrapped | Decline | None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tj_core.claim import ClaimRecord
 from tj_core.jitted import Fallback
 from tj_core.pipeline import Compilation
+from tj_core.records import Decline
 
 __all__ = ["Explanation", "explain_compilation"]
 
@@ -16,10 +17,14 @@ HEADER = ("call", "operation", "executor", "declined by", "source")
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The claims of one compiled program, and what runs without tj. `str` is a plain table."""
+    """The claims of one compiled program, and what runs without tj. `str` is a plain table.
+
+    ``declined`` are the transforms that did not take the program, and why.
+    """
 
     claims: tuple[ClaimRecord, ...]
     fallbacks: tuple[Fallback, ...]
+    declined: tuple[tuple[str, Decline], ...] = ()
 
     def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The table's rows, in program order; `HEADER` names the columns."""
@@ -49,14 +54,19 @@ class Explanation:
             "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
             for row in table
         ]
+        for name, answer in self.declined:
+            lines.append(f"without {name}: {answer.reason}{_at(answer.source)}")
         for fallback in self.fallbacks:
-            where = f" at {fallback.source}" if fallback.source else ""
-            lines.append(f"without tj: {fallback.reason}{where}")
+            lines.append(f"without tj: {fallback.reason}{_at(fallback.source)}")
         return "\n".join(lines)
+
+
+def _at(source: object) -> str:
+    return f" at {source}" if source else ""
 
 
 def explain_compilation(
     compilation: Compilation, fallbacks: tuple[Fallback, ...] = ()
 ) -> Explanation:
     """The explanation of ``compilation``."""
-    return Explanation(compilation.claims, fallbacks)
+    return Explanation(compilation.claims, fallbacks, compilation.declined)

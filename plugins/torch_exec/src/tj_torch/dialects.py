@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from tj_core.errors import CannotExpandError, PluginError
 from tj_core.expand import Expanded
+from tj_core.proxy import TensorProxy
 from tj_core.rules import RuleTable
 from tj_core.session import Session
 from tj_core.symbol import BoundSymbol, Symbol
 
 from tj_torch.dialect.context import spellings
+from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.memo import Memo
 from tj_torch.dialect.modes import Modes
 from tj_torch.dialect.operations import expand_operation
@@ -96,6 +98,34 @@ class TorchDialects:
         return self.memo.expand(
             function, call.args, call.kwargs, call.context, modes, self.sizes, value
         ).facts
+
+    def derive(
+        self,
+        call: BoundSymbol,
+        modes: Modes,
+        tangents: Mapping[Slot, TensorProxy],
+        *,
+        create_graph: bool = False,
+    ) -> Derivation:
+        """The gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
+
+        :raises CannotExpandError: if it depends on data, or on what tj does not model.
+        """
+        try:
+            function = resolve(call.symbol)
+        except LookupError as error:
+            raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        return self.memo.derive(
+            function,
+            call.args,
+            call.kwargs,
+            call.context,
+            modes,
+            self.sizes,
+            tangents=tangents,
+            create_graph=create_graph,
+            value=call.outputs,
+        )
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.errors import CannotExpandError, TjError, UnreachableStageError
+from tj_core.errors import CannotExpandError, TjError
 from tj_core.expand import Expand, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.reexpand import reexpand
@@ -27,6 +27,7 @@ from tj_torch.alias.objects import (
     Objects,
     Place,
     Step,
+    Unsuitable,
     is_metadata_change,
     overlaps_itself,
     tensor_place,
@@ -78,13 +79,16 @@ class Functionalized:
 def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
     """``trace`` without writes.
 
-    :raises UnreachableStageError: if it cannot be made functional.
+    :raises Unsuitable: if it cannot be made functional.
     """
     run = _Run(trace, expand, tags)
     for p in trace.inputs:
         run.begin(p)
     for call in trace.calls:
-        run.call(call)
+        try:
+            run.call(call)
+        except Unsuitable as error:
+            raise Unsuitable(error.reason, call.source) from error
     run.versioned()
     run.expose()
     return Functionalized(
@@ -176,16 +180,16 @@ class _Run:
         try:
             return reexpand(call, env, self.expand, self.tags)
         except (CannotExpandError, TjError) as error:
-            raise UnreachableStageError(f"{call.symbol}: {error}") from error
+            raise Unsuitable(f"{call.symbol}: {error}") from error
 
     # ------------------------------------------------------------------ calls
 
     def call(self, call: BoundSymbol) -> None:
         """Add what ``call`` becomes."""
         if problem := _problem(call):
-            raise UnreachableStageError(problem)
+            raise Unsuitable(problem)
         if self.last:
-            raise UnreachableStageError("grad mode is changed between calls")
+            raise Unsuitable("grad mode is changed between calls")
         if call.symbol.name == SETS_GRAD:
             self.last.append(call)
             return
@@ -213,7 +217,7 @@ class _Run:
         """A call that changes its argument's metadata and nothing else."""
         indices = [i for i, _ in call.effects.rebinds]
         if call.effects.mutates or len(indices) != 1:
-            raise UnreachableStageError(f"{call.symbol} changes data and metadata")
+            raise Unsuitable(f"{call.symbol} changes data and metadata")
         (index,) = indices
         made = self.functional(call, (), (index,))
         # The path goes through the functional form, which is a view as any other.
@@ -228,17 +232,13 @@ class _Run:
         written = tuple(dict.fromkeys(call.effects.mutates))
         places = [self.objects.place(call.flat_args[i]) for i in written]
         if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
-            raise UnreachableStageError(f"{call.symbol} is given one memory twice")
+            raise Unsuitable(f"{call.symbol} is given one memory twice")
         if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
-            raise UnreachableStageError(
-                f"{call.symbol} writes, and returns a view of what it takes"
-            )
+            raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
         if any(p.root in self.objects.hidden for p in places):
-            raise UnreachableStageError(
-                f"{call.symbol} writes to a view of memory that has no name"
-            )
+            raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(overlaps_itself(call.flat_args[i]) for i in written):
-            raise UnreachableStageError(f"{call.symbol} writes one element under two indices")
+            raise Unsuitable(f"{call.symbol} writes one element under two indices")
         made = self.functional(call, written, ())
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
@@ -268,14 +268,14 @@ class _Run:
         detached = any(_detaches(step) for step in place.path)
         hidden = detached or grad is False
         if any(step.call.symbol.name == DATA for step in place.path) and self.differentiates:
-            raise UnreachableStageError("data that autograd may have saved is written, unseen")
+            raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and isinstance(value, TensorProxy) and value.requires_grad:
-            raise UnreachableStageError("a detached tensor comes to require a gradient")
+            raise Unsuitable("a detached tensor comes to require a gradient")
         for i in reversed(range(len(place.path))):
             step = place.path[i]
             viewed = self.value(Place(place.root, place.path[:i]))
             if overlaps_itself(viewed):
-                raise UnreachableStageError(f"{call.symbol} writes to a view of an expanded tensor")
+                raise Unsuitable(f"{call.symbol} writes to a view of an expanded tensor")
             value = self.inverse(call, step, viewed, value)
         assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
@@ -338,7 +338,6 @@ class _Run:
         """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
         made = self.form(call, written, rebound, env)
-        news = made.flat_outs[: len(written) + len(rebound)]
         for alias in made.effects.aliases:
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
@@ -420,9 +419,9 @@ class _Run:
         try:
             facts = self.expand.require(bare).value(bare)
         except (CannotExpandError, TjError) as error:
-            raise UnreachableStageError(f"{bare.symbol}: {error}") from error
+            raise Unsuitable(f"{bare.symbol}: {error}") from error
         if facts.effects.mutates or facts.effects.rebinds:
-            raise UnreachableStageError(f"{bare.symbol} still writes")
+            raise Unsuitable(f"{bare.symbol} still writes")
         names = [*map(self.namer, wishes), *outs]
         return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
 

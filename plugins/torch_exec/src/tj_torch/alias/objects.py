@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
-from tj_core.errors import UnreachableStageError
 from tj_core.proxy import Dim, Proxy, TensorProxy
+from tj_core.source import Source
 from tj_core.symbol import BoundSymbol, Constant
 from tj_core.tree import leaves
 
@@ -27,6 +27,15 @@ __all__ = [
 
 DATA = "_C._autograd._get_data_attr"
 """``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
+
+
+class Unsuitable(Exception):
+    """The program's writes cannot be made values of; it has to run as it is written."""
+
+    def __init__(self, reason: str, source: Source | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.source = source
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -93,7 +102,7 @@ class Objects:
     def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
         """The outputs of ``call``, and the object it changes the metadata of by ``rebinding``.
 
-        :raises UnreachableStageError: if it returns several views of memory that it does not take.
+        :raises Unsuitable: if it returns several views of memory that it does not take.
         """
         known = {p.name for p in call.flat_args}
         aliases = {a.output: a for a in call.effects.aliases}
@@ -124,7 +133,7 @@ class Objects:
 
     def _second(self, p: Proxy, call: BoundSymbol, first: Proxy, *, identical: bool) -> None:
         if not identical:
-            raise UnreachableStageError(f"{call.symbol} returns two views of one memory")
+            raise Unsuitable(f"{call.symbol} returns two views of one memory")
         self.names[p.name] = self.names[first.name]
 
 

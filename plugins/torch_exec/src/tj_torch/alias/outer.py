@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.codegen import generate
-from tj_core.errors import UnreachableStageError
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
 from tj_core.symbol import BoundSymbol, Effects, Symbol
@@ -22,7 +21,7 @@ from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
-from tj_torch.alias.objects import DATA, Place, is_metadata_change
+from tj_torch.alias.objects import DATA, Place, Unsuitable, is_metadata_change
 from tj_torch.execute.sharing import unless_shared
 
 __all__ = ["OVERWRITTEN", "around"]
@@ -174,7 +173,7 @@ class _Outer:
             if counter in self.inputs and missing > 0:
                 self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
             elif counter in self.inputs and missing < 0:
-                raise UnreachableStageError(f"more copies to {counter} than writes")
+                raise Unsuitable(f"more copies to {counter} than writes")
             elif counter not in self.inputs and (
                 self.objects.places[counter].path or self.done.get(counter)
             ):

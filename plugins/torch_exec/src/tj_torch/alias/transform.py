@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from tj_core.passes import PassContext
-from tj_core.records import Transform, Wrapped
+from tj_core.records import Decline, Transform, Wrapped
 from tj_core.stages import Stage
 from tj_core.trace import PassRecord, Trace
 
 from tj_torch.alias.functionalize import functionalize
+from tj_torch.alias.objects import Unsuitable
 from tj_torch.alias.outer import around
 
 __all__ = ["When", "functional"]
@@ -20,11 +21,14 @@ When = Literal["auto", "always", "never"]
 def functional(when: When) -> Transform:
     """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
 
-    def apply(trace: Trace, context: PassContext) -> Wrapped | None:
+    def apply(trace: Trace, context: PassContext) -> Trace | Wrapped | Decline | None:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return None
-        made = functionalize(trace, expand=context.expand, tags=context.tags)
-        return around(trace, made, PassRecord(context.name, context.plugin))
+        try:
+            made = functionalize(trace, expand=context.expand, tags=context.tags)
+            return around(trace, made, PassRecord(context.name, context.plugin))
+        except Unsuitable as error:
+            return Decline(error.reason, error.source)
 
     return Transform("functionalize", apply, after=Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from tj_core.proxy import DType, TensorProxy
 
 from tj_torch.dialect import private
 
-__all__ = ["NonLeaf", "may_require_grad", "runs_python"]
+__all__ = ["NonLeaf", "count_edges", "may_require_grad", "runs_python"]
 
 
 class NonLeaf(torch.autograd.Function):
@@ -18,38 +18,53 @@ class NonLeaf(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns; ``leaf`` only connects it to the graph."""
+        """The tensor that ``make`` returns; ``leaf`` connects it to the graph."""
         return make()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """Nothing is differentiated through this."""
-        raise NotImplementedError
+        """The gradient of the leaf is that of the tensor."""
+        return gradients[0], None
 
     @classmethod
-    def of(cls, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns, requiring a gradient but no leaf."""
+    def of(cls, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns, in the place of ``leaf`` but no leaf itself."""
         with torch.enable_grad():
-            leaf = torch.empty((), device="meta", requires_grad=True)
             result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
         return result
 
 
 def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
-    python = private.autograd_function_node()
+    python: Any = private.autograd_function_node()
     own = f"{NonLeaf.__name__}Backward"
+    return any(isinstance(node, python) and node.name() != own for node in _nodes(tensors))
+
+
+def count_edges(
+    tensors: Iterable[torch.Tensor], leaves: Mapping[str, torch.Tensor]
+) -> dict[str, int]:
+    """For each of ``leaves``, how many gradients the backward of ``tensors`` adds up for it."""
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    counts = dict.fromkeys(leaves, 0)
+    for node in _nodes(tensors):
+        for following, _ in node.next_functions:
+            name = names.get(id(getattr(following, "variable", None)))
+            if name is not None:
+                counts[name] += 1
+    return counts
+
+
+def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of the autograd graph that ``tensors`` are computed by, each once."""
     seen: set[Any] = set()
     todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
     while todo:
         node = todo.pop()
-        if node in seen:
-            continue
-        seen.add(node)
-        if isinstance(node, python) and node.name() != own:
-            return True
-        todo += [n for n, _ in node.next_functions if n is not None]
-    return False
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += [n for n, _ in node.next_functions if n is not None]
 
 
 def may_require_grad(grad: bool, arguments: Iterable[TensorProxy], dtype: DType) -> bool:

@@ -26,30 +26,41 @@ from tj_core.tree import leaves, map_tree
 from tj_torch.dialect import private
 from tj_torch.dialect.context import AUTOCAST
 from tj_torch.dialect.convert import device_to_core, number_proxy, tensor_proxy, to_core
+from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 from tj_torch.dialect.shapeenv import is_symbolic, number_text
 from tj_torch.dialect.sizecalls import SizeCalls
 
-__all__ = ["BodyBuilder", "alias_facts", "live_calls"]
+__all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
 
 
 def live_calls(
-    calls: Sequence[Recorded], needed: Iterable[Ref], reads: Callable[[Any], Iterable[Ref]]
+    calls: Sequence[Recorded],
+    needed: Iterable[Ref],
+    reads: Callable[[Any], Iterable[Ref]],
+    *,
+    keep_draws: bool = True,
 ) -> list[Recorded]:
     """The calls that ``needed`` values depend on, and those that are never dead, in order.
 
-    ``reads`` gives the values that a tree of arguments reads.
+    ``reads`` gives the values that a tree of arguments reads. Without ``keep_draws``, calls that
+    draw random numbers may be dead.
     """
     live = set(needed)
     kept = []
     for call in reversed(calls):
-        if call.draws or call.facts.kept or not live.isdisjoint(_refs(call.outputs)):
+        if (
+            (call.draws and keep_draws)
+            or call.facts.kept
+            or not live.isdisjoint(references(call.outputs))
+        ):
             kept.append(call)
             live.update(reads((call.args, call.kwargs)))
     return kept[::-1]
 
 
-def _refs(tree: Any) -> Iterator[Ref]:
+def references(tree: Any) -> Iterator[Ref]:
+    """The references among the leaves of ``tree``, in order."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
 
 
@@ -98,14 +109,23 @@ class BodyBuilder:
     def __post_init__(self) -> None:
         self.numbers = SizeCalls(self.symbols, self.value, self._fresh)
 
-    def build(self, outputs: Any, updates: Iterable[tuple[int, Ref]]) -> Body:
-        """The body; ``outputs`` is a tree of references, symbolic numbers and core constants."""
+    def build(
+        self,
+        outputs: Any,
+        updates: Iterable[tuple[int, Ref]] = (),
+        calls: Sequence[Recorded] | None = None,
+    ) -> Body:
+        """The body; ``outputs`` is a tree of references, symbolic numbers and core constants.
+
+        ``calls`` are those of the recording that it may consist of, if not all.
+        """
+        recorded = self.recorder.calls if calls is None else calls
         updates = tuple(updates)
         self.names.update(self.inputs)
-        self._note_numbers()
-        needed = [*self._reads(outputs), *(ref for _, ref in updates)]
+        self.note_numbers(recorded)
+        needed = [*self.reads(outputs), *(ref for _, ref in updates)]
         needed += [ref for text in self.checks for ref in self.numbers.needs(text)]
-        live = live_calls(self.recorder.calls, needed, self._reads)
+        live = live_calls(recorded, needed, self.reads)
         off = self._without_autocast()
         for call in live:
             made = self._call(call, off)  # behind the calls that compute its sizes
@@ -129,7 +149,7 @@ class BodyBuilder:
             )
         return found
 
-    def _note_numbers(self) -> None:
+    def note_numbers(self, calls: Sequence[Recorded]) -> None:
         """Let sizes be read off the arguments, and off what makes symbols."""
         if not self.symbols:
             return
@@ -141,13 +161,22 @@ class BodyBuilder:
             if isinstance(values[ref.index], torch.Tensor):
                 self.numbers.tensor(ref, values[ref.index])
         known = {name for text in self.numbers.origins for name in size_symbols(text)}
-        for ref in _refs([call.outputs for call in self.recorder.calls]):
+        for ref in references([call.outputs for call in calls]):
             if isinstance(values[ref.index], torch.Tensor):
                 self.numbers.tensor(ref, values[ref.index], made=set(self.symbols) - known)
             else:
                 self.numbers.number(values[ref.index], ref)
 
-    def _reads(self, tree: Any) -> Iterator[Ref]:
+    def knows(self, name: str) -> bool:
+        """Whether the symbol ``name`` can be computed from what `note_numbers` noted."""
+        try:
+            list(self.numbers.needs(name))
+        except CannotExpand:
+            return False
+        return True
+
+    def reads(self, tree: Any) -> Iterator[Ref]:
+        """The values that a tree of references and symbolic numbers reads."""
         for leaf in leaves(tree):
             if isinstance(leaf, Ref):
                 yield leaf
@@ -196,7 +225,7 @@ class BodyBuilder:
             for i, leaf in enumerate(flat)
             if isinstance(leaf, Ref) and isinstance(values[leaf.index], torch.Tensor)
         }
-        outputs = [values[r.index] for r in _refs(call.outputs)]
+        outputs = [values[r.index] for r in references(call.outputs)]
         aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "hidden")
         tensors = [t for t in (*outputs, *inputs.values()) if isinstance(t, torch.Tensor)]
         ordered = _ordered(call, tensors)

@@ -12,11 +12,12 @@ from tj_core.symbol import Body, BoundSymbol
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.dialect.arguments import distinct_proxies
-from tj_torch.dialect.expansion import Expansion
+from tj_torch.dialect.derive import Derivation
+from tj_torch.dialect.run import Expansion
 from tj_torch.dialect.shapeenv import is_symbolic, number_text
 from tj_torch.dialect.sizes import Sizes
 
-__all__ = ["instance"]
+__all__ = ["derivation_instance", "instance"]
 
 
 def instance(
@@ -44,6 +45,28 @@ def instance(
     return found
 
 
+def derivation_instance(
+    derivation: Derivation, tree: Any, names: Sequence[str], sizes: Sizes, value: Any = None
+) -> Derivation:
+    """As `instance`, for a derivation."""
+    if not derivation.symbols and not derivation.made:
+        return derivation
+    given = dict(zip(derivation.symbols, names, strict=True))
+    for guard in derivation.guards:
+        sizes.assume(sizes.renamed(guard, given))
+    if derivation.made:
+        given |= _made(replace(derivation.forward, outputs=derivation.outputs), value, sizes)
+    forward = _Renaming(sizes, given, tree)
+    backward = _Renaming(sizes, given, ())
+    return replace(
+        derivation,
+        forward=forward.apply(derivation.forward),
+        hidden=tuple(map(forward.renamed, derivation.hidden)),
+        backward=backward.apply(derivation.backward),
+        numbers=tuple(sizes.renamed(name, given) for name in derivation.numbers),
+    )
+
+
 def _made(expansion: Expansion, value: Any, sizes: Sizes) -> dict[str, str]:
     """What to call the symbols that a call makes."""
     seen = dict(_pairs(expansion.outputs, value))
@@ -61,12 +84,14 @@ def _pairs(outputs: Any, value: Any) -> Iterator[tuple[str, str]]:
     for proxy, actual in zip(mine, theirs, strict=True):
         if isinstance(proxy, NumberProxy):
             yield proxy.expr, _text(actual)
-        elif isinstance(proxy, TensorProxy) and isinstance(actual, torch.Tensor):
+        elif isinstance(proxy, TensorProxy) and isinstance(actual, torch.Tensor | TensorProxy):
             for dim, size in zip(proxy.shape, actual.shape, strict=False):
                 yield str(dim), _text(size)
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, NumberProxy):
+        return value.expr
     return number_text(value) if is_symbolic(value) else str(value)
 
 
@@ -108,7 +133,7 @@ class _Renaming:
     def proxy(self, p: Proxy) -> Any:
         """``p`` under the program's names; a formal is the argument, with its very sizes."""
         if id(p) not in self.done:
-            unchanged = self.before.get(p.name) == p
+            unchanged = p.name in self.formals and self.before.get(p.name) == p
             self.done[id(p)] = self.formals[p.name] if unchanged else self.renamed(p)
         return self.done[id(p)]
 

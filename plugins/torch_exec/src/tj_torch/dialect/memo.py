@@ -1,34 +1,39 @@
-"""The memo: expansions by call, so that a layer repeated thirty times is expanded once."""
+"""The memo: what calls expand to, so that a layer repeated thirty times is expanded once."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from tj_core.errors import ParseError
+from tj_core.proxy import TensorProxy
 from tj_core.symbol import PLAIN_CONTEXT, Context
 
+from tj_torch.dialect.derive import Derivation, Slot, derive
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander, Expansion
-from tj_torch.dialect.instance import instance
-from tj_torch.dialect.memokey import Unkeyable, call_key, known_of
+from tj_torch.dialect.instance import derivation_instance, instance
+from tj_torch.dialect.memokey import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.dialect.modes import Modes
 from tj_torch.dialect.sizes import Sizes
 
 __all__ = ["Memo"]
 
+R = TypeVar("R", Expansion, Derivation)
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a call's expansion came to, and the objects its key knows by their ids.
+    """What a call's expansion or derivation came to, and the objects its key knows by their ids.
 
     With sizes that are symbols there may be several, which differ in their guards.
     """
 
-    results: tuple[Expansion | str, ...]
+    results: tuple[Expansion | Derivation | str, ...]
     alive: tuple[Any, ...]
 
 
@@ -49,8 +54,8 @@ class _Call:
 class Memo:
     """The expansions of a session, the least recently used forgotten first.
 
-    ``hits`` and ``misses`` count calls of `expand`, ``seconds`` those spent on misses. A memo of
-    capacity 0 remembers nothing, and counts.
+    ``hits`` and ``misses`` count calls of `expand` and `derive`, ``seconds`` those spent on misses.
+    A memo of capacity 0 remembers nothing, and counts.
     """
 
     __slots__ = (
@@ -99,21 +104,55 @@ class Memo:
         :raises CannotExpand: remembered, too.
         :raises ExpansionError: every time it is found.
         """
-        try:
-            return self._expand(self._keyed(fn, args, kwargs, context, modes, sizes), value)
-        except ParseError as error:
-            raise CannotExpand(error.message) from error
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
 
-    def _expand(self, call: _Call, value: Any) -> Expansion:
-        found = self._known(call)
-        if found is None:
-            found = self._miss(call)
-        else:
-            self.hits += 1
-        if isinstance(found, str):
-            raise CannotExpand(found)
-        names = call.symbols or found.symbols
-        return instance(found, (call.args, call.kwargs), names, call.sizes, value)
+        def make() -> Expansion:
+            return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
+
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return instance(found, (call.args, call.kwargs), names, call.sizes, value)
+
+    def derive(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        context: Context = PLAIN_CONTEXT,
+        modes: Modes | None = None,
+        sizes: Sizes | None = None,
+        *,
+        tangents: Mapping[Slot, TensorProxy],
+        create_graph: bool = False,
+        value: Any = None,
+    ) -> Derivation:
+        """As `derive`, remembered, and brought into the program. Arguments as for `expand`.
+
+        :raises CannotExpand: remembered, too.
+        :raises ExpansionError: every time it is found.
+        """
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
+        if call.key is not None:
+            key = (*call.key, *tangents_key(tangents, call.symbols), create_graph)
+            call = replace(call, key=key)
+
+        def make() -> Derivation:
+            return derive(
+                self.expander,
+                call.fn,
+                call.args,
+                call.kwargs,
+                call.context,
+                tangents=tangents,
+                create_graph=create_graph,
+                sizes=call.sizes,
+            )
+
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return derivation_instance(found, (call.args, call.kwargs), names, call.sizes, value)
 
     def _keyed(
         self,
@@ -140,7 +179,17 @@ class Memo:
             key = (*key, *known_of(symbols, sizes))
         return _Call(fn, args, pairs, context, sizes, key, alive, symbols)
 
-    def _known(self, call: _Call) -> Expansion | str | None:
+    def _recall(self, call: _Call, make: Callable[[], R]) -> R:
+        """What is remembered of ``call``, else what ``make`` makes."""
+        found = self._known(call)
+        if found is None:
+            return self._miss(call, make)
+        self.hits += 1
+        if isinstance(found, str):
+            raise CannotExpand(found)
+        return found  # type: ignore[return-value]
+
+    def _known(self, call: _Call) -> Expansion | Derivation | str | None:
         """What is remembered of ``call``, if its guards hold."""
         entry = self._entries.get(call.key) if call.key is not None else None
         if entry is None:
@@ -151,11 +200,11 @@ class Memo:
                 return result
         return None
 
-    def _miss(self, call: _Call) -> Expansion:
+    def _miss(self, call: _Call, make: Callable[[], R]) -> R:
         self.misses += 1
         start = time.perf_counter()
         try:
-            result = self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
+            result = make()
         except CannotExpand as error:
             if not call.symbols:  # else it may have failed for these sizes only
                 self._remember(call, error.reason)
@@ -166,7 +215,7 @@ class Memo:
             self._remember(call, result)
         return result
 
-    def _remember(self, call: _Call, result: Expansion | str) -> None:
+    def _remember(self, call: _Call, result: Expansion | Derivation | str) -> None:
         if call.key is None:
             return
         known = self._entries.get(call.key)
@@ -176,10 +225,19 @@ class Memo:
             self._entries.popitem(last=False)
 
 
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be said of sizes cannot be expanded."""
+    try:
+        yield
+    except ParseError as error:
+        raise CannotExpand(error.message) from error
+
+
 VARIANTS = 8
 """How many expansions under different guards one call may have."""
 
 
-def _holds(result: Expansion, call: _Call) -> bool:
+def _holds(result: Expansion | Derivation, call: _Call) -> bool:
     names = dict(zip(result.symbols, call.symbols, strict=True))
     return call.sizes.holds(result.guards, names)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import struct
 import types
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.proxy import Dim, NumberProxy, TensorProxy
+from tj_core.proxy import Dim, NumberProxy, SymDim, TensorProxy
 from tj_core.symbol import Constant, Context
 
 from tj_torch.dialect.shapeenv import numbered
-from tj_torch.dialect.sizes import Sizes, symbols_in
+from tj_torch.dialect.sizes import Sizes, known_sizes, symbols_in
 
-__all__ = ["Unkeyable", "call_key", "known_of"]
+if TYPE_CHECKING:
+    from tj_torch.dialect.derive import Slot
+
+__all__ = ["Unkeyable", "call_key", "known_of", "tangents_key"]
 
 
 class Unkeyable(Exception):
@@ -48,6 +51,22 @@ def known_of(symbols: tuple[str, ...], sizes: Sizes) -> tuple[Any, ...]:
     """The part of a key that says what is known of ``symbols``, but for their values."""
     asserted = frozenset(numbered(text, symbols) for text in sizes.asserted(symbols))
     return (*(sizes.facts(name).key for name in symbols), asserted)
+
+
+def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...]) -> tuple[Any, ...]:
+    """The part of a key that says which values have tangents, and how these are laid out.
+
+    Where that is in symbols that the arguments lack, the value itself says it.
+    """
+
+    def dims(proxy: TensorProxy) -> Any:
+        if any(type(d) is SymDim for d in (*proxy.shape, *proxy.strides)):
+            if not known_sizes(proxy, symbols):
+                return None
+            return tuple(numbered(str(d), symbols) for d in (*proxy.shape, *proxy.strides))
+        return proxy.shape, proxy.strides
+
+    return tuple((slot, dims(p), p.dtype, p.device) for slot, p in tangents.items())
 
 
 class _Seen:

@@ -27,10 +27,12 @@ __all__ = [
     "fake_tensor",
     "functionalization",
     "functionalized",
+    "is_dense",
     "is_fake",
     "is_input_check",
     "metadata_mutated",
     "no_autocast",
+    "paused_functionalization",
     "python_dispatcher",
     "quiet",
     "set_conj",
@@ -126,6 +128,16 @@ def functionalization() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def paused_functionalization() -> Iterator[None]:
+    """Inside of `functionalization`, operators run as they are while this is entered."""
+    torch._disable_functionalization()
+    try:
+        yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)
+
+
+@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep fake tensors from logging errors, which the caller looks at itself, and calls from
     warning of what they warn of when they run; where warnings are errors they would raise here.
@@ -179,6 +191,11 @@ def storage_id(tensor: torch.Tensor) -> int:
     if tensor.layout is not torch.strided:
         return id(tensor)
     return int(tensor.untyped_storage()._cdata)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor fill a block of memory, each once."""
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
 def deny_data_pointer(tensor: torch.Tensor) -> None:

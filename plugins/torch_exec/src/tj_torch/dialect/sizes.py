@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tj_core.errors import ParseError
@@ -21,7 +21,7 @@ from tj_torch.dialect import shapeenv
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.shapeenv import SymbolFacts, World
 
-__all__ = ["Sizes", "bare", "is_sized", "symbols_in"]
+__all__ = ["Sizes", "bare", "is_sized", "known_sizes", "symbols_in"]
 
 _ARBITRARY = 4099
 """What sizes count as where no program says: a decision on one is refused, so no matter what."""
@@ -54,6 +54,11 @@ def symbols_in(tree: Any) -> tuple[str, ...]:
     """
     found = [size_symbols(text) for leaf in leaves(tree) for text in _texts(leaf)]
     return tuple(dict.fromkeys(name for names in sorted(found, key=_many) for name in names))
+
+
+def known_sizes(proxy: TensorProxy, symbols: Sequence[str]) -> bool:
+    """Whether the sizes and strides of ``proxy`` are over ``symbols`` alone."""
+    return set(symbols_in(proxy)) <= set(symbols)
 
 
 def _many(names: tuple[str, ...]) -> bool:

@@ -6,6 +6,8 @@ from tj_core.records import Claim, Decline, Executor
 from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol
 
+from tj_torch.names import resolve
+
 __all__ = ["SHARING", "eager_executor"]
 
 
@@ -13,6 +15,10 @@ def _whole(call: BoundSymbol) -> bool | Decline:
     """Eager runs what has a Python meaning; an edited call runs as its body."""
     if call.symbol.edited:
         return Decline("the call's body was edited; its calls run instead")
+    try:
+        resolve(call.symbol)
+    except LookupError:
+        return Decline("PyTorch has no such operation; its body runs instead")
     return True
 
 

@@ -66,5 +66,6 @@ class FakeRuns:
         if known is not None or not isinstance(proxy, TensorProxy):
             return self._known[proxy.name]
         if proxy.requires_grad:
-            return NonLeaf.of(lambda: make_fake(self.mode, proxy))
+            leaf = make_fake(self.mode, proxy).requires_grad_()
+            return NonLeaf.of(leaf, lambda: make_fake(self.mode, proxy))
         return make_fake(self.mode, proxy)

@@ -1,0 +1,1 @@
+"""tj-autograd: gradients as a transform on traces."""

@@ -1,0 +1,236 @@
+"""The boundary to PyTorch's autograd: a forward and a backward program as one differentiable call.
+
+Only the tensors that need a gradient pass through ``autograd.Function.apply``; everything else goes
+in and comes out beside it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.printer import value_text
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.tree import leaves
+
+from tj_autograd.split import Halves
+from tj_autograd.variants import Boxed, Variants
+
+__all__ = ["Compiled", "differentiable"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What all calls of one program have in common.
+
+    ``tensors`` and ``numbers`` are the saved values that are tensors and those that are not;
+    ``order`` says where each saved value is among the ones, then the others. ``wrt`` are the inputs
+    with a gradient. ``inputs`` says which saved tensor an input is, None for one that is not saved;
+    ``roots`` picks the roots from what the program returns. A ``random`` program cannot run again.
+    """
+
+    forward: Boxed
+    variants: Variants
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    order: tuple[int, ...]
+    wrt: tuple[int, ...]
+    inputs: tuple[int | None, ...]
+    roots: Callable[[Any], list[torch.Tensor]]
+    random: bool
+
+
+class _Call:
+    """What does not cross the boundary in one call."""
+
+    __slots__ = ("inputs", "numbers", "plan", "rest")
+
+    def __init__(self, plan: _Plan, inputs: list[Any]) -> None:
+        self.plan = plan
+        self.inputs = inputs
+        self.numbers: tuple[Any, ...] = ()
+        self.rest: tuple[Any, ...] = ()
+
+
+class Compiled(torch.autograd.Function):
+    """One call of a compiled program as PyTorch's autograd sees it: a single node."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *differentiable: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        """The roots; the rest is left in ``call``."""
+        plan = call.plan
+        ctx.inputs = [
+            _weakly(x) if i is None else None for i, x in zip(plan.inputs, call.inputs, strict=True)
+        ]
+        roots, rest, saved = plan.forward(call.inputs)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*[saved[i] for i in plan.tensors])
+        ctx.plan = plan
+        ctx.numbers = tuple([saved[i] for i in plan.numbers])
+        call.rest = rest
+        return roots  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the differentiable inputs."""
+        plan: _Plan = ctx.plan
+        if all(tangent is None for tangent in tangents):
+            return (None,) * (len(plan.wrt) + 1)
+        if torch.is_grad_enabled():
+            return (None, *_differentiable_gradients(ctx, plan, tangents))
+        layout = tuple([None if t is None else t.stride() for t in tangents])
+        pullback = plan.variants[layout]
+        values = [*ctx.saved_tensors, *ctx.numbers]
+        order = plan.order
+        box = [values[order[i]] for i in pullback.saved]
+        del values
+        for tangent, expected in zip(tangents, pullback.tangents, strict=True):
+            if expected is not None:
+                box.append(_zeros(expected) if tangent is None else _laid_out(tangent, expected))
+        if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
+            ctx.maybe_clear_saved_tensors()
+        del tangents
+        gradients = pullback.program(box)
+        return (None, *[gradients[i] for i in plan.wrt])
+
+
+def _weakly(value: Any) -> Any:
+    """A reference to a tensor that does not keep it alive, and its version; else the value."""
+    return (weakref.ref(value), value._version) if isinstance(value, torch.Tensor) else value
+
+
+def _differentiable_gradients(
+    ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients as functions of inputs and tangents, by running the program once more.
+
+    :raises RuntimeError: if that would not be the same program run: an input is gone or has been
+        written, or random numbers were drawn.
+    """
+    if plan.random:
+        raise RuntimeError(
+            "tj cannot differentiate the gradient of a program that draws random numbers; "
+            "call the original function where create_graph=True is needed"
+        )
+    saved = ctx.saved_tensors
+    inputs = [
+        _strongly(kept) if i is None else saved[i]
+        for i, kept in zip(plan.inputs, ctx.inputs, strict=True)
+    ]
+    roots = plan.roots(plan.variants.again(*inputs))
+    present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+    return torch.autograd.grad(
+        [r for r, _ in present],
+        [inputs[i] for i in plan.wrt],
+        [t for _, t in present],
+        create_graph=True,
+        allow_unused=True,
+    )
+
+
+def _strongly(kept: Any) -> Any:
+    if not isinstance(kept, tuple):
+        return kept
+    reference, version = kept
+    tensor = reference()
+    if tensor is None:
+        raise RuntimeError(
+            "tj cannot differentiate this gradient: an input of the compiled function has been "
+            "freed; keep it alive until the backward with create_graph=True is done"
+        )
+    if tensor._version != version:
+        raise RuntimeError(
+            "tj cannot differentiate this gradient: an input of the compiled function has been "
+            f"modified by an inplace operation (version {tensor._version}, expected {version})"
+        )
+    return tensor
+
+
+def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
+    """``tangent`` with the strides that the backward was compiled for."""
+    if tangent.stride() == expected.strides:
+        return tangent
+    made = torch.empty_strided(
+        tangent.shape,
+        expected.strides,  # type: ignore[arg-type]
+        dtype=tangent.dtype,
+        device=tangent.device,
+    )
+    return made.copy_(tangent)
+
+
+def _zeros(expected: TensorProxy) -> torch.Tensor:
+    from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
+
+    return torch.empty_strided(
+        expected.shape,  # type: ignore[arg-type]
+        expected.strides,  # type: ignore[arg-type]
+        dtype=dtype_to_torch(expected.dtype),
+        device=device_to_torch(expected.device),
+    ).zero_()
+
+
+def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callable[..., Any]:
+    """The two halves as a function of the inputs that PyTorch's autograd can differentiate."""
+    gradients = halves.backward.outputs
+    wrt = tuple(i for i, g in enumerate(gradients) if g is not None)
+    tensors = [i for i, p in enumerate(halves.saved) if isinstance(p, TensorProxy)]
+    numbers = [i for i, p in enumerate(halves.saved) if not isinstance(p, TensorProxy)]
+    position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
+    names = [halves.saved[i].name for i in tensors]
+    inputs = halves.forward.inputs
+    random = any(r.startswith("random") for c in halves.forward.calls for r in c.effects.ordered)
+    plan = _Plan(
+        forward,
+        variants,
+        tuple(tensors),
+        tuple(numbers),
+        tuple(position[i] for i in range(len(halves.saved))),
+        wrt,
+        tuple(names.index(p.name) if p.name in names else None for p in inputs),
+        _roots(halves),
+        random,
+    )
+    return _generated(halves, plan, [inputs[i] for i in wrt])
+
+
+def _roots(halves: Halves) -> Callable[[Any], list[torch.Tensor]]:
+    """A function that picks the roots from what the user's program returns."""
+    names = [x.name if isinstance(x, Proxy) else None for x in leaves(halves.outputs)]
+    places = [names.index(p.name) for p in halves.roots]
+
+    def pick(returned: Any) -> list[torch.Tensor]:
+        values = list(leaves(returned))
+        return [values[i] for i in places]
+
+    return pick
+
+
+def _generated(halves: Halves, plan: _Plan, wrt: Sequence[Proxy]) -> Callable[..., Any]:
+    """Straight-line code from the inputs to the outputs."""
+    scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call, "_plan": plan}
+
+    def constant(c: Any) -> str:
+        name = f"_constant_{len(scope)}"
+        scope[name] = c.value
+        return name
+
+    inputs = ", ".join(p.name for p in halves.forward.inputs)
+    lines = [
+        f"def computation({inputs}):",
+        f"    _call = _Call(_plan, [{inputs}])",
+        f"    {_names(halves.roots)} = _apply(_call, {', '.join(p.name for p in wrt)})",
+    ]
+    if halves.rest:
+        lines.append(f"    {_names(halves.rest)} = _call.rest")
+    lines.append(f"    return {value_text(halves.outputs, str, constant)}")
+    exec(compile("\n".join(lines), "<tj boundary>", "exec"), scope)
+    function: Callable[..., Any] = scope.pop("computation")
+    return function
+
+
+def _names(proxies: Sequence[Proxy]) -> str:
+    return "".join(f"{p.name}, " for p in proxies)

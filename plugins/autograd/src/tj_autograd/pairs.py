@@ -1,0 +1,158 @@
+"""Executors' own pairs of forward and backward: calls that belong to an executor from JOINT on.
+
+The forward of executor ``e`` for ``torch.f`` is ``e.torch.f.forward`` and returns the results and
+the saved values; the backward, ``e.torch.f.backward``, takes the saved values and the tangents and
+returns a gradient per parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.expand import bind_outputs
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.records import Decline, Executor, Pair
+from tj_core.rules import Rule
+from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.trace import Change
+from tj_core.tree import leaves, map_tree
+from tj_torch.dialect.derive import Slot
+from tj_torch.dialect.expansion import Expander
+
+from tj_autograd.joint import Differentiated, Slots, Workshop
+from tj_autograd.rules import (
+    check_gradients,
+    check_outputs,
+    expanded,
+    fitting,
+    per_argument,
+    returned_pair,
+)
+
+__all__ = ["find_pair", "paired"]
+
+
+def find_pair(
+    call: BoundSymbol, executors: Sequence[Executor]
+) -> tuple[Executor, Rule[Any]] | None:
+    """The first executor with a pair that takes ``call``, and its claim."""
+    for executor in executors:
+        rule = None if executor.fallback else executor.claims.get(call.symbol)
+        if rule is None or rule.value.pair is None:
+            continue
+        verdict = True if rule.value.check is None else rule.value.check(call)
+        if verdict is True or (verdict and not isinstance(verdict, Decline)):
+            return executor, rule
+    return None
+
+
+def paired(
+    call: BoundSymbol,
+    executor: Executor,
+    rule: Rule[Any],
+    slots: Slots,
+    workshop: Workshop,
+    expander: Expander,
+) -> Differentiated:
+    """``call`` as the executor's forward, and its backward.
+
+    :raises PluginError: if the pair does not fit the call.
+    """
+    pairing = _Pairing(call, executor, rule, slots, workshop, expander)
+    with fitting(call, pairing.whose):
+        return pairing.differentiated()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairing:
+    """One call and one executor's pair."""
+
+    call: BoundSymbol
+    executor: Executor
+    rule: Rule[Any]
+    slots: Slots
+    workshop: Workshop
+    expander: Expander
+
+    @property
+    def pair(self) -> Pair:
+        """The functions that run."""
+        found: Pair = self.rule.value.pair
+        return found
+
+    @property
+    def whose(self) -> str:
+        """The pair, for messages."""
+        return f"the pair for {self.rule.key!r} of executor {self.executor.name!r}"
+
+    def differentiated(self) -> Differentiated:
+        meta = self.pair.meta or (self.pair.forward, self.pair.backward)
+        forward, saved = self.forward(meta[0])
+        backward, gradients = self.backward(meta[1], saved)
+        change = Change(self.call.label, self.rule.plugin, self.rule.key, self.rule.origin)
+        return Differentiated(forward, (backward,), gradients, change)
+
+    def symbol(self, half: str) -> Symbol:
+        return Symbol(self.executor.name, f"{self.call.symbol.qualname}.{half}")
+
+    def forward(self, meta: Callable[..., Any]) -> tuple[BoundSymbol, Any]:
+        """The forward call, and what it saves, as the values that hold it."""
+        call = self.call
+        facts = expanded(
+            self.expander, call, self.whose, meta, call.args, call.kwargs, call.context
+        ).facts
+        outputs, _ = returned_pair(facts.outputs)
+        check_outputs(call, outputs, self.whose)
+        known = call.flat_outs
+
+        def name(i: int) -> str:
+            return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
+
+        made = call.replace(
+            symbol=self.symbol("forward"),
+            executor=self.executor.name,
+            parent=call.parent or call.label,
+        )
+        made = bind_outputs(made, facts, name)
+        given = {p.name: p for p in known}
+        made = made.replace(outputs=map_tree(lambda p: given.get(p.name, p), made.outputs, Proxy))
+        return made, map_tree(self.holders(made), made.outputs[1], Proxy)
+
+    def holders(self, made: BoundSymbol) -> Callable[[Proxy], Proxy]:
+        """For a saved value, the argument or output that is the same tensor, else itself."""
+        values = {"arg": made.flat_args, "out": made.flat_outs}
+        same = {
+            made.flat_outs[a.output].name: values[a.kind][a.index]
+            for a in made.effects.aliases
+            if a.identical
+        }
+        return lambda p: same.get(p.name, p)
+
+    def backward(
+        self, meta: Callable[..., Any], saved: Any
+    ) -> tuple[BoundSymbol, dict[int, TensorProxy]]:
+        """The backward call and the gradients by flat index of the argument."""
+        call = self.call
+        outs = [Slot("out", i) for i in range(len(call.flat_outs))]
+        tangents = [self.slots.get(slot) for slot in outs]
+        made = self.workshop.backward(call, self.symbol("backward"), tuple(saved), *tangents)
+        facts = expanded(
+            self.expander, call, self.whose, meta, made.args, (), self.workshop.context
+        ).facts
+        wanted = {
+            g.name: i for i, g in per_argument(call, self.pair, facts.outputs) if g is not None
+        }
+        names = [f"grad_{call.flat_args[i].name}" for i in wanted.values()]
+        every = [p.name for p in leaves(facts.outputs) if isinstance(p, Proxy)]
+        wishes = dict(zip(wanted, names, strict=True))
+
+        def name(i: int) -> str:
+            return self.workshop.namer(wishes.get(every[i], f"{call.label}_unused"))
+
+        made = bind_outputs(made, facts, name).replace(executor=self.executor.name)
+        bound = dict(zip(every, made.flat_outs, strict=True))
+        gradients = {i: bound[formal] for formal, i in wanted.items()}
+        check_gradients(call, gradients, self.whose)
+        return made, gradients  # type: ignore[return-value]

@@ -1,0 +1,163 @@
+"""Which values the forward saves for the backward, and which the backward computes again.
+
+A minimum cut, as in PyTorch's ``min_cut_rematerialization_partition``: every value of the forward
+is an edge, whose capacity is what saving it costs; what the backward reads must be cut off from
+what cannot be computed again. Cheap operations (elementwise, views) may run again; a matrix
+product, a reduction to something small, a random or ordered operation may not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tj_core.errors import TagError
+from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
+from tj_core.symbol import BoundSymbol
+
+from tj_autograd.mincut import INFINITE, Network
+
+__all__ = ["DEPTHS", "Cheap", "byte_size", "choose_saved"]
+
+Cheap = Callable[[BoundSymbol], bool]
+"""Whether a call costs next to nothing to run again."""
+
+DISTANCE = 1.1
+"""What a value costs more for each call between it and the backward."""
+
+DEPTHS = (None, 8, 4, 2, 1, 0, -1)
+"""Limits that a partition is tried with: less to run again, more to save."""
+
+SHRINKS = 4
+"""A call whose result is that many times smaller than its arguments does not run again."""
+
+
+def choose_saved(
+    inputs: Iterable[Proxy],
+    forward: Iterable[BoundSymbol],
+    needed: Iterable[str],
+    cheap: Cheap,
+    depth: int | None = None,
+) -> frozenset[str]:
+    """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
+
+    Values run again only within ``depth`` calls of what the backward reads, if that is given.
+
+    :raises TagError: if tags leave no way to have a value.
+    """
+    return _Choice(cheap, depth).choose(tuple(inputs), tuple(forward), frozenset(needed))
+
+
+@dataclass
+class _Choice:
+    """One program's network."""
+
+    cheap: Cheap
+    depth: int | None
+    network: Network = field(default_factory=Network)
+
+    def choose(
+        self, inputs: tuple[Proxy, ...], forward: tuple[BoundSymbol, ...], needed: frozenset[str]
+    ) -> frozenset[str]:
+        distances = _distances(forward, needed)
+        maker = {p.name: call for call in forward for p in call.defined()}
+        values = {p.name: p for p in inputs} | {
+            p.name: p for call in forward for p in call.defined()
+        }
+        wanted = {name: p for name, p in values.items() if name in distances}
+        for name, p in wanted.items():
+            call = maker.get(name)
+            self.value(p, call, distances[name])
+            if name in needed:
+                self.network.edge(("out", name), "sink", INFINITE)
+            for argument in call.flat_args if call else ():
+                self.network.edge(("out", argument.name), ("in", name), INFINITE)
+        if not needed & wanted.keys():
+            return frozenset()
+        side = self.network.source_side("source", "sink")
+        if side is None:
+            raise _impossible(wanted, maker, self.may_run_again)
+        return frozenset(
+            name for name in wanted if ("in", name) in side and ("out", name) not in side
+        )
+
+    def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
+        self.network.edge(("in", p.name), ("out", p.name), _cost(p, call, distance))
+        if call is None or self.too_deep(call, distance) or not self.may_run_again(call):
+            self.network.edge("source", ("in", p.name), INFINITE)
+
+    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
+        if self.depth is None or distance <= self.depth or _unsaved(call):
+            return False
+        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+        return len(views) < len(call.flat_outs) and not _tagged(call, "RECOMPUTE")
+
+    def may_run_again(self, call: BoundSymbol) -> bool:
+        if call.effects.ordered or call.effects.mutates or call.effects.rebinds or call.executor:
+            return False
+        if _tagged(call, "SAVE"):
+            return False
+        if _tagged(call, "RECOMPUTE"):
+            return True
+        return self.cheap(call) and not _shrinks(call)
+
+
+def _tagged(call: BoundSymbol, tag: str) -> bool:
+    return tag in call.tags or any(tag in p.tags for p in call.flat_outs)
+
+
+def _unsaved(call: BoundSymbol) -> bool:
+    return any("DONT_SAVE_FOR_BACKWARD" in p.tags for p in call.flat_outs)
+
+
+def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict[str, int]:
+    """For each value that needed ones depend on, the calls between it and the nearest of them."""
+    found = dict.fromkeys(needed, 0)
+    for call in reversed(forward):
+        here = [found[p.name] for p in call.flat_outs if p.name in found]
+        if here:
+            for p in call.flat_args:
+                found[p.name] = min(found.get(p.name, 1 << 30), min(here) + 1)
+    return found
+
+
+def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
+    if "DONT_SAVE_FOR_BACKWARD" in p.tags or (call is not None and _tagged(call, "RECOMPUTE")):
+        return INFINITE
+    return max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
+
+
+def byte_size(p: Proxy) -> int:
+    """The memory of a value, in bytes; symbolic sizes count as their hints."""
+    if isinstance(p, NumberProxy | OpaqueProxy):
+        return 1
+    assert isinstance(p, TensorProxy)
+    sizes = (n if isinstance(n, int) else (n.hint or 1) for n in p.shape)
+    return math.prod(sizes) * max(1, p.dtype.bits // 8)
+
+
+def _shrinks(call: BoundSymbol) -> bool:
+    taken = sum(byte_size(p) for p in call.flat_args if isinstance(p, TensorProxy))
+    made = sum(byte_size(p) for p in call.flat_outs if isinstance(p, TensorProxy))
+    return made * SHRINKS < taken
+
+
+def _impossible(
+    values: Mapping[str, Proxy],
+    maker: Mapping[str, BoundSymbol],
+    may_run_again: Callable[[BoundSymbol], bool],
+) -> TagError:
+    """The error for a value that tags forbid to save and that cannot run again."""
+    for name, p in values.items():
+        call = maker.get(name)
+        stuck = call is None or not may_run_again(call)
+        if stuck and _cost(p, call, 0) >= INFINITE:
+            what = "is an input" if call is None else f"comes from {call.symbol}"
+            return TagError(
+                f"{name!r} is needed by the backward and must not be saved, but {what}, "
+                "which cannot run again",
+                source=call.source if call else None,
+                hint="take the tag off, or compute the value from others that may be saved",
+            )
+    return TagError("the tags leave no way to have what the backward needs")

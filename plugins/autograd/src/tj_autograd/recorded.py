@@ -1,0 +1,118 @@
+"""Calls that only PyTorch's autograd can differentiate: recorded as they run.
+
+An operation that looks at data cannot be run on fake tensors, so nobody knows its backward before
+it runs. Its forward runs under PyTorch's autograd and returns the graph beside the results; its
+backward asks that graph. Such a call is never taken apart, fused or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tj_core.proxy import OpaqueProxy, Proxy, TensorProxy
+from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.tags import NO_TAGS
+from tj_core.trace import Change
+from tj_core.tree import leaves, map_tree
+from tj_torch.dialect.convert import constant
+from tj_torch.names import resolve
+
+from tj_autograd.joint import Differentiated, Slots, Workshop, tangent
+
+__all__ = ["Graph", "backward", "forward", "recorded"]
+
+
+# ---------------------------------------------------------------------------- what runs
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What PyTorch's autograd recorded of one call: its inputs and results."""
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+def forward(
+    wrt: tuple[int, ...], fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Any, Graph]:
+    """The result of ``fn(*args, **kwargs)``, and its graph for the tensors at positions ``wrt``."""
+    count = iter(range(1 << 30))
+    inputs: list[torch.Tensor] = []
+
+    def argument(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        plain = value.detach()
+        if next(count) in wrt:
+            inputs.append(plain.requires_grad_())
+        return plain
+
+    args, kwargs = map_tree(argument, (args, kwargs))
+    with torch.enable_grad():
+        result = fn(*args, **kwargs)
+    outputs = tuple(x for x in leaves(result) if isinstance(x, torch.Tensor))
+    plain = map_tree(lambda t: t.detach(), result, torch.Tensor)
+    return plain, Graph(tuple(inputs), outputs)
+
+
+def backward(
+    graph: Graph, at: tuple[int, ...], *tangents: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of the graph's inputs, zero where there is none.
+
+    ``tangents`` are those of the tensors at positions ``at`` among the results.
+    """
+    outputs = [graph.outputs[i] for i in at]
+    found = torch.autograd.grad(
+        outputs, graph.inputs, list(tangents), retain_graph=True, allow_unused=True
+    )
+    pairs = zip(graph.inputs, found, strict=True)
+    return tuple(torch.zeros_like(x) if g is None else _like(g, x) for x, g in pairs)
+
+
+def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """``gradient`` laid out as the trace says: like ``x`` where that is dense, else contiguous."""
+    dense = torch.ops.aten.is_non_overlapping_and_dense.default(x)
+    kept = torch.preserve_format if dense else torch.contiguous_format
+    made = torch.empty_like(x, memory_format=kept)
+    return gradient if gradient.stride() == made.stride() else made.copy_(gradient)
+
+
+# ---------------------------------------------------------------------------- the calls
+
+
+def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -> Differentiated:
+    """``call`` differentiated when it runs, because of ``reason``."""
+    wrt = tuple(
+        i for i, p in enumerate(call.flat_args) if isinstance(p, TensorProxy) and p.requires_grad
+    )
+    graph = OpaqueProxy(workshop.namer(f"{call.label}_graph"), "tj_autograd.recorded.Graph")
+    effects = replace(
+        call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
+    )
+    made = call.replace(
+        symbol=Symbol("tj_autograd", "recorded.forward"),
+        args=(wrt, constant(resolve(call.symbol)), *call.args),
+        outputs=(call.outputs, graph),
+        body=None,
+        effects=effects,
+        parent=call.parent or call.label,
+    )
+    at = tuple(slot.index for slot in slots)
+    back = workshop.backward(
+        call, Symbol("tj_autograd", "recorded.backward"), graph, at, *slots.values()
+    )
+    arguments = {i: call.flat_args[i] for i in wrt}
+    gradients = {i: _gradient(p, workshop) for i, p in arguments.items()}
+    back = back.replace(outputs=tuple(gradients.values()))
+    change = Change(call.label, "autograd", f"recorded: {reason}")
+    return Differentiated(made, (back,), gradients, change)
+
+
+def _gradient(p: Proxy, workshop: Workshop) -> TensorProxy:
+    assert isinstance(p, TensorProxy)
+    return tangent(p, workshop.namer(f"grad_{p.name}")).replace(tags=NO_TAGS)

@@ -1,0 +1,229 @@
+"""SPLIT: a joint trace becomes a forward and a backward, with what the one saves for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tj_core.bodies import with_args
+from tj_core.proxy import Proxy
+from tj_core.stages import Stage
+from tj_core.symbol import BoundSymbol
+from tj_core.trace import Namer, Trace
+from tj_core.tree import leaves, map_tree
+
+from tj_autograd.detached import detached
+from tj_autograd.partition import DEPTHS, Cheap, byte_size, choose_saved
+from tj_autograd.peak import peak_bytes
+
+__all__ = ["Halves", "is_backward", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The two programs of a joint trace.
+
+    ``forward`` takes the inputs and returns three tuples: the ``roots``, which are the outputs that
+    have a tangent; the ``rest`` of what the program returns; the ``saved`` values. ``backward``
+    takes the saved values and the tangents and returns the gradients of the inputs. ``outputs`` is
+    what the user's program returns, over inputs, roots and rest.
+    """
+
+    forward: Trace
+    backward: Trace
+    outputs: Any
+    roots: tuple[Proxy, ...]
+    rest: tuple[Proxy, ...]
+    saved: tuple[Proxy, ...]
+    tangents: tuple[Proxy, ...]
+
+
+def split(joint: Trace, cheap: Cheap) -> Halves:
+    """The halves of ``joint``.
+
+    ``cheap`` says which calls may run again in the backward, to save less. Of several ways, the one
+    with the lowest estimated peak of memory is taken, and of those the one that saves least.
+    """
+    inputs = tuple(p for p in joint.inputs if not is_backward(p))
+    tangents = tuple(p for p in joint.inputs if is_backward(p))
+    return _Splitting(joint, inputs, tangents, cheap).halves()
+
+
+TOLERANCE = 1.01
+"""Peaks that differ by less count as equal; they are estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to split: the backward with what runs again in it, and what it reads."""
+
+    calls: tuple[BoundSymbol, ...]
+    gradients: Any
+    saved: tuple[Proxy, ...]
+    peak: int
+
+    @property
+    def size(self) -> int:
+        """Bytes saved."""
+        return sum(map(byte_size, self.saved))
+
+
+@dataclass(frozen=True)
+class _Splitting:
+    """One joint trace on its way into halves."""
+
+    joint: Trace
+    inputs: tuple[Proxy, ...]
+    tangents: tuple[Proxy, ...]
+    cheap: Cheap
+
+    @cached_property
+    def ahead(self) -> tuple[BoundSymbol, ...]:
+        """The calls of the forward."""
+        return tuple(c for c in self.joint.calls if not is_backward(c))
+
+    @cached_property
+    def back(self) -> list[BoundSymbol]:
+        """The live calls of the backward."""
+        return _live([c for c in self.joint.calls if is_backward(c)], self.joint.outputs[1])
+
+    def halves(self) -> Halves:
+        outputs, _ = self.joint.outputs
+        way = self.best()
+        roots, rest = _returned(outputs, self.inputs)
+        forward = self.joint.replace(
+            inputs=self.inputs,
+            calls=self.ahead,
+            outputs=(roots, rest, way.saved),
+            stage=Stage.SPLIT,
+        )
+        backward = self.joint.replace(
+            inputs=(*way.saved, *self.tangents),
+            calls=way.calls,
+            outputs=way.gradients,
+            name="backward",
+            stage=Stage.SPLIT,
+        )
+        forward, backward = detached(forward), detached(backward)
+        return Halves(forward, backward, outputs, roots, rest, way.saved, self.tangents)
+
+    def best(self) -> _Way:
+        """The best of all ways: lowest peak, then least saved."""
+        known = {p.name for p in self.tangents}
+        needed = [p.name for p in _read(self.back, self.joint.outputs[1], known)]
+        choices = dict.fromkeys(
+            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth) for depth in DEPTHS
+        )
+        ways = [self.way(chosen, known) for chosen in choices]
+        limit = min(way.peak for way in ways) * TOLERANCE
+        return min((w for w in ways if w.peak <= limit), key=lambda w: w.size)
+
+    def way(self, chosen: frozenset[str], known: set[str]) -> _Way:
+        outputs, gradients = self.joint.outputs
+        again = _Again(self.ahead, chosen, Namer(self.joint.names()))
+        calls, gradients = again.fill(self.back, gradients)
+        saved = tuple(_read(calls, gradients, known))
+        returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
+        left = [p for p in leaves(gradients) if isinstance(p, Proxy)]
+        mine = {p.name for p in self.inputs}
+        held = [p for p in returned if p.name not in mine]
+        return _Way(tuple(calls), gradients, saved, peak_bytes(self.ahead, held, calls, left))
+
+
+@dataclass
+class _Again:
+    """Puts calls of the forward into the backward where what they make is not saved."""
+
+    forward: tuple[BoundSymbol, ...]
+    saved: frozenset[str]
+    namer: Namer
+    made: dict[str, Proxy] = field(default_factory=dict)
+    calls: list[BoundSymbol] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.maker = {p.name: call for call in self.forward for p in call.defined()}
+
+    def fill(self, back: Sequence[BoundSymbol], gradients: Any) -> tuple[list[BoundSymbol], Any]:
+        """The backward with these calls, each before its first use, and its outputs."""
+        for call in back:
+            for p in call.flat_args:
+                self.provide(p)
+            self.calls.append(with_args(call, self.current))
+        for p in leaves(gradients):
+            if isinstance(p, Proxy):
+                self.provide(p)
+        return self.calls, map_tree(self.current, gradients, Proxy)
+
+    def current(self, p: Proxy) -> Proxy:
+        return self.made.get(p.name, p)
+
+    def provide(self, wanted: Proxy) -> None:
+        """See to it that ``wanted`` is there, without recursion: chains may be long."""
+        todo = [wanted]
+        while todo:
+            call = self.maker.get(todo[-1].name)
+            if call is None or todo[-1].name in self.saved or todo[-1].name in self.made:
+                todo.pop()
+                continue
+            missing = [p for p in call.flat_args if self.missing(p)]
+            todo += missing
+            if not missing:
+                self.repeat(call)
+                todo.pop()
+
+    def missing(self, p: Proxy) -> bool:
+        return p.name in self.maker and p.name not in self.saved and p.name not in self.made
+
+    def repeat(self, call: BoundSymbol) -> None:
+        again = with_args(call, self.current)
+        names = {p.name: p.replace(name=self.namer(p.name)) for p in call.defined()}
+        again = again.replace(
+            outputs=map_tree(lambda p: names.get(p.name, p), again.outputs, Proxy),
+            tags=again.tags.add("BACKWARD"),
+            parent=call.label,
+        )
+        self.calls.append(again)
+        self.made |= {old: new for old, new in names.items() if old not in self.saved}
+
+
+def is_backward(carrier: Proxy | BoundSymbol) -> bool:
+    """Whether a value or a call belongs to the backward."""
+    return "BACKWARD" in carrier.tags
+
+
+def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
+    """The distinct outputs that are no inputs: those that require a gradient, and others."""
+    known = {p.name for p in inputs}
+    found = {p.name: p for p in leaves(outputs) if isinstance(p, Proxy) and p.name not in known}
+    carrying = [p for p in found.values() if getattr(p, "requires_grad", False)]
+    others = [p for p in found.values() if not getattr(p, "requires_grad", False)]
+    return tuple(carrying), tuple(others)
+
+
+def _live(calls: Sequence[BoundSymbol], gradients: object) -> list[BoundSymbol]:
+    """The calls that ``gradients`` depend on, and those with effects."""
+    wanted = {p.name for p in leaves(gradients) if isinstance(p, Proxy)}
+    kept = []
+    for call in reversed(calls):
+        if call.effects.removable and wanted.isdisjoint(p.name for p in call.flat_outs):
+            continue
+        kept.append(call)
+        wanted.update(p.name for p in call.flat_args)
+    return kept[::-1]
+
+
+def _read(calls: Sequence[BoundSymbol], gradients: object, known: set[str]) -> Iterator[Proxy]:
+    """The values that the backward uses and does not make, each once, in order of first use."""
+    seen = set(known)
+    for call in calls:
+        for p in call.flat_args:
+            if p.name not in seen:
+                seen.add(p.name)
+                yield p
+        seen.update(p.name for p in call.flat_outs)
+    for p in leaves(gradients):
+        if isinstance(p, Proxy) and p.name not in seen:
+            seen.add(p.name)
+            yield p

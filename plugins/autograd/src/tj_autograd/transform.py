@@ -1,0 +1,70 @@
+"""The transforms: JOINT after FUNCTIONAL, SPLIT after JOINT."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.codegen import Program
+from tj_core.passes import PassContext
+from tj_core.proxy import TensorProxy
+from tj_core.records import Decline, Split, Transform
+from tj_core.stages import Stage
+from tj_core.trace import Trace
+
+from tj_autograd.boundary import differentiable
+from tj_autograd.cheap import cheap
+from tj_autograd.joint import Layout, joint
+from tj_autograd.lookup import Lookup
+from tj_autograd.split import is_backward, split
+from tj_autograd.supported import needs_gradient, unsupported
+from tj_autograd.variants import Variants
+
+__all__ = ["transforms"]
+
+
+def transforms() -> tuple[Transform, ...]:
+    """The transforms of the plugin."""
+    return (
+        Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
+        Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
+    )
+
+
+def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
+    if not needs_gradient(trace):
+        return trace
+    return unsupported(trace) or _made(trace, context)
+
+
+def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
+    return joint(
+        trace,
+        differentiate=Lookup.of(context),
+        expand=context.expand,
+        tags=context.tags,
+        layout=layout,
+        name=context.name,
+        plugin=context.plugin,
+    )
+
+
+def _split(trace: Trace, context: PassContext) -> Trace | Split:
+    if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
+        return trace
+    halves = split(trace, cheap)
+    functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
+
+    def assemble(
+        forward: Program, compile_later: Callable[[str, Trace], Program]
+    ) -> Callable[..., Any]:
+        make = Variants(
+            halves,
+            compile_later,
+            functional,
+            lambda layout: _made(functional, context, layout),
+            usual=tuple(p.strides for p in halves.tangents if isinstance(p, TensorProxy)),
+        )
+        return differentiable(halves, forward.function, make)
+
+    return Split(halves.forward, {"backward": halves.backward}, assemble, boxed=True)

@@ -1,0 +1,104 @@
+"""The backward programs of one forward: one per layout of the tangents, made when first needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.codegen import Program
+from tj_core.proxy import TensorProxy
+from tj_core.symbol import BoundSymbol
+from tj_core.trace import Trace
+from tj_torch.frontend.dynamo import compile_lock
+
+from tj_autograd.cheap import cheap
+from tj_autograd.joint import Layout
+from tj_autograd.split import Halves, split
+
+__all__ = ["Boxed", "Pullback", "Variants"]
+
+LIMIT = 8
+"""Backward programs per forward; tangents laid out in yet another way are copied."""
+
+Boxed = Callable[[list[Any]], Any]
+"""A program that takes one list, and empties it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """A backward program: which saved values it takes, and which tangents laid out how.
+
+    ``tangents`` has a place for each root; None where the program takes none.
+    """
+
+    program: Boxed
+    saved: tuple[int, ...]
+    tangents: tuple[TensorProxy | None, ...]
+
+
+@dataclass
+class Variants:
+    """Makes and keeps the backward programs of one joint trace.
+
+    ``usual`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the joint
+    trace for another one, from ``functional``.
+    """
+
+    halves: Halves
+    compile_later: Callable[[str, Trace], Program]
+    functional: Trace
+    joint: Callable[[Layout], Trace]
+    usual: Layout
+    known: dict[Layout, Pullback] = field(default_factory=dict)
+
+    def __getitem__(self, layout: Layout) -> Pullback:
+        """The program for tangents laid out like ``layout``, which says None where there is none.
+
+        The first of some other layout, if the forward has not saved what its own would read.
+        """
+        found = self.known.get(layout)
+        if found is None:
+            # Backward may run in any thread; expansions are made by one at a time.
+            with compile_lock():
+                found = self.known.get(layout) or self._make(layout)
+                self.known[layout] = found
+        return found
+
+    @functools.cached_property
+    def again(self) -> Callable[..., Any]:
+        """The program under PyTorch's own autograd, for a gradient to be differentiated again."""
+        with compile_lock():
+            program = self.compile_later("again", self.functional).function
+        return lambda *inputs: program(list(inputs))
+
+    def _make(self, layout: Layout) -> Pullback:
+        if layout == self.usual:
+            program = self.compile_later("backward", self.halves.backward).function
+            every = tuple(range(len(self.halves.saved)))
+            return Pullback(program, every, self.halves.tangents)  # type: ignore[arg-type]
+        found = self._other(layout) if len(self.known) < LIMIT else None
+        return found or self[self.usual]
+
+    def _other(self, layout: Layout) -> Pullback | None:
+        made = split(self.joint(layout), cheap)
+        position = {p.name: i for i, p in enumerate(self.halves.saved)}
+        mine, theirs = _makers(self.halves), _makers(made)
+        if any(
+            p.name not in position or mine.get(p.name) != theirs.get(p.name) for p in made.saved
+        ):
+            return None
+        program = self.compile_later(f"backward_{len(self.known)}", made.backward).function
+        tangents = iter(made.tangents)
+        expected = tuple(None if how is None else next(tangents) for how in layout)
+        return Pullback(
+            program,
+            tuple(position[p.name] for p in made.saved),
+            expected,  # type: ignore[arg-type]
+        )
+
+
+def _makers(halves: Halves) -> dict[str, BoundSymbol]:
+    """The forward's calls by the values they define."""
+    return {p.name: call for call in halves.forward.calls for p in call.flat_outs}

@@ -1,0 +1,279 @@
+"""The boundary to PyTorch's autograd: everything a user may do with a backward, as in eager."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_core.jitted import jitted_of
+from torch import nn
+from torch.nn import functional as F
+
+
+def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = torch.tanh(x @ w)
+    return y.sum(0), (y * x.sum()).exp(), (x > 0).sum()
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    torch.manual_seed(0)
+    return torch.randn(4, 3, requires_grad=True), torch.randn(3, 5, requires_grad=True)
+
+
+@pytest.fixture
+def jitted() -> Any:
+    return tj.jit(f)
+
+
+def programs(jitted: Any) -> set[str]:
+    return set(jitted_of(jitted).last.compilation.others)
+
+
+@pytest.mark.parametrize("which", [(0,), (1,), (0, 1)])
+def test_some_tangents(jitted: Any, which: tuple[int, ...]) -> None:
+    """What does not depend on the outputs that are used has no gradient, not a zero one."""
+
+    def run(fn: Any) -> Any:
+        x, w = inputs()
+        outs = fn(x, w)
+        sum(outs[i].sum() for i in which).backward()
+        return x.grad, w.grad
+
+    for _ in range(2):
+        for mine, theirs in zip(run(jitted), run(f), strict=True):
+            assert torch.equal(mine, theirs)
+
+
+def test_none_stays_none() -> None:
+    def g(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return x * 2, y * 3
+
+    x, y = inputs()
+    a, b = tj.jit(g)(x, y)
+    # Eager would free the graph of the one output only; here both are one call.
+    assert torch.autograd.grad(a.sum(), [x, y], allow_unused=True, retain_graph=True)[1] is None
+    b.sum().backward()
+    assert x.grad is None and y.grad is not None
+
+
+@pytest.mark.parametrize("layout", ["expanded", "transposed", "sliced"])
+def test_tangents_of_any_layout(jitted: Any, layout: str) -> None:
+    def tangent(out: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(1)
+        if layout == "expanded":
+            return torch.randn(()).expand_as(out)
+        if layout == "transposed":
+            return torch.randn(out.shape[::-1]).t()
+        return torch.randn(out.shape[0], 2 * out.shape[1])[:, ::2]
+
+    def run(fn: Any) -> Any:
+        x, w = inputs()
+        out = fn(x, w)[1]
+        return torch.autograd.grad(out, [x, w], tangent(out))
+
+    for mine, theirs in zip(run(jitted), run(f), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+
+
+def test_no_more_than_a_few_backward_programs(jitted: Any) -> None:
+    x, w = inputs()
+    for n in range(2, 20):
+        out = jitted(x, w)[1]
+        torch.autograd.grad(out, x, torch.randn(4, 5 * n)[:, ::n])
+    assert len(programs(jitted)) <= 9
+
+
+def test_backward_twice(jitted: Any) -> None:
+    x, w = inputs()
+    loss = jitted(x, w)[0].sum()
+    loss.backward(retain_graph=True)
+    first = x.grad.clone()
+    loss.backward()
+    assert torch.equal(x.grad, 2 * first)
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_gradients_accumulate(jitted: Any) -> None:
+    x, w = inputs()
+    for _ in range(3):
+        jitted(x, w)[0].sum().backward()
+    reference, other = inputs()
+    for _ in range(3):
+        f(reference, other)[0].sum().backward()
+    assert torch.equal(x.grad, reference.grad)
+
+
+def test_one_output_after_the_other(jitted: Any) -> None:
+    """Eager frees one output's graph without touching the other's; here both are one call."""
+    x, w = inputs()
+    a, b, _ = jitted(x, w)
+    a.sum().backward(retain_graph=True)
+    b.sum().backward()
+    reference, other = inputs()
+    a, b, _ = f(reference, other)
+    (a.sum() + 0).backward(retain_graph=True)
+    b.sum().backward()
+    assert torch.allclose(x.grad, reference.grad)
+
+
+def test_backward_in_other_threads(jitted: Any) -> None:
+    x, w = inputs()
+    f(x, w)[0].sum().backward()
+    expected, found = x.grad, []
+    leaves = [inputs() for _ in range(6)]
+    losses = [jitted(*pair)[0].sum() for pair in leaves]
+
+    def work(i: int) -> None:
+        losses[i].backward()
+        found.append(torch.equal(leaves[i][0].grad, expected))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 6
+
+
+def test_hooks_on_tensors_and_their_order() -> None:
+    def run(fn: Any) -> Any:
+        seen: list[str] = []
+        x, w = inputs()
+        x.register_hook(lambda g: seen.append("x") or g * 2)
+        w.register_hook(lambda g: seen.append("w"))
+        x.register_post_accumulate_grad_hook(lambda t: seen.append("accumulated"))
+        out = fn(x, w)[0]
+        out.register_hook(lambda g: seen.append("out") or g + 1)
+        out.sum().backward()
+        return sorted(seen[1:]), seen[0], x.grad, w.grad
+
+    mine, theirs = run(tj.jit(f)), run(f)
+    assert mine[:2] == theirs[:2]
+    assert torch.equal(mine[2], theirs[2]) and torch.equal(mine[3], theirs[3])
+
+
+def test_hooks_on_parameters_and_modules() -> None:
+    def run(wrap: Any) -> Any:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        seen: list[Any] = []
+        model[0].weight.register_hook(lambda g: seen.append(g.shape) or g * 3)
+        compiled = wrap(model)
+        compiled(inputs()[0]).sum().backward()
+        return seen, [p.grad for p in model.parameters()]
+
+    mine, theirs = run(tj.jit), run(lambda m: m)
+    assert mine[0] == theirs[0]
+    assert all(torch.equal(a, b) for a, b in zip(mine[1], theirs[1], strict=True))
+
+
+def test_a_saved_input_written_before_the_backward(jitted: Any) -> None:
+    def run(fn: Any) -> None:
+        x, w = inputs()
+        y = x * 1
+        loss = fn(y, w)[0].sum()
+        with torch.no_grad():
+            w.add_(1)
+        loss.backward()
+
+    for fn in (f, jitted):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(fn)
+
+
+def test_a_saved_output_written_before_the_backward() -> None:
+    def g(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).exp()
+
+    for fn in (g, tj.jit(g)):
+        out = fn(inputs()[0])
+        total = out.sum()
+        with torch.no_grad():
+            out.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            total.backward()
+
+
+def test_saved_tensor_hooks_see_what_is_saved(jitted: Any) -> None:
+    packed: list[torch.Tensor] = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        packed.append(t)
+        return t
+
+    x, w = inputs()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss = jitted(x, w)[0].sum()
+    loss.backward()
+    assert packed and x.grad is not None
+
+
+def test_what_is_saved_is_freed_with_the_graph(jitted: Any) -> None:
+    """Once the backward has run, nothing keeps what was saved for it."""
+    kept: list[Any] = []
+    x, w = inputs()
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        kept.append(weakref.ref(t))
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        loss = jitted(x, w)[1].sum()
+    hidden = [r for r in kept if r() is not None and r() is not x and r() is not w]
+    assert hidden
+    loss.backward()
+    del loss
+    gc.collect()
+    assert all(r() is None for r in hidden)
+
+
+def test_entries_without_gradients_do_without_a_boundary(jitted: Any) -> None:
+    x, w = inputs()
+    with torch.no_grad():
+        out = jitted(x, w)[0]
+    assert not out.requires_grad and programs(jitted) == set()
+    assert jitted(x.detach(), w.detach())[0].grad_fn is None
+    assert jitted(x, w)[0].grad_fn is not None
+
+
+def test_only_what_needs_a_gradient_crosses() -> None:
+    def g(x: torch.Tensor, y: torch.Tensor, n: int) -> torch.Tensor:
+        return (x * y).sum() * n
+
+    x, y = inputs()[0], torch.randn(4, 3)
+    out = tj.jit(g)(x, y, 3)
+    assert len(out.grad_fn.next_functions) == 1
+    out.backward()
+    assert torch.equal(x.grad, y * 3)
+
+
+def test_train_steps_with_an_optimizer() -> None:
+    def train(wrap: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.LayerNorm(8), nn.Linear(8, 2))
+        compiled = wrap(model)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        data = torch.randn(6, 3)
+        for _ in range(4):
+            optimizer.zero_grad()
+            F.mse_loss(compiled(data), torch.ones(6, 2)).backward()
+            optimizer.step()
+        return [p.detach() for p in model.parameters()]
+
+    for mine, theirs in zip(train(tj.jit), train(lambda m: m), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_anomaly_mode_and_the_error_of_a_backward_without_gradients(jitted: Any) -> None:
+    x, w = inputs()
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        jitted(x, w)[0].sum().backward()
+    assert x.grad is not None
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        jitted(x.detach(), w.detach())[0].sum().backward()

@@ -1,0 +1,132 @@
+"""What is saved for the backward, what is computed again, and what tags say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_core.errors import TagError
+from torch.nn import functional as F
+
+X = torch.randn(64, 64)
+
+
+def saved(jitted: Any) -> set[str]:
+    """The names of the values that the forward saves."""
+    return {p.name for p in tj.last_trace(jitted, stage="SPLIT").outputs[2]}
+
+
+def run(f: Callable[..., Any], *args: torch.Tensor) -> Any:
+    """``f`` jitted and trained once, with eager's gradients."""
+    jitted = tj.jit(f)
+    grads = []
+    for fn in (jitted, f):
+        leaves = [a.clone().requires_grad_() for a in args]
+        torch.manual_seed(0)
+        fn(*leaves).backward()
+        grads.append([a.grad for a in leaves])
+    for mine, theirs in zip(*grads, strict=True):
+        assert torch.equal(mine, theirs)
+    return jitted
+
+
+def again(jitted: Any) -> list[str]:
+    """The forward's operations that the backward runs again."""
+    calls = tj.last_trace(jitted, "backward", stage="SPLIT").calls
+    return [
+        c.symbol.qualname for c in calls if not c.symbol.name.endswith((".backward", "add.Tensor"))
+    ]
+
+
+def bytes_kept(f: Callable[..., Any], *args: torch.Tensor) -> int:
+    """Bytes of the tensors that PyTorch is asked to keep for the backward."""
+    leaves = [a.clone().requires_grad_() for a in args]
+    mine = {a.untyped_storage().data_ptr() for a in leaves}
+    seen: dict[int, int] = {}
+    alive = []
+
+    def pack(t: torch.Tensor) -> torch.Tensor:
+        if t.untyped_storage().data_ptr() not in mine:
+            seen[t.untyped_storage().data_ptr()] = t.untyped_storage().nbytes()
+            alive.append(t)
+        return t
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        out = f(*leaves)
+    out.backward()
+    return sum(seen.values())
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    return (x.sin().exp().cos() * 2).tanh().sum()
+
+
+def mlp(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    h = F.silu(x @ w) * torch.sigmoid(x @ w.t())
+    return F.gelu(h @ w).sum()
+
+
+@pytest.mark.parametrize("f", [chain, mlp])
+def test_no_more_is_saved_than_eager_or_aot_eager_save(f: Callable[..., Any]) -> None:
+    args = (X,) if f is chain else (X, torch.randn(64, 64))
+    run(f, *args)
+    mine = bytes_kept(tj.jit(f), *args)
+    assert mine <= bytes_kept(f, *args)
+    torch._dynamo.reset()
+    assert mine <= bytes_kept(torch.compile(f, backend="aot_eager"), *args)
+
+
+def test_elementwise_chains_run_again() -> None:
+    jitted = run(chain, X)
+    assert again(jitted) and set(again(jitted)) <= {
+        "torch.sin",
+        "torch.exp",
+        "torch.cos",
+        "torch.mul",
+        "torch.tanh",
+    }
+
+
+def test_products_and_random_numbers_do_not() -> None:
+    jitted = run(lambda x, w: F.dropout(F.silu(x @ w), 0.5).exp().sum(), X, torch.randn(64, 64))
+    assert not {n for n in again(jitted) if "matmul" in n or "dropout" in n}
+
+
+def test_a_saved_value_is_saved() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = tj.tag(x.sin(), "SAVE")
+        return (y.exp() * y).sum()
+
+    jitted = run(f, X)
+    assert "y" in saved(jitted) and "torch.sin" not in again(jitted)
+
+
+def test_a_value_to_compute_again_is_computed_again() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = tj.tag(x @ w, "RECOMPUTE")
+        return (y * y.exp()).sum()
+
+    jitted = run(f, X, torch.randn(64, 64))
+    assert "y" not in saved(jitted) and "torch.matmul" in again(jitted)
+
+
+def test_a_value_not_to_save_is_made_of_others() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = tj.tag(x.sin(), "DONT_SAVE_FOR_BACKWARD")
+        return (y * y.exp()).sum()
+
+    jitted = run(f, X)
+    assert "y" not in saved(jitted) and "torch.sin" in again(jitted)
+
+
+def test_a_value_that_can_neither_be_saved_nor_made_again() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = tj.tag(F.dropout(x, 0.5), "DONT_SAVE_FOR_BACKWARD")
+        return (y * y.exp()).sum()
+
+    with pytest.raises(TagError, match="must not be saved") as caught:
+        tj.jit(f)(X.clone().requires_grad_())
+    assert "test_partition.py" in str(caught.value)

@@ -1,0 +1,268 @@
+"""Gradients from elsewhere: rules of plugins, pairs of executors, graphs recorded at run time."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_autograd.rules import GradRule
+from tj_core.errors import PluginError
+from tj_core.hookspecs import hookimpl
+from tj_core.records import Claim, Decline, Executor, Pair
+from tj_core.rules import RuleTable
+from torch.nn import functional as F
+
+LAYER_NORM = "torch.nn.functional.layer_norm"
+RAN: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+def noted(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A decorator: the function, saying that it ran."""
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(fn)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            RAN.append(name)
+            return fn(*args, **kwargs)
+
+        return run
+
+    return decorate
+
+
+def norm_forward(x, normalized_shape, weight=None, bias=None, eps=1e-05):
+    out, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
+    return out, (x, weight, bias, mean, rstd, tuple(normalized_shape))
+
+
+def norm_backward(saved, grad):
+    x, weight, bias, mean, rstd, shape = saved
+    wanted = [True, weight is not None, bias is not None]
+    gx, gw, gb = torch.ops.aten.native_layer_norm_backward(
+        grad, x, shape, mean, rstd, weight, bias, wanted
+    )
+    return gx, None, gw, gb
+
+
+def rules(key: str, rule: GradRule) -> Any:
+    """A plugin with one gradient rule."""
+
+    class Rules:
+        TJ_PLUGIN_API = 1
+
+        @staticmethod
+        @hookimpl
+        def tj_rule_tables(options: Any) -> Any:
+            table: RuleTable[Any] = RuleTable("grad")
+            table.set(key, rule)
+            return (table,)
+
+    return Rules
+
+
+def executor(name: str, claim: Claim, key: str = LAYER_NORM) -> Any:
+    """A plugin with one executor that claims one operation."""
+
+    class Plugin:
+        TJ_PLUGIN_API = 1
+
+        @staticmethod
+        @hookimpl
+        def tj_executors(options: Any) -> Any:
+            claims: RuleTable[Claim] = RuleTable("claim")
+            claims.set(key, claim)
+            return (Executor(name, claims),)
+
+    Plugin.__name__ = name
+    return Plugin
+
+
+def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return (F.layer_norm(x.sin(), (5,), w) * x).sum()
+
+
+def check(fn: Callable[..., Any], *plugins: Any, inference: bool = False) -> Any:
+    """``fn`` with ``plugins``, its results and gradients those of eager."""
+    jitted = tj.jit(fn, session=tj.Session([*plugins, "torch", "autograd"]))
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+    results = []
+    for run in (jitted, fn):
+        out = run(x, w)
+        results.append((out, *torch.autograd.grad(out, [x, w])))
+    for mine, theirs in zip(*results, strict=True):
+        assert torch.equal(mine, theirs)
+    return jitted
+
+
+# ------------------------------------------------------------------------------- rules
+
+
+def test_a_rule_takes_the_place_of_the_derived_one() -> None:
+    jitted = check(f, rules(LAYER_NORM, GradRule(norm_forward, norm_backward)))
+    trace = tj.last_trace(jitted, stage="JOINT")
+    record = next(r for r in trace.history if r.name == "joint")
+    assert ("layer_norm", "Rules", LAYER_NORM) in [
+        (c.call, c.plugin, c.rule) for c in record.changes
+    ]
+    names = [c.symbol.qualname for c in trace.calls]
+    assert f"{LAYER_NORM}.augmented" in names and f"{LAYER_NORM}.backward" in names
+
+
+def test_a_rule_that_saves_only_arguments_and_results_leaves_the_call_alone() -> None:
+    def forward(x, *, out=None):
+        result = torch.exp(x)
+        return result, (result,)
+
+    def backward(saved, grad):
+        return (grad * saved[0],)
+
+    jitted = check(
+        lambda x, w: (x.exp() * w).sum(), rules("torch.exp", GradRule(forward, backward))
+    )
+    exp, *_ = (c for c in tj.last_trace(jitted, stage="JOINT").calls if "exp" in c.symbol.name)
+    assert exp.symbol.qualname == "torch.exp"
+
+
+def test_a_rule_may_decline() -> None:
+    rule = GradRule(norm_forward, norm_backward, lambda call: Decline("not today"))
+    jitted = check(f, rules(LAYER_NORM, rule))
+    changes = tj.last_trace(jitted, stage="JOINT").history[-1].changes
+    assert {c.rule for c in changes} == {"derived"}
+
+
+def test_a_rule_for_tensors_in_a_list_and_several_outputs() -> None:
+    def forward(tensors, dim=0):
+        return torch.cat(tensors, dim), ([t.shape[dim] for t in tensors], dim)
+
+    def backward(saved, grad):
+        return (list(grad.split(*saved)),)
+
+    check(
+        lambda x, w: (torch.cat([x, w[None] * 2, x]) ** 2).sum(),
+        rules("torch.cat", GradRule(forward, backward)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        (GradRule(lambda x, *a: x, norm_backward), "return a pair"),
+        (GradRule(lambda x, *a: (x.sum(), ()), norm_backward), "its forward returns"),
+        (GradRule(norm_forward, lambda s, g: (g.sum(),)), "for argument 'sin'"),
+        (GradRule(norm_forward, lambda s, g: (None,) * 9), "9 gradients for the 5 parameters"),
+        (GradRule(norm_forward, lambda s, g: g), "a sequence with a gradient per parameter"),
+        (GradRule(norm_forward, lambda s, g: ([g, g],)), "2 gradients for the 1 tensors of 'x'"),
+        (GradRule(norm_forward, lambda s, g: g.view(17)), "does not fit"),
+    ],
+)
+def test_a_rule_that_does_not_fit(rule: GradRule, message: str) -> None:
+    with pytest.raises(PluginError) as caught:
+        check(f, rules(LAYER_NORM, rule))
+    assert message in str(caught.value) and "test_rules.py" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------- pairs
+
+PAIR = Pair(
+    noted("forward")(norm_forward), noted("backward")(norm_backward), (norm_forward, norm_backward)
+)
+
+
+def plain(x, normalized_shape, weight=None, bias=None, eps=1e-05):
+    return F.layer_norm(x, normalized_shape, weight, bias, eps)
+
+
+WITH_PAIR = Claim(noted("pair's own")(plain), pair=PAIR)
+FORWARD_ONLY = Claim(noted("forward only")(plain))
+
+
+@pytest.mark.parametrize("order", [("pair", "only"), ("only", "pair")])
+def test_the_pair_is_used_where_a_gradient_is_needed(order: tuple[str, str]) -> None:
+    """The search for a gradient does not stop at an executor without one."""
+    both = {"pair": executor("pair", WITH_PAIR), "only": executor("only", FORWARD_ONLY)}
+    jitted = check(f, *(both[name] for name in order))
+    assert RAN == ["forward", "backward"]
+    assert tj.explain(jitted).counts()["pair"] == 1
+    RAN.clear()
+    with torch.no_grad():
+        jitted(torch.randn(4, 5), torch.randn(5))
+    assert [{"pair": "pair's own", "only": "forward only"}[order[0]]] == RAN
+
+
+def test_a_pair_without_functions_for_metadata_runs_on_fakes() -> None:
+    check(f, executor("pair", Claim(plain, pair=Pair(norm_forward, norm_backward))))
+
+
+def test_a_check_holds_for_the_pair_too() -> None:
+    claim = Claim(plain, lambda call: Decline("too small"), PAIR)
+    check(f, executor("pair", claim))
+    assert RAN == []
+
+
+def test_a_pair_comes_before_a_rule() -> None:
+    check(
+        f,
+        rules(LAYER_NORM, GradRule(norm_forward, noted("rule")(norm_backward))),
+        executor("pair", WITH_PAIR),
+    )
+    assert RAN == ["forward", "backward"]
+
+
+def test_a_forward_alone_takes_the_augmented_calls_parts() -> None:
+    """Where the derived rule needs more than the call returns, executors may claim its parts."""
+    claim = Claim(noted("native")(torch.native_layer_norm))
+    check(f, executor("native", claim, "aten.native_layer_norm.default"))
+    assert RAN == ["native"]
+
+
+def test_executors_claim_backward_calls() -> None:
+    claim = Claim(noted("cos")(torch.cos))
+    check(f, executor("cosine", claim, "aten.cos.default"))
+    assert RAN == ["cos"]
+
+
+def test_a_pair_needs_an_implementation() -> None:
+    with pytest.raises(PluginError, match="needs an implementation"):
+        Claim(None, pair=PAIR)
+
+
+@pytest.mark.parametrize("half", ["forward", "backward"])
+def test_a_pair_that_does_not_fit(half: str) -> None:
+    wrong = {"forward": lambda x, *a: x, "backward": lambda s, g: (g.sum(),)}[half]
+    meta = (wrong, norm_backward) if half == "forward" else (norm_forward, wrong)
+    with pytest.raises(PluginError, match="pair for"):
+        check(f, executor("pair", Claim(plain, pair=Pair(norm_forward, norm_backward, meta))))
+
+
+# ------------------------------------------------------------------------------- recorded
+
+
+def test_an_operation_that_looks_at_data() -> None:
+    """Its backward is known only when it has run."""
+
+    def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        spectrum = torch.complex(x.t(), x.t().sin())
+        return torch.istft(spectrum, 8, window=w.new_ones(8)).sum() * w.exp().sum()
+
+    symbols = [c.symbol.qualname for c in tj.last_trace(check(g), stage="JOINT").calls]
+    assert "tj_autograd.recorded.forward" in symbols
+    assert "tj_autograd.recorded.backward" in symbols
+
+
+def test_parts_around_a_graph_break_have_gradients() -> None:
+    def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        spread = F.gaussian_nll_loss(x, x.detach() * 0, w.exp().expand(4, 5))
+        return spread * 2 + x.sin().sum()
+
+    with pytest.warns(tj.TjWarning, match="graph break"):
+        check(g)
