@@ -150,14 +150,17 @@ def last_traces(fn: Any) -> tuple[Trace, ...]:
 
 def last_trace(
     fn: Any,
-    which: Literal["forward", "backward"] = "forward",
+    which: Literal["forward", "backward", "outer"] = "forward",
     stage: Stage | str | None = None,
 ) -> Trace:
     """The program that runs, or the last one at ``stage`` (``"ACQUIRED"``).
 
+    ``which``: the program, the one that computes its gradients, or the one around it, which writes
+    to memory and makes the views that are returned.
+
     :raises TjError: if there is none.
     """
-    traces = last_traces(fn) if which == "forward" else _backward_traces(jitted_of(fn))
+    traces = last_traces(fn) if which == "forward" else _other_traces(jitted_of(fn), which)
     if stage is None:
         return traces[-1]
     wanted = _stage(stage) if isinstance(stage, str) else stage
@@ -168,15 +171,18 @@ def last_trace(
     return found[-1]
 
 
-def _backward_traces(state: Jitted) -> tuple[Trace, ...]:
+_WHY_NONE = {
+    "backward": "PyTorch's autograd differentiates the program, or nothing in it needs a gradient; "
+    "pip install tj-autograd for gradients as a transform",
+    "outer": "the program runs as it was written",
+}
+
+
+def _other_traces(state: Jitted, which: str) -> tuple[Trace, ...]:
     compilation = state.last.compilation if state.last else None
-    found = compilation.others.get("backward") if compilation else None
+    found = compilation.others.get(which) if compilation else None
     if found is None:
-        raise TjError(
-            "there is no backward trace: PyTorch's autograd differentiates the program, "
-            "or nothing in it needs a gradient",
-            hint="pip install tj-autograd for gradients as a transform",
-        )
+        raise TjError(f"there is no {which} trace: {_WHY_NONE[which]}")
     return (found,) if isinstance(found, Trace) else found.traces
 
 

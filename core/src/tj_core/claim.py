@@ -131,6 +131,8 @@ class _Walk:
             if self.may_descend(call):
                 return self.descend(call, values, declined, depth)
             declined = (*declined, ("its body", NEEDS_GRADIENT))
+        if call.symbol.functional and self.may_descend(call):  # as a whole it would copy
+            return self.descend(call, values, declined, depth)
         for executor in self.fallbacks:
             verdict = self.check(executor, call)
             rule = executor.claims.get(call.symbol)

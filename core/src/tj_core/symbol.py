@@ -28,6 +28,12 @@ __all__ = [
     "Symbol",
 ]
 
+FUNCTIONAL = ".functional"
+"""Ends the name of an operation whose writes are results: new values, then what it returns."""
+
+INVERSE = ".inverse"
+"""Ends the name of a view's inverse: what is viewed, from a new value of the view."""
+
 EDITED = ".rewritten"
 """Ends the name of a symbol whose call has an edited body."""
 
@@ -52,6 +58,11 @@ class Symbol:
         """The symbol printed as ``qualname``."""
         namespace, _, name = qualname.partition(".")
         return cls(namespace, name)
+
+    @property
+    def functional(self) -> bool:
+        """Whether this is what an operation that writes is made into: nothing is written."""
+        return self.name.endswith((FUNCTIONAL, INVERSE))
 
     @property
     def edited(self) -> bool:

@@ -35,8 +35,20 @@ def unsupported(trace: Trace) -> Decline | None:
         for reason, applies in _REASONS.items():
             if applies(call):
                 return Decline(f"{call.symbol} {reason}", call.source)
-        if any(call.flat_outs[a.output].name in returned for a in call.effects.aliases):
+        views = [a for a in call.effects.aliases if not a.identical]
+        if any(call.flat_outs[a.output].name in returned for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
+    return None
+
+
+def refused(joint: Trace) -> Decline | None:
+    """Why PyTorch's autograd would refuse these gradients, as it will when it computes them.
+
+    A backward call uses a value of the forward whose memory the program as written writes to.
+    """
+    for call in joint.calls:
+        if "BACKWARD" in call.tags and any("OVERWRITTEN" in p.tags for p in call.flat_args):
+            return Decline("a value that a gradient needs is written to later", call.source)
     return None
 
 

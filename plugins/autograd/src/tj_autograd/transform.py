@@ -17,7 +17,7 @@ from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
-from tj_autograd.supported import needs_gradient, unsupported
+from tj_autograd.supported import needs_gradient, refused, unsupported
 from tj_autograd.variants import Variants
 
 __all__ = ["transforms"]
@@ -34,7 +34,11 @@ def transforms() -> tuple[Transform, ...]:
 def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
     if not needs_gradient(trace):
         return trace
-    return unsupported(trace) or _made(trace, context)
+    found = unsupported(trace)
+    if found is not None:
+        return found
+    joint = _made(trace, context)
+    return refused(joint) or joint
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:

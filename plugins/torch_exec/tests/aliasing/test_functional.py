@@ -46,7 +46,7 @@ def functional(fn):
 
     def noting(entry):
         if entry.compilation is not None:
-            SEEN.append(entry.compilation.unreached)
+            SEEN.append("; ".join(answer.reason for _, answer in entry.compilation.declined))
         add(entry)
 
     state.add = noting

@@ -242,7 +242,7 @@ class _Run:
         made = self.functional(call, written, ())
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
-            laid_out = self.laid_out(call, value, self.current(call.flat_args[index]))
+            laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
             self.written(call, index, place, laid_out)
         known = {p.name for p in call.flat_args}
         fresh = [p for p in call.flat_outs if p.name not in known]
@@ -395,11 +395,15 @@ class _Run:
         )
         made = self.expanded(bare, [old.name])
         self.calls.append(made)
-        return self.laid_out(call, made.flat_outs[0], viewed)
+        return self.laid_out(call, made, made.flat_outs[0], viewed)
 
-    def laid_out(self, call: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
+    def laid_out(self, call: BoundSymbol, made: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
+        """``value``, which ``made`` computes on behalf of ``call``, with the strides of ``like``.
+
+        Memory keeps its strides when it is written; what a body computes has strides of its own.
+        """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
-        if value.strides == like.strides:
+        if value.strides == like.strides and _computed(made, value).strides == like.strides:
             return value
         return self.made(call, WITH_STRIDES, (value, like), call.context)
 
@@ -424,6 +428,15 @@ class _Run:
             raise Unsuitable(f"{bare.symbol} still writes")
         names = [*map(self.namer, wishes), *outs]
         return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
+
+
+def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
+    """``out`` as the body of ``call`` computes it."""
+    if call.body is None:
+        return out
+    pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
+    inner = next(formal for p, formal in pairs if p is out)
+    return inner if isinstance(inner, TensorProxy) else out
 
 
 def _detaches(step: Step) -> bool:

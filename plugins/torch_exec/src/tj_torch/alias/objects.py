@@ -51,7 +51,7 @@ class Step:
     @property
     def changes_metadata(self) -> bool:
         """Whether the view is the viewed object itself, with other metadata."""
-        return self.call.symbol.name.endswith(".functional")
+        return self.call.symbol.functional
 
     @property
     def key(self) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
-from tj_torch.alias.objects import DATA, Place, Unsuitable, is_metadata_change
+from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change
 from tj_torch.execute.sharing import unless_shared
 
 __all__ = ["OVERWRITTEN", "around"]
@@ -160,10 +160,19 @@ class _Outer:
             target = self.call(Symbol("torch", DATA), (target,), out=target)
         else:
             self.done[counter] = self.done.get(counter, 0) + 1
-        value = self.receive(self.made.value(write.place))
+        value = self.receive(self.made.value(Place(write.place.root)))
+        for step in write.place.path:
+            value = self.view(step, value)
         grad = write.visible and self.trace.context.get("grad") is not False
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
+
+    def view(self, step: Step, viewed: Proxy) -> Proxy:
+        """What ``step`` makes of ``viewed``; only roots come out of the functional program."""
+        old = step.call.flat_args[step.argument].name
+        made = self.renamed(step.call, lambda p: viewed if p.name == old else self.known(p))
+        self.calls.append(made)
+        return made.flat_outs[step.output]
 
     def versions(self, returned: Iterable[str]) -> None:
         """Bring the version counters of inputs, and of data that is returned, to what they are."""

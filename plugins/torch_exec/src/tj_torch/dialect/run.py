@@ -180,6 +180,8 @@ class Run:
         # A change in place to the same shape is an event all the same: versions count it.
         events = frozenset(changed) - frozenset(mutated)
         # Nobody counts the writes to tensors in lists where there is no data; eager does.
+        if any(self._listed(n) > 1 for n in mutated):
+            raise CannotExpand("functionalization writes a tensor that is in a list twice once")
         versions = {
             n: self.wrapped[n]._version - before[n][0] or self._listed(n)
             for n in (*mutated, *events)

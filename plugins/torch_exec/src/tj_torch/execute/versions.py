@@ -31,6 +31,8 @@ def preserved_versions(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
 
 
 def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:
-    """``tensor`` itself, which then has been written ``count`` times since it was made."""
+    """``tensor``, which then has been written ``count`` times since it was made, and is no view."""
+    if tensor._is_view():  # of what nobody else has: a new value, under the shape of its memory
+        tensor = torch.ops.aten._unsafe_view(tensor, tensor.shape)
     set_version(tensor, count)
     return tensor
