@@ -68,6 +68,16 @@ def test_operation(dtype: torch.dtype, op: Any) -> None:
     check(result, known.OPERATIONS, name(dtype))
 
 
+@pytest.mark.parametrize("wanted", ["bool-item", "float32-tensor_split", "bool-masked_select"])
+def test_what_once_differed(wanted: str) -> None:
+    """All samples of operations that were found to be wrong, whatever the sample is."""
+    dtype, op = next(case for case in CASES if name(case) == wanted)
+    jit = functools.partial(tj.jit, dynamic=False)
+    result = run_operation(op, dtype, None, per_callable=8, jit=jit)
+    assert result.samples
+    assert not list(known.disagreements(result, known.OPERATIONS, name(dtype), complete=True))
+
+
 @pytest.mark.parametrize("after_a_break", [False, True], ids=["whole", "after a break"])
 @pytest.mark.parametrize("op", sampled(FAILING, 8), ids=full_name)
 def test_error_inputs(op: Any, after_a_break: bool) -> None:

@@ -146,6 +146,10 @@ def call(*args: Any, outputs: Any) -> BoundSymbol:
         (NumberProxy("n", "bool", "Eq(u0, 1)"), NumberProxy("m", "bool", "Eq(u3, 2)"), False),
         (NumberProxy("n", "bool", "Eq(u0, 1)"), NumberProxy("m", "bool", "Ne(u3, 1)"), False),
         (NumberProxy("n", "bool", "Eq(u0, 1)"), NumberProxy("m", "bool", "u3 < 1"), False),
+        (NumberProxy("n", "bool", "u0 >= 0"), True, True),  # settled by a later check
+        (NumberProxy("n", "int", "u0"), True, False),
+        (NumberProxy("n", "bool"), True, False),
+        (True, NumberProxy("n", "bool", "u0 >= 0"), False),
         ((tensor("u0"), tensor("2*u0")), (tensor("u5"), tensor("2*u5")), True),
         (tensor("u0"), (tensor("u0"),), True),
         (tensor("u0"), (tensor("u0"), 1), False),

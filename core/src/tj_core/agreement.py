@@ -34,6 +34,8 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 def _same(derived: Any, said: Any, same: Any) -> bool:
     if isinstance(derived, Proxy) and isinstance(said, Proxy):
         return bool(same(derived, said))
+    if isinstance(derived, bool) and isinstance(said, NumberProxy):
+        return said.kind == "bool" and bool(said.expr)  # what later checks of the program settle
     return not isinstance(said, Proxy) and bool(derived == said)
 
 
