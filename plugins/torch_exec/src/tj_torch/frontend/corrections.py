@@ -128,9 +128,9 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
         return lookup
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, value: object, *args: Any, **kwargs: Any) -> None:
-            noticed.classes[type(value)] = None
-            original(self, value, *args, **kwargs)
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            noticed.classes[self.value_type] = None
 
         return init
 
@@ -208,7 +208,7 @@ def _guard_missing_keys(stack: ExitStack) -> None:
 
 def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
     """Return ``vars(x)`` of an object that the program makes as that object's, filled."""
-    from torch._dynamo.variables.dicts import DunderDictVariable
+    from torch._dynamo.variables.dicts import ConstDictVariable, DunderDictVariable
 
     def owned(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, vt: Any, *args: Any, **kwargs: Any) -> None:
@@ -217,13 +217,19 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
 
         return init
 
-    def reconstruct(self: Any, codegen: Any) -> None:
-        codegen(self.owner)
-        codegen.append_output(codegen.create_load_attr("__dict__"))
+    def of_owner(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reconstruct(self: Any, codegen: Any) -> None:
+            owner = getattr(self, "owner", None)
+            if owner is None:
+                original(self, codegen)
+                return
+            codegen(owner)
+            codegen.append_output(codegen.create_load_attr("__dict__"))
+
+        return reconstruct
 
     _replace(stack, DunderDictVariable, "__init__", owned)
-    stack.callback(delattr, DunderDictVariable, "reconstruct")
-    DunderDictVariable.reconstruct = reconstruct  # type: ignore[method-assign]
+    _replace(stack, ConstDictVariable, "reconstruct", of_owner)
 
 
 # --------------------------------------------------------------------------- attention

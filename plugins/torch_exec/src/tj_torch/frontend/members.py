@@ -88,22 +88,42 @@ def _lacks(cls: type, name: str) -> Condition:
 
 def _absent(cls: type, name: str) -> Condition:
     text = f"{cls.__qualname__} has no {name}"
-    if getattr(cls, name, Absent) is Absent:
+    if _is_plain(cls) and getattr(cls, name, Absent) is Absent:
         return Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
-    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)  # a metaclass has it
+    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
 
 
 def _of_descriptor(lookup: Lookup) -> Condition:
     """The cheapest expression that tells ``lookup.found`` from another member."""
     cls, name, found = lookup.cls, lookup.name, lookup.found
     text = f"{cls.__qualname__}.{name} is unchanged"
-    read = getattr(cls, name, Absent)
-    if name.isidentifier() and not keyword.iskeyword(name):
+    if _is_plain(cls) and isinstance(found, _PASSIVE) and _is_name(name):
+        read = getattr(cls, name, Absent)
         if read is found:
             return Condition(f"{{owner}}.{name}", cls, found, text)
         if isinstance(found, staticmethod) and read is found.__func__:
             return Condition(f"{{owner}}.{name}", cls, read, text)
     return Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
+
+
+_PASSIVE = (
+    types.FunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    property,
+    staticmethod,
+)
+"""Members of which nothing of the program's runs when they are read from a class."""
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether reading from ``cls`` runs nothing of its metaclass's."""
+    kind = type(cls)
+    return kind.__getattribute__ is type.__getattribute__ and not hasattr(kind, "__getattr__")
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def found_in(cls: type, name: str) -> object:

@@ -151,8 +151,8 @@ def profiled(jit: Jit) -> Any:
     """``torch.profiler`` and ``record_function`` around a jitted function."""
     g = jit(lambda x: x.sin() + 1)
     found = [g(example())]
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    with torch.profiler.profile(activities) as profile, torch.profiler.record_function("outer"):
+    profiler = torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU])
+    with profiler as profile, torch.profiler.record_function("outer"):
         found.append(g(example()))
     names = {event.key for event in profile.key_averages()}
     return found, {"outer", "aten::sin", "aten::add"} <= names
