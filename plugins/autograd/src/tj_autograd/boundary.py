@@ -15,11 +15,14 @@ import torch
 from tj_core.printer import value_text
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.tree import leaves
+from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
+from tj_torch.dialect.sizes import is_sized
 
+from tj_autograd.joint import USUAL, Layout
 from tj_autograd.split import Halves
 from tj_autograd.variants import Boxed, Variants
 
-__all__ = ["Compiled", "differentiable"]
+__all__ = ["Compiled", "differentiable", "usual_layout"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +32,9 @@ class _Plan:
     ``tensors`` and ``numbers`` are the saved values that are tensors and those that are not;
     ``order`` says where each saved value is among the ones, then the others. ``wrt`` are the inputs
     with a gradient. ``inputs`` says which saved tensor an input is, None for one that is not saved;
-    ``roots`` picks the roots from what the program returns. A ``random`` program cannot run again.
+    ``roots`` picks the roots from what the program returns; ``sized`` says which of them have sizes
+    that are symbols, ``reach`` which of their tangents each gradient depends on. A ``random``
+    program cannot run again.
     """
 
     forward: Boxed
@@ -40,7 +45,14 @@ class _Plan:
     wrt: tuple[int, ...]
     inputs: tuple[int | None, ...]
     roots: Callable[[Any], list[torch.Tensor]]
+    sized: tuple[bool, ...]
+    reach: tuple[frozenset[int], ...]
     random: bool
+
+    def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
+        """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
+        pairs = zip(tangents, self.sized, strict=True)
+        return tuple([None if t is None else USUAL if sized else t.stride() for t, sized in pairs])
 
 
 class _Call:
@@ -70,6 +82,7 @@ class Compiled(torch.autograd.Function):
         ctx.save_for_backward(*[saved[i] for i in plan.tensors])
         ctx.plan = plan
         ctx.numbers = tuple([saved[i] for i in plan.numbers])
+        ctx.shapes = [root.shape for root in roots]
         call.rest = rest
         return roots  # type: ignore[no-any-return]
 
@@ -81,20 +94,23 @@ class Compiled(torch.autograd.Function):
             return (None,) * (len(plan.wrt) + 1)
         if torch.is_grad_enabled():
             return (None, *_differentiable_gradients(ctx, plan, tangents))
-        layout = tuple([None if t is None else t.stride() for t in tangents])
-        pullback = plan.variants[layout]
+        pullback = plan.variants[plan.layout(tangents)]
         values = [*ctx.saved_tensors, *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
         del values
-        for tangent, expected in zip(tangents, pullback.tangents, strict=True):
+        for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
             if expected is not None:
-                box.append(_zeros(expected) if tangent is None else _laid_out(tangent, expected))
+                box.append(
+                    _zeros(expected, shape) if tangent is None else _laid_out(tangent, expected)
+                )
+        absent = {i for i, tangent in enumerate(tangents) if tangent is None}
         if not torch._C._autograd._get_current_graph_task_keep_graph():  # type: ignore[attr-defined]
             ctx.maybe_clear_saved_tensors()
-        del tangents
+        del tangents, tangent
         gradients = pullback.program(box)
-        return (None, *[gradients[i] for i in plan.wrt])
+        pairs = zip(plan.wrt, plan.reach, strict=True)
+        return (None, *[None if reach <= absent else gradients[i] for i, reach in pairs])
 
 
 def _weakly(value: Any) -> Any:
@@ -151,26 +167,39 @@ def _strongly(kept: Any) -> Any:
 
 def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
     """``tangent`` with the strides that the backward was compiled for."""
-    if tangent.stride() == expected.strides:
+    strides = _strides(expected, tangent.shape)
+    if tangent.stride() == strides:
         return tangent
-    made = torch.empty_strided(
-        tangent.shape,
-        expected.strides,  # type: ignore[arg-type]
-        dtype=tangent.dtype,
-        device=tangent.device,
-    )
+    made = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
     return made.copy_(tangent)
 
 
-def _zeros(expected: TensorProxy) -> torch.Tensor:
-    from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
-
+def _zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
     return torch.empty_strided(
-        expected.shape,  # type: ignore[arg-type]
-        expected.strides,  # type: ignore[arg-type]
+        shape,
+        _strides(expected, shape),
         dtype=dtype_to_torch(expected.dtype),
         device=device_to_torch(expected.device),
     ).zero_()
+
+
+def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
+    """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
+    if not is_sized(expected):
+        return expected.strides  # type: ignore[return-value]
+    hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
+    found = [0] * len(shape)
+    step = 1
+    for i in sorted(reversed(range(len(shape))), key=lambda i: hints[i]):
+        found[i] = step
+        step *= max(shape[i], 1)
+    return tuple(found)
+
+
+def usual_layout(tangent: Proxy) -> Any:
+    """The layout of a tangent that the first backward program is made for."""
+    assert isinstance(tangent, TensorProxy)
+    return USUAL if is_sized(tangent) else tangent.strides
 
 
 def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callable[..., Any]:
@@ -192,9 +221,21 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
         wrt,
         tuple(names.index(p.name) if p.name in names else None for p in inputs),
         _roots(halves),
+        tuple(map(is_sized, halves.tangents)),
+        _reach(halves, wrt),
         random,
     )
     return _generated(halves, plan, [inputs[i] for i in wrt])
+
+
+def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
+    """For each gradient in ``wrt``, the positions of the tangents that it depends on."""
+    known = {p.name: frozenset((i,)) for i, p in enumerate(halves.tangents)}
+    nothing: frozenset[int] = frozenset()
+    for call in halves.backward.calls:
+        read = nothing.union(*(known.get(p.name, nothing) for p in call.flat_args))
+        known.update((p.name, read) for p in call.flat_outs)
+    return tuple(known.get(halves.backward.outputs[i].name, nothing) for i in wrt)
 
 
 def _roots(halves: Halves) -> Callable[[Any], list[torch.Tensor]]:

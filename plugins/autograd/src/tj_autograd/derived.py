@@ -49,7 +49,8 @@ class _Calls:
         forward, hidden = (self.call, ()) if not self.rule.hidden else self.augmented()
         values = {"arg": self.call.flat_args, "out": self.call.flat_outs, "hidden": hidden}
         saved = [values[s.kind][s.index] for s in self.rule.saved]
-        given = [*saved, *(self.slots[s] for s in self.rule.tangents)]
+        numbers = map(self.workshop.number, self.rule.numbers)
+        given = [*saved, *numbers, *(self.slots[s] for s in self.rule.tangents)]
         made, gradients = self.backward(given)
         return Differentiated(
             forward,

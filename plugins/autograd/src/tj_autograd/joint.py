@@ -7,12 +7,13 @@ those of the calls after it. All others are left as they are.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tj_core.errors import CannotExpandError
 from tj_core.expand import Expand, bind_outputs
-from tj_core.proxy import Proxy, TensorProxy, contiguous_strides
+from tj_core.proxy import NumberProxy, Proxy, TensorProxy
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from tj_core.symbol import BoundSymbol, Context, Symbol
@@ -20,9 +21,11 @@ from tj_core.tags import TagRegistry, TagSet
 from tj_core.trace import Change, Namer, PassRecord, Trace
 from tj_core.tree import leaves
 from tj_torch.dialect.derive import Slot
+from tj_torch.dialect.sizes import is_dense, row_major
 
 __all__ = [
     "BACKWARD_TAGS",
+    "USUAL",
     "Differentiate",
     "Differentiated",
     "Layout",
@@ -38,9 +41,10 @@ Slots = dict[Slot, TensorProxy]
 """The cotangents of a call's outputs."""
 
 Layout = tuple[tuple[Any, ...] | None, ...]
-"""The strides of each tangent of a trace, None for one that does not exist."""
+"""The strides of each tangent of a trace: None for one that does not exist, `USUAL` for one that
+is laid out as `tangent` says."""
 
-_USUAL: Any = ("usual",)
+USUAL: Any = ("usual",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +68,15 @@ class Workshop:
     """What differentiating a call may ask of the joint trace.
 
     ``context`` is the context of backward calls; ``cotangents`` the gradients known so far, by the
-    value's name.
+    value's name. ``number`` gives the value of a symbol in sizes, read off what is there at the
+    call that is differentiated.
     """
 
     namer: Namer
     context: Context
     tags: TagRegistry
     cotangents: dict[str, TensorProxy]
+    number: Callable[[str], NumberProxy]
 
     def backward(self, call: BoundSymbol, symbol: Symbol, *args: Any) -> BoundSymbol:
         """A backward call of ``call``, without outputs yet: where it belongs and its tags."""
@@ -116,7 +122,7 @@ def joint(
     return trace.after(
         record,
         inputs=(*trace.inputs, *tangents),
-        calls=(*builder.forward, *builder.backward),
+        calls=tuple(builder.calls()),
         outputs=(trace.outputs, gradients),
         stage=Stage.JOINT,
     )
@@ -135,7 +141,11 @@ def _differentiable(p: Proxy) -> bool:
 
 @dataclass
 class _Builder:
-    """The joint trace on its way; ``cotangents`` are the gradients known so far, by value."""
+    """The joint trace on its way; ``cotangents`` are the gradients known so far, by value.
+
+    ``reads`` are the calls that read sizes for the backward, by the call that they follow; ``at``
+    is the one being differentiated.
+    """
 
     trace: Trace
     differentiate: Differentiate
@@ -144,13 +154,18 @@ class _Builder:
     backward: list[BoundSymbol] = field(default_factory=list)
     cotangents: dict[str, TensorProxy] = field(default_factory=dict)
     changes: list[Change] = field(default_factory=list)
+    reads: dict[int, list[BoundSymbol]] = field(default_factory=dict)
+    at: int = 0
 
     def __post_init__(self) -> None:
         self.forward = list(self.trace.calls)
         off = {k: None for k, v in self.trace.context.items if k.startswith("autocast.") and v}
         context = Context.of(**off, grad=False).over(self.trace.context)
         namer = Namer(self.trace.names())
-        self.workshop = Workshop(namer, context, self.tags, self.cotangents)
+        self.workshop = Workshop(namer, context, self.tags, self.cotangents, self.number)
+        self.numbers = {
+            p.expr: p for p in self.trace.inputs if isinstance(p, NumberProxy) and p.expr
+        }
 
     def tangents(self, layout: Layout | None) -> tuple[TensorProxy, ...]:
         """A tangent for each output that carries a gradient and is no input."""
@@ -159,17 +174,17 @@ class _Builder:
         for p in leaves(self.trace.outputs):
             if isinstance(p, TensorProxy) and p.requires_grad and p.name not in known:
                 found[p.name] = p
-        strides = layout or (_USUAL,) * len(found)
+        strides = layout or (USUAL,) * len(found)
         for p, how in zip(found.values(), strides, strict=True):
             made = tangent(p, self.workshop.namer(f"grad_{p.name}"))
             if how is not None:
-                made = made if how is _USUAL else made.replace(strides=how)
+                made = made if how == USUAL else made.replace(strides=how)
                 self.cotangents[p.name] = made
         return tuple(self.cotangents.values())
 
     def step(self, index: int) -> None:
         """Differentiate one call of the forward, if a gradient reaches it."""
-        call = self.forward[index]
+        self.at, call = index, self.forward[index]
         slots = self.slots(call) if carries(call) else {}
         if not slots:
             return
@@ -181,6 +196,42 @@ class _Builder:
             name = call.flat_args[i].name
             known = None if i in done.totals else self.cotangents.get(name)
             self.cotangents[name] = gradient if known is None else self.sum(known, gradient, call)
+
+    def calls(self) -> Iterator[BoundSymbol]:
+        """The forward with what it reads for the backward, then the backward."""
+        for index, call in enumerate(self.forward):
+            yield call
+            yield from self.reads.get(index, ())
+        yield from self.backward
+
+    def number(self, text: str) -> NumberProxy:
+        """The value of symbol ``text``.
+
+        :raises CannotExpandError: if no size says it.
+        """
+        if text not in self.numbers:
+            call = self.trace.calls[self.at]
+            for p in (*self.trace.inputs, *call.flat_args, *call.flat_outs):
+                sizes = list(map(str, p.shape)) if isinstance(p, TensorProxy) else []
+                if text in sizes:
+                    self.numbers[text] = self.read(p, sizes.index(text), call)
+                    break
+                if isinstance(p, NumberProxy) and p.expr == text:
+                    self.numbers[text] = p
+                    break
+            else:
+                raise CannotExpandError(f"no size says what {text} is")
+        return self.numbers[text]
+
+    def read(self, p: Proxy, dim: int, call: BoundSymbol) -> NumberProxy:
+        made = BoundSymbol(
+            Symbol("aten", "sym_size.int"), (p, dim), context=call.context, source=call.source
+        )
+        facts = self.expand.require(made).value(made)
+        made = bind_outputs(made, facts, lambda _: self.workshop.namer(f"{p.name}_size"))
+        self.reads.setdefault(self.at, []).append(made)
+        assert isinstance(made.outputs, NumberProxy)
+        return made.outputs
 
     def slots(self, call: BoundSymbol) -> Slots:
         """The outputs of ``call`` that have a cotangent, with it; one object counts once."""
@@ -209,17 +260,4 @@ class _Builder:
 def tangent(p: TensorProxy, name: str) -> TensorProxy:
     """The tangent of ``p``: laid out like it where that is dense, else contiguous."""
     made = p.replace(name=name, requires_grad=False, flags=(), tags=BACKWARD_TAGS)
-    return made if _dense(p) else made.replace(strides=contiguous_strides(p.shape) or ())
-
-
-def _dense(p: TensorProxy) -> bool:
-    """Whether the elements fill a block of memory, each once."""
-    pairs: list[tuple[Any, Any]] = [
-        (stride, size) for stride, size in zip(p.strides, p.shape, strict=True) if size != 1
-    ]
-    expected: Any = 1
-    for stride, size in sorted(pairs, key=lambda pair: pair[0]):
-        if stride != expected:
-            return False
-        expected *= size
-    return True
+    return made if is_dense(p) else made.replace(strides=row_major(p.shape))

@@ -39,14 +39,16 @@ def choose_saved(
     needed: Iterable[str],
     cheap: Cheap,
     depth: int | None = None,
+    within: frozenset[str] | None = None,
 ) -> frozenset[str]:
     """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
 
-    Values run again only within ``depth`` calls of what the backward reads, if that is given.
+    Values run again only within ``depth`` calls of what the backward reads, if that is given, and
+    only those in ``within`` are saved.
 
     :raises TagError: if tags leave no way to have a value.
     """
-    return _Choice(cheap, depth).choose(tuple(inputs), tuple(forward), frozenset(needed))
+    return _Choice(cheap, depth, within).choose(tuple(inputs), tuple(forward), frozenset(needed))
 
 
 @dataclass
@@ -55,6 +57,7 @@ class _Choice:
 
     cheap: Cheap
     depth: int | None
+    within: frozenset[str] | None
     network: Network = field(default_factory=Network)
 
     def choose(
@@ -83,7 +86,9 @@ class _Choice:
         )
 
     def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
-        self.network.edge(("in", p.name), ("out", p.name), _cost(p, call, distance))
+        possible = self.within is None or p.name in self.within
+        cost = _cost(p, call, distance) if possible else INFINITE
+        self.network.edge(("in", p.name), ("out", p.name), cost)
         if call is None or self.too_deep(call, distance) or not self.may_run_again(call):
             self.network.edge("source", ("in", p.name), INFINITE)
 

@@ -40,15 +40,18 @@ class Halves:
     tangents: tuple[Proxy, ...]
 
 
-def split(joint: Trace, cheap: Cheap) -> Halves:
+def split(joint: Trace, cheap: Cheap, within: frozenset[str] | None = None) -> Halves:
     """The halves of ``joint``.
 
     ``cheap`` says which calls may run again in the backward, to save less. Of several ways, the one
-    with the lowest estimated peak of memory is taken, and of those the one that saves least.
+    with the lowest estimated peak of memory is taken, and of those the one that saves least. Only
+    values in ``within`` are saved, if that is given.
+
+    :raises TagError: if what the backward needs can be neither saved nor made again.
     """
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
-    return _Splitting(joint, inputs, tangents, cheap).halves()
+    return _Splitting(joint, inputs, tangents, cheap, within).halves()
 
 
 TOLERANCE = 1.01
@@ -78,6 +81,7 @@ class _Splitting:
     inputs: tuple[Proxy, ...]
     tangents: tuple[Proxy, ...]
     cheap: Cheap
+    within: frozenset[str] | None
 
     @cached_property
     def ahead(self) -> tuple[BoundSymbol, ...]:
@@ -114,7 +118,8 @@ class _Splitting:
         known = {p.name for p in self.tangents}
         needed = [p.name for p in _read(self.back, self.joint.outputs[1], known)]
         choices = dict.fromkeys(
-            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth) for depth in DEPTHS
+            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth, self.within)
+            for depth in (DEPTHS if self.within is None else DEPTHS[:1])
         )
         ways = [self.way(chosen, known) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tj_core.proxy import Proxy, SymDim, TensorProxy
+from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Decline
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
-__all__ = ["needs_gradient", "unsupported"]
+__all__ = ["needs_gradient", "refused", "unsupported"]
 
 
 def needs_gradient(trace: Trace) -> bool:
@@ -52,11 +52,6 @@ def refused(joint: Trace) -> Decline | None:
     return None
 
 
-def _sized(call: BoundSymbol) -> bool:
-    tensors = [p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy)]
-    return any(type(n) is SymDim for p in tensors for n in (*p.shape, *p.strides))
-
-
 def _draws_again(call: BoundSymbol) -> bool:
     return "CHECKPOINT" in call.tags and any(r.startswith("random") for r in call.effects.ordered)
 
@@ -65,7 +60,6 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
     "runs a region": lambda call: call.regions,
-    "works on sizes that are symbols": _sized,
     "draws random numbers in a checkpointed region": _draws_again,
 }
 """What the plugin cannot take apart, by what is said of it."""

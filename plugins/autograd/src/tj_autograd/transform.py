@@ -7,12 +7,11 @@ from typing import Any
 
 from tj_core.codegen import Program
 from tj_core.passes import PassContext
-from tj_core.proxy import TensorProxy
 from tj_core.records import Decline, Split, Transform
 from tj_core.stages import Stage
 from tj_core.trace import Trace
 
-from tj_autograd.boundary import differentiable
+from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
@@ -57,6 +56,8 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
     if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
         return trace
     halves = split(trace, cheap)
+    dialects = Lookup.of(context).dialects
+    sizes = dialects.sizes
     functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
 
     def assemble(
@@ -67,7 +68,8 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
             compile_later,
             functional,
             lambda layout: _made(functional, context, layout),
-            usual=tuple(p.strides for p in halves.tangents if isinstance(p, TensorProxy)),
+            usual=tuple(map(usual_layout, halves.tangents)),
+            within=lambda: dialects.among(sizes),
         )
         return differentiable(halves, forward.function, make)
 

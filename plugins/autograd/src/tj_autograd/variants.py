@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.codegen import Program
+from tj_core.errors import TagError
 from tj_core.proxy import TensorProxy
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
@@ -43,7 +45,8 @@ class Variants:
     """Makes and keeps the backward programs of one joint trace.
 
     ``usual`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the joint
-    trace for another one, from ``functional``.
+    trace for another one, from ``functional``. ``within`` is entered while one is compiled: the
+    sizes of the program.
     """
 
     halves: Halves
@@ -51,6 +54,7 @@ class Variants:
     functional: Trace
     joint: Callable[[Layout], Trace]
     usual: Layout
+    within: Callable[[], AbstractContextManager[None]]
     known: dict[Layout, Pullback] = field(default_factory=dict)
 
     def __getitem__(self, layout: Layout) -> Pullback:
@@ -61,7 +65,7 @@ class Variants:
         found = self.known.get(layout)
         if found is None:
             # Backward may run in any thread; expansions are made by one at a time.
-            with compile_lock():
+            with compile_lock(), self.within():
                 found = self.known.get(layout) or self._make(layout)
                 self.known[layout] = found
         return found
@@ -69,7 +73,7 @@ class Variants:
     @functools.cached_property
     def again(self) -> Callable[..., Any]:
         """The program under PyTorch's own autograd, for a gradient to be differentiated again."""
-        with compile_lock():
+        with compile_lock(), self.within():
             program = self.compile_later("again", self.functional).function
         return lambda *inputs: program(list(inputs))
 
@@ -82,19 +86,20 @@ class Variants:
         return found or self[self.usual]
 
     def _other(self, layout: Layout) -> Pullback | None:
-        made = split(self.joint(layout), cheap)
-        position = {p.name: i for i, p in enumerate(self.halves.saved)}
-        mine, theirs = _makers(self.halves), _makers(made)
-        if any(
-            p.name not in position or mine.get(p.name) != theirs.get(p.name) for p in made.saved
-        ):
+        mine = {p.name: i for i, p in enumerate(self.halves.saved)}
+        try:
+            made = split(self.joint(layout), cheap, frozenset(mine))
+        except TagError:  # what it reads cannot be made from what is saved
+            return None
+        before, now = _makers(self.halves), _makers(made)
+        if any(p.name not in mine or before.get(p.name) != now.get(p.name) for p in made.saved):
             return None
         program = self.compile_later(f"backward_{len(self.known)}", made.backward).function
         tangents = iter(made.tangents)
         expected = tuple(None if how is None else next(tangents) for how in layout)
         return Pullback(
             program,
-            tuple(position[p.name] for p in made.saved),
+            tuple(mine[p.name] for p in made.saved),
             expected,  # type: ignore[arg-type]
         )
 

@@ -60,11 +60,20 @@ class TorchDialects:
 
         One program is compiled at a time, see `tj_torch.frontend.dispatch`.
         """
-        outer, self.sizes = self.sizes, Sizes(shape_environment(graph))
+        sizes = Sizes(shape_environment(graph))
+        try:
+            with self.among(sizes):
+                yield
+        finally:
+            sizes.close()
+
+    @contextlib.contextmanager
+    def among(self, sizes: Sizes) -> Iterator[None]:
+        """While this is entered, symbols in sizes are those of ``sizes``."""
+        outer, self.sizes = self.sizes, sizes
         try:
             yield
         finally:
-            self.sizes.close()
             self.sizes = outer
 
     def modes(self) -> Modes:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from tj_core.proxy import TensorProxy, contiguous_strides
+from tj_core.proxy import TensorProxy
 from tj_core.sizes import size_symbols
 from tj_core.symbol import PLAIN_CONTEXT, Context, Effects
 from tj_core.tree import leaves
@@ -27,7 +27,7 @@ from tj_torch.dialect.expansion import Expander
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 from tj_torch.dialect.run import Expansion, Run, Traced
 from tj_torch.dialect.shapeenv import SymbolFacts, is_symbolic, number_text
-from tj_torch.dialect.sizes import Sizes, known_sizes
+from tj_torch.dialect.sizes import Sizes, known_sizes, row_major, symbols_in
 
 __all__ = ["Derivation", "Slot", "derive"]
 
@@ -290,7 +290,7 @@ class _Differentiation:
     ) -> tuple[Expansion, tuple[str, ...]]:
         """The backward of ``live`` calls, and the symbols whose values it has to be given."""
         values, run = recorder.values, self.run
-        numbers = self._missing(recorder, live, [*saved, *tangents])
+        numbers = self._missing(recorder, live, [*saved, *tangents], tuple(visible.values()))
         refs = [*saved, *(recorder.define(run.size(name)) for name in numbers), *tangents]
         named = []
         for i, ref in enumerate(refs):
@@ -315,7 +315,7 @@ class _Differentiation:
         return expansion, numbers
 
     def _missing(
-        self, recorder: Recorder, live: Sequence[Recorded], refs: Sequence[Ref]
+        self, recorder: Recorder, live: Sequence[Recorded], refs: Sequence[Ref], outputs: Any
     ) -> tuple[str, ...]:
         """The symbols that ``live`` calls use and that no size of the values ``refs`` tells."""
         texts = [
@@ -328,9 +328,11 @@ class _Differentiation:
             return ()
         named = [(ref, _proxy("a", recorder.values[ref.index])) for ref in refs]
         builder = self.run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {})
-        builder.note_numbers(live)
+        builder.note_numbers(())
         used = dict.fromkeys(name for text in texts for name in size_symbols(text))
-        return tuple(name for name in used if not builder.knows(name))
+        # Others are born in a call of the backward, which can be asked.
+        readable = {*self.run.symbols, *symbols_in(outputs)}
+        return tuple(name for name in used if name in readable and not builder.knows(name))
 
     def _visible(self, traced: Traced, plain: Expansion) -> dict[Ref, Any]:
         """The metadata of arguments and results, which may require gradients."""
@@ -402,4 +404,4 @@ def default_tangent(tensor: torch.Tensor) -> TensorProxy:
     proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
     if private.is_dense(tensor):
         return proxy
-    return proxy.replace(strides=contiguous_strides(proxy.shape) or ())
+    return proxy.replace(strides=row_major(proxy.shape))

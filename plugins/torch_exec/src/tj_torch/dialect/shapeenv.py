@@ -37,6 +37,7 @@ __all__ = [
     "plain",
     "prefix_of",
     "shape_environment",
+    "spelled",
     "symbol_called",
     "symbols_of",
 ]
@@ -152,6 +153,12 @@ def expression(text: str | SizeTree, symbols: Mapping[str, Any]) -> Any:
 
 
 @lru_cache(maxsize=4096)
+def spelled(text: str) -> str:
+    """``text`` as PyTorch spells it."""
+    symbols = {n: sympy.Symbol(n, integer=True, positive=True) for n in size_symbols(text)}
+    return str(expression(text, symbols))
+
+
 def numbered(text: str, names: tuple[str, ...]) -> str:
     """``text`` with ``names`` replaced by their positions; the same whatever names there are."""
     stand_ins = {name: sympy.Symbol(f"${i:03}") for i, name in enumerate(names)}
@@ -305,7 +312,9 @@ class World:
 
         :raises ParseError: if it spells none.
         """
-        expr = expression(text, self.symbols)
+        made = any(name not in self.symbols for name in size_symbols(text))
+        symbols = {**symbols_of(self.env), **self.symbols} if made else self.symbols
+        expr = expression(text, symbols)
         if kind == "bool":
             known = expr in (sympy.true, sympy.false)
             return bool(expr) if known else self.env.create_symboolnode(expr)

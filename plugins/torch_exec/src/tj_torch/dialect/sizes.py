@@ -14,14 +14,14 @@ from typing import Any
 
 from tj_core.errors import ParseError
 from tj_core.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
-from tj_core.sizes import evaluate, size_symbols
+from tj_core.sizes import evaluate, same_size, size_symbols
 from tj_core.tree import leaves
 
 from tj_torch.dialect import shapeenv
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.shapeenv import SymbolFacts, World
 
-__all__ = ["Sizes", "bare", "is_sized", "known_sizes", "symbols_in"]
+__all__ = ["Sizes", "bare", "is_dense", "is_sized", "known_sizes", "row_major", "symbols_in"]
 
 _ARBITRARY = 4099
 """What sizes count as where no program says: a decision on one is refused, so no matter what."""
@@ -71,6 +71,40 @@ def _texts(leaf: Any) -> Iterable[str]:
     return [leaf.expr] if isinstance(leaf, NumberProxy) and leaf.expr else []
 
 
+def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The strides of a contiguous tensor of ``shape``, where sizes may be symbols."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = _product(step, size if type(size) is SymDim or size else 1)
+    return tuple(reversed(strides))
+
+
+def _product(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    hints = [x if isinstance(x, int) else x.hint for x in (a, b)]
+    hint = None if None in hints else hints[0] * hints[1]  # type: ignore[operator]
+    return SymDim(shapeenv.spelled(f"({a})*({b})"), hint)
+
+
+def is_dense(proxy: TensorProxy) -> bool:
+    """Whether the elements surely fill a block of memory, each once."""
+    pairs = [(t, n) for t, n in zip(proxy.strides, proxy.shape, strict=True) if n != 1]
+    hints = [t if isinstance(t, int) else t.hint for t, _ in pairs]
+    if None in hints:
+        return len(pairs) == 1
+    order = sorted(range(len(pairs)), key=lambda i: hints[i])  # type: ignore[arg-type,return-value]
+    expected: Dim = 1
+    for i in order:
+        stride, size = pairs[i]
+        if not same_size(str(stride), str(expected)):
+            return False
+        expected = _product(expected, size)
+    return True
+
+
 class Sizes:
     """The symbols of the program whose shape environment is ``env``.
 
@@ -82,6 +116,7 @@ class Sizes:
         self._symbols: dict[str, Any] = {}
         self._hints: dict[str, Any] = {}
         self._made: dict[str, SymbolFacts] = {}
+        self._kept: dict[str, SymbolFacts] = {}
         self._dims: dict[str, SymDim] = {}
         self._assumed: set[str] = set()
         self._born: dict[str, SymbolFacts] = {}
@@ -89,7 +124,14 @@ class Sizes:
         self.instances: dict[Any, Any] = {}
 
     def close(self) -> None:
-        """Let go of the program: its guards are built from here on, and no more can be added."""
+        """Let go of the program: its guards are built from here on, and no more can be added.
+
+        What is known of its symbols stays, for programs that are derived from it later.
+        """
+        if self.env is not None:
+            for name in shapeenv.symbols_of(self.env):
+                self._kept[name] = self.facts(name)
+                self.hint(name)
         self.env = None
         self.instances.clear()
 
@@ -112,7 +154,7 @@ class Sizes:
     def facts(self, name: str) -> SymbolFacts:
         """What expansions may rely on of symbol ``name``."""
         if self.env is None:
-            return _plain_facts(name)
+            return self._kept.get(name) or _plain_facts(name)
         if name in self._made:
             return self._made[name]
         return shapeenv.facts_of(self.env, name, self.symbol(name))
@@ -130,11 +172,11 @@ class Sizes:
         """The value of symbol ``name`` in the traced call; None if it depends on data."""
         if shapeenv.is_unbacked(name):
             return None
+        if name in self._hints:
+            return self._hints[name]
         if self.env is None:
             return self._hints.setdefault(name, _ARBITRARY + 7 * len(self._hints))
-        if name not in self._hints:
-            self._hints[name] = shapeenv.hint_of(self.env, self.symbol(name))
-        return self._hints[name]
+        return self._hints.setdefault(name, shapeenv.hint_of(self.env, self.symbol(name)))
 
     def value(self, text: str) -> Any:
         """The value of an expression in the traced call; None if it depends on data."""
@@ -162,14 +204,14 @@ class Sizes:
             size = shapeenv.number_text(size)
         found = self._dims.get(size)
         if found is None:
-            hint = None if self.env is None else self.value(size)
+            hint = self.value(size) if self.env is not None or self._kept else None
             guard = None if hint is None else functools.partial(self._assume_equal, size)
             found = self._dims[size] = SymDim(size, hint, guard)
         return found
 
     def number(self, proxy: NumberProxy) -> NumberProxy:
         """``proxy`` with its hint."""
-        if self.env is None or not proxy.expr:
+        if (self.env is None and not self._kept) or not proxy.expr:
             return proxy
         return proxy.replace(hint=self.value(proxy.expr))
 
