@@ -95,7 +95,8 @@ class Compiled(torch.autograd.Function):
         if torch.is_grad_enabled():
             return (None, *_differentiable_gradients(ctx, plan, tangents))
         pullback = plan.variants[plan.layout(tangents)]
-        values = [*ctx.saved_tensors, *ctx.numbers]
+        # Where nothing was saved there is nothing to be freed: the graph can be used again.
+        values = [*(ctx.saved_tensors if plan.tensors else ()), *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
         del values

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from tj_core.errors import CannotExpandError, TjError
 from tj_core.expand import Expand, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
@@ -219,11 +220,15 @@ class _Run:
         if call.effects.mutates or len(indices) != 1:
             raise Unsuitable(f"{call.symbol} changes data and metadata")
         (index,) = indices
-        made = self.functional(call, (), (index,))
-        # The path goes through the functional form, which is a view as any other.
-        step = Step(self.form(call, (), (index,), {}), index, 0)
+        view = self.expanded(_out_of_place(call), [call.flat_args[index].name])
+        if [p.shape for p in view.flat_outs if isinstance(p, TensorProxy)] != [
+            p.shape for _, p in call.effects.rebinds if isinstance(p, TensorProxy)
+        ]:
+            raise Unsuitable(f"{call.symbol} does not do what {view.symbol} does")
+        made = self.moved(view, {})
+        self.calls.append(made)
         self.count(call, index)
-        self.objects.note(call, step)
+        self.objects.note(call, Step(view, index, 0))
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
 
@@ -239,7 +244,7 @@ class _Run:
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(overlaps_itself(call.flat_args[i]) for i in written):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
-        made = self.functional(call, written, ())
+        made = self.functional(call, written)
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
             laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
@@ -332,48 +337,28 @@ class _Run:
 
     # ------------------------------------------------------------------ new calls
 
-    def functional(
-        self, call: BoundSymbol, written: tuple[int, ...], rebound: tuple[int, ...]
-    ) -> BoundSymbol:
+    def functional(self, call: BoundSymbol, written: tuple[int, ...]) -> BoundSymbol:
         """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
-        made = self.form(call, written, rebound, env)
+        args, kwargs = map_tree(lambda p: env.get(p.name, p), (call.args, call.kwargs), Proxy)
+        bare = BoundSymbol(
+            Symbol(call.symbol.namespace, f"{call.symbol.name}.functional"),
+            args,
+            (*kwargs, ("written", tuple(tensor_place(call, i) for i in written))),
+            context=call.context,
+            source=call.source,
+            parent=call.label,
+            tags=call.tags,
+        )
+        known = {p.name for p in call.flat_args}
+        outs = [self.namer(p.name) if p.name in known else p.name for p in call.flat_outs]
+        made = self.expanded(bare, [call.flat_args[i].name for i in written], outs)
         for alias in made.effects.aliases:
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
                 self.twins.setdefault(first.name, []).append(twin.name)
         self.calls.append(made)
         return made
-
-    def form(
-        self,
-        call: BoundSymbol,
-        written: tuple[int, ...],
-        rebound: tuple[int, ...],
-        env: dict[str, Any],
-    ) -> BoundSymbol:
-        places = {"written": written, "rebound": rebound}
-        options = {
-            k: tuple(tensor_place(call, i) for i in indices)
-            for k, indices in places.items()
-            if indices
-        }
-        args, kwargs = (
-            map_tree(lambda p: env.get(p.name, p), t, Proxy) for t in (call.args, call.kwargs)
-        )
-        bare = BoundSymbol(
-            Symbol(call.symbol.namespace, f"{call.symbol.name}.functional"),
-            args,
-            (*kwargs, *options.items()),
-            context=call.context,
-            source=call.source,
-            parent=call.label,
-            tags=call.tags,
-        )
-        wishes = [call.flat_args[i].name for i in (*written, *rebound)]
-        known = {p.name for p in call.flat_args}
-        outs = [self.namer(p.name) if p.name in known else p.name for p in call.flat_outs]
-        return self.expanded(bare, wishes, outs)
 
     def inverse(self, call: BoundSymbol, step: Step, viewed: Proxy, value: Proxy) -> Proxy:
         """The value of ``viewed`` once its view has ``value``."""
@@ -428,6 +413,15 @@ class _Run:
             raise Unsuitable(f"{bare.symbol} still writes")
         names = [*map(self.namer, wishes), *outs]
         return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
+
+
+def _out_of_place(call: BoundSymbol) -> BoundSymbol:
+    """The view that a call like ``x.t_()`` turns its argument into."""
+    path = call.symbol.name.removesuffix("_")
+    owner, _, name = path.rpartition(".")
+    if owner != "Tensor" or not hasattr(torch.Tensor, name):
+        raise Unsuitable(f"{call.symbol} changes metadata in a way that no view does")
+    return call.replace(symbol=Symbol("torch", path), effects=Effects(), outputs=None, body=None)
 
 
 def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:

@@ -49,11 +49,6 @@ class Step:
     output: int
 
     @property
-    def changes_metadata(self) -> bool:
-        """Whether the view is the viewed object itself, with other metadata."""
-        return self.call.symbol.functional
-
-    @property
     def key(self) -> tuple[int, int]:
         """Equal for the same output of the same call."""
         return id(self.call), self.output

@@ -15,8 +15,6 @@ from typing import Any
 import torch
 from tj_core.tree import leaves, map_tree
 
-from tj_torch.execute.versions import preserved_versions
-
 __all__ = ["Functional", "Inverse", "with_strides", "with_value"]
 
 
@@ -24,9 +22,8 @@ __all__ = ["Functional", "Inverse", "with_strides", "with_value"]
 class Functional:
     """``fn`` with its writes as results.
 
-    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
-    ``rebound`` of those whose metadata it changes. The result is a tuple: the new values of the
-    former, then of the latter, then what ``fn`` returns.
+    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes.
+    The result is a tuple: their new values, then what ``fn`` returns.
     """
 
     fn: Callable[..., Any]
@@ -35,20 +32,15 @@ class Functional:
         self,
         *args: Any,
         written: Collection[int] = (),
-        rebound: Collection[int] = (),
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """New values, and the result, of ``fn(*args, **kwargs)``."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         # One tensor under two names stays one.
         copies = {id(given[i]): _copied(given[i]) for i in written}
-        views = {id(given[i]): torch.ops.aten.alias(given[i]) for i in rebound}
-        made = {**copies, **views}
-        args, kwargs = map_tree(lambda t: made.get(id(t), t), (args, kwargs), torch.Tensor)
-        # Other metadata is another view here, and no event in the life of the viewed tensor.
-        with preserved_versions(list(views.values())):
-            result = self.fn(*args, **kwargs)
-        return (*copies.values(), *views.values(), result)
+        args, kwargs = map_tree(lambda t: copies.get(id(t), t), (args, kwargs), torch.Tensor)
+        result = self.fn(*args, **kwargs)
+        return (*copies.values(), result)
 
 
 @dataclass(frozen=True, slots=True)

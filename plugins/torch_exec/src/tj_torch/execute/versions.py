@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-
 import torch
 
-__all__ = ["bump_version", "preserved_versions", "set_version", "versioned"]
+__all__ = ["bump_version", "set_version", "versioned"]
 
 
 def bump_version(tensor: torch.Tensor, count: int, /) -> None:
@@ -19,15 +16,6 @@ def bump_version(tensor: torch.Tensor, count: int, /) -> None:
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
     """Let ``tensor`` have been written ``count`` times since it was made."""
     torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))  # type: ignore[attr-defined]
-
-
-@contextlib.contextmanager
-def preserved_versions(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Writes to ``tensors`` do not count."""
-    counts = [tensor._version for tensor in tensors]
-    yield
-    for tensor, count in zip(tensors, counts, strict=True):
-        set_version(tensor, count)
 
 
 def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:
