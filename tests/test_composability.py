@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tj_torch.conformance.composability import GAPS, ROWS, Row, Status, run_row
+from tj_torch.conformance.composability import ROWS, Row, Status, run_row
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/composability.md"
 EVERY = list(itertools.chain.from_iterable(ROWS.values()))
@@ -16,9 +16,6 @@ EVERY = list(itertools.chain.from_iterable(ROWS.values()))
 @pytest.mark.parametrize("row", EVERY, ids=lambda row: row.name)
 def test_row(row: Row) -> None:
     report = run_row(row)
-    if row.name in GAPS:
-        assert report.problems, f"equals eager now: take it out of GAPS ({GAPS[row.name]})"
-        return
     assert not report.problems, report.problems
     assert report.status is row.status, (report.told, report.error)
     if row.status is not Status.WORKS:
@@ -26,15 +23,13 @@ def test_row(row: Row) -> None:
         assert row.why and any(row.says in text for text in said), said
 
 
-def test_names_are_unique_and_gaps_are_rows() -> None:
+def test_names_are_unique() -> None:
     names = [row.name for row in EVERY]
     assert len(set(names)) == len(names)
-    assert set(GAPS) <= set(names)
 
 
 def lines(row: Row) -> str:
-    status = "differs" if row.name in GAPS else row.status.value
-    return f"| {row.feature} | {status} | {GAPS.get(row.name, row.why)} |"
+    return f"| {row.feature} | {row.status.value} | {row.why} |"
 
 
 def page() -> str:
@@ -45,8 +40,7 @@ def page() -> str:
         "Each row is a program that runs in eager and under `tj.jit`; a test compares results,",
         "gradients, state, output, warnings and random numbers. *works*: compiled, and equal.",
         "*falls back*: equal, and one warning says why tj did not compile it. *raises*: an error",
-        "that eager does not raise. *differs*: a known gap of capture, as in torch.compile, and",
-        "work that is left; that list may only get shorter.",
+        "that eager does not raise. None differs without a word.",
         "",
     ]
     for title, rows in ROWS.items():

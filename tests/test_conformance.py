@@ -1,14 +1,17 @@
 """PyTorch's own databases through tj, forward, eager as the oracle.
 
-The default run takes a sample; ``TJ_FULL=1`` (``tox -e conformance``) runs everything, which takes
-hours: ``-k`` picks a data type (``-k complex64``) or operations. What differs from eager has to be
+The default run takes a sample, chosen by the names' hash, and ``TJ_SAMPLE=1``, ``2`` and so on take
+others; ``TJ_FULL=1`` (``tox -e conformance``) runs everything, which takes hours: ``-k`` picks a
+data type (``-k complex64``) or operations. What differs from eager has to be
 in the tables of `tj_torch.conformance.known`, and in a full run the tables have to be right.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -18,10 +21,12 @@ import torch
 from tj_torch.conformance import known
 from tj_torch.conformance.errors import failing_operations, run_error_inputs
 from tj_torch.conformance.module_db import modules, run_module
-from tj_torch.conformance.op_db import full_name, operations, run_operation
+from tj_torch.conformance.op_db import full_name, operations, run_operation, sample_arguments
 from tj_torch.conformance.result import Kind, Result
+from tj_torch.conformance.tally import Part, Tally, tally_dtype
 
 FULL = os.environ.get("TJ_FULL") == "1"
+SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 DTYPES = [getattr(torch, name) for name in known.DTYPES]
 OPERATIONS = operations()
 CASES = [(dtype, op) for dtype in DTYPES for op in operations(dtype)]
@@ -29,13 +34,18 @@ FAILING = failing_operations()
 MODULES = modules()
 
 
-def sampled(entries: list[Any], step: int) -> list[Any]:
-    """All entries, or by default each ``step``-th."""
-    return entries if FULL else entries[::step]
-
-
 def name(value: Any) -> str:
-    return str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else full_name(value)
+    if isinstance(value, tuple):
+        return "-".join(map(name, value))
+    if isinstance(value, torch.dtype):
+        return str(value).removeprefix("torch.")
+    return full_name(value) if hasattr(value, "variant_test_name") else value.name
+
+
+def sampled(entries: list[Any], step: int) -> list[Any]:
+    """All entries, or by default about one of ``step``: which, depends on no other entry."""
+    chosen = (e for e in entries if (zlib.crc32(name(e).encode()) + SAMPLE) % step == 0)
+    return entries if FULL else list(chosen)
 
 
 def check(result: Result, table: Iterable[known.Known], case: str) -> None:
@@ -49,7 +59,6 @@ def test_operation_with_varying_sizes(op: Any) -> None:
     check(run_operation(op, count=3, grad=True), known.OPERATIONS, "dynamic")
 
 
-# The step has no factor in common with the number of operations of a data type.
 @pytest.mark.parametrize(("dtype", "op"), sampled(CASES, 61), ids=name)
 def test_operation(dtype: torch.dtype, op: Any) -> None:
     """Each size compiled for itself, a few to a callable, so that no entry is dropped."""
@@ -57,6 +66,16 @@ def test_operation(dtype: torch.dtype, op: Any) -> None:
     result = run_operation(op, dtype, None if FULL else 3, per_callable=8, jit=jit)
     assert result.samples + result.eager_errors > 0
     check(result, known.OPERATIONS, name(dtype))
+
+
+@pytest.mark.parametrize("wanted", ["bool-item", "float32-tensor_split", "bool-masked_select"])
+def test_what_once_differed(wanted: str) -> None:
+    """All samples of operations that were found to be wrong, whatever the sample is."""
+    dtype, op = next(case for case in CASES if name(case) == wanted)
+    jit = functools.partial(tj.jit, dynamic=False)
+    result = run_operation(op, dtype, None, per_callable=8, jit=jit)
+    assert result.samples
+    assert not list(known.disagreements(result, known.OPERATIONS, name(dtype), complete=True))
 
 
 @pytest.mark.parametrize("after_a_break", [False, True], ids=["whole", "after a break"])
@@ -138,3 +157,33 @@ def test_another_error_than_eagers_is_found() -> None:
     assert result.kinds == {Kind.ERROR}
     assert any("no note names" in p.what for p in result.problems)
     assert any(p.what.startswith("ValueError") for p in result.problems)
+
+
+# --------------------------------------------------------------------------- the figures
+
+
+def test_a_tally_counts_samples_by_the_worst_that_differs() -> None:
+    sigmoid = next(op for op in OPERATIONS if op.name == "sigmoid")
+    tally = Tally("float32")
+    assert not tally.add(run_operation(sigmoid, count=1), (), "float32")
+    (told,) = tally.add(run_operation(sigmoid, count=1, jit=wrong(1.0)), (), "float32")
+    assert told.startswith("sigmoid [float32]: not in the table: sample 0: result: ")
+    assert tally.disagreements == [told]
+    assert str(tally) == "| float32 | 2 | 1 | 1 result | 0 | 0 |"
+
+
+def test_a_tally_is_of_all_samples() -> None:
+    (tally,) = tally_dtype("bool", Part.parse("3/349"))
+    assert isinstance(tally, Tally)
+    op = operations(torch.bool)[3]
+    samples = len(list(sample_arguments(op, torch.bool, None, grad=False)))
+    assert (tally.entries, tally.samples + tally.not_compared) == (1, samples)
+    assert samples > 3
+
+
+def test_parts_make_up_the_whole() -> None:
+    entries = list(range(10))
+    parts = [Part.parse(f"{i}/3").of(entries) for i in range(3)]
+    assert sorted(itertools.chain(*parts)) == entries
+    with pytest.raises(ValueError, match="0 to 2"):
+        Part.parse("3/3")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tj_core.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
-from tj_core.sizes import same_size, size_symbols
+from tj_core.sizes import Operation, SizeTree, parse_size, same_size, size_symbols
 from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
 from tj_core.wellformed import like
@@ -34,6 +34,8 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 def _same(derived: Any, said: Any, same: Any) -> bool:
     if isinstance(derived, Proxy) and isinstance(said, Proxy):
         return bool(same(derived, said))
+    if isinstance(derived, bool) and isinstance(said, NumberProxy):
+        return said.kind == "bool" and bool(said.expr)  # what later checks of the program settle
     return not isinstance(said, Proxy) and bool(derived == said)
 
 
@@ -47,16 +49,35 @@ def _texts(proxy: Any) -> tuple[str, ...]:
 def _made(call: BoundSymbol, derived: list[Any], said: list[Any]) -> Mapping[str, str]:
     """What ``call`` says in the place of each symbol that deriving it made."""
     known = {s for p in call.flat_args for text in _texts(p) for s in size_symbols(text)}
-    return {
-        mine: theirs
-        for mine, theirs in reversed(list(_pairs(derived, said)))
-        if mine.isidentifier() and mine not in known
-    }
+    pairs = (p for p in _pairs(derived, said) if p[0].isidentifier())
+    found = (*_of_booleans(derived, said), *reversed(list(pairs)))  # the last one counts
+    return {mine: theirs for mine, theirs in found if mine not in known}
 
 
 def _pairs(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
     for a, b in zip(derived, said, strict=True):
         yield from zip(_texts(a), _texts(b), strict=False)
+
+
+def _of_booleans(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
+    """The symbols of truth values: there are none but in comparisons, such as ``Eq(u0, 1)``."""
+    for a, b in zip(derived, said, strict=True):
+        if isinstance(a, NumberProxy) and a.kind == "bool":
+            for mine, theirs in zip(_texts(a), _texts(b), strict=False):
+                yield from _corresponding(parse_size(mine), parse_size(theirs))
+
+
+def _corresponding(mine: SizeTree, theirs: SizeTree) -> Iterator[tuple[str, str]]:
+    """The symbols in the same places of two expressions, as in ``Eq(u1, 1)`` and ``Eq(u0, 1)``."""
+    if isinstance(mine, str) and isinstance(theirs, str):
+        yield mine, theirs
+    elif isinstance(mine, Operation) and isinstance(theirs, Operation) and _alike(mine, theirs):
+        for a, b in zip(mine.args, theirs.args, strict=True):
+            yield from _corresponding(a, b)
+
+
+def _alike(mine: Operation, theirs: Operation) -> bool:
+    return mine.name == theirs.name and len(mine.args) == len(theirs.args)
 
 
 def _renamed(derived: Any, said: Any, names: Mapping[str, str]) -> Any:

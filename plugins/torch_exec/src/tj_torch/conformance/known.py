@@ -44,13 +44,6 @@ class Known:
 
 OPERATIONS = (
     Known(
-        Kind.ERROR,
-        "PyTorch bounds the result's size by the input's, which a broadcasting mask exceeds, and "
-        "asserts that bound when the program runs; torch.compile raises the same",
-        ("masked_select",),
-        DTYPES,
-    ),
-    Known(
         Kind.ROUNDING,
         "LAPACK's last bits depend on where the operands lie in memory, in eager too",
         ("linalg.lstsq", "linalg.lstsq.grad_oriented"),

@@ -125,13 +125,19 @@ def _flags(tensor: torch.Tensor) -> tuple[str, ...]:
 
 
 def _subclass(tensor: torch.Tensor) -> SubclassInfo | None:
-    """What a traceable wrapper subclass consists of; None for every other tensor."""
+    """What a traceable wrapper subclass consists of; None for every other tensor.
+
+    Attributes that are no tensors, such as a device mesh, are part of its context.
+    """
     kind = type(tensor)
     if kind is torch.Tensor or not hasattr(kind, "__tensor_flatten__"):
         return None
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    inner = tuple((n, tensor_proxy(n, getattr(tensor, n))) for n in names)
-    return SubclassInfo(f"{kind.__module__}.{kind.__qualname__}", inner, repr(context))
+    parts = {name: getattr(tensor, name) for name in names}
+    inner = {n: tensor_proxy(n, v) for n, v in parts.items() if isinstance(v, torch.Tensor)}
+    rest = {n: v for n, v in parts.items() if n not in inner}
+    text = repr((context, rest)) if rest else repr(context)
+    return SubclassInfo(f"{kind.__module__}.{kind.__qualname__}", tuple(inner.items()), text)
 
 
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:

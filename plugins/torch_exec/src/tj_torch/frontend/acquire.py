@@ -139,7 +139,10 @@ class Importer:
         """The graph's inputs, under ``names``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for node, example, name in zip(nodes, examples, names, strict=True):
-            proxy = self.proxy(self.namer(name), _input_value(node, example), node)
+            try:
+                proxy = self.proxy(self.namer(name), _input_value(node, example), node)
+            except CannotExpandError as error:
+                raise CaptureError(f"the input {name}: {error}") from error
             self.env[node] = proxy
             self.proxies.append(proxy)
 

@@ -16,7 +16,9 @@ from tj_core.pipeline import Compilation
 from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import dynamo
 from tj_torch.frontend.acquire import Acquired, acquire
+from tj_torch.frontend.arrays import check_arrays
 from tj_torch.frontend.entries import fall_back
+from tj_torch.frontend.optimizers import check_optimizers
 
 __all__ = ["GraphCompiler"]
 
@@ -40,8 +42,13 @@ class GraphCompiler:
         sources: Mapping[int, str],
         parameters: Sequence[str] = (),
     ) -> Compilation:
-        """The program of ``graph``; counts its seconds and memo use in the jitted's statistics."""
+        """The program of ``graph``; counts its seconds and memo use in the jitted's statistics.
+
+        :raises CaptureError: if the graph does not say what the program does.
+        """
         session = self.jitted.session
+        check_arrays(graph, sources)
+        check_optimizers(graph)
         with self.dialects.within(graph):
             with self.counting():
                 acquired = acquire(

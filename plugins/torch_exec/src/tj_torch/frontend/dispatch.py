@@ -22,10 +22,15 @@ from tj_torch.frontend.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.frontend.compile import GraphCompiler
 from tj_torch.frontend.entries import Entries
 from tj_torch.frontend.guards import extra_guards, module_types
+from tj_torch.frontend.members import members_read
 from tj_torch.frontend.sources import raising_source, stack_source
 from tj_torch.frontend.templates import Row, make_frame
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
+
+
+_INITIALIZING_CALLS = 3
+"""So many calls may give lazy modules their parameters; a program that goes on makes them anew."""
 
 
 class Dispatcher:
@@ -41,6 +46,7 @@ class Dispatcher:
         self.entries = Entries(jitted, self.frame.publish)
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
+        self.initializing = 0
         jitted.refresh = self._count
 
     @cached_property
@@ -82,6 +88,8 @@ class Dispatcher:
             # lock comes first, as it does where Dynamo calls us.
             with dynamo.compile_lock(), self.jitted.lock:
                 row = self._compile(frame, args, kwargs)
+        except dynamo.Uninitialized:
+            return self._initialize(args, kwargs)
         except dynamo.CaptureFailure as error:
             failure = error
         except CaptureError as error:
@@ -121,7 +129,9 @@ class Dispatcher:
             built = captured.build(function, self.entries.on_dead(entry))
         operations = () if compilation is None else _operations(compilation.traces[0])
         check, texts = extra_guards(
-            module_types(self.target, captured.graph, built.traced_codes), operations
+            module_types(self.target, captured.graph, built.traced_codes),
+            operations,
+            members_read(captured.noticed, built.traced_codes),
         )
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
@@ -133,6 +143,17 @@ class Dispatcher:
         return entry, (_both(built.check, check), run)
 
     # ------------------------------------------------------------------ without capture
+
+    def _initialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that gives lazy modules their parameters; calls after it can be captured.
+
+        Where that never ends, since the program makes a lazy module each time, it runs as it is.
+        """
+        self.initializing += 1
+        if self.initializing > _INITIALIZING_CALLS:
+            self.entries.fall_back("each call initializes a lazy module; it runs as it is", None)
+            self.elsewhere = self.target
+        return self.target(*args, **kwargs)
 
     def _without_capture(
         self, failure: dynamo.CaptureFailure, args: tuple[Any, ...], kwargs: dict[str, Any]

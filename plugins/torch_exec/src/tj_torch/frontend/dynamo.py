@@ -21,10 +21,17 @@ from typing import Any
 import torch
 from tj_core.errors import TjWarning
 
+from tj_torch.frontend.corrections import Absent, Lookup, Noticed, as_written
+from tj_torch.frontend.optimizers import is_shared, kept_eager
+
 __all__ = [
+    "Absent",
     "Built",
     "Capture",
     "CaptureFailure",
+    "Lookup",
+    "Noticed",
+    "Uninitialized",
     "capture",
     "compile_lock",
     "device_modes",
@@ -32,6 +39,8 @@ __all__ = [
     "global_check",
     "hooked",
     "inlined_as",
+    "is_array",
+    "numpy_name",
     "placeholder_sources",
     "record_calls",
     "skipped",
@@ -49,6 +58,10 @@ class CaptureFailure(Exception):
         self.raised = raised
 
 
+class Uninitialized(Exception):
+    """The program initialises a lazy module in this call, which only a real call can do."""
+
+
 @dataclass(frozen=True, slots=True)
 class Built:
     """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
@@ -62,9 +75,10 @@ class Built:
 class Capture:
     """One captured program. Drop it once built: it holds the example inputs."""
 
-    def __init__(self, output: Any, root: types.FunctionType) -> None:
+    def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
         self._output = output
         self._root = root
+        self.noticed = noticed
         given = output.backend_input
         self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
         self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()
@@ -209,6 +223,7 @@ def capture(
     """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
 
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
+    :raises Uninitialized: if a lazy module gets its parameters in this call.
     """
     import torch._dynamo as dynamo
     from torch._dynamo import convert_frame
@@ -219,11 +234,13 @@ def capture(
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
-        _as_written(),
+        as_written() as noticed,
     ):
         try:
-            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root)
+            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:
+            if noticed.uninitialized:
+                raise Uninitialized(str(error)) from error
             raise _failure(error) from error
 
 
@@ -264,66 +281,15 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
             allowed.remove(key)
 
 
-@contextlib.contextmanager
-def _as_written() -> Iterator[None]:
-    """Let Dynamo record what the program says. To be entered under the lock."""
-    with _attributes_computed_once(), _calls_kept_whole():
-        yield
-
-
-@contextlib.contextmanager
-def _attributes_computed_once() -> Iterator[None]:
-    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
-
-    Dynamo would read such an attribute of an input again after the graph has run: outside of the
-    program's grad mode, after its writes, and as an object that the program has not written to.
-    """
-    from torch._dynamo.variables.tensor import TensorVariable
-
-    found = TensorVariable.var_getattr
-
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        result = found(self, tx, name)
-        if isinstance(result, TensorVariable) and result is not self:
-            node = result.as_proxy().node
-            if node.op != "placeholder":  # as ``x.grad`` is
-                result.source = None
-        return result
-
-    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        TensorVariable.var_getattr = found  # type: ignore[method-assign]
-
-
-_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
-
-
-@contextlib.contextmanager
-def _calls_kept_whole() -> Iterator[None]:
-    """Record calls that Dynamo would replace by others, which round and write otherwise.
-
-    It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
-    """
-    import torch._dynamo as dynamo
-    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
-
-    handlers = TorchInGraphFunctionVariable._get_handlers()
-    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
-    try:
-        with dynamo.config.patch(enable_dynamo_decompositions=False):  # of methods
-            yield
-    finally:
-        handlers.update(replaced)
-
-
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
     """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
 
-    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one.
+    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one, and
+    torch.compile of ``call`` itself is of ``program``.
     """
     call._torchdynamo_inline = program  # type: ignore[attr-defined]
+    call._torchdynamo_orig_callable = program  # type: ignore[attr-defined]
+    call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
     return call
 
 
@@ -400,15 +366,22 @@ class _Patient:
         from torch._dynamo import exc, types
 
         wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
+        run = types.FrameAction.DEFAULT
+        as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
+        reason = kept_eager(frame.f_code.co_filename)
+        if is_shared(frame.f_code.co_filename):
+            return as_it_is
+        if reason is not None:
+            self._running.skipped.append(CaptureFailure(reason, None, raised=False))
+            return as_it_is
         try:
-            with compile_lock(), _as_written(), _only_own_warnings():
+            with compile_lock(), as_written(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
         except Exception as error:
             self._running.skipped.append(_failure(error))
-        run = types.FrameAction.DEFAULT
-        return types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
+        return as_it_is
 
 
 @contextlib.contextmanager
@@ -431,6 +404,21 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
         if argument is not None and argument.source is not None:
             found[i] = argument.source.name
     return found
+
+
+def numpy_name(node: torch.fx.Node) -> str | None:
+    """What ``node`` takes from NumPy: the name of a function, method, operator or attribute."""
+    from torch._dynamo import utils
+
+    kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
+    if isinstance(node.target, (*kinds, utils.numpy_operator_wrapper)):
+        return str(node.target.__name__).removeprefix("wrapped_")  # type: ignore[union-attr]
+    return str(node.args[1]) if node.target is utils.numpy_attr_wrapper else None
+
+
+def is_array(source: str) -> bool:
+    """Whether an input read by the expression ``source`` is an array of NumPy in the program."""
+    return source.startswith("___from_numpy(")
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:

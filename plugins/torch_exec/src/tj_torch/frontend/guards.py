@@ -1,7 +1,7 @@
 """The guards that Dynamo leaves out, and that a compiled entry must have.
 
-Dynamo guards neither the global module hooks, nor ``forward`` replaced on a module's class, nor
-the flags that choose between kernels. Each of these makes a check only where the program depends
+Dynamo guards neither the global module hooks, nor all members replaced on classes, nor the flags
+that choose between kernels. Each of these makes a check only where the program depends
 on it; an entry that depends on none of them costs nothing.
 """
 
@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+
+from tj_torch.frontend.dynamo import Absent, Lookup
+from tj_torch.frontend.members import conditions, found_in
 
 __all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
@@ -75,21 +78,38 @@ def _nodes(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
             yield from module.graph.nodes
 
 
+_CHECK = """
+def check():
+    try:
+        return {terms}
+    except AttributeError:
+        return False
+"""
+"""A member that was deleted is no member that is unchanged."""
+
+
 def extra_guards(
-    classes: Iterable[type[torch.nn.Module]], operations: Iterable[str]
+    classes: Iterable[type[torch.nn.Module]],
+    operations: Iterable[str],
+    lookups: Iterable[Lookup] = (),
 ) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
     """A check of what Dynamo does not guard, generated, and its conditions as text.
 
+    ``classes`` are those of modules that ran, ``lookups`` what was read from any class,
+    ``operations`` the names of the calls that were recorded.
+
     The check is None where there is nothing to check.
     """
-    scope: dict[str, Any] = {}
+    classes = tuple(classes)
+    scope: dict[str, Any] = {"found_in": found_in, "Absent": Absent}
     terms: list[str] = []
     texts: list[str] = []
-    for i, cls in enumerate(classes):
-        scope |= {f"c{i}": cls, f"f{i}": cls.forward}
-        terms.append(f"c{i}.forward is f{i}")
-        texts.append(f"{cls.__qualname__}.forward is unchanged")
-    if terms:
+    forwards = [Lookup(cls, "forward", found_in(cls, "forward")) for cls in classes]
+    for i, condition in enumerate(conditions((*forwards, *lookups))):
+        scope |= {f"c{i}": condition.owner, f"v{i}": condition.value}
+        terms.append(f"{condition.expression.format(owner=f'c{i}')} is v{i}")
+        texts.append(condition.text)
+    if classes:
         hooks = {name: getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS}
         scope |= hooks
         keys = {name: tuple(hook) for name, hook in hooks.items()}
@@ -102,7 +122,8 @@ def extra_guards(
         texts.append(f"{path}() == {value!r}")
     if not terms:
         return None, ()
-    check: Callable[[], bool] = eval(f"lambda: {' and '.join(terms)}", scope)
+    exec(_CHECK.format(terms=" and ".join(terms)), scope)
+    check: Callable[[], bool] = scope["check"]
     return check, tuple(texts)
 
 

@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
-from tj_torch.conformance.composability import modules, python
+from tj_torch.conformance.composability import (
+    distributed,
+    hooks,
+    modules,
+    python,
+    tensors,
+    tooling,
+    training,
+    world,
+)
 from tj_torch.conformance.composability.row import Report, Row, Status, run_row
 
-__all__ = ["GAPS", "ROWS", "Report", "Row", "Status", "run_row"]
+__all__ = ["ROWS", "Report", "Row", "Status", "run_row"]
+
+_MODULES: Mapping[str, tuple[ModuleType, ...]] = {
+    "Modules": (modules, hooks),
+    "Training": (training, distributed),
+    "Kinds of tensors": (tensors,),
+    "Tools of PyTorch": (tooling,),
+    "Python": (python, world),
+}
 
 ROWS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
     {
-        title: tuple(v for v in vars(module).values() if isinstance(v, Row))
-        for title, module in (("Modules", modules), ("Python", python))
+        title: tuple(
+            value
+            for module in modules
+            for value in vars(module).values()
+            if isinstance(value, Row) and value.program.__module__ == module.__name__
+        )
+        for title, modules in _MODULES.items()
     }
 )
 """The rows by what they are about."""
-
-GAPS: Mapping[str, str] = MappingProxyType(
-    {
-        "lazy_modules": "capture draws once more what a lazy module is initialised with",
-        "structures": "Dynamo loses the entries of `vars()` of an object that the program makes",
-        "numpy_inside": "NumPy calls are computed by PyTorch, whose last bit differs",
-        "exceptions": "Dynamo does not guard on a key that was missing at capture",
-        "replaced_methods": "methods but `forward` replaced on a module's class are not seen",
-        "replaced_class_members": "members replaced on the class of a plain object are not seen",
-    }
-)
-"""Rows that differ from eager without a word, as under torch.compile. They may only get fewer."""

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import contextlib
 import dataclasses
 import enum
 import functools
 import math
-import random
-import threading
 import types
-import warnings
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from tj_torch.conformance.composability.row import Jit, falls_back, works
 
 
-def _x() -> torch.Tensor:
+def example() -> torch.Tensor:
+    """``(2, 3)``, float32, from 0 to 5."""
     return torch.arange(6.0).reshape(2, 3)
 
 
@@ -31,7 +27,8 @@ def twice(f: Any, *args: Any, **kwargs: Any) -> list[Any]:
     return [f(*args, **kwargs), f(*args, **kwargs)]
 
 
-def _affine(x: torch.Tensor, scale: float = 2.0, *, shift: float = 0.0) -> torch.Tensor:
+def affine(x: torch.Tensor, scale: float = 2.0, *, shift: float = 0.0) -> torch.Tensor:
+    """With parameters of each kind."""
     return x * scale + shift
 
 
@@ -63,9 +60,9 @@ class _Kinds:
 def methods(jit: Jit) -> Any:
     """Bound methods, class methods, static methods."""
     kinds = _Kinds()
-    found = [twice(jit(f), _x()) for f in (kinds.method, _Kinds.of_class, kinds.static)]
+    found = [twice(jit(f), example()) for f in (kinds.method, _Kinds.of_class, kinds.static)]
     kinds.gain = 5.0
-    return found, jit(kinds.method)(_x(), bias=0.0)
+    return found, jit(kinds.method)(example(), bias=0.0)
 
 
 @works
@@ -86,15 +83,20 @@ def method_decorator(jit: Jit) -> Any:
             return x + 1
 
     one, two = Scaler(2.0), Scaler(3.0)
-    return one.method(_x()), two.method(_x()), Scaler.static(_x()), one.method(_x())
+    return (
+        one.method(example()),
+        two.method(example()),
+        Scaler.static(example()),
+        one.method(example()),
+    )
 
 
 @works
 def callable_objects(jit: Jit) -> Any:
     """Callable objects, ``functools.partial``, ``functools.wraps``, lambdas, builtins."""
-    wrapped = functools.wraps(_affine)(lambda *a, **k: _affine(*a, **k) + 1)
-    kinds = (_Kinds(), functools.partial(_affine, scale=5.0), wrapped, lambda x: x.sin(), torch.sin)
-    return [twice(jit(f), _x()) for f in kinds]
+    wrapped = functools.wraps(affine)(lambda *a, **k: affine(*a, **k) + 1)
+    kinds = (_Kinds(), functools.partial(affine, scale=5.0), wrapped, lambda x: x.sin(), torch.sin)
+    return [twice(jit(f), example()) for f in kinds]
 
 
 @works
@@ -108,9 +110,9 @@ def closures(jit: Jit) -> Any:
         return x * gain + calls
 
     g = jit(f)
-    found = twice(g, _x())
+    found = twice(g, example())
     gain = 3.0
-    return found, g(_x()), calls
+    return found, g(example()), calls
 
 
 @works
@@ -130,22 +132,22 @@ def call_forms(jit: Jit) -> Any:
         ((), {"z": 5.0}),
         ((), {"y": 2.0, "a": 1.0}),
     ]
-    found = [g(_x(), *args, **kwargs) for args, kwargs in calls * 2]
+    found = [g(example(), *args, **kwargs) for args, kwargs in calls * 2]
     f.__kwdefaults__ = {"z": 7.0}
-    found.append(g(_x()))
-    return found, [jit(_affine)(x=_x(), shift=1.0), jit(_affine)(_x(), 3.0)]
+    found.append(g(example()))
+    return found, [jit(affine)(x=example(), shift=1.0), jit(affine)(example(), 3.0)]
 
 
 @works
 def wrong_calls(jit: Jit) -> Any:
     """Calls with missing or unknown arguments."""
     found = []
-    for args, kwargs in (((), {}), ((_x(), 1.0, 2.0), {}), ((_x(),), {"wrong": 1})):
+    for args, kwargs in (((), {}), ((example(), 1.0, 2.0), {}), ((example(),), {"wrong": 1})):
         try:
-            jit(_affine)(*args, **kwargs)
+            jit(affine)(*args, **kwargs)
         except TypeError as error:
             found.append(str(error).partition("() ")[2])
-    return found, jit(_affine)(_x())
+    return found, jit(affine)(example())
 
 
 @dataclasses.dataclass
@@ -179,7 +181,7 @@ def structures(jit: Jit) -> Any:
         return _Point(y, None), {"pair": vars(_Pair(y, [y, None])), 2: (y, color)}, None, [], ()
 
     g = jit(f)
-    x = _x()
+    x = example()
     table = {"a": [x], "b": None}
     found = [
         g(_Pair(x, x), _Point(x), table, None, _Color.RED),
@@ -206,7 +208,7 @@ def mutated_arguments(jit: Jit) -> Any:
         return y
 
     g = jit(f)
-    x, items, table, pair = _x(), [], {"old": 1}, _Pair(_x())
+    x, items, table, pair = example(), [], {"old": 1}, _Pair(example())
     return [g(x, items, table, pair) for _ in range(3)], x, items, table, vars(pair)
 
 
@@ -221,7 +223,7 @@ def generators(jit: Jit) -> Any:
     def f(x: torch.Tensor) -> torch.Tensor:
         return sum(parts(x)) + sum(p.sum() for p in parts(x))
 
-    return twice(jit(f), _x())
+    return twice(jit(f), example())
 
 
 @works
@@ -233,155 +235,7 @@ def generator_functions(jit: Jit) -> Any:
             yield x * i
 
     g = jit(f)
-    return [list(g(_x())), list(g(_x()))]
-
-
-@falls_back("a program that awaits has no single call to compile", "coroutine")
-def async_functions(jit: Jit) -> Any:
-    """An ``async`` function, jitted."""
-
-    async def f(x: torch.Tensor) -> torch.Tensor:
-        await asyncio.sleep(0)
-        return x * 2
-
-    g = jit(f)
-
-    async def main() -> Any:
-        return [await g(_x()), await g(_x())]
-
-    return asyncio.run(main())
-
-
-@works
-def in_async(jit: Jit) -> Any:
-    """A jitted function called from coroutines."""
-    g = jit(_affine)
-
-    async def main() -> Any:
-        async def one(k: float) -> torch.Tensor:
-            await asyncio.sleep(0)
-            return g(_x(), k)
-
-        return await asyncio.gather(one(1.0), one(2.0), one(1.0))
-
-    return asyncio.run(main())
-
-
-@works
-def threads(jit: Jit) -> Any:
-    """Calls from several threads; ``threading.local`` read by the program."""
-    local = threading.local()
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x * local.scale
-
-    g, found = jit(f), {}
-
-    def run(scale: float) -> None:
-        local.scale = scale
-        found[scale] = [g(_x()) for _ in range(3)]
-
-    for scale in (1.0, 2.0, 3.0):
-        thread = threading.Thread(target=run, args=(scale,))
-        thread.start()
-        thread.join()
-    return found
-
-
-@falls_back("Dynamo does not read context variables", "ContextVar")
-def context_variables(jit: Jit) -> Any:
-    """``contextvars`` read by the program."""
-    import contextvars
-
-    scale = contextvars.ContextVar("scale", default=2.0)
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x * scale.get()
-
-    g = jit(f)
-    found = twice(g, _x())
-    token = scale.set(5.0)
-    found.append(g(_x()))
-    scale.reset(token)
-    return found, g(_x())
-
-
-@falls_back("Dynamo does not trace warnings", "graph break")
-def warnings_inside(jit: Jit) -> Any:
-    """``warnings.warn`` in the program."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        warnings.warn("old", DeprecationWarning, stacklevel=1)
-        return x + 1
-
-    return twice(jit(f), _x())
-
-
-@falls_back("Dynamo does not trace print", "print")
-def printing(jit: Jit) -> Any:
-    """``print`` in the program, of constants and of tensors."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        print("before", x.shape)
-        y = x + 1
-        print(y)
-        return y * 2
-
-    return twice(jit(f), _x())
-
-
-@falls_back("Dynamo does not trace seeding", "graph break")
-def seeding(jit: Jit) -> Any:
-    """``torch.manual_seed`` in the program; random numbers of PyTorch."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        torch.manual_seed(3)
-        return x + torch.rand(3) + torch.randn_like(x)
-
-    def drawn(x: torch.Tensor) -> torch.Tensor:
-        return x + torch.rand(3)
-
-    return twice(jit(f), _x()), twice(jit(drawn), _x())
-
-
-@falls_back("Dynamo does not trace generators of random numbers", "graph break")
-def explicit_generators(jit: Jit) -> Any:
-    """A ``torch.Generator`` as argument."""
-
-    def f(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-        return x + torch.rand(3, generator=generator)
-
-    g = jit(f)
-    generator = torch.Generator().manual_seed(5)
-    return twice(g, _x(), generator), generator.get_state(), torch.rand(2, generator=generator)
-
-
-@falls_back("Dynamo does not trace other generators of random numbers", "graph break")
-def other_random_numbers(jit: Jit) -> Any:
-    """Random numbers of Python and NumPy."""
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return x * random.random() + random.randint(0, 10)
-
-    def n(x: torch.Tensor) -> torch.Tensor:
-        return x + float(np.random.rand())
-
-    random.seed(0)
-    np.random.seed(0)
-    found = twice(jit(f), _x()), twice(jit(n), _x())
-    return found, random.random(), np.random.rand()
-
-
-@works
-def numpy_inside(jit: Jit) -> Any:
-    """NumPy on tensors' data and on arrays; arrays as arguments and results."""
-
-    def f(x: torch.Tensor, a: Any) -> Any:
-        y = torch.from_numpy(np.sin(a)) + x
-        return y, np.asarray(a) * 2, y.numpy().sum()
-
-    found = twice(jit(f), _x(), np.ones((2, 3), dtype=np.float32))
-    return [[y, torch.from_numpy(a), float(s)] for y, a, s in found]
+    return [list(g(example())), list(g(example()))]
 
 
 @falls_back("the branch depends on data", "graph break")
@@ -394,7 +248,7 @@ def item_branches(jit: Jit) -> Any:
         return x - 1
 
     g = jit(f)
-    return g(_x()), g(-_x()), g(_x())
+    return g(example()), g(-example()), g(example())
 
 
 @works
@@ -405,7 +259,7 @@ def item_values(jit: Jit) -> Any:
         return x * x.sum().item(), x.max().item(), x.int()[0].tolist()
 
     g = jit(f)
-    return g(_x()), g(_x() + 1), g(_x())
+    return g(example()), g(example() + 1), g(example())
 
 
 @works
@@ -416,7 +270,7 @@ def data_dependent_sizes(jit: Jit) -> Any:
         return x.nonzero(), x[x > 1] * 2, torch.unique(x)
 
     g = jit(f)
-    return g(_x()), g(_x() * 2 - 3), g(_x())
+    return g(example()), g(example() * 2 - 3), g(example())
 
 
 @works
@@ -437,13 +291,13 @@ def exceptions(jit: Jit) -> Any:
         return x + 1
 
     g, h = jit(caught), jit(raising)
-    found: list[Any] = [g(_x(), {}), g(_x(), {"a": 2.0}), h(_x(), False)]
+    found: list[Any] = [g(example(), {}), g(example(), {"a": 2.0}), h(example(), False)]
     for _ in range(2):
         try:
-            h(_x(), True)
+            h(example(), True)
         except ValueError as error:
             found.append((type(error).__name__, str(error), error.__cause__, error.__context__))
-    return found, h(_x(), False)
+    return found, h(example(), False)
 
 
 @works
@@ -454,13 +308,13 @@ def pytorchs_errors(jit: Jit) -> Any:
         return (x + 1) @ y
 
     g = jit(f)
-    found = [g(_x(), _x().T)]
+    found = [g(example(), example().T)]
     for _ in range(2):
         try:
-            g(_x(), _x())
+            g(example(), example())
         except RuntimeError as error:
             found.append((str(error), error.__cause__, error.__context__))
-    return found, g(_x(), _x().T)
+    return found, g(example(), example().T)
 
 
 class _Doubling:
@@ -488,19 +342,7 @@ def context_managers(jit: Jit) -> Any:
         with _Doubling() as k, contextlib.nullcontext(), scaled(3.0) as s:
             return x * k * s + _Doubling.depth
 
-    return twice(jit(f), _x()), _Doubling.depth
-
-
-@falls_back("Dynamo does not enter locks", "graph break")
-def locks(jit: Jit) -> Any:
-    """A ``threading.Lock`` taken in the program."""
-    lock = threading.Lock()
-
-    def f(x: torch.Tensor) -> torch.Tensor:
-        with lock:
-            return x * 2
-
-    return twice(jit(f), _x()), lock.locked()
+    return twice(jit(f), example()), _Doubling.depth
 
 
 @works
@@ -531,7 +373,7 @@ def classes_inside(jit: Jit) -> Any:
         return Child(2.0).method(x) + factorial(x, 4)
 
     g = jit(f)
-    return g(_x(), 1), g(_x(), {"a": 3.0}), g(_x(), 1)
+    return g(example(), 1), g(example(), {"a": 3.0}), g(example(), 1)
 
 
 _SCALE = 2.0
@@ -550,22 +392,22 @@ def replaced_functions(jit: Jit) -> Any:
         return _helper(x) * _SCALE + _HELPER.apply(x) + math.tau
 
     g = jit(f)
-    found = [g(_x())]
+    found = [g(example())]
     before = {name: globals()[name] for name in ("_SCALE", "_helper")}
     tau, apply = math.tau, _HELPER.apply
     try:
         globals()["_SCALE"] = 5.0
-        found.append(g(_x()))
+        found.append(g(example()))
         globals()["_helper"] = lambda x: x - 1
-        found.append(g(_x()))
+        found.append(g(example()))
         math.tau = 1.0  # type: ignore[misc]
-        found.append(g(_x()))
+        found.append(g(example()))
         _HELPER.apply = lambda x: x - 5
-        found.append(g(_x()))
+        found.append(g(example()))
     finally:
         globals().update(before)
         math.tau, _HELPER.apply = tau, apply  # type: ignore[misc]
-    return found, g(_x())
+    return found, g(example())
 
 
 @works
@@ -601,18 +443,18 @@ def replaced_class_members(jit: Jit) -> Any:
         return child.base(x) * child.gain, child.static(x), Child.of_class(x), child(x)
 
     g = jit(f)
-    found = twice(g, _x())
+    found = twice(g, example())
     Base.base = lambda self, x: x + 10  # type: ignore[method-assign]
-    found.append(g(_x()))
+    found.append(g(example()))
     Child.base = lambda self, x: x + 100  # type: ignore[method-assign]
-    found.append(g(_x()))
+    found.append(g(example()))
     Base.gain = property(lambda self: 7.0)  # type: ignore[method-assign,assignment]
-    found.append(g(_x()))
+    found.append(g(example()))
     Base.static = staticmethod(lambda x: x * 20)  # type: ignore[method-assign,assignment]
-    found.append(g(_x()))
+    found.append(g(example()))
     Base.of_class = classmethod(lambda cls, x: x * 30)  # type: ignore[method-assign,assignment]
-    found.append(g(_x()))
+    found.append(g(example()))
     Base.__call__ = lambda self, x: x - 40  # type: ignore[method-assign]
-    found.append(g(_x()))
+    found.append(g(example()))
     Child.of_class = classmethod(lambda cls, x: x * 300)  # type: ignore[method-assign,assignment]
-    return found, g(_x())
+    return found, g(example())
