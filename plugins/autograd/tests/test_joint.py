@@ -212,3 +212,20 @@ def test_every_stage_reads_back() -> None:
     for trace in traces:
         again = tj.Trace.parse(str(trace), language=trace.language, constants=trace.constants())
         assert again == trace
+
+
+def test_an_argument_that_is_returned_is_one_value() -> None:
+    """``x.to`` is ``x``: its gradients are added to those of ``x`` one by one, as they come."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        y = x.to(torch.float32)
+        return x.exp() / 3 + y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-6)
+
+    jitted, found = tj.jit(f), []
+    for fn in (jitted, f):
+        torch.manual_seed(0)
+        x = torch.randn(2, 16, 64, requires_grad=True)
+        fn(x).pow(2).sum().backward()
+        found.append(x.grad)
+    assert torch.equal(*found)
+    assert tj.explain(jitted).declined == ()

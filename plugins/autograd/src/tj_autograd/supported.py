@@ -30,6 +30,8 @@ def _differentiable(p: object) -> bool:
 
 def unsupported(trace: Trace) -> Decline | None:
     """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
+    if trace.context.get("grad") is False:
+        return Decline("gradients are off where it is called, and on inside")
     returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     for call in trace.calls:
         for reason, applies in _REASONS.items():

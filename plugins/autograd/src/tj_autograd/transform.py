@@ -13,6 +13,7 @@ from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
+from tj_autograd.identity import one_name_each
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
@@ -33,6 +34,7 @@ def transforms() -> tuple[Transform, ...]:
 def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
     if not needs_gradient(trace):
         return trace
+    trace = one_name_each(trace)
     found = unsupported(trace)
     if found is not None:
         return found

@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from tj_core.codegen import Program
 from tj_core.errors import TagError
 from tj_core.proxy import TensorProxy
@@ -75,7 +76,8 @@ class Variants:
         """The program under PyTorch's own autograd, for a gradient to be differentiated again."""
         with compile_lock(), self.within():
             program = self.compile_later("again", self.functional).function
-        return lambda *inputs: program(list(inputs))
+        # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
+        return torch._dynamo.disable(lambda *inputs: program(list(inputs)))
 
     def _make(self, layout: Layout) -> Pullback:
         if layout == self.usual:

@@ -1,0 +1,105 @@
+"""Programs that write and alias, gradients taken on their functional form: as in eager.
+
+The programs are those of the aliasing tests of the PyTorch plugin.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import tj_core as tj
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+from tj_core.jitted import jitted_of
+from tj_torch.conformance.cases import run_case
+from tj_torch.conformance.programs import TextProgram, programs, run_text
+
+FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
+FULL = os.environ.get("TJ_FULL") == "1"
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
+CHUNK = 250
+
+OTHER_CLASS = {"value_written_after_a_view"}
+"""Programs that return a view older than a write to a result that it is of: eager makes its
+grad_fn again, as AsStrided."""
+
+ROUNDING = {("autocast_view", "leaf")}
+"""Eager's autocast casts a leaf once for all uses, so that it adds gradients in bfloat16."""
+
+
+@functools.cache
+def session() -> tj.Session:
+    return tj.Session(["torch", "autograd"])
+
+
+TAKEN: list[bool] = []
+"""For each entry whether its gradients are a trace."""
+
+
+def with_gradients(fn):
+    jitted = tj.jit(fn, session=session())
+    state = jitted_of(jitted)
+    add = state.add
+
+    def noting(entry):
+        if entry.compilation is not None:
+            TAKEN.append("backward" in entry.compilation.others)
+        add(entry)
+
+    state.add = noting
+    return jitted
+
+
+def tables():
+    for path in sorted(FOLDER.glob("test_*.py")):
+        if path.name in ("test_functional.py", "test_scoreboard.py"):
+            continue
+        spec = importlib.util.spec_from_file_location(f"written_{path.stem}", path)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        table = getattr(module, "case", None)
+        yield from table.each() if table is not None else ()
+
+
+CASES = [
+    (case, kind)
+    for case, kind in tables()
+    if kind != "plain" and (case.name, kind) not in ROUNDING  # without gradients nothing is new
+]
+
+
+@pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
+def test_case(case, kind) -> None:
+    # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
+    ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()
+    run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore)
+
+
+@pytest.mark.parametrize("chunk", range(-(-COUNT // CHUNK)))
+def test_made_up_programs(chunk) -> None:
+    @hypothesis_seed(2000 + chunk)
+    @settings(
+        max_examples=min(CHUNK, COUNT - chunk * CHUNK),
+        deadline=None,
+        database=None,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def run(program: TextProgram) -> None:
+        report = run_text(program, with_gradients, lenient=True, ignore=("grad_fn",))
+        assert report.ok, f"differs from eager:\n{report}\n\n{program}"
+
+    run()
+
+
+def test_gradients_were_traces() -> None:
+    if not TAKEN:
+        pytest.skip("no program was compiled")
+    print(sum(TAKEN), len(TAKEN))
+    assert sum(TAKEN) > 0.3 * len(TAKEN)
