@@ -19,6 +19,13 @@ def writes(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return h.sum()
 
 
+def writes_what_is_saved(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    h = x @ w
+    y = (h * h).sum()
+    h.mul_(2)
+    return y
+
+
 def writes_its_argument(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     x.mul_(w.sum().detach())
     return (x * w.sum()).sum()
@@ -40,9 +47,6 @@ def draws_in_a_checkpoint(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 DECLINED = {
-    writes: "writes to an argument",
-    writes_its_argument: "writes to an argument",
-    returns_a_view: "a view, made by torch.t, is returned",
     has_a_region: "runs a region",
     draws_in_a_checkpoint: "draws random numbers in a checkpointed region",
 }
@@ -56,6 +60,26 @@ def gradients(fn: Program) -> tuple[torch.Tensor, ...]:
     out.sum().backward()
     assert w.grad is not None
     return out, x, w.grad
+
+
+@pytest.mark.parametrize("f", [writes, writes_its_argument, returns_a_view])
+def test_programs_that_write_and_return_views_have_gradients_as_traces(f: Program) -> None:
+    jitted = tj.jit(f)
+    for mine, theirs in zip(gradients(jitted), gradients(f), strict=True):
+        assert torch.equal(mine, theirs) and mine._version == theirs._version
+    assert tj.explain(jitted).declined == ()
+    assert {"FUNCTIONAL", "JOINT", "SPLIT"} <= {t.stage.name for t in tj.last_traces(jitted)}
+    assert tj.last_trace(jitted, "outer").calls[0].symbol.qualname == "tj.program"
+
+
+def test_a_gradient_that_eager_refuses_is_refused() -> None:
+    """PyTorch's own autograd takes it, of the program as written, and says why it cannot."""
+    jitted = tj.jit(writes_what_is_saved)
+    out = jitted(torch.ones(2, 2), torch.ones(2, 2, requires_grad=True))
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.backward()
+    (name, answer), *_ = tj.explain(jitted).declined
+    assert (name, answer.reason) == ("joint", "a value that a gradient needs is written to later")
 
 
 @pytest.mark.parametrize("f", DECLINED, ids=lambda f: f.__name__)

@@ -91,7 +91,6 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         except Unsuitable as error:
             raise Unsuitable(error.reason, call.source) from error
     run.versioned()
-    run.expose()
     return Functionalized(
         run.objects,
         run.calls,
@@ -311,12 +310,6 @@ class _Run:
         for (of, _), (known, p) in self.values.items():
             if of == root and known == version:
                 self.overwritten |= {p.name, *self.twins.get(p.name, ())}
-
-    def expose(self) -> None:
-        """Inputs that were written are the caller's to write again, under new values too."""
-        for p in self.trace.inputs:
-            if p.name in self.writes and self.objects.bumps.get(p.name):
-                self.overwrite(p.name)
 
     def versioned(self) -> None:
         """Let tensors that are returned, and were written, say how often.

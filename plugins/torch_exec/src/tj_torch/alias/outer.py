@@ -8,7 +8,7 @@ and what made the views that are returned, and sets version counters. It is a tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -42,10 +42,12 @@ PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
 
 
-def around(trace: Trace, made: Functionalized, record: PassRecord) -> Wrapped:
-    """The functional program of ``trace``, and the outer one."""
+def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wrapped:
+    """The functional program of ``trace``, and the outer one if there is anything for it to do."""
     writer = _Outer(trace, made)
     outputs = writer.write()
+    if not writer.calls and writer.received.keys() >= {p.name for p in _proxies(outputs)}:
+        return trace.after(record, calls=tuple(made.calls), outputs=outputs)
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     outer = Trace(
@@ -70,6 +72,10 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Wrapped:
 
     inner = trace.after(record, calls=tuple(made.calls), outputs=received)
     return Wrapped(_tagged(inner, made.overwritten), wrap, outer)
+
+
+def _proxies(tree: Any) -> Iterator[Proxy]:
+    return (x for x in leaves(tree) if isinstance(x, Proxy))
 
 
 def _tagged(trace: Trace, overwritten: Collection[str]) -> Trace:

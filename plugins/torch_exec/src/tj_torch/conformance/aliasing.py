@@ -155,6 +155,12 @@ class _Side:
         tensors = self.world().distinct().values()
         return [t for t in tensors if attempt(_has_history, t) is True]
 
+    def forget_gradients(self) -> None:
+        """The gradients of what the program keeps are those of no call so far."""
+        for tensor in look_at(state=self.program.state()).distinct().values():
+            if attempt(_is_grad_leaf, tensor) is True:
+                tensor.grad = None
+
     def leaves(self) -> list[torch.Tensor]:
         tensors = self.world().distinct().values()
         return [t for t in tensors if attempt(_is_grad_leaf, t) is True]
@@ -247,9 +253,9 @@ class _Run:
             self.differences.append(Difference(when, f"{got} instead of {expected}"))
         if expected is not None:
             self.backward_raised.add(expected.removeprefix("raises "))
-            for leaf in (*mine.leaves(), *theirs.leaves()):
-                leaf.grad = None  # which gradients were added up before the error is not defined
-            return False
+            mine.forget_gradients()
+            theirs.forget_gradients()
+            return False  # which gradients were added up before the error is not defined
         return self.compare(mine, theirs, when)
 
     def double(self, mine: _Side, theirs: _Side, when: str) -> bool:
