@@ -47,7 +47,8 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wr
     writer = _Outer(trace, made)
     outputs = writer.write()
     if not writer.calls and writer.received.keys() >= {p.name for p in _proxies(outputs)}:
-        return trace.after(record, calls=tuple(made.calls), outputs=outputs)
+        inner = trace.after(record, calls=tuple(made.calls), outputs=outputs)
+        return _tagged(inner, made.overwritten)
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     outer = Trace(
