@@ -60,6 +60,7 @@ from tj_core.records import (
     Pair,
     Split,
     Transform,
+    Wrapped,
 )
 from tj_core.rewrite import Editor, Replacement, RewriteRule, rewrite
 from tj_core.rules import Rule, RuleTable
@@ -156,6 +157,7 @@ __all__ = [
     "Trace",
     "TraceError",
     "Transform",
+    "Wrapped",
     "VerificationError",
     "bind_outputs",
     "can_inline",
