@@ -6,7 +6,7 @@ import pytest
 from tj_core.dce import dce
 from tj_core.errors import RuleMissingError, TraceError, VerificationError
 from tj_core.pipeline import Pipeline, Ranked
-from tj_core.records import Claim, Decline, Executor, Transform
+from tj_core.records import Claim, Decline, Executor, Transform, Wrapped
 from tj_core.report import explain_compilation
 from tj_core.rewrite import Replacement
 from tj_core.rules import RuleTable
@@ -106,6 +106,35 @@ def test_the_owner_of_a_stage_moves_the_trace_there():
         VerificationError, match=r"after own, at stage FUNCTIONAL: call 'y' .* mutates"
     ):
         pipeline(transform).compile(mutating)
+
+
+def test_a_transform_puts_something_around_the_program():
+    outer = program().replace(name="outer")
+    acquired = []
+
+    def wrap(function, as_acquired):
+        acquired.append(as_acquired)
+        return lambda x: ["around", *function(x)]
+
+    def apply(trace, context):
+        return Wrapped(trace.replace(name="inner"), wrap, outer)
+
+    transform = Transform("own", apply, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
+    compiled = pipeline(transform).compile(program())
+    assert compiled.function([1.0]) == ["around", -1.0]
+    assert compiled.program.function([1.0]) == [-1.0]
+    assert compiled.others == {"outer": outer}
+    assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
+    (make,) = acquired
+    assert make()([1.0]) == [-1.0]  # without the transform
+
+
+def test_a_stage_that_nobody_needs_is_not_reached():
+    transform = Transform("own", lambda t, c: None, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
+    mutating = program(call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))))
+    compiled = pipeline(transform).compile(mutating)
+    assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.CLAIMED]
+    assert compiled.declined == ()
 
 
 def test_invariants_hold_after_later_passes_too():

@@ -230,7 +230,12 @@ def test_effects():
     shrunk = vector("x", 1, tags=TagSet({"N": "it's"}))
     after = call("neg", shrunk, outputs=Y)
     effects = Effects(
-        (0, 2), ((0, shrunk),), (Alias(0, "arg", 1, True), Alias(1, "hidden")), ("random:cpu", "s")
+        (0, 2),
+        ((0, shrunk),),
+        (Alias(0, "arg", 1, True), Alias(1, "hidden")),
+        ("random:cpu", "s"),
+        versions=((2, 3),),
+        hidden=(0,),
     )
     first = call(
         "f_", X, X, Y.replace(name="w"), outputs=(vector("p", 2), vector("q", 2)), effects=effects

@@ -1,0 +1,116 @@
+"""Functional forms of operations: nothing they are given is written, and all else is the same."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from tj_core.symbol import Symbol
+from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
+from tj_torch.execute.sharing import unless_shared
+from tj_torch.execute.versions import bump_version, versioned
+from tj_torch.names import resolve
+
+
+def made(*shape, **options):
+    return torch.arange(1.0, 1 + torch.Size(shape).numel(), **options).reshape(shape)
+
+
+@pytest.mark.parametrize(
+    ("fn", "args", "written"),
+    [
+        (torch.Tensor.mul_, (made(2, 3), 2), (0,)),
+        (torch.Tensor.__setitem__, (made(2, 3), 0, 5.0), (0,)),
+        (F.batch_norm, (made(4, 3), made(3), made(3), None, None, True), (1, 2)),
+        (torch._foreach_add_, ([made(2), made(3)], 1), (0, 1)),
+    ],
+    ids=["mul_", "setitem", "batch_norm", "foreach"],
+)
+def test_writes_are_results(fn, args, written) -> None:
+    def tensors(tree):
+        return [t for x in tree for t in (x if isinstance(x, list) else [x]) if torch.is_tensor(t)]
+
+    before = [t.clone() for t in tensors(args)]
+    *news, result = Functional(fn)(*args, written=written)
+    assert all(map(torch.equal, tensors(args), before))
+    expected = fn(*args)
+    assert all(map(torch.equal, news, [tensors(args)[i] for i in written]))
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(result, expected)
+
+
+def test_a_tensor_given_twice_is_one() -> None:
+    x = made(3)
+    (new, result) = Functional(torch.sin)(x, out=x, written=(0,))
+    assert result is new and torch.equal(new, torch.sin(made(3))) and torch.equal(x, made(3))
+
+
+def test_strides_stay() -> None:
+    x = torch.empty_strided((2, 3), (1, 4)).copy_(made(2, 3))
+    (new, _) = Functional(torch.Tensor.mul_)(x, 2, written=(0,))
+    assert new.stride() == x.stride()
+    assert with_strides(made(2, 3), x).stride() == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("view", "args"),
+    [
+        (torch.Tensor.__getitem__, (0,)),
+        (torch.t, ()),
+        (torch.Tensor.view, ((-1,),)),
+        (torch.narrow, (1, 1, 2)),
+        (torch.diagonal, ()),
+    ],
+)
+def test_the_inverse_of_a_view(view, args) -> None:
+    x = made(2, 3)
+    value = view(x, *args) * -1
+    found = Inverse(view)(value, 0, 0, x, *args)
+    expected = x.clone()
+    view(expected, *args).copy_(value)
+    assert torch.equal(found, expected) and torch.equal(x, made(2, 3))
+
+
+def test_the_inverse_of_one_of_several_views() -> None:
+    x = made(2, 3)
+    found = Inverse(torch.unbind)(torch.zeros(3), 1, 0, x)
+    assert torch.equal(found, torch.stack([x[0], torch.zeros(3)]))
+
+
+def test_with_value_is_the_identity_to_autograd() -> None:
+    x, y = made(3).requires_grad_(), made(3).requires_grad_()
+    out = with_value(x * 2, y * 3)
+    out.backward(made(3))
+    assert torch.equal(out, made(3) * 3) and torch.equal(x.grad, made(3) * 2) and y.grad is None
+
+
+def test_versions() -> None:
+    x = made(3).clone()
+    bump_version(x, 2)
+    assert x._version == 2
+    assert versioned(x, 5) is x and x._version == 5
+    view = versioned(made(3).view(-1), 1)
+    assert view._version == 1 and not view._is_view()
+
+
+def test_names_of_forms() -> None:
+    assert resolve(Symbol("torch", "Tensor.mul_.functional")) == Functional(torch.Tensor.mul_)
+    assert resolve(Symbol("torch", "t.inverse")) == Inverse(torch.t)
+    with pytest.raises(LookupError):
+        resolve(Symbol("torch", "no_such_operation.functional"))
+
+
+def test_what_runs_where_memory_is_shared() -> None:
+    made_others = []
+
+    def otherwise():
+        made_others.append(1)
+        return lambda *args: "as written"
+
+    run = unless_shared(lambda *args: "functional", (0, 2), (2,), otherwise)
+    a, b = made(4), made(4)
+    assert run(a, None, b) == "functional" and not made_others
+    assert [run(a, None, a[1:]), run(b, 1, b)] == ["as written"] * 2
+    assert made_others == [1]
+    third = unless_shared(lambda *args: "functional", (0, 1, 2), (2,), otherwise)
+    assert third(a, a[1:], b) == "functional"  # those that share are not written
