@@ -197,7 +197,7 @@ class _Run:
             after = transform.apply(trace, context)
             if isinstance(after, Decline):
                 raise _Declined(ranked, after)
-            if after is None:
+            if after is None and transform.produces is not None:
                 return trace
             if isinstance(after, Split):
                 self.parts, after = after, after.trace
