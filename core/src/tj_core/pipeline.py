@@ -193,7 +193,7 @@ class _Run:
             frozenset(stage for stage in stages if stage is not None),
         )
 
-        def apply(trace: Trace) -> Trace:
+        def apply(trace: Trace) -> Any:
             after = transform.apply(trace, context)
             if isinstance(after, Decline):
                 raise _Declined(ranked, after)
