@@ -24,10 +24,6 @@ def writes_its_argument(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x * w.sum()).sum()
 
 
-def returns_a_view(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return (x @ w).t()
-
-
 def has_a_region(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.cond(x.sum() > 100, lambda a: a.sin() @ w, lambda a: a.cos() @ w, (x,)).sum()
 
@@ -42,7 +38,6 @@ def draws_in_a_checkpoint(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 DECLINED = {
     writes: "writes to an argument",
     writes_its_argument: "writes to an argument",
-    returns_a_view: "a view, made by torch.t, is returned",
     has_a_region: "runs a region",
     draws_in_a_checkpoint: "draws random numbers in a checkpointed region",
 }

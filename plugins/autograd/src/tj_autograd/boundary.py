@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from tj_core.codegen import generate
 from tj_core.printer import value_text
 from tj_core.proxy import Proxy, TensorProxy
+from tj_core.trace import Trace
 from tj_core.tree import leaves
 from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
 from tj_torch.dialect.sizes import is_sized
@@ -22,7 +24,7 @@ from tj_autograd.joint import USUAL, Layout
 from tj_autograd.split import Halves
 from tj_autograd.variants import Boxed, Variants
 
-__all__ = ["Compiled", "differentiable", "usual_layout"]
+__all__ = ["Compiled", "differentiable", "usual_layout", "with_views"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,7 @@ class _Plan:
     with a gradient. ``inputs`` says which saved tensor an input is, None for one that is not saved;
     ``roots`` picks the roots from what the program returns; ``sized`` says which of them have sizes
     that are symbols, ``reach`` which of their tangents each gradient depends on. A ``random``
-    program cannot run again.
+    program cannot run again. ``lone_roots`` and ``lone_rest`` are views of memory of their own.
     """
 
     forward: Boxed
@@ -48,6 +50,8 @@ class _Plan:
     sized: tuple[bool, ...]
     reach: tuple[frozenset[int], ...]
     random: bool
+    lone_roots: tuple[int, ...]
+    lone_rest: tuple[int, ...]
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -83,8 +87,8 @@ class Compiled(torch.autograd.Function):
         ctx.plan = plan
         ctx.numbers = tuple([saved[i] for i in plan.numbers])
         ctx.shapes = [root.shape for root in roots]
-        call.rest = rest
-        return roots  # type: ignore[no-any-return]
+        call.rest = _no_views(rest, plan.lone_rest)
+        return _no_views(roots, plan.lone_roots)
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
@@ -111,6 +115,21 @@ class Compiled(torch.autograd.Function):
         gradients = pullback.program(box)
         pairs = zip(plan.wrt, plan.reach, strict=True)
         return (None, *[None if reach <= absent else gradients[i] for i, reach in pairs])
+
+
+def _no_views(values: tuple[Any, ...], at: tuple[int, ...]) -> tuple[Any, ...]:
+    """``values``, those ``at`` some positions as tensors of their own on the memory they have.
+
+    PyTorch refuses to write to a view that a `torch.autograd.Function` has made.
+    """
+    if not at:
+        return values
+    found = list(values)
+    for i in at:
+        with torch.no_grad():
+            view = found[i]
+            found[i] = torch.empty(0, dtype=view.dtype, device=view.device).set_(view)
+    return tuple(found)
 
 
 def _weakly(value: Any) -> Any:
@@ -202,10 +221,23 @@ def usual_layout(tangent: Proxy) -> Any:
     return USUAL if is_sized(tangent) else tangent.strides
 
 
-def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callable[..., Any]:
-    """The two halves as a function of the inputs that PyTorch's autograd can differentiate."""
+def with_views(function: Callable[..., Any], outside: Trace) -> Callable[..., Any]:
+    """``function`` of the inputs, then ``outside`` of these and what it returned."""
+    views = generate(outside).function
+    return lambda *inputs: views(*inputs, *function(*inputs))
+
+
+def differentiable(
+    halves: Halves, forward: Boxed, variants: Variants, alone: frozenset[str]
+) -> Callable[..., Any]:
+    """The two halves as a function of the inputs that PyTorch's autograd can differentiate.
+
+    Outputs called as in ``alone`` are views in PyTorch's eyes, and shall not be.
+    """
     gradients = halves.backward.outputs
     wrt = tuple(i for i, g in enumerate(gradients) if g is not None)
+    # Without an input that requires a gradient, PyTorch takes the results for constants.
+    wrt = wrt or tuple(i for i, p in enumerate(halves.forward.inputs) if p.name in halves.wrt)
     tensors = [i for i, p in enumerate(halves.saved) if isinstance(p, TensorProxy)]
     numbers = [i for i, p in enumerate(halves.saved) if not isinstance(p, TensorProxy)]
     position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
@@ -224,6 +256,8 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
         tuple(map(is_sized, halves.tangents)),
         _reach(halves, wrt),
         random,
+        tuple(i for i, p in enumerate(halves.roots) if p.name in alone),
+        tuple(i for i, p in enumerate(halves.rest) if p.name in alone),
     )
     return _generated(halves, plan, [inputs[i] for i in wrt])
 
@@ -235,7 +269,8 @@ def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
     for call in halves.backward.calls:
         read = nothing.union(*(known.get(p.name, nothing) for p in call.flat_args))
         known.update((p.name, read) for p in call.flat_outs)
-    return tuple(known.get(halves.backward.outputs[i].name, nothing) for i in wrt)
+    gradients = (halves.backward.outputs[i] for i in wrt)
+    return tuple(nothing if g is None else known.get(g.name, nothing) for g in gradients)
 
 
 def _roots(halves: Halves) -> Callable[[Any], list[torch.Tensor]]:

@@ -28,7 +28,8 @@ class Halves:
     ``forward`` takes the inputs and returns three tuples: the ``roots``, which are the outputs that
     have a tangent; the ``rest`` of what the program returns; the ``saved`` values. ``backward``
     takes the saved values and the tangents and returns the gradients of the inputs. ``outputs`` is
-    what the user's program returns, over inputs, roots and rest.
+    what the user's program returns, over inputs, roots and rest. ``wrt`` are the names of the
+    inputs that require a gradient.
     """
 
     forward: Trace
@@ -38,6 +39,7 @@ class Halves:
     rest: tuple[Proxy, ...]
     saved: tuple[Proxy, ...]
     tangents: tuple[Proxy, ...]
+    wrt: frozenset[str] = frozenset()
 
 
 def split(joint: Trace, cheap: Cheap, within: frozenset[str] | None = None) -> Halves:
@@ -111,7 +113,8 @@ class _Splitting:
             stage=Stage.SPLIT,
         )
         forward, backward = detached(forward), detached(backward)
-        return Halves(forward, backward, outputs, roots, rest, way.saved, self.tangents)
+        wrt = frozenset(p.name for p in self.inputs if getattr(p, "requires_grad", False))
+        return Halves(forward, backward, outputs, roots, rest, way.saved, self.tangents, wrt)
 
     def best(self) -> _Way:
         """The best of all ways: lowest peak, then least saved."""

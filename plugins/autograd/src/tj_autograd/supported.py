@@ -8,7 +8,6 @@ from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Decline
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
-from tj_core.tree import leaves
 
 __all__ = ["needs_gradient", "unsupported"]
 
@@ -30,13 +29,10 @@ def _differentiable(p: object) -> bool:
 
 def unsupported(trace: Trace) -> Decline | None:
     """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
-    returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     for call in trace.calls:
         for reason, applies in _REASONS.items():
             if applies(call):
                 return Decline(f"{call.symbol} {reason}", call.source)
-        if any(call.flat_outs[a.output].name in returned for a in call.effects.aliases):
-            return Decline(f"a view, made by {call.symbol}, is returned", call.source)
     return None
 
 

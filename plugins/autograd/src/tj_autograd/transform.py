@@ -11,7 +11,7 @@ from tj_core.records import Decline, Split, Transform
 from tj_core.stages import Stage
 from tj_core.trace import Trace
 
-from tj_autograd.boundary import differentiable, usual_layout
+from tj_autograd.boundary import differentiable, usual_layout, with_views
 from tj_autograd.cheap import cheap
 from tj_autograd.identity import one_name_each
 from tj_autograd.joint import Layout, joint
@@ -19,6 +19,7 @@ from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, unsupported
 from tj_autograd.variants import Variants
+from tj_autograd.views import Closed, closed
 
 __all__ = ["transforms"]
 
@@ -34,8 +35,18 @@ def transforms() -> tuple[Transform, ...]:
 def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
     if not needs_gradient(trace):
         return trace
+    prepared = _prepared(trace)
+    if isinstance(prepared, Decline):
+        return prepared
+    made = _made(prepared.trace, context)
+    if made is prepared.trace and prepared.outside is not None:
+        return Decline("all that requires a gradient are views of inputs")
+    return made
+
+
+def _prepared(trace: Trace) -> Closed | Decline:
     trace = one_name_each(trace)
-    return unsupported(trace) or _made(trace, context)
+    return unsupported(trace) or closed(trace)
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
@@ -56,7 +67,9 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
     halves = split(trace, cheap)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
-    functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
+    prepared = _prepared(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
+    assert isinstance(prepared, Closed)
+    functional, outside = prepared.trace, prepared.outside
 
     def assemble(
         forward: Program, compile_later: Callable[[str, Trace], Program]
@@ -69,6 +82,7 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
             usual=tuple(map(usual_layout, halves.tangents)),
             within=lambda: dialects.among(sizes),
         )
-        return differentiable(halves, forward.function, make)
+        function = differentiable(halves, forward.function, make, prepared.alone)
+        return function if outside is None else with_views(function, outside)
 
     return Split(halves.forward, {"backward": halves.backward}, assemble, boxed=True)
