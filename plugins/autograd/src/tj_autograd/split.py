@@ -17,6 +17,7 @@ from tj_core.tree import leaves, map_tree
 from tj_autograd.detached import detached
 from tj_autograd.partition import DEPTHS, Cheap, byte_size, choose_saved
 from tj_autograd.peak import peak_bytes
+from tj_autograd.writes import written
 
 __all__ = ["Halves", "is_backward", "split"]
 
@@ -120,8 +121,14 @@ class _Splitting:
         """The best of all ways: lowest peak, then least saved."""
         known = {p.name for p in self.tangents}
         needed = [p.name for p in _read(self.back, self.joint.outputs[1], known)]
+        touched = written(self.ahead)
+
+        def cheap(call: BoundSymbol) -> bool:
+            values = (*call.flat_args, *call.flat_outs)
+            return touched.isdisjoint(p.name for p in values) and self.cheap(call)
+
         choices = dict.fromkeys(
-            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth, self.within)
+            choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within)
             for depth in (DEPTHS if self.within is None else DEPTHS[:1])
         )
         ways = [self.way(chosen, known) for chosen in choices]

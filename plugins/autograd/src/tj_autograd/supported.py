@@ -9,6 +9,8 @@ from tj_core.records import Decline
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 
+from tj_autograd.writes import harmful_write
+
 __all__ = ["needs_gradient", "unsupported"]
 
 
@@ -29,6 +31,9 @@ def _differentiable(p: object) -> bool:
 
 def unsupported(trace: Trace) -> Decline | None:
     """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
+    harmful = harmful_write(trace)
+    if harmful is not None:
+        return Decline(f"{harmful.symbol} writes to an argument", harmful.source)
     for call in trace.calls:
         for reason, applies in _REASONS.items():
             if applies(call):
@@ -41,7 +46,6 @@ def _draws_again(call: BoundSymbol) -> bool:
 
 
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
-    "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
     "runs a region": lambda call: call.regions,
     "draws random numbers in a checkpointed region": _draws_again,

@@ -17,7 +17,7 @@ from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
-__all__ = ["Closed", "closed"]
+__all__ = ["Closed", "bases_of", "closed", "root_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +40,15 @@ def closed(trace: Trace) -> Closed | Decline:
     Declined where these are not made by calls that can run again.
     """
     maker = {p.name: call for call in trace.calls for p in call.flat_outs}
-    bases = _bases(trace.calls)
+    bases = bases_of(trace.calls)
     inputs = {p.name for p in trace.inputs}
     returned = {p.name: p for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     returned = {name: p for name, p in returned.items() if name not in inputs}
-    roots = {name: _root(name, bases) for name in returned}
+    roots = {name: root_of(name, bases) for name in returned}
     seen = Counter(roots.values())
-    alone = {n for n, r in roots.items() if seen[r] == 1 and r not in inputs and n in bases}
-    again = [n for n, r in roots.items() if n != r and n not in alone]
+    single = {n for n, r in roots.items() if seen[r] == 1 and r not in inputs and n in bases}
+    again = [n for n, r in roots.items() if n != r and n not in single]
+    alone = {n for n in single if not returned[n].flags}  # a conjugate is a view, or a copy
     if not again:
         return Closed(trace, frozenset(alone))
     wanted = _chain(again, bases, maker)
@@ -58,7 +59,7 @@ def closed(trace: Trace) -> Closed | Decline:
     return Closed(*_apart(trace, calls, inputs, frozenset(alone)))
 
 
-def _bases(calls: Iterable[BoundSymbol]) -> dict[str, str]:
+def bases_of(calls: Iterable[BoundSymbol]) -> dict[str, str]:
     """For each value that is a view, the value it is a view of; itself for a hidden one."""
     found: dict[str, str] = {}
     for call in calls:
@@ -69,7 +70,8 @@ def _bases(calls: Iterable[BoundSymbol]) -> dict[str, str]:
     return found
 
 
-def _root(name: str, bases: dict[str, str]) -> str:
+def root_of(name: str, bases: dict[str, str]) -> str:
+    """The value whose memory ``name`` is on."""
     while bases.get(name, name) != name:
         name = bases[name]
     return name
