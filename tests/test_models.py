@@ -163,12 +163,13 @@ def train_steps() -> list[tuple[str, str]]:
     return [(n, m) for n in MODELS for m in ("train", "eval") if m == "train" or n in sample]
 
 
+@pytest.mark.parametrize("plugins", [("torch",), ("torch", "autograd")], ids=" ".join)
 @pytest.mark.parametrize("name, mode", train_steps())
-def test_a_training_step(name: str, mode: str) -> None:
+def test_a_training_step(name: str, mode: str, plugins: tuple[str, ...]) -> None:
     """Loss, every field of the output, caches, each parameter's gradient, random numbers drawn."""
     model = MODELS[name].build().train(mode == "train")
     batch = MODELS[name].batch()
-    jitted = tj.jit(model)
+    jitted = tj.jit(model, plugins=plugins)
     for seed in range(2):
         expected = step(model, model, batch, seed)  # first: transformers prepares a model then
         assert_equal(step(model, jitted, batch, seed), expected)

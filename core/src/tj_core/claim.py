@@ -131,7 +131,7 @@ class _Walk:
             if self.may_descend(call):
                 return self.descend(call, values, declined, depth)
             declined = (*declined, ("its body", NEEDS_GRADIENT))
-        if call.symbol.functional and self.may_descend(call):  # as a whole it would copy
+        if self.better_inside(call):
             return self.descend(call, values, declined, depth)
         for executor in self.fallbacks:
             verdict = self.check(executor, call)
@@ -201,6 +201,14 @@ class _Walk:
         self.implementations[call.symbol] = getattr(rule.value.pair, half)
         self.note(call, executor.name, (), depth)
         return call
+
+    def better_inside(self, call: BoundSymbol) -> bool:
+        """Whether the fallback gets the body of ``call``, since as a whole the call would copy.
+
+        Not where it draws random numbers: written to memory, they are in the order of that.
+        """
+        draws = any(resource.startswith("random") for resource in call.effects.ordered)
+        return call.symbol.functional and not draws and self.may_descend(call)
 
     def may_descend(self, call: BoundSymbol) -> bool:
         return can_inline(call) and (self.grad_done or not _carries_gradient(call))

@@ -266,3 +266,18 @@ def test_parts_around_a_graph_break_have_gradients() -> None:
 
     with pytest.warns(tj.TjWarning, match="graph break"):
         check(g)
+
+
+def test_numbers_are_drawn_in_eagers_order() -> None:
+    """Dropout of what is laid out in another way than row by row draws in the order of memory."""
+
+    def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (F.dropout((x * w).t(), 0.5) * 3).sum() + F.dropout(x * w, 0.5).sum()
+
+    results = []
+    for fn in (tj.jit(g), g):
+        torch.manual_seed(0)
+        x, w = torch.randn(4, 5, requires_grad=True), torch.randn(5, requires_grad=True)
+        results.append((*torch.autograd.grad(fn(x, w), [x, w]), torch.rand(3)))
+    for mine, theirs in zip(*results, strict=True):
+        assert torch.equal(mine, theirs)

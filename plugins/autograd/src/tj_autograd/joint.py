@@ -31,6 +31,7 @@ __all__ = [
     "Layout",
     "Slots",
     "Workshop",
+    "carries",
     "joint",
     "tangent",
 ]

@@ -23,6 +23,7 @@ from tj_torch.dialect.autogradinfo import count_edges
 from tj_torch.dialect.body import alias_facts, live_calls, references
 from tj_torch.dialect.context import surroundings
 from tj_torch.dialect.convert import number_proxy, tensor_proxy
+from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.expansion import Expander
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 from tj_torch.dialect.run import Expansion, Run, Traced
@@ -240,6 +241,8 @@ class _Differentiation:
         secret = [needed[i] for i in hidden]
         saved = [needed[i] for i in order]
         backward, numbers = self._backward(recorder, live, saved, given, found, visible)
+        if secret and any(self._draws_elsewhere(recorder, call) for call in before):
+            raise CannotExpand("its body draws random numbers in another order than the call")
         forward = self._augmented(recorder, traced, plain, before, secret)
         return Derivation(
             forward,
@@ -250,6 +253,19 @@ class _Differentiation:
             tuple(run.arguments[n].index for n in found),
             numbers=numbers,
         )
+
+    def _draws_elsewhere(self, recorder: Recorder, call: Recorded) -> bool:
+        """Whether numbers that the call draws in place are drawn into other memory in a body.
+
+        Functionalization makes a new tensor, contiguous whatever was written to, and numbers are
+        drawn in the order of memory.
+        """
+        if not call.draws:
+            return False
+        given, made = (list(references(tree)) for tree in (call.args, call.outputs))
+        tensors = [recorder.values[r.index] for r in (*given[:1], *made[:1])]
+        strides = [t.stride() for t in tensors if isinstance(t, torch.Tensor)]
+        return len(strides) == 2 and strides[0] != strides[1]
 
     def _augmented(
         self,
