@@ -1,0 +1,95 @@
+"""Views that a program returns: of inputs, of other outputs, and of memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from torch.utils import _pytree as pytree
+
+Program = Callable[[torch.Tensor, torch.Tensor], Any]
+
+
+def of_an_intermediate(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return (x @ w).t()
+
+
+def of_another_output(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x @ w
+    return y, y.t()[0]
+
+
+def of_one_intermediate(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = x.sin()
+    return y.view(-1), y.detach(), y.view(-1)[::2]
+
+
+def of_an_input(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return x.t(), x.view(-1)[1:], w.unbind(0)[1] * 2
+
+
+def several(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return {"parts": x.split(2, 1), "product": torch.nn.functional.linear(x[None], w)}
+
+
+def expanded(x: torch.Tensor, w: torch.Tensor) -> Any:
+    return (x * w[0]).expand(2, 4, 4), x[0].detach()
+
+
+PROGRAMS = [
+    of_an_intermediate,
+    of_another_output,
+    of_one_intermediate,
+    of_an_input,
+    several,
+    expanded,
+]
+
+
+def outcome(f: Program, write: bool) -> Any:
+    """Values, metadata, who shares memory, and gradients; ``write`` to an output first."""
+    torch.manual_seed(0)
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    middle = x * 1
+    outs = [o for o in pytree.tree_leaves(f(middle, w)) if isinstance(o, torch.Tensor)]
+    if write:
+        outs[0].mul_(3)
+    places = [t.untyped_storage().data_ptr() for t in (middle, *outs)]
+    shared = [[a == b for a in places] for b in places]
+    values = [(o.detach().clone(), o.stride(), o.storage_offset(), o.requires_grad) for o in outs]
+    sum((o * o).sum() for o in outs if o.requires_grad).backward()
+    return values, shared, x.grad, w.grad
+
+
+# Eager refuses to write to one of several views of a split, and to what is expanded.
+WRITTEN = [(f, write) for f in PROGRAMS for write in (False, f not in (several, expanded))]
+
+
+@pytest.mark.parametrize(("f", "write"), dict.fromkeys(WRITTEN))
+def test_returned_views(f: Program, write: bool) -> None:
+    jitted = tj.jit(f)
+    mine, theirs = outcome(jitted, write), outcome(f, write)
+    assert mine[1] == theirs[1]
+    for a, b in zip(pytree.tree_leaves(mine), pytree.tree_leaves(theirs), strict=True):
+        assert torch.equal(a, b) if isinstance(b, torch.Tensor) else a == b
+    assert tj.explain(jitted).declined == ()
+    assert tj.stats(jitted).fallbacks == ()
+
+
+def test_the_views_of_inputs_are_views_for_pytorch() -> None:
+    x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    transposed, flat, _ = tj.jit(of_an_input)(x, w)
+    assert transposed._base is x and flat._base is x
+    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad"):
+        flat.mul_(2)
+
+
+def test_nothing_but_views_of_inputs() -> None:
+    jitted = tj.jit(lambda x: (x.t(), x.argmax()))
+    x = torch.randn(3, 4, requires_grad=True)
+    view, largest = jitted(x)
+    assert view._base is x and int(largest) == int(x.argmax())
+    assert tj.explain(jitted).declined == ()
