@@ -26,12 +26,12 @@ _LITERALS = (bool, int, str, bytes, type(None), type(...))
 def like(formal: Proxy, actual: Proxy, *, written: bool = False) -> bool:
     """Whether a body's value can be the call's: it says nothing of autograd, all else agrees.
 
-    ``written``: the call writes the value into memory that has strides already.
+    ``written``: the call writes the value into memory that has strides and flags already.
     """
     if isinstance(formal, TensorProxy) and isinstance(actual, TensorProxy):
         formal = formal.replace(requires_grad=actual.requires_grad)
         if written:
-            formal = formal.replace(strides=actual.strides)
+            formal = formal.replace(strides=actual.strides, flags=actual.flags)
     return actual.same_meta(formal)
 
 

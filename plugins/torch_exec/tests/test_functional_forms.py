@@ -112,5 +112,8 @@ def test_what_runs_where_memory_is_shared() -> None:
     assert run(a, None, b) == "functional" and not made_others
     assert [run(a, None, a[1:]), run(b, 1, b)] == ["as written"] * 2
     assert made_others == [1]
+    seen = unless_shared(lambda *args: "functional", (0,), (0,), otherwise, visible=(0,))
+    leaf = made(3).clone().requires_grad_()
+    assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
     third = unless_shared(lambda *args: "functional", (0, 1, 2), (2,), otherwise)
     assert third(a, a[1:], b) == "functional"  # those that share are not written

@@ -27,7 +27,13 @@ from tj_torch.names import Names, resolve
 __all__ = ["TorchDialects", "rule_tables"]
 
 NAMESPACES = ("torch", "aten")
-FUNCTIONAL = ("tj.versioned", "tj.with_strides", "tj.with_value")
+FUNCTIONAL = (
+    "builtins.getattr",
+    "builtins.getattr.inverse",
+    "tj.versioned",
+    "tj.with_strides",
+    "tj.with_value",
+)
 """What functional programs are made with, see `tj_torch.alias`."""
 NUMBERS = ("operator", "math")
 """Namespaces of functions on Python's numbers, which sizes are computed with."""
@@ -143,7 +149,6 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):
         expand.set(f"{namespace}.*", dialects)
-    expand.set("builtins.getattr.*", dialects)
     for name in FUNCTIONAL:
         expand.set(name, dialects)
     context: RuleTable[Any] = RuleTable("context")

@@ -24,13 +24,13 @@ from tj_core.trace import Namer, Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.objects import (
-    DATA,
     Objects,
     Place,
     Step,
     Unsuitable,
     is_metadata_change,
     overlaps_itself,
+    reads_data,
     tensor_place,
 )
 
@@ -193,7 +193,7 @@ class _Run:
         if call.symbol.name == SETS_GRAD:
             self.last.append(call)
             return
-        if call.symbol.name == DATA:
+        if reads_data(call):
             self.plain(call, _detach(call, self.expand))
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
             self.rebind(call)
@@ -207,7 +207,7 @@ class _Run:
         made = self.moved(functional, {})
         self.calls.append(made)
         self.objects.note(call)
-        if any(a.kind == "arg" for a in call.effects.aliases) or call.symbol.name == DATA:
+        if any(a.kind == "arg" for a in call.effects.aliases) or reads_data(call):
             self.views.append(call)
         for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
             if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
@@ -243,6 +243,8 @@ class _Run:
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(overlaps_itself(call.flat_args[i]) for i in written):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
+        if any(p.flags for p in map(self.current, call.flat_args) if isinstance(p, TensorProxy)):
+            raise Unsuitable(f"{call.symbol} works on a conjugate that is not computed yet")
         made = self.functional(call, written)
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
@@ -271,7 +273,7 @@ class _Run:
         old = self.value(Place(place.root))
         detached = any(_detaches(step) for step in place.path)
         hidden = detached or grad is False
-        if any(step.call.symbol.name == DATA for step in place.path) and self.differentiates:
+        if any(reads_data(step.call) for step in place.path) and self.differentiates:
             raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and isinstance(value, TensorProxy) and value.requires_grad:
             raise Unsuitable("a detached tensor comes to require a gradient")
@@ -399,6 +401,7 @@ class _Run:
     ) -> BoundSymbol:
         """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
         try:
+            self.trace.language.resolve(bare.symbol)
             facts = self.expand.require(bare).value(bare)
         except (CannotExpandError, TjError) as error:
             raise Unsuitable(f"{bare.symbol}: {error}") from error
@@ -428,7 +431,7 @@ def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
 
 def _detaches(step: Step) -> bool:
     """Whether autograd does not see through the view."""
-    return step.call.symbol.name in DETACHING
+    return step.call.symbol.name == "detach" or reads_data(step.call)
 
 
 def _output_place(step: Step) -> int:
@@ -438,12 +441,11 @@ def _output_place(step: Step) -> int:
 
 def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
     """``x.data`` as an ordinary view, which autograd does not look through either."""
-    bare = call.replace(symbol=Symbol("torch", "detach"), effects=Effects(), outputs=None)
+    detach = Symbol("torch", "detach")
+    bare = call.replace(symbol=detach, args=call.args[:1], effects=Effects(), outputs=None)
     facts = expand.require(bare).value(bare)
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
 
-
-DETACHING = frozenset({"detach", DATA})
 
 UNSUITABLE = {
     "Tensor.requires_grad_": "a tensor is told to require a gradient",
@@ -456,7 +458,7 @@ def _problem(call: BoundSymbol) -> str | None:
     if call.symbol.name in UNSUITABLE:
         return UNSUITABLE[call.symbol.name]
     effects = call.effects
-    if call.symbol.name == DATA:
+    if reads_data(call):
         return None
     if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
         return f"{call.symbol} writes, or returns what it is given, inside of its functions"

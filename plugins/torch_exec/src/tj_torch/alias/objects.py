@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "is_metadata_change",
     "overlaps_itself",
+    "reads_data",
     "tensor_place",
 ]
 
@@ -105,7 +106,7 @@ class Objects:
             alias = aliases.get(i)
             if p.name in known or not isinstance(p, TensorProxy):
                 continue
-            if call.symbol.name == DATA:
+            if reads_data(call):
                 self._view(p, Step(call, 0, 0), call.flat_args[0], counter=p.name)
             elif alias is None or alias.kind == "hidden":
                 self.root(p)
@@ -130,6 +131,13 @@ class Objects:
         if not identical:
             raise Unsuitable(f"{call.symbol} returns two views of one memory")
         self.names[p.name] = self.names[first.name]
+
+
+def reads_data(call: BoundSymbol) -> bool:
+    """Whether ``call`` is ``x.data``, however it was captured."""
+    return call.symbol.name == DATA or (
+        call.symbol.qualname == "builtins.getattr" and call.args[1:] == ("data",)
+    )
 
 
 def is_metadata_change(call: BoundSymbol, index: int) -> bool:

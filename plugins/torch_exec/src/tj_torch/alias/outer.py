@@ -21,7 +21,7 @@ from tj_core.trace import PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
-from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change
+from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
 from tj_torch.execute.sharing import unless_shared
 
 __all__ = ["OVERWRITTEN", "around"]
@@ -63,13 +63,17 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wr
     tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
 
+    needing = {p.name for p in trace.inputs if isinstance(p, TensorProxy) and p.requires_grad}
+    seen = {n for n, ws in made.writes.items() if any(w.visible for w in ws.values())}
+    visible = [i for i in written if trace.inputs[i].name in needing & seen]
+
     def wrap(
         function: Callable[..., Any], as_acquired: Callable[[], Callable[..., Any]]
     ) -> Callable[..., Any]:
         run = generate(outer, {PROGRAM: function}).function
-        if not written or len(tensors) == 1:
+        if not visible and (not written or len(tensors) == 1):
             return run
-        return unless_shared(run, tensors, written, as_acquired)
+        return unless_shared(run, tensors, written, as_acquired, visible)
 
     inner = trace.after(record, calls=tuple(made.calls), outputs=received)
     return Wrapped(_tagged(inner, made.overwritten), wrap, outer)
@@ -208,7 +212,7 @@ class _Outer:
 
     def viewed(self, call: BoundSymbol) -> set[str]:
         indices = [a.index for a in call.effects.aliases if a.kind == "arg"]
-        indices += [i for i, _ in call.effects.rebinds] + [0] * (call.symbol.name == DATA)
+        indices += [i for i, _ in call.effects.rebinds] + [0] * reads_data(call)
         return {self.objects.names[call.flat_args[i].name] for i in indices}
 
     def makes(self, call: BoundSymbol) -> set[str]:

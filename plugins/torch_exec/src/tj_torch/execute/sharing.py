@@ -1,4 +1,4 @@
-"""Whether tensors that a program is given share memory."""
+"""Which tensors a functional program can be given: others are for the program as written."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ def unless_shared(
     tensors: Sequence[int],
     written: Sequence[int],
     otherwise: Callable[[], Callable[..., Any]],
+    visible: Sequence[int] = (),
 ) -> Callable[..., Any]:
     """``run``, or what ``otherwise`` makes where a written argument shares storage with another.
 
     ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
-    that ``run`` writes. ``otherwise`` is called once, when it is first needed.
+    that ``run`` writes, ``visible`` those of which autograd sees that: if one is, or views, a
+    leaf that requires a gradient, the program as written raises. ``otherwise`` is called once, when it is
+    first needed.
     """
     places = {place: i for i, place in enumerate(tensors)}
     indices = [places[place] for place in written]
@@ -35,6 +38,10 @@ def unless_shared(
         return made[0]
 
     def computation(*args: Any) -> Any:
+        for place in visible:
+            tensor = args[place]._base if args[place]._is_view() else args[place]
+            if tensor.is_leaf and tensor.requires_grad:
+                return other()(*args)
         storages = [_storage(args[place]) for place in tensors]
         if len(set(storages)) < len(storages):
             counts = Counter(storages)

@@ -43,6 +43,9 @@ SIDE_EFFECT = Effects(ordered=("side_effect",))
 
 ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
+TELLS_AUTOGRAD = frozenset({"Tensor.detach_", "Tensor.requires_grad_"})
+"""These change what a tensor is to autograd; fakes may allow what is refused to others."""
+
 HARMLESS = frozenset(
     {
         "_C._log_api_usage_once",
@@ -383,6 +386,7 @@ class Importer:
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
         refused = _is_refused_view(call, node.meta.get("example_value"))
+        refused = refused or call.symbol.name in TELLS_AUTOGRAD
         if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()

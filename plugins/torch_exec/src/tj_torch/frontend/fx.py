@@ -272,7 +272,8 @@ def _outputs(
     values: list[Any],
 ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]] | None]:
     """The trace's outputs, and what makes the graph's of them, if those are more than tensors."""
-    flat, spec = pytree.tree_flatten(values)
+    # PyTorch's own flattening makes tuples of sizes.
+    flat, spec = pytree.tree_flatten(values, is_leaf=lambda v: type(v) is torch.Size)
     outputs = tuple(v for v in flat if isinstance(v, Proxy))
     if len(outputs) == len(values) and all(isinstance(v, Proxy) for v in values):
         return outputs, None
