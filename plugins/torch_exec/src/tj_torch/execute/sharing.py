@@ -23,8 +23,8 @@ def unless_shared(
 
     ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
     that ``run`` writes, ``visible`` those of which autograd sees that: if one is, or views, a
-    leaf that requires a gradient, the program as written raises. ``otherwise`` is called once, when it is
-    first needed.
+    leaf that requires a gradient, the program as written raises. ``otherwise`` is called once,
+    when it is first needed.
     """
     places = {place: i for i, place in enumerate(tensors)}
     indices = [places[place] for place in written]
