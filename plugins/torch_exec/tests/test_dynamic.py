@@ -290,7 +290,7 @@ class Adds:
 def composite(x: torch.Tensor) -> Any:
     flat = x.flatten(1)
     normed = F.rms_norm(x, x.shape[-1:])
-    return torch.hsplit(x, 2)[1], normed, F.cross_entropy(flat, flat.softmax(-1))
+    return torch.hsplit(x, 2)[1] * 2, normed, F.cross_entropy(flat, flat.softmax(-1))
 
 
 @pytest.mark.parametrize(
