@@ -180,7 +180,11 @@ _WHY_NONE = {
 
 def _other_traces(state: Jitted, which: str) -> tuple[Trace, ...]:
     compilation = state.last.compilation if state.last else None
-    found = compilation.others.get(which) if compilation else None
+    others = compilation.others if compilation else {}
+    # There may be several, for tangents of several layouts: the newest that was compiled.
+    compiled = [t for name, t in others.items() if name.partition("_")[0] == which]
+    ran = [t for t in compiled if not isinstance(t, Trace)]
+    found = ran[-1] if ran else others.get(which)
     if found is None:
         raise TjError(f"there is no {which} trace: {_WHY_NONE[which]}")
     return (found,) if isinstance(found, Trace) else found.traces
