@@ -77,7 +77,8 @@ class Claim:
     """How an executor runs one symbol.
 
     ``implementation`` is called with the arguments of the claimed call and returns what the call
-    returns; None is for a fallback executor: the symbol's own callable. ``check`` looks at one
+    returns, with the metadata that its outputs declare, strides included: calls after it rely on
+    them. None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
     must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
     implementation where a gradient is needed.

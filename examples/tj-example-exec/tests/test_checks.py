@@ -63,6 +63,7 @@ F64, BF16 = DType("float64", 64, "float"), DType("bfloat16", 16, "float")
             "x is on cuda:0; the kernels run on the CPU",
         ),
         (lambda: ask("silu", X.replace(layout="sparse_coo")), "x is not a plain dense tensor"),
+        (lambda: ask("silu", X.replace(shape=(0, 8))), "x has no elements"),
         (lambda: ask("silu", X, min_elements=33), "x has 32 elements; min_elements is 33"),
         (
             lambda: ask("silu", X.replace(shape=(SymDim("s0", 4), 8)), min_elements=2),

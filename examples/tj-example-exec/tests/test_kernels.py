@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,27 +18,32 @@ INPUTS = {
     "extreme": torch.tensor([0.0, -0.0, 1e-30, -1e-30, 1e4, -1e4]),
 }
 
+close = functools.partial(torch.testing.assert_close, check_stride=True)
 tensors = pytest.mark.parametrize("x", INPUTS.values(), ids=INPUTS)
 
 
 @tensors
 def test_gelu(x: torch.Tensor) -> None:
-    torch.testing.assert_close(kernels.gelu(x, "tanh"), F.gelu(x, approximate="tanh"))
+    close(kernels.gelu(x, "tanh"), F.gelu(x, approximate="tanh"))
 
 
 @tensors
 def test_silu(x: torch.Tensor) -> None:
-    torch.testing.assert_close(kernels.silu(x), F.silu(x))
+    close(kernels.silu(x), F.silu(x))
 
 
 @pytest.mark.parametrize("eps", [None, 1e-3])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("shape", [(5,), (4, 5)])
-def test_rms_norm(shape: tuple[int, ...], weighted: bool, eps: float | None) -> None:
-    x = torch.linspace(-4, 4, 60).reshape(3, 4, 5)
+@pytest.mark.parametrize("dims", [(0, 1, 2), (1, 0, 2)], ids=["dense", "permuted"])
+def test_rms_norm(
+    dims: tuple[int, ...], shape: tuple[int, ...], weighted: bool, eps: float | None
+) -> None:
+    given = [(3, 4, 5), (4, 3, 5)][dims[0]]
+    x = torch.linspace(-4, 4, 60).reshape(given).permute(dims)
     weight = torch.rand(shape) if weighted else None
     expected = F.rms_norm(x, shape, weight, eps)
-    torch.testing.assert_close(kernels.rms_norm(x, shape, weight, eps), expected)
+    close(kernels.rms_norm(x, shape, weight, eps), expected)
 
 
 def test_arguments_are_not_written() -> None:

@@ -194,6 +194,26 @@ def test_a_mutating_call_is_taken_apart_where_it_writes_nothing(functional, call
     assert (spy.calls, x._version) == (calls, 1)
 
 
+def test_autograd_sees_writes_to_what_a_gradient_needs() -> None:
+    """Without gradients as traces the program stays as written, whoever else runs its calls."""
+
+    def f(x):
+        z = x * 2
+        w = z * z
+        z.detach().mul_(3)
+        return w.sin()
+
+    spy = Spy("spy").claims("torch.sin", torch.sin)
+    g = tj.jit(f, executors=[spy.executor])
+    for fn in (f, g):
+        x = X.clone().requires_grad_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            fn(x).sum().backward()
+    with torch.no_grad():
+        same(g(X), f(X))
+    assert spy.calls == ["torch.sin"]
+
+
 def test_claims_under_autocast_see_what_runs() -> None:
     seen = []
 

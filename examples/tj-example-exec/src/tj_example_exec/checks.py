@@ -51,6 +51,8 @@ def plain(call: BoundSymbol) -> bool | Decline:
             return Decline(f"{tensor.name} is {tensor.dtype.name}; only float32 is implemented")
         if tensor.device.type != "cpu":
             return Decline(f"{tensor.name} is on {tensor.device}; the kernels run on the CPU")
+        if 0 in tensor.shape:
+            return Decline(f"{tensor.name} has no elements")
     return True
 
 

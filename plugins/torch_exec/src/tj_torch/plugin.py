@@ -24,7 +24,8 @@ class Options:
 
     ``memo_size``: how many expansions a session remembers. ``functional``: which programs become
     functional (stage FUNCTIONAL): ``auto`` are those that another plugin's gradients or executors
-    work on; ``always`` and ``never`` are for looking into things.
+    work on; ``always`` and ``never`` are for looking into things. With ``always`` PyTorch's
+    autograd does not see that the program writes to what a gradient needs, and does not refuse it.
     """
 
     memo_size: int = 4096

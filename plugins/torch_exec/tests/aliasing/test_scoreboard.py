@@ -261,6 +261,14 @@ def lerp_of_lists_is_one_write(x, y):
     return x + y
 
 
+@known(f"Dynamo, {OURS}")
+def text_of_an_exception(x, y):
+    try:
+        raise KeyError("key")
+    except KeyError as error:
+        return x + y, str(error)
+
+
 @known("AOTAutograd", kind="inner", layouts=(pair,))
 def hidden_write_between_uses(x, y):
     z = x * 2

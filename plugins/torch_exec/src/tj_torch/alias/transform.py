@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from tj_core.passes import PassContext
+from tj_core.proxy import TensorProxy
 from tj_core.records import Decline, Transform, Wrapped
 from tj_core.stages import Stage
 from tj_core.trace import PassRecord, Trace
 
 from tj_torch.alias.functionalize import functionalize
 from tj_torch.alias.objects import Unsuitable
-from tj_torch.alias.outer import around
+from tj_torch.alias.outer import OVERWRITTEN, around
 
 __all__ = ["When", "functional"]
 
@@ -26,9 +27,12 @@ def functional(when: When) -> Transform:
             return None
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
-            return around(trace, made, PassRecord(context.name, context.plugin))
+            result = around(trace, made, PassRecord(context.name, context.plugin))
         except Unsuitable as error:
             return Decline(error.reason, error.source)
+        if when == "always" or Stage.JOINT in context.produced:
+            return result
+        return _refused(result if isinstance(result, Trace) else result.trace) or result
 
     return Transform("functionalize", apply, after=Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
 
@@ -36,3 +40,20 @@ def functional(when: When) -> Transform:
 def _needed(trace: Trace, context: PassContext) -> bool:
     """Whether anything but the program as written is asked for."""
     return Stage.JOINT in context.produced or any(not e.fallback for e in context.executors)
+
+
+def _refused(trace: Trace) -> Decline | None:
+    """Why PyTorch's autograd, which is to differentiate ``trace``, has to see the writes.
+
+    It refuses to use a value that has been written to since; of the functional program it would
+    not know. Any value that a call with a gradient takes may be one that autograd saves.
+    """
+    for call in trace.calls:
+        if (
+            any(isinstance(p, TensorProxy) and p.requires_grad for p in call.flat_outs)
+            and any(OVERWRITTEN.name in p.tags for p in call.flat_args)
+            and not any(a.kind == "arg" for a in call.effects.aliases)
+            and not (call.symbol.namespace == "tj" or call.symbol.name.endswith(".inverse"))
+        ):
+            return Decline("a value that a gradient may need is written to later", call.source)
+    return None

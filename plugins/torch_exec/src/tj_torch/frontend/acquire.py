@@ -21,9 +21,8 @@ from tj_core.errors import CannotExpandError, CaptureError
 from tj_core.expand import Expanded, bind_outputs
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy, Proxy, TensorProxy
-from tj_core.source import Source
 from tj_core.symbol import NO_EFFECTS, BoundSymbol, Constant, Context, Effects, Region, Symbol
-from tj_core.tags import NO_TAGS, TagRegistry, TagSet
+from tj_core.tags import NO_TAGS, TagRegistry
 from tj_core.trace import Namer, PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 from torch.utils import _pytree as pytree
@@ -34,6 +33,8 @@ from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import levels
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
+from tj_torch.frontend.nodes import input_value, tagged_names, takers, user_tags
+from tj_torch.frontend.refused import may_be_refused
 from tj_torch.frontend.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.frontend.sources import node_source
 
@@ -42,9 +43,6 @@ __all__ = ["Acquired", "Importer", "acquire", "takes_values"]
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
 ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
-
-TELLS_AUTOGRAD = frozenset({"Tensor.detach_", "Tensor.requires_grad_"})
-"""These change what a tensor is to autograd; fakes may allow what is refused to others."""
 
 HARMLESS = frozenset(
     {
@@ -113,8 +111,8 @@ class Importer:
     def __post_init__(self) -> None:
         self.context = ContextTracker(ambient_context())
         self.modes = self.dialects.modes()
-        self.tags = _user_tags(self.graph, self.registry)
-        self.renamed = _tagged_names(self.graph)
+        self.tags = user_tags(self.graph, self.registry)
+        self.renamed = tagged_names(self.graph)
         self.opaque_state = False
         self.constants: dict[int, Constant] = {}
         self.programs: dict[tuple[int, Context], Trace] = {}
@@ -143,7 +141,7 @@ class Importer:
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for node, example, name in zip(nodes, examples, names, strict=True):
             try:
-                proxy = self.proxy(self.namer(name), _input_value(node, example), node)
+                proxy = self.proxy(self.namer(name), input_value(node, example), node)
             except CannotExpandError as error:
                 raise CaptureError(f"the input {name}: {error}") from error
             self.env[node] = proxy
@@ -385,8 +383,7 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        refused = _is_refused_view(call, node.meta.get("example_value"))
-        refused = refused or call.symbol.name in TELLS_AUTOGRAD
+        refused = may_be_refused(call, self.example(node))
         if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()
@@ -416,8 +413,8 @@ class Importer:
         """One output has the node's name; several have the names of the nodes that take them."""
         if isinstance(facts.outputs, Proxy):
             return lambda _: self.namer(self.renamed.get(node, node.name))
-        takers = _takers(node)
-        return lambda i: self.namer(takers[i].name if i in takers else f"{node.name}_{i}")
+        taken_by = takers(node)
+        return lambda i: self.namer(taken_by[i].name if i in taken_by else f"{node.name}_{i}")
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         """``call`` with its metadata from the capture, and nothing known of what it does."""
@@ -444,10 +441,10 @@ class Importer:
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
-        takers = _takers(node)
+        taken_by = takers(node)
         single = isinstance(call.outputs, Proxy)
         tags = [
-            self.tags.get(node if single else takers.get(i), NO_TAGS)
+            self.tags.get(node if single else taken_by.get(i), NO_TAGS)
             for i in range(len(call.flat_outs))
         ]
         for alias in call.effects.aliases:
@@ -488,81 +485,6 @@ class Importer:
         return named or any(user not in self.env for user in node.users)
 
 
-def _is_refused_view(call: BoundSymbol, made: Any) -> bool:
-    """Whether ``call`` is a view that fake tensors allow and others do not.
-
-    It must stay where it is, to raise there, even if nobody uses what it returns.
-    """
-    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
-        return False
-    viewed = call.flat_args[0]
-    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
-        return False
-    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
-        return False
-    try:  # a tensor without memory, of which PyTorch's own kernel judges
-        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
-        like.view(made.shape)
-    except RuntimeError:
-        return True
-    return False
-
-
 def takes_values(call: BoundSymbol) -> bool:
     """Whether ``call`` has arguments that are tensors or symbolic numbers."""
     return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
-
-
-def _takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
-    """The nodes that take one item of what ``node`` returns, by the item's index."""
-    users = (u for u in node.users if u.target is operator.getitem and u.args[0] is node)
-    return {u.args[1]: u for u in users if isinstance(u.args[1], int)}
-
-
-def _input_value(node: torch.fx.Node, example: Any) -> Any:
-    """What an input's metadata is read from.
-
-    The captured fake is spoiled where the program changes metadata in place, so a static tensor
-    is read from the example itself; sizes that are symbols only the fake knows.
-    """
-    fake = node.meta.get("example_value", example)
-    if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
-        return fake
-    symbolic = any(isinstance(n, torch.SymInt) for n in (*fake.shape, *_strides(fake)))
-    return fake if symbolic else example
-
-
-def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tensor.stride() if tensor.layout is torch.strided else ()
-
-
-def _tagged(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose value a ``tj.tag`` call tags."""
-    while node.target is tag_function:
-        inner = node.args[0]
-        assert isinstance(inner, torch.fx.Node)
-        node = inner
-    return node
-
-
-def _tagged_names(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
-    """The names users gave tagged values: in ``total = tj.tag(x + y, "SAVE")`` the tag has it."""
-    tags = [n for n in graph.graph.nodes if n.target is tag_function]
-    return {_tagged(n): n.name for n in tags if not re.fullmatch(r"tag(_\d+)?", n.name)}
-
-
-def _user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, TagSet]:
-    """The tags that ``tj.tag`` calls put on the values of other nodes.
-
-    :raises TagError: for an unknown tag, or one that values cannot have, at the user's line.
-    """
-    found: dict[Any, TagSet] = {}
-    for node in graph.graph.nodes:
-        if node.op != "call_function" or node.target is not tag_function:
-            continue
-        name = node.args[1] if len(node.args) > 1 else node.kwargs["name"]
-        source: Source | None = node_source(node)
-        registry.require(str(name), "proxy", source)
-        target = _tagged(node)
-        found[target] = registry.merge(found.get(target, NO_TAGS), TagSet([str(name)]), source)
-    return found

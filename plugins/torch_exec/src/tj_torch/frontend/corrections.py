@@ -10,7 +10,8 @@ import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from types import FunctionType
+from typing import Any, NoReturn
 
 import torch
 
@@ -76,13 +77,16 @@ def as_written() -> Iterator[Noticed]:
     What is given is filled while programs are captured.
     """
     noticed = Noticed()
-    with _attributes_computed_once(), _calls_kept_whole(), ExitStack() as stack:
+    with ExitStack() as stack:
         _notice_lookups(stack, noticed)
         _refuse_uninitialized_modules(stack, noticed)
         _guard_missing_keys(stack)
         _keep_dicts_of_new_objects(stack)
+        _let_exceptions_speak(stack)
         _take_fast_paths(stack)
         _follow_metadata(stack)
+        _compute_attributes_once(stack)
+        _keep_calls_whole(stack)
         yield noticed
 
 
@@ -232,6 +236,104 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
     _replace(stack, ConstDictVariable, "reconstruct", of_owner)
 
 
+# --------------------------------------------------------------------------- exceptions
+
+
+def _let_exceptions_speak(stack: ExitStack) -> None:
+    """Let the text of an exception be what its class says.
+
+    Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
+    meaning, and a class of the user's its own ``__str__``.
+    """
+    from torch._dynamo.variables import VariableTracker, user_defined
+    from torch._dynamo.variables.builtin import BuiltinVariable
+    from torch._dynamo.variables.misc import ExceptionVariable
+
+    users = user_defined.UserDefinedExceptionObjectVariable
+
+    def of_str(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_str(self: Any, tx: Any, arg: Any) -> Any:
+            if not isinstance(arg, ExceptionVariable | users):
+                return original(self, tx, arg)
+            cls = arg.python_type()
+            if isinstance(cls.__str__, FunctionType):
+                return arg.call_method(tx, "__str__", [], {})
+            if cls.__str__ is BaseException.__str__:
+                return original(self, tx, arg)
+            if cls.__module__ != "builtins":  # its constructor may do anything
+                _stop(f"the text of a {cls.__name__}")
+            return VariableTracker.build(tx, str(cls(*_constants(arg))))
+
+        return call_str
+
+    def of_repr(original: Callable[..., Any]) -> Callable[..., Any]:
+        def repr_impl(self: Any, tx: Any) -> Any:
+            _constants(self)
+            return original(self, tx)
+
+        return repr_impl
+
+    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            own = isinstance(getattr(self.python_type(), name, None), FunctionType)
+            if name == "__str__" and not args and not own:
+                return BuiltinVariable(str).call_function(tx, [self], {})
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, exc_type: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+            if exc_type is OSError and len(args) > 1:  # makes a FileNotFoundError, for instance
+                _stop("an OSError by number")
+            original(self, exc_type, args, *more, **kwargs)
+
+        return init
+
+    def of_member(original: Callable[..., Any]) -> Callable[..., Any]:
+        def var_getattr(self: Any, tx: Any, name: str) -> Any:
+            if name in _SET_BY_PYTHON:
+                _stop(f"{name} of an exception")
+            return original(self, tx, name)
+
+        return var_getattr
+
+    def forget() -> None:
+        remembered = BuiltinVariable.call_function_handler_cache  # for the whole process
+        for key in [k for k in remembered if k[0] is str]:
+            del remembered[key]
+
+    forget()
+    stack.callback(forget)
+    _replace(stack, BuiltinVariable, "call_str", of_str)
+    _replace(stack, ExceptionVariable, "__init__", made)
+    _replace(stack, ExceptionVariable, "repr_impl", of_repr)
+    _replace(stack, ExceptionVariable, "var_getattr", of_member)
+    for variable in (ExceptionVariable, users):
+        _replace(stack, variable, "call_method", of_method)
+
+
+_SET_BY_PYTHON = frozenset({"name", "obj", "path"})
+"""Attributes of a NameError, AttributeError, ImportError, which Dynamo raises without them."""
+
+
+def _constants(exception: Any) -> list[Any]:
+    """The arguments of the exception that a variable stands for.
+
+    :raises Unsupported: if one of them is no constant.
+    """
+    if not all(arg.is_python_constant() for arg in exception.args):
+        _stop(f"the text of a {exception.python_type().__name__} with other values than constants")
+    return [arg.as_python_constant() for arg in exception.args]
+
+
+def _stop(what: str) -> NoReturn:
+    """Break the graph at ``what``."""
+    from torch._dynamo import exc
+
+    raise exc.Unsupported(what)
+
+
 # --------------------------------------------------------------------------- attention
 
 
@@ -269,8 +371,7 @@ def _follow_metadata(stack: ExitStack) -> None:
     _replace(stack, TensorVariable, "_sync_if_inplace_mutation", always)
 
 
-@contextlib.contextmanager
-def _attributes_computed_once() -> Iterator[None]:
+def _compute_attributes_once(stack: ExitStack) -> None:
     """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
 
     Dynamo would read such an attribute of an input again after the graph has run: outside of the
@@ -278,28 +379,24 @@ def _attributes_computed_once() -> Iterator[None]:
     """
     from torch._dynamo.variables.tensor import TensorVariable
 
-    found = TensorVariable.var_getattr
+    def once(original: Callable[..., Any]) -> Callable[..., Any]:
+        def var_getattr(self: Any, tx: Any, name: str) -> Any:
+            result = original(self, tx, name)
+            if isinstance(result, TensorVariable) and result is not self:
+                node = result.as_proxy().node
+                if node.op != "placeholder":  # as ``x.grad`` is
+                    result.source = None
+            return result
 
-    def var_getattr(self: Any, tx: Any, name: str) -> Any:
-        result = found(self, tx, name)
-        if isinstance(result, TensorVariable) and result is not self:
-            node = result.as_proxy().node
-            if node.op != "placeholder":  # as ``x.grad`` is
-                result.source = None
-        return result
+        return var_getattr
 
-    TensorVariable.var_getattr = var_getattr  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        TensorVariable.var_getattr = found  # type: ignore[method-assign]
+    _replace(stack, TensorVariable, "var_getattr", once)
 
 
 _REPLACED = (torch.addcdiv, torch._foreach_lerp_)
 
 
-@contextlib.contextmanager
-def _calls_kept_whole() -> Iterator[None]:
+def _keep_calls_whole(stack: ExitStack) -> None:
     """Record calls that Dynamo would replace by others, which round and write otherwise.
 
     It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
@@ -309,8 +406,5 @@ def _calls_kept_whole() -> Iterator[None]:
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
     replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
-    try:
-        with dynamo.config.patch(enable_dynamo_decompositions=False):  # of methods
-            yield
-    finally:
-        handlers.update(replaced)
+    stack.callback(handlers.update, replaced)
+    stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))  # of methods
