@@ -256,9 +256,10 @@ def _let_exceptions_speak(stack: ExitStack) -> None:
             if not isinstance(arg, ExceptionVariable | users):
                 return original(self, tx, arg)
             cls = arg.python_type()
-            if isinstance(cls.__str__, FunctionType):
+            text: Any = cls.__str__
+            if isinstance(text, FunctionType):
                 return arg.call_method(tx, "__str__", [], {})
-            if cls.__str__ is BaseException.__str__:
+            if text is BaseException.__str__:
                 return original(self, tx, arg)
             if cls.__module__ != "builtins":  # its constructor may do anything
                 _stop(f"the text of a {cls.__name__}")
