@@ -6,155 +6,27 @@ The default run takes a sample of the combinations of model and mode; ``TJ_FULL=
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.conformance.models import MODELS, Model, contents, language, step
 from tj_torch.conformance.oracle import assert_equal
 from tj_torch.conformance.remembered import compare_memo
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-transformers = pytest.importorskip("transformers", reason="the models are transformers'")
+pytest.importorskip("transformers", reason="the models are transformers'")
 
 FULL = bool(os.environ.get("TJ_FULL"))
 
 # What PyTorch, not the program, has to say about a model's first construction computes nothing.
 NOT_EXPANDED = {"torch._C._log_api_usage_once"}
 
-DECODER = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-    "max_position_embeddings": 64,
-}
-ENCODER = {k: v for k, v in DECODER.items() if k != "num_key_value_heads"}
-
-
-def language(batch: int = 2, length: int = 16) -> dict[str, Any]:
-    tokens = torch.randint(3, 128, (batch, length))
-    return {"input_ids": tokens, "labels": tokens}
-
-
-def translation() -> dict[str, Any]:
-    return {"input_ids": torch.randint(3, 128, (2, 16)), "labels": torch.randint(3, 128, (2, 8))}
-
-
-def speech() -> dict[str, Any]:
-    return {"input_features": torch.randn(2, 8, 32), "labels": torch.randint(3, 128, (2, 8))}
-
-
-def image() -> dict[str, Any]:
-    return {"pixel_values": torch.randn(2, 3, 16, 16), "labels": torch.tensor([1, 3])}
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model of transformers with two layers of width 64, and what it is called with."""
-
-    name: str
-    head: str
-    sizes: Mapping[str, Any]
-    batch: Callable[[], dict[str, Any]] = language
-    attributes: Mapping[str, Any] = field(default_factory=dict)
-
-    def build(self) -> Any:
-        """The model, always with the same weights."""
-        torch.manual_seed(0)
-        config = getattr(transformers, f"{self.name}Config")(**self.sizes)
-        model = getattr(transformers, f"{self.name}{self.head}")(config)
-        for name, value in self.attributes.items():
-            setattr(model, name, value)
-        return model
-
-
-MODELS = {
-    "llama": Model("Llama", "ForCausalLM", DECODER),
-    "gpt2": Model(
-        "GPT2",
-        "LMHeadModel",
-        {"vocab_size": 128, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 64},
-        attributes={"loss_type": "ForCausalLM"},  # else transformers logs: a graph break
-    ),
-    "bert": Model("Bert", "ForMaskedLM", ENCODER),
-    "mistral": Model("Mistral", "ForCausalLM", DECODER | {"sliding_window": 8}),
-    "qwen2": Model("Qwen2", "ForCausalLM", DECODER),
-    "vit": Model(
-        "ViT",
-        "ForImageClassification",
-        {k: v for k, v in ENCODER.items() if k not in ("vocab_size", "max_position_embeddings")}
-        | {"image_size": 16, "patch_size": 4, "num_labels": 5},
-        image,
-    ),
-    "t5": Model(
-        "T5",
-        "ForConditionalGeneration",
-        {"vocab_size": 128, "d_model": 64, "d_kv": 16, "d_ff": 128, "num_layers": 2}
-        | {"num_heads": 4, "decoder_start_token_id": 0},
-        translation,
-    ),
-    "mamba": Model(
-        "Mamba",
-        "ForCausalLM",
-        # With its associative scan, transformers computes another way where it sees a compiler.
-        {"vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8}
-        | {"use_associative_scan": False},
-    ),
-    "whisper": Model(
-        "Whisper",
-        "ForConditionalGeneration",
-        {"vocab_size": 128, "d_model": 64, "encoder_layers": 2, "decoder_layers": 2}
-        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
-        | {"encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "max_source_positions": 16}
-        | {"max_target_positions": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
-        | {"decoder_start_token_id": 2, "suppress_tokens": None, "begin_suppress_tokens": None}
-        | {"dropout": 0.1, "attention_dropout": 0.1},
-        speech,
-    ),
-    "qwen2moe": Model(
-        "Qwen2Moe",
-        "ForCausalLM",
-        DECODER
-        | {"moe_intermediate_size": 32, "shared_expert_intermediate_size": 64, "num_experts": 4}
-        | {"num_experts_per_tok": 2, "output_router_logits": True},
-    ),
-}
-
 
 def chosen(*names: str) -> tuple[str, ...]:
     """All models with ``TJ_FULL=1``, else those named."""
     return tuple(MODELS) if FULL else names
-
-
-def contents(value: Any) -> Any:
-    """``value`` with caches, which compare by identity, as what they hold."""
-    if isinstance(value, Mapping):
-        return type(value).__name__, {k: contents(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [contents(v) for v in value]
-    if isinstance(value, torch.Tensor):
-        return value.detach()
-    if type(value).__module__ == "transformers.cache_utils":
-        return type(value).__name__, {k: contents(v) for k, v in sorted(vars(value).items())}
-    return value
-
-
-def step(model: Any, run: Any, batch: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """All that a training step returns and leaves behind."""
-    model.zero_grad()
-    torch.manual_seed(seed)
-    out = run(**batch)
-    out.loss.backward()
-    grads = {name: p.grad for name, p in model.named_parameters()}
-    assert any(g is not None and g.abs().sum() > 0 for g in grads.values())
-    found = {"type": type(out), "out": contents(out), "grads": grads, "random": torch.rand(3)}
-    model.zero_grad(set_to_none=True)
-    return found
 
 
 def train_steps() -> list[tuple[str, str]]:

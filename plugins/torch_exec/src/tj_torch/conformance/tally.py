@@ -4,7 +4,8 @@
 ``python -m tj_torch.conformance.tally errors`` the calls that must raise; without arguments both,
 in every data type. ``float32:2/8`` is the third of eight parts, so that several processes can share
 the work. Each prints one line of figures after the disagreements with the tables of `known`, as
-they are found. The exit status is 1 if there are any.
+they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch`` before it leaves out
+other executors that are installed, whose results may be others within their tolerance.
 """
 
 from __future__ import annotations
