@@ -385,8 +385,7 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        refused = _is_refused_view(call, node.meta.get("example_value"))
-        refused = refused or call.symbol.name in TELLS_AUTOGRAD
+        refused = _is_refused_view(call) or call.symbol.name in TELLS_AUTOGRAD
         if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()
@@ -488,24 +487,30 @@ class Importer:
         return named or any(user not in self.env for user in node.users)
 
 
-def _is_refused_view(call: BoundSymbol, made: Any) -> bool:
+def _is_refused_view(call: BoundSymbol) -> bool:
     """Whether ``call`` is a view that fake tensors allow and others do not.
 
     It must stay where it is, to raise there, even if nobody uses what it returns.
     """
-    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
+    if call.symbol.qualname not in VIEWS_TO_A_SIZE or not isinstance(call.args[0], TensorProxy):
         return False
-    viewed = call.flat_args[0]
-    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
-        return False
-    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
+    viewed, *sizes = call.args
+    size = [n for p in (*sizes, *(v for _, v in call.kwargs)) for n in _sizes(p)]
+    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *size)):
         return False
     try:  # a tensor without memory, of which PyTorch's own kernel judges
         like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
-        like.view(made.shape)
+        like.view(size)
     except RuntimeError:
         return True
     return False
+
+
+VIEWS_TO_A_SIZE = frozenset({"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"})
+
+
+def _sizes(argument: Any) -> Sequence[Any]:
+    return argument.shape if isinstance(argument, TensorProxy) else [*leaves(argument)]
 
 
 def takes_values(call: BoundSymbol) -> bool:
