@@ -68,9 +68,9 @@ class Figures:
         )
 
 
-def chunks(count: int) -> Iterator[tuple[int, int]]:
+def chunks(count: int) -> list[tuple[int, int]]:
     """The seed, from 0 on, and the size of each chunk of ``count`` programs."""
-    return ((i // CHUNK, min(CHUNK, count - i)) for i in range(0, count, CHUNK))
+    return [(i // CHUNK, min(CHUNK, count - i)) for i in range(0, count, CHUNK)]
 
 
 def compare_programs(

@@ -506,7 +506,9 @@ def _is_refused_view(call: BoundSymbol) -> bool:
     return False
 
 
-VIEWS_TO_A_SIZE = frozenset({"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"})
+VIEWS_TO_A_SIZE = frozenset(
+    {"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"}
+)
 
 
 def _sizes(argument: Any) -> Sequence[Any]:
