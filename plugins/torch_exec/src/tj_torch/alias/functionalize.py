@@ -447,9 +447,13 @@ def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
 
 
+_CUT_OFF = "a tensor is cut off from autograd in place"
+
 UNSUITABLE = {
     "Tensor.requires_grad_": "a tensor is told to require a gradient",
-    "Tensor.detach_": "a tensor is cut off from autograd in place",
+    "Tensor.detach_": _CUT_OFF,
+    "detach_": _CUT_OFF,
+    "detach_.default": _CUT_OFF,
 }
 
 

@@ -58,6 +58,9 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.view(-1)",),
         "[]",
     ),
+    "detach_ of a view was allowed": TextProgram(
+        ("p = torch.arange(1., 7)", "a = p[1:]"), ("a",), ("p",), ("a.detach_()",), "[]"
+    ),
     "view of an argument was saved for the backward, and then written": TextProgram(
         (
             "p = torch.arange(1., 2).requires_grad_()",

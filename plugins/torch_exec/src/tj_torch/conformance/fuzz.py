@@ -1,7 +1,8 @@
 """Made-up programs in numbers, compared with eager: the figures of a whole run.
 
 ``python -m tj_torch.conformance.fuzz --frontend fx --programs 50000`` prints every program that
-differs, as a test, and at last one line of figures. The exit status is 1 if any differs.
+differs, as a test, and at last one line of figures; those so far go to standard error. The exit
+status is 1 if any differs.
 """
 
 from __future__ import annotations
@@ -163,6 +164,7 @@ def main(arguments: Sequence[str]) -> int:
     for seed, count in chunks(given.programs):
         for text in _differences(jit, given.seed + seed, count, figures, options):
             print(text, flush=True)
+        print(f"seed {given.seed + seed} done: {figures}", file=sys.stderr, flush=True)
         torch.compiler.reset()
         if time.monotonic() - start > given.seconds:
             break

@@ -6,6 +6,7 @@ does, it does while tracing and forgets.
 
 from __future__ import annotations
 
+import inspect
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -49,8 +50,10 @@ def _augmented(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any],
 class _Recorded(fx.Proxy):
     """A value, to which one may write."""
 
-    def __getattr__(self, name: str) -> _RecordedAttribute:
-        return _RecordedAttribute(self, name)
+    def __getattr__(self, name: str) -> fx.Proxy:
+        if inspect.isdatadescriptor(getattr(torch.Tensor, name, None)):  # read here, not when used
+            return self.tracer.create_proxy("call_function", getattr, (self, name), {})
+        return _Method(self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if hasattr(torch.Tensor, name):
@@ -75,8 +78,8 @@ class _Recorded(fx.Proxy):
     __irshift__ = _augmented(operator.irshift)
 
 
-class _RecordedAttribute(_Recorded, Attribute):  # type: ignore[misc]
-    """An attribute of one: a value like it, or a method that is about to be called."""
+class _Method(_Recorded, Attribute):  # type: ignore[misc]
+    """A method of one that is about to be called."""
 
 
 class _Tracer(fx.Tracer):

@@ -43,7 +43,9 @@ SIDE_EFFECT = Effects(ordered=("side_effect",))
 
 ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
-TELLS_AUTOGRAD = frozenset({"Tensor.detach_", "Tensor.requires_grad_"})
+TELLS_AUTOGRAD = frozenset(
+    {"Tensor.detach_", "detach_", "detach_.default", "Tensor.requires_grad_"}
+)
 """These change what a tensor is to autograd; fakes may allow what is refused to others."""
 
 HARMLESS = frozenset(
