@@ -8,7 +8,7 @@ and what made the views that are returned, and sets version counters. It is a tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,39 +16,28 @@ from tj_core.codegen import generate
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
 from tj_core.symbol import BoundSymbol, Effects, Symbol
-from tj_core.tags import Tag
-from tj_core.trace import PassRecord, Trace
+from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
 from tj_torch.execute.sharing import unless_shared
 
-__all__ = ["OVERWRITTEN", "around"]
+__all__ = ["around"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
-
-OVERWRITTEN = Tag(
-    "OVERWRITTEN",
-    "the program as written writes to this value's memory later, so that autograd would refuse "
-    "to use it for a gradient",
-    carriers=frozenset({"proxy"}),
-    into_body=False,
-    through_views=True,
-)
 
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
 
 
-def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wrapped:
+def around(trace: Trace, made: Functionalized) -> Trace | Wrapped:
     """The functional program of ``trace``, and the outer one if there is anything for it to do."""
     writer = _Outer(trace, made)
     outputs = writer.write()
     if not writer.calls and writer.received.keys() >= {p.name for p in _proxies(outputs)}:
-        inner = trace.after(record, calls=tuple(made.calls), outputs=outputs)
-        return _tagged(inner, made.overwritten)
+        return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     outer = Trace(
@@ -56,7 +45,6 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wr
         (call, *writer.calls),
         outputs,
         context=trace.context,
-        history=(PassRecord("outer", record.plugin),),
         language=trace.language,
     )
 
@@ -75,25 +63,12 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wr
             return run
         return unless_shared(run, tensors, written, as_acquired, visible)
 
-    inner = trace.after(record, calls=tuple(made.calls), outputs=received)
-    return Wrapped(_tagged(inner, made.overwritten), wrap, outer)
+    inner = trace.replace(calls=tuple(made.calls), outputs=received)
+    return Wrapped(made.heirs.trace(inner), wrap, outer)
 
 
 def _proxies(tree: Any) -> Iterator[Proxy]:
     return (x for x in leaves(tree) if isinstance(x, Proxy))
-
-
-def _tagged(trace: Trace, overwritten: Collection[str]) -> Trace:
-    def tagged(p: Proxy) -> Proxy:
-        return p.replace(tags=p.tags.add(OVERWRITTEN.name)) if p.name in overwritten else p
-
-    if not overwritten:
-        return trace
-    return trace.replace(
-        inputs=tuple(map(tagged, trace.inputs)),
-        calls=tuple(call.map_proxies(tagged) for call in trace.calls),
-        outputs=map_tree(tagged, trace.outputs, Proxy),
-    )
 
 
 @dataclass
@@ -119,8 +94,7 @@ class _Outer:
 
     def write(self) -> Any:
         """Write all calls; what the outer program returns."""
-        returned = [p for p in leaves(self.trace.outputs) if isinstance(p, Proxy)]
-        tensors = [p for p in returned if p.name in self.objects.names]
+        tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
         for root in dict.fromkeys(self.objects.place(p).root for p in tensors):
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
@@ -136,7 +110,7 @@ class _Outer:
             step()
         self.versions(self.objects.place(p).counter for p in tensors)
         self.calls += self.made.last
-        return map_tree(self.output, self.trace.outputs, Proxy)
+        return map_tree(self.known, self.trace.outputs, Proxy)
 
     # ------------------------------------------------------------------ values
 
@@ -144,12 +118,8 @@ class _Outer:
         """A value of the functional program, which returns it."""
         return self.inputs.get(p.name) or self.received.setdefault(p.name, p)
 
-    def output(self, p: Proxy) -> Proxy:
-        name = self.objects.names.get(p.name)
-        return self.receive(p) if name is None else self.env[name]
-
     def known(self, p: Proxy) -> Proxy:
-        """What stands for an argument of a call of the program as written."""
+        """What stands for a value of the program as written."""
         found = self.env.get(self.objects.names.get(p.name, ""))
         return self.receive(p) if found is None else found
 

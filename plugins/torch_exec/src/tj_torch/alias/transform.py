@@ -7,7 +7,7 @@ from typing import Literal
 from tj_core.passes import PassContext
 from tj_core.records import Decline, Transform, Wrapped
 from tj_core.stages import Stage
-from tj_core.trace import PassRecord, Trace
+from tj_core.trace import Trace
 
 from tj_torch.alias.functionalize import functionalize
 from tj_torch.alias.objects import Unsuitable
@@ -26,7 +26,7 @@ def functional(when: When) -> Transform:
             return None
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
-            return around(trace, made, PassRecord(context.name, context.plugin))
+            return around(trace, made)
         except Unsuitable as error:
             return Decline(error.reason, error.source)
 

@@ -50,7 +50,7 @@ def _augmented(function: Callable[[Any, Any], Any]) -> Callable[[fx.Proxy, Any],
 class _Recorded(fx.Proxy):
     """A value, to which one may write."""
 
-    def __getattr__(self, name: str) -> fx.Proxy:
+    def __getattr__(self, name: str) -> fx.Proxy:  # type: ignore[override]
         if inspect.isdatadescriptor(getattr(torch.Tensor, name, None)):  # read here, not when used
             return self.tracer.create_proxy("call_function", getattr, (self, name), {})
         return _Method(self, name)
