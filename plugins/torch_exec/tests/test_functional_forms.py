@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tj_core.symbol import Symbol
+from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.execute.sharing import unless_shared
 from tj_torch.execute.versions import bump_version, versioned
@@ -91,6 +92,14 @@ def test_versions() -> None:
     assert versioned(x, 5) is x and x._version == 5
     view = versioned(made(3).view(-1), 1)
     assert view._version == 1 and not view._is_view()
+
+
+def test_what_schemas_say_of_writes() -> None:
+    pure = [torch.istft, torch.Tensor.istft, torch.ops.aten.istft.default, torch.nonzero]
+    assert all(map(writes_nothing, pure))
+    others = [torch._foreach_mul_, torch.Tensor.mul_, torch.Tensor.requires_grad_, torch.detach_]
+    assert not any(map(writes_nothing, [*others, torch.Tensor.t, torch.ops.aten.view.default]))
+    assert not any(map(writes_nothing, [F.relu, print]))  # nobody says
 
 
 def test_names_of_forms() -> None:

@@ -61,6 +61,13 @@ FOUND: Mapping[str, TextProgram] = {
     "detach_ of a view was allowed": TextProgram(
         ("p = torch.arange(1., 7)", "a = p[1:]"), ("a",), ("p",), ("a.detach_()",), "[]"
     ),
+    "gradient around a call that nobody knows": TextProgram(
+        ("p = torch.arange(1., 7).requires_grad_()",),
+        ("p",),
+        ("p",),
+        ("t = p * 2", "torch._foreach_mul_([t, t], 3)"),
+        "t",
+    ),
     "view of an argument was saved for the backward, and then written": TextProgram(
         (
             "p = torch.arange(1., 2).requires_grad_()",
