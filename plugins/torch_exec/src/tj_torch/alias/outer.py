@@ -21,12 +21,16 @@ from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
-from tj_torch.execute.sharing import unless_shared
+from tj_torch.execute.midway import raising, unless_it_raises
+from tj_torch.execute.sharing import once, unless_shared
 
 __all__ = ["around"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
+
+Later = Callable[[], Callable[..., Any]]
+Wrap = Callable[[Callable[..., Any], Later], Callable[..., Any]]
 
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
@@ -48,23 +52,43 @@ def around(trace: Trace, made: Functionalized) -> Trace | Wrapped:
         language=trace.language,
     )
 
+    inner = trace.replace(calls=tuple(made.calls), outputs=received)
+    return Wrapped(made.heirs.trace(inner), _wrapping(trace, made, outer), outer)
+
+
+def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
+    """What makes ``outer`` call the functional program, or the one as written where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
+    changed = written or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    visible = [i for i in written if _is_seen(trace.inputs[i], made)]
+    devices = list(_draws_from(trace))
 
-    needing = {p.name for p in trace.inputs if isinstance(p, TensorProxy) and p.requires_grad}
-    seen = {n for n, ws in made.writes.items() if any(w.visible for w in ws.values())}
-    visible = [i for i in written if trace.inputs[i].name in needing & seen]
-
-    def wrap(
-        function: Callable[..., Any], as_acquired: Callable[[], Callable[..., Any]]
-    ) -> Callable[..., Any]:
-        run = generate(outer, {PROGRAM: function}).function
+    def wrap(function: Callable[..., Any], as_acquired: Later) -> Callable[..., Any]:
+        if not changed:
+            return generate(outer, {PROGRAM: function}).function
+        as_written = once(as_acquired)
+        run = generate(outer, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(run, as_written, devices)
         if not visible and (not written or len(tensors) == 1):
             return run
-        return unless_shared(run, tensors, written, as_acquired, visible)
+        return unless_shared(run, tensors, written, as_written, visible)
 
-    inner = trace.replace(calls=tuple(made.calls), outputs=received)
-    return Wrapped(made.heirs.trace(inner), wrap, outer)
+    return wrap
+
+
+def _is_seen(p: Proxy, made: Functionalized) -> bool:
+    """Whether autograd sees a write to the input ``p``, which requires a gradient."""
+    assert isinstance(p, TensorProxy)
+    return p.requires_grad and any(w.visible for w in made.writes[p.name].values())
+
+
+def _draws_from(trace: Trace) -> Iterator[str]:
+    """The devices of whose generators the program draws."""
+    for call in trace.calls:
+        for effect in call.effects.ordered:
+            if effect.startswith("random:"):
+                yield effect.removeprefix("random:")
 
 
 def _proxies(tree: Any) -> Iterator[Proxy]:
