@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 __all__ = ["once", "unless_shared"]
 
 
@@ -33,7 +31,7 @@ def unless_shared(
             tensor = args[place]._base if args[place]._is_view() else args[place]
             if tensor.is_leaf and tensor.requires_grad:
                 return otherwise()(*args)
-        storages = [_storage(args[place]) for place in tensors]
+        storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
             counts = Counter(storages)
             if any(counts[storages[i]] > 1 for i in indices):
@@ -55,7 +53,3 @@ def once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., A
         return made[0]
 
     return get
-
-
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
