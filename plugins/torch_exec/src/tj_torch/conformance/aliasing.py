@@ -94,7 +94,8 @@ def check(
     backward pass. ``make`` builds the program once for either side, ``jit`` is the way of
     compiling. ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
     `tj_torch.conformance.world` that do not count; a ``lenient`` check lets gradients be computed
-    that eager refuses, because of a write to what autograd has saved. Looking ends at the first
+    that eager refuses, because of a write to what autograd has saved, and be rounded in another
+    way, since they are added up in another order. Looking ends at the first
     moment that differs: what follows would only repeat it.
     """
     run = _Run(create_graph, ignore, lenient, seed)
@@ -226,7 +227,8 @@ class _Run:
 
     def compare(self, mine: _Side, theirs: _Side, when: str) -> bool:
         """Whether nothing differs so far."""
-        self.differences += compare_worlds(mine.world(), theirs.world(), when, self.ignore)
+        worlds = mine.world(), theirs.world()
+        self.differences += compare_worlds(*worlds, when, self.ignore, rounding=self.lenient)
         return not self.differences
 
     def differentiate(self, mine: _Side, theirs: _Side, when: str) -> None:

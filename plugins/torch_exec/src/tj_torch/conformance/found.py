@@ -68,6 +68,20 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = p * 2", "torch._foreach_mul_([t, t], 3)"),
         "t",
     ),
+    "error in the middle lost the write before it": TextProgram(
+        ("p = torch.arange(1, 7).to(torch.complex64)", "a = p.view(2, 3)"),
+        ("a",),
+        ("p",),
+        ("a[0] = 5", "a.bernoulli_(0.5)"),
+        "a",
+    ),
+    "gradients of views were added up in another order": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a.view(-1)", "s = a.view(-1)", "u = a.tanh()"),
+        "[t, s, u]",
+    ),
     "view of an argument was saved for the backward, and then written": TextProgram(
         (
             "p = torch.arange(1., 2).requires_grad_()",
