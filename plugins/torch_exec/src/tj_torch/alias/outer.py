@@ -32,15 +32,29 @@ SEVERAL = 4
 Later = Callable[[], Callable[..., Any]]
 Wrap = Callable[[Callable[..., Any], Later], Callable[..., Any]]
 
+Claimed = Callable[[BoundSymbol], bool]
+"""Whether an executor that is not a fallback runs a call."""
+
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
 
+COPY_BACK = Symbol("tj", "copy_back")
+"""Writes a value to an input's memory inside of the functional program, as its last act."""
 
-def around(trace: Trace, made: Functionalized) -> Trace | Wrapped:
-    """The functional program of ``trace``, and the outer one if there is anything for it to do."""
-    writer = _Outer(trace, made)
+
+def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrapped:
+    """The functional program of ``trace``, and the outer one if there is anything for it to do.
+
+    Values that ``claimed`` says an executor copies back are so in the functional program, at its
+    end; the others in the outer one.
+    """
+    writer = _Outer(trace, made, claimed)
     outputs = writer.write()
-    if not writer.calls and writer.received.keys() >= {p.name for p in _proxies(outputs)}:
+    if (
+        not writer.calls
+        and not writer.inside
+        and writer.received.keys() >= {p.name for p in _proxies(outputs)}
+    ):
         return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
@@ -52,7 +66,7 @@ def around(trace: Trace, made: Functionalized) -> Trace | Wrapped:
         language=trace.language,
     )
 
-    inner = trace.replace(calls=tuple(made.calls), outputs=received)
+    inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
     return Wrapped(made.heirs.trace(inner), _wrapping(trace, made, outer), outer)
 
 
@@ -100,13 +114,16 @@ class _Outer:
     """The outer program while it is written.
 
     ``received`` is what the functional program returns, by name; ``env`` what stands for each
-    object of the program as written; ``done`` counts, for each version counter, the bumps that
+    object of the program as written; ``inside`` are calls for the end of the functional program;
+    ``done`` counts, for each version counter, the bumps that
     happen by themselves.
     """
 
     trace: Trace
     made: Functionalized
+    claimed: Claimed
     calls: list[BoundSymbol] = field(default_factory=list)
+    inside: list[BoundSymbol] = field(default_factory=list)
     received: dict[str, Proxy] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
 
@@ -125,7 +142,9 @@ class _Outer:
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
         steps: list[tuple[int, Callable[[], None]]] = [
-            (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in copies.items()
+            (2 * w.position, functools.partial(self.copy_back, n, w))
+            for n, w in copies.items()
+            if not self.copied_inside(n, w)
         ]
         for i, call in self.needed(wanted):
             steps.append((2 * i + 1, functools.partial(self.again, call)))
@@ -157,6 +176,22 @@ class _Outer:
             return writes
         last = list(writes.values())[-1]
         return {root: Write(self.made.roots[root], last.position, last.visible)}
+
+    def copied_inside(self, name: str, write: Write) -> bool:
+        """Whether an executor copies the new value of input ``name``, which autograd does not see.
+
+        Only to the input itself: views are made again outside.
+        """
+        if self.made.differentiates or name not in self.inputs or write.place.path:
+            return False
+        value = self.made.value(Place(name))
+        context = self.trace.context.with_("grad", False)
+        effects = Effects(mutates=(0,), versions=((0, 0),))
+        call = BoundSymbol(COPY_BACK, (self.inputs[name], value), effects=effects, context=context)
+        if value.name in self.inputs or not self.claimed(call):
+            return False
+        self.inside.append(call)
+        return True
 
     def copy_back(self, name: str, write: Write) -> None:
         """The new value of an input goes to its memory, through the object ``name``."""

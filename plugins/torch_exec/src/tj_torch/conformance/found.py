@@ -82,6 +82,13 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.view(-1)", "s = a.view(-1)", "u = a.tanh()"),
         "[t, s, u]",
     ),
+    "gradients that nobody needs were on in parts of calls": TextProgram(
+        ("p = torch.arange(1., 7).requires_grad_()",),
+        ("p",),
+        ("p",),
+        ("t = p * 2", "s = t.mul_(3)", "s.uniform_()", "with torch.no_grad():", "    u = p * 1"),
+        "[p, u]",
+    ),
     "view of an argument was saved for the backward, and then written": TextProgram(
         (
             "p = torch.arange(1., 2).requires_grad_()",

@@ -203,16 +203,16 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     mine, theirs = got.detach(), expected.detach()
     if mine.layout is torch.strided and mine.dtype == theirs.dtype and mine.equal(theirs):
         return None
-    return _close(mine, theirs, rtol=0, atol=0)
+    return _close(mine, theirs, 0.0)
 
 
 def _same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     return _close(got.detach(), expected.detach())
 
 
-def _close(mine: torch.Tensor, theirs: torch.Tensor, **tolerance: float) -> str | None:
+def _close(mine: torch.Tensor, theirs: torch.Tensor, tolerance: float | None = None) -> str | None:
     try:
-        torch.testing.assert_close(mine, theirs, equal_nan=True, **tolerance)
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
     except AssertionError as error:
         return " ".join(str(error).split())
     return None
