@@ -25,15 +25,22 @@ from tj_core.trace import Trace
 from tj_core.tree import leaves
 from tj_core.wellformed import Scope, used, wrong_name
 
-__all__ = ["CHECK_FORM", "CHECK_METADATA", "INVARIANTS", "verify"]
+__all__ = ["CHECK_FORM", "CHECK_METADATA", "INVARIANTS", "is_copy_back", "verify"]
 
 CHECK_FORM = 1
 CHECK_METADATA = 2
+COPY_BACK = "tj.copy_back"
 AROUND = 10
 
 
+def is_copy_back(call: BoundSymbol) -> bool:
+    """Whether ``call`` is ``tj.copy_back(input, value)``, claimed by an executor or not."""
+    return COPY_BACK in (call.symbol.qualname, call.symbol.name)
+
+
 def _functional(call: BoundSymbol) -> str | None:
-    return "mutates" if call.effects.mutates or call.effects.rebinds else None
+    mutates = call.effects.mutates or call.effects.rebinds
+    return "mutates" if mutates and not is_copy_back(call) else None
 
 
 def _claimed(call: BoundSymbol) -> str | None:
@@ -72,7 +79,8 @@ def verify(
     scope = Scope(tags, {}, _taken(trace))
     for wrong in _header(trace, scope):
         raise VerificationError(f"{_when(trace)}: {wrong}")
-    invariants = [INVARIANTS[s] for s in sorted(set(reached)) if s in INVARIANTS]
+    reached = frozenset(reached)
+    invariants = [INVARIANTS[s] for s in sorted(reached) if s in INVARIANTS]
     metadata = _Metadata(expand, tags) if level >= CHECK_METADATA and expand is not None else None
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call) or _lost_context(trace, call)
@@ -81,9 +89,33 @@ def verify(
             problem = metadata.problem(call)
         if problem is not None:
             raise _error(trace, position, problem)
+    if Stage.FUNCTIONAL in reached and (late := _late_use(trace)):
+        raise _error(trace, *late)
     for leaf in leaves(trace.outputs):
         if isinstance(leaf, Proxy) and (unknown := used(leaf, scope.env)):
             raise _error(trace, len(trace.calls), f"the program returns {unknown}")
+
+
+def _late_use(trace: Trace) -> tuple[int, str] | None:
+    """The first use of an input that has been copied back to, or call after that; None if none.
+
+    So all else is a program of values: what is copied back nobody sees but the caller.
+    """
+    inputs = {p.name for p in trace.inputs}
+    written: set[str] = set()
+    for position, call in enumerate(trace.calls):
+        if not is_copy_back(call):
+            if written:
+                return position, "comes after a value was copied back to an input"
+            continue
+        target, *values = (p.name for p in call.flat_args)
+        if target not in inputs or written & {target, *values}:
+            return position, "copies back to no input, or uses one that was copied back to"
+        written.add(target)
+    returned = {leaf.name for leaf in leaves(trace.outputs) if isinstance(leaf, Proxy)}
+    if written & returned:
+        return len(trace.calls), "the program returns an input that was copied back to"
+    return None
 
 
 def _taken(trace: Trace) -> set[str]:

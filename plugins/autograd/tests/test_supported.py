@@ -95,6 +95,21 @@ def test_a_program_that_is_declined_is_differentiated_by_pytorch(f: Program) -> 
     assert f"without joint: {answer.reason}" in str(tj.explain(jitted))
 
 
+def writes_one_memory_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    h = x @ w
+    torch._foreach_mul_([h, h], 3)
+    return h.sum()
+
+
+def test_what_a_call_does_may_be_unknown() -> None:
+    """Nobody may differentiate around it, as if it wrote nothing."""
+    jitted = tj.jit(writes_one_memory_twice)
+    for mine, theirs in zip(gradients(jitted), gradients(writes_one_memory_twice), strict=True):
+        assert torch.equal(mine, theirs)
+    reasons = dict(tj.explain(jitted).declined)
+    assert reasons["joint"].reason == "torch._foreach_mul_ may write to what it is given"
+
+
 def test_a_program_that_needs_no_gradient_is_not_declined() -> None:
     jitted = tj.jit(writes)
     jitted(torch.ones(2, 2), torch.ones(2, 2))

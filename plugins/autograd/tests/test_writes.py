@@ -6,24 +6,20 @@ The programs are those of the aliasing tests of the PyTorch plugin.
 from __future__ import annotations
 
 import functools
-import importlib.util
 import os
-import sys
 from pathlib import Path
 
 import pytest
 import tj_core as tj
 import torch
-from hypothesis import HealthCheck, Phase, given, settings
-from hypothesis import seed as hypothesis_seed
-from tj_core.jitted import jitted_of
-from tj_torch.conformance.cases import run_case
-from tj_torch.conformance.programs import TextProgram, programs, run_text
+from tj_torch.conformance.cases import cases_in, run_case
+from tj_torch.conformance.found import FOUND
+from tj_torch.conformance.fuzz import Figures, chunks, compare_programs
+from tj_torch.conformance.programs import run_text
 
 FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
-CHUNK = 250
 
 OTHER_CLASS = {"value_written_after_a_view"}
 """Programs that return a view older than a write to a result that it is of: eager makes its
@@ -41,38 +37,17 @@ def session() -> tj.Session:
     return tj.Session(["torch", "autograd"])
 
 
-TAKEN: list[bool] = []
-"""For each entry whether its gradients are a trace."""
+FIGURES = Figures()
+"""Of all programs that were compared."""
 
 
 def with_gradients(fn):
-    jitted = tj.jit(fn, session=session())
-    state = jitted_of(jitted)
-    add = state.add
-
-    def noting(entry):
-        if entry.compilation is not None:
-            TAKEN.append("backward" in entry.compilation.others)
-        add(entry)
-
-    state.add = noting
-    return jitted
-
-
-def tables():
-    for path in sorted(FOLDER.glob("test_*.py")):
-        if path.name in ("test_functional.py", "test_scoreboard.py"):
-            continue
-        spec = importlib.util.spec_from_file_location(f"written_{path.stem}", path)
-        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        table = getattr(module, "case", None)
-        yield from table.each() if table is not None else ()
+    return tj.jit(fn, session=session())
 
 
 CASES = [
     (case, kind)
-    for case, kind in tables()
+    for case, kind in cases_in(FOLDER, but=("test_functional.py", "test_scoreboard.py"))
     if kind != "plain"  # without gradients nothing is new
     and case.name not in TWICE
     and (case.name, kind) not in ROUNDING
@@ -83,7 +58,7 @@ CASES = [
 def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()
-    run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore)
+    FIGURES.add(run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore))
 
 
 def test_the_gradient_of_a_program_that_writes_an_argument_has_none_itself() -> None:
@@ -101,26 +76,20 @@ def test_the_gradient_of_a_program_that_writes_an_argument_has_none_itself() -> 
         torch.autograd.grad(loss, x, create_graph=True)
 
 
-@pytest.mark.parametrize("chunk", range(-(-COUNT // CHUNK)))
-def test_made_up_programs(chunk) -> None:
-    @hypothesis_seed(2000 + chunk)
-    @settings(
-        max_examples=min(CHUNK, COUNT - chunk * CHUNK),
-        deadline=None,
-        database=None,
-        phases=[Phase.generate, Phase.shrink],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(programs())
-    def run(program: TextProgram) -> None:
-        report = run_text(program, with_gradients, lenient=True, ignore=("grad_fn",))
-        assert report.ok, f"differs from eager:\n{report}\n\n{program}"
+@pytest.mark.parametrize("name", FOUND)
+def test_found_before(name) -> None:
+    report = run_text(FOUND[name], with_gradients, lenient=True, ignore=("grad_fn",))
+    assert report.ok, f"differs from eager:\n{report}\n\n{FOUND[name]}"
 
-    run()
+
+@pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))
+def test_made_up_programs(chunk, count) -> None:
+    options = {"figures": FIGURES, "lenient": True, "ignore": ("grad_fn",)}
+    compare_programs(with_gradients, seed=2000 + chunk, count=count, **options)
 
 
 def test_gradients_were_traces() -> None:
-    if not TAKEN:
+    if not FIGURES.entries:
         pytest.skip("no program was compiled")
-    print(sum(TAKEN), len(TAKEN))
-    assert sum(TAKEN) > 0.3 * len(TAKEN)
+    print(FIGURES)
+    assert FIGURES.with_backward > 0.3 * FIGURES.entries

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.symbol import Symbol
+from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
-from tj_torch.execute.sharing import unless_shared
+from tj_torch.execute.midway import raising, unless_it_raises
+from tj_torch.execute.sharing import once, unless_shared
 from tj_torch.execute.versions import bump_version, versioned
 from tj_torch.names import resolve
 
@@ -93,6 +96,14 @@ def test_versions() -> None:
     assert view._version == 1 and not view._is_view()
 
 
+def test_what_schemas_say_of_writes() -> None:
+    pure = [torch.istft, torch.ops.aten.istft.default, torch.nonzero]
+    assert all(map(writes_nothing, pure))
+    others = [torch._foreach_mul_, torch.Tensor.mul_, torch.Tensor.requires_grad_, torch.detach_]
+    assert not any(map(writes_nothing, [*others, torch.Tensor.t, torch.ops.aten.view.default]))
+    assert not any(map(writes_nothing, [F.relu, print]))  # nobody says
+
+
 def test_names_of_forms() -> None:
     assert resolve(Symbol("torch", "Tensor.mul_.functional")) == Functional(torch.Tensor.mul_)
     assert resolve(Symbol("torch", "t.inverse")) == Inverse(torch.t)
@@ -107,6 +118,7 @@ def test_what_runs_where_memory_is_shared() -> None:
         made_others.append(1)
         return lambda *args: "as written"
 
+    otherwise = once(otherwise)
     run = unless_shared(lambda *args: "functional", (0, 2), (2,), otherwise)
     a, b = made(4), made(4)
     assert run(a, None, b) == "functional" and not made_others
@@ -117,3 +129,28 @@ def test_what_runs_where_memory_is_shared() -> None:
     assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
     third = unless_shared(lambda *args: "functional", (0, 1, 2), (2,), otherwise)
     assert third(a, a[1:], b) == "functional"  # those that share are not written
+
+
+def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> None:
+    x, drawn = made(2).clone(), []
+
+    def inner(x):
+        drawn.append(torch.rand(()))
+        raise ValueError("functional")
+
+    def as_written(x):
+        drawn.append(torch.rand(()))
+        x.add_(1)
+        raise ValueError("as written")
+
+    run = unless_it_raises(raising(inner), lambda: as_written, ["cpu"])
+    with pytest.raises(ValueError, match="as written") as raised:
+        run(x)
+    assert raised.value.__context__ is None
+    assert torch.equal(x, made(2) + 1) and torch.equal(*drawn)
+    run = unless_it_raises(raising(inner), lambda: lambda x: "right", [])
+    with pytest.warns(tj.TjWarning, match="functional form of a program raised ValueError"):
+        assert run(x) == "right"
+    run = unless_it_raises(as_written, lambda: lambda x: "right", [])
+    with pytest.raises(ValueError, match="as written"):  # of what stands around: it has written
+        run(x)

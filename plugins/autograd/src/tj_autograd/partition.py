@@ -29,6 +29,9 @@ DISTANCE = 1.1
 DEPTHS = (None, 8, 4, 2, 1, 0, -1)
 """Limits that a partition is tried with: less to run again, more to save."""
 
+OVERWRITTEN = 1 << 50
+"""What a value costs more whose memory the program writes to later: PyTorch refuses to use it."""
+
 SHRINKS = 4
 """A call whose result is that many times smaller than its arguments does not run again."""
 
@@ -130,7 +133,8 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
 def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or (call is not None and _tagged(call, "RECOMPUTE")):
         return INFINITE
-    return max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
+    cost = max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
+    return cost + (OVERWRITTEN if "OVERWRITTEN" in p.tags else 0)
 
 
 def byte_size(p: Proxy) -> int:

@@ -94,9 +94,12 @@ def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -
     effects = replace(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
     )
+    fn = constant(resolve(call.symbol))
+    if not fn.named:  # two calls may have functions of one kind
+        fn = replace(fn, text=workshop.namer(fn.text))
     made = call.replace(
         symbol=Symbol("tj_autograd", "recorded.forward"),
-        args=(wrt, constant(resolve(call.symbol)), *call.args),
+        args=(wrt, fn, *call.args),
         outputs=(call.outputs, graph),
         body=None,
         effects=effects,

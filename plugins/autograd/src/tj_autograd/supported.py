@@ -9,6 +9,8 @@ from tj_core.records import Decline
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
+from tj_torch.dialect.schemafacts import writes_nothing
+from tj_torch.names import resolve
 
 __all__ = ["needs_gradient", "refused", "unsupported"]
 
@@ -54,6 +56,13 @@ def refused(joint: Trace) -> Decline | None:
     return None
 
 
+def _may_write(call: BoundSymbol) -> bool:
+    """Whether nobody knows what ``call`` does, not even PyTorch's schemas."""
+    if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
+        return False
+    return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
+
+
 def _draws_again(call: BoundSymbol) -> bool:
     return "CHECKPOINT" in call.tags and any(r.startswith("random") for r in call.effects.ordered)
 
@@ -62,6 +71,7 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
     "runs a region": lambda call: call.regions,
+    "may write to what it is given": _may_write,
     "draws random numbers in a checkpointed region": _draws_again,
 }
 """What the plugin cannot take apart, by what is said of it."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from tj_core.codegen import Program
 from tj_core.passes import PassContext
-from tj_core.records import Decline, Split, Transform
+from tj_core.records import Decline, Split, Transform, Wrapped
 from tj_core.stages import Stage
 from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
+from tj_autograd.detached import detached
 from tj_autograd.identity import one_name_each
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
@@ -54,9 +56,11 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
     )
 
 
-def _split(trace: Trace, context: PassContext) -> Trace | Split:
-    if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
-        return trace
+def _split(trace: Trace, context: PassContext) -> Trace | Split | Wrapped:
+    if not any(map(is_backward, trace.inputs)):  # nothing that is returned needs a gradient
+        if not needs_gradient(trace):
+            return trace
+        return Wrapped(detached(trace), lambda function, _: torch.no_grad()(function))
     halves = split(trace, cheap)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes

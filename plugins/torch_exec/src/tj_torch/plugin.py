@@ -67,7 +67,7 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
-    from tj_torch.alias.outer import OVERWRITTEN
+    from tj_torch.alias.functionalize import OVERWRITTEN
     from tj_torch.checkpoint import TAGS
 
     return (*TAGS, OVERWRITTEN)

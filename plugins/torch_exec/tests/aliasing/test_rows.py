@@ -8,8 +8,9 @@ AOTAutograd.
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
+
+from tj_torch.conformance.cases import modules_in
 
 ROWS = {
     "I1": "visible write to what needs a gradient",
@@ -87,20 +88,10 @@ ROWS = {
 }
 
 
-def load(path: Path):
-    spec = importlib.util.spec_from_file_location(f"rows_of_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def covered() -> dict[str, list[str]]:
     """For each row the tests that stand for it: cases of the tables, and functions by name."""
     found: dict[str, list[str]] = {}
-    for path in sorted(Path(__file__).parent.glob("test_*.py")):
-        if path == Path(__file__):
-            continue
-        module = load(path)
+    for module in modules_in(Path(__file__).parent, but=[Path(__file__).name]):
         for case in module.case.cases if hasattr(module, "case") else ():
             for row in case.rows:
                 found.setdefault(row, []).append(case.name)

@@ -340,6 +340,35 @@ def random_visible(x, y):
     return z, x
 
 
+# --------------------------------------------------------------------------- errors
+
+
+def impossible():
+    """What raises when it runs, and not before."""
+    return torch.linalg.cholesky(-torch.eye(2)).sum()
+
+
+@case("I2", kinds=("plain", "inner"), raises=("plain", "inner"))
+def error_after_a_write(x, y):
+    x.mul_(2)
+    y.t_()
+    x.add_(torch.rand_like(x))
+    y.mul_(impossible())
+    x.zero_()
+
+
+@case("I6", kinds=("plain", "inner"), raises=("plain", "inner"))
+def error_after_a_write_to_data(x, y):
+    x.data.mul_(2)
+    return y * impossible()
+
+
+@case("I7", kinds=("plain", "inner"), raises=("plain", "inner"))
+def error_after_a_change_of_metadata(x, y):
+    x.t_()
+    return y * impossible()
+
+
 @pytest.mark.parametrize(**case.parameters())
 def test_write(case, kind) -> None:
     run_case(case, kind)

@@ -8,19 +8,20 @@ see changes the value and not what the value is to autograd: ``tj.with_value``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.errors import CannotExpandError, TjError
+from tj_core.errors import TjError
 from tj_core.expand import Expand, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.reexpand import reexpand
 from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
-from tj_core.tags import TagRegistry
+from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.trace import Namer, Trace
+from tj_core.travel import Heirs
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.objects import (
@@ -34,7 +35,16 @@ from tj_torch.alias.objects import (
     tensor_place,
 )
 
-__all__ = ["Functionalized", "Write", "functionalize"]
+__all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
+
+OVERWRITTEN = Tag(
+    "OVERWRITTEN",
+    "the program as written writes to this value's memory later, so that autograd would refuse "
+    "to use it for a gradient",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    through_views=True,
+)
 
 SETS_GRAD = "_C._set_grad_enabled"
 VERSIONED = Symbol("tj", "versioned")
@@ -55,34 +65,12 @@ class Write:
     visible: bool
 
 
-@dataclass
-class Functionalized:
-    """A program's calls without writes, and what they come to.
-
-    ``value`` gives the value at a place at the end; it may add calls. ``writes`` are those to each
-    root that is written, by the object written through; ``roots`` says where the root's own object
-    was at the last of them. ``views`` are the calls as written that make views or change metadata,
-    ``last`` those that have to come last. ``overwritten`` are names of values whose memory the
-    program as written writes to later: autograd would refuse to use them after that.
-    """
-
-    objects: Objects
-    calls: list[BoundSymbol]
-    writes: dict[str, dict[str, Write]]
-    roots: dict[str, Place]
-    views: list[BoundSymbol]
-    last: list[BoundSymbol]
-    value: Callable[[Place], Proxy]
-    namer: Namer
-    overwritten: frozenset[str]
-
-
 def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
     """``trace`` without writes.
 
     :raises Unsuitable: if it cannot be made functional.
     """
-    run = _Run(trace, expand, tags)
+    run = Functionalized(trace, expand, tags)
     for p in trace.inputs:
         run.begin(p)
     for call in trace.calls:
@@ -91,22 +79,18 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         except Unsuitable as error:
             raise Unsuitable(error.reason, call.source) from error
     run.versioned()
-    return Functionalized(
-        run.objects,
-        run.calls,
-        run.writes,
-        run.roots,
-        run.views,
-        run.last,
-        run.value,
-        run.namer,
-        frozenset(run.overwritten),
-    )
+    return run
 
 
 @dataclass
-class _Run:
-    """One program on its way.
+class Functionalized:
+    """A program without writes, and what it comes to; the calls of ``trace`` become it one by one.
+
+    ``value`` gives the value at a place at the end; it may add to the ``calls``. ``writes`` are
+    those to each root that is written, by the object written through; ``roots`` says where the
+    root's own object was at the last of them. ``views`` are the calls as written that make views
+    or change metadata, ``last`` those that have to come last. ``heirs`` owes `OVERWRITTEN` to
+    values whose memory the program as written writes to later.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
     root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
@@ -126,10 +110,10 @@ class _Run:
         default_factory=dict
     )
     versions: dict[str, int] = field(default_factory=dict)
-    overwritten: set[str] = field(default_factory=set)
-    twins: dict[str, list[str]] = field(default_factory=dict)
+    twins: dict[str, list[Proxy]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.heirs = Heirs(self.tags)
         self.namer = Namer(self.trace.names())
         outs = (p for call in self.trace.calls for p in call.flat_outs)
         self.differentiates = any(isinstance(p, TensorProxy) and p.requires_grad for p in outs)
@@ -179,7 +163,7 @@ class _Run:
                     env[p.name] = now
         try:
             return reexpand(call, env, self.expand, self.tags)
-        except (CannotExpandError, TjError) as error:
+        except TjError as error:
             raise Unsuitable(f"{call.symbol}: {error}") from error
 
     # ------------------------------------------------------------------ calls
@@ -311,7 +295,8 @@ class _Run:
         version = self.versions.get(root, 0)
         for (of, _), (known, p) in self.values.items():
             if of == root and known == version:
-                self.overwritten |= {p.name, *self.twins.get(p.name, ())}
+                for q in (p, *self.twins.get(p.name, ())):
+                    self.heirs.inherit(q, TagSet([OVERWRITTEN.name]))
 
     def versioned(self) -> None:
         """Let tensors that are returned, and were written, say how often.
@@ -336,22 +321,16 @@ class _Run:
         """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
         args, kwargs = map_tree(lambda p: env.get(p.name, p), (call.args, call.kwargs), Proxy)
-        bare = BoundSymbol(
-            Symbol(call.symbol.namespace, f"{call.symbol.name}.functional"),
-            args,
-            (*kwargs, ("written", tuple(tensor_place(call, i) for i in written))),
-            context=call.context,
-            source=call.source,
-            parent=call.label,
-            tags=call.tags,
-        )
+        places = tuple(tensor_place(call, i) for i in written)
+        kwargs = (*kwargs, ("written", places))
+        bare = _on_behalf(call, _form(call, "functional"), args, kwargs, call.context)
         known = {p.name for p in call.flat_args}
         outs = [self.namer(p.name) if p.name in known else p.name for p in call.flat_outs]
         made = self.expanded(bare, [call.flat_args[i].name for i in written], outs)
         for alias in made.effects.aliases:
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
-                self.twins.setdefault(first.name, []).append(twin.name)
+                self.twins.setdefault(first.name, []).append(twin)
         self.calls.append(made)
         return made
 
@@ -362,17 +341,10 @@ class _Run:
         env[old.name] = viewed
         tree = (step.call.args, step.call.kwargs)
         args, kwargs = map_tree(lambda p: env.get(p.name, p), tree, Proxy)
-        symbol = Symbol(step.call.symbol.namespace, f"{step.call.symbol.name}.inverse")
         places = (_output_place(step), tensor_place(step.call, step.argument))
-        bare = BoundSymbol(
-            symbol,
-            (value, *places, *args),
-            kwargs,
-            context=step.call.context.with_("grad", call.context.get("grad")),
-            source=call.source,
-            parent=call.label,
-            tags=call.tags,
-        )
+        context = step.call.context.with_("grad", call.context.get("grad"))
+        args = (value, *places, *args)
+        bare = _on_behalf(call, _form(step.call, "inverse"), args, kwargs, context)
         made = self.expanded(bare, [old.name])
         self.calls.append(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)
@@ -389,10 +361,7 @@ class _Run:
 
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
         """The result of a new call, on behalf of ``call``."""
-        bare = BoundSymbol(
-            symbol, args, context=context, source=call.source, parent=call.label, tags=call.tags
-        )
-        made = self.expanded(bare, [args[0].name])
+        made = self.expanded(_on_behalf(call, symbol, args, (), context), [args[0].name])
         self.calls.append(made)
         return made.flat_outs[0]
 
@@ -403,12 +372,31 @@ class _Run:
         try:
             self.trace.language.resolve(bare.symbol)
             facts = self.expand.require(bare).value(bare)
-        except (CannotExpandError, TjError) as error:
+        except TjError as error:
             raise Unsuitable(f"{bare.symbol}: {error}") from error
         if facts.effects.mutates or facts.effects.rebinds:
             raise Unsuitable(f"{bare.symbol} still writes")
         names = [*map(self.namer, wishes), *outs]
         return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
+
+
+def _form(call: BoundSymbol, name: str) -> Symbol:
+    return Symbol(call.symbol.namespace, f"{call.symbol.name}.{name}")
+
+
+def _on_behalf(
+    call: BoundSymbol, symbol: Symbol, args: Any, kwargs: Any, context: Context
+) -> BoundSymbol:
+    """A new call that does some of what ``call`` does, without outputs yet."""
+    return BoundSymbol(
+        symbol,
+        args,
+        kwargs,
+        context=context,
+        source=call.source,
+        parent=call.label,
+        tags=call.tags,
+    )
 
 
 def _out_of_place(call: BoundSymbol) -> BoundSymbol:
@@ -447,9 +435,13 @@ def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
 
 
+_CUT_OFF = "a tensor is cut off from autograd in place"
+
 UNSUITABLE = {
     "Tensor.requires_grad_": "a tensor is told to require a gradient",
-    "Tensor.detach_": "a tensor is cut off from autograd in place",
+    "Tensor.detach_": _CUT_OFF,
+    "detach_": _CUT_OFF,
+    "detach_.default": _CUT_OFF,
 }
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "Objects",
     "Place",
     "Step",
+    "Unsuitable",
     "is_metadata_change",
     "overlaps_itself",
     "reads_data",
@@ -83,7 +84,6 @@ class Objects:
     names: dict[str, str] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     bumps: dict[str, int] = field(default_factory=dict)
-
     hidden: set[str] = field(default_factory=set)
 
     def root(self, p: Proxy) -> None:

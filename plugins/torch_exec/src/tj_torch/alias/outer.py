@@ -8,7 +8,7 @@ and what made the views that are returned, and sets version counters. It is a tr
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,39 +16,46 @@ from tj_core.codegen import generate
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
 from tj_core.symbol import BoundSymbol, Effects, Symbol
-from tj_core.tags import Tag
-from tj_core.trace import PassRecord, Trace
+from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
-from tj_torch.execute.sharing import unless_shared
+from tj_torch.execute.midway import raising, unless_it_raises
+from tj_torch.execute.sharing import once, unless_shared
 
-__all__ = ["OVERWRITTEN", "around"]
+__all__ = ["around"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
 
-OVERWRITTEN = Tag(
-    "OVERWRITTEN",
-    "the program as written writes to this value's memory later, so that autograd would refuse "
-    "to use it for a gradient",
-    carriers=frozenset({"proxy"}),
-    into_body=False,
-    through_views=True,
-)
+Later = Callable[[], Callable[..., Any]]
+Wrap = Callable[[Callable[..., Any], Later], Callable[..., Any]]
+
+Claimed = Callable[[BoundSymbol], bool]
+"""Whether an executor that is not a fallback runs a call."""
 
 PROGRAM = Symbol("tj", "program")
 """The functional program, in the outer one."""
 
+COPY_BACK = Symbol("tj", "copy_back")
+"""Writes a value to an input's memory inside of the functional program, as its last act."""
 
-def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wrapped:
-    """The functional program of ``trace``, and the outer one if there is anything for it to do."""
-    writer = _Outer(trace, made)
+
+def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrapped:
+    """The functional program of ``trace``, and the outer one if there is anything for it to do.
+
+    Values that ``claimed`` says an executor copies back are so in the functional program, at its
+    end; the others in the outer one.
+    """
+    writer = _Outer(trace, made, claimed)
     outputs = writer.write()
-    if not writer.calls and writer.received.keys() >= {p.name for p in _proxies(outputs)}:
-        inner = trace.after(record, calls=tuple(made.calls), outputs=outputs)
-        return _tagged(inner, made.overwritten)
+    if (
+        not writer.calls
+        and not writer.inside
+        and writer.received.keys() >= {p.name for p in _proxies(outputs)}
+    ):
+        return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     outer = Trace(
@@ -56,44 +63,50 @@ def around(trace: Trace, made: Functionalized, record: PassRecord) -> Trace | Wr
         (call, *writer.calls),
         outputs,
         context=trace.context,
-        history=(PassRecord("outer", record.plugin),),
         language=trace.language,
     )
 
+    inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
+    return Wrapped(made.heirs.trace(inner), _wrapping(trace, made, outer), outer)
+
+
+def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
+    """What makes ``outer`` call the functional program, or the one as written where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
+    changed = written or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    visible = [i for i in written if _is_seen(trace.inputs[i], made)]
+    devices = list(_draws_from(trace))
 
-    needing = {p.name for p in trace.inputs if isinstance(p, TensorProxy) and p.requires_grad}
-    seen = {n for n, ws in made.writes.items() if any(w.visible for w in ws.values())}
-    visible = [i for i in written if trace.inputs[i].name in needing & seen]
-
-    def wrap(
-        function: Callable[..., Any], as_acquired: Callable[[], Callable[..., Any]]
-    ) -> Callable[..., Any]:
-        run = generate(outer, {PROGRAM: function}).function
+    def wrap(function: Callable[..., Any], as_acquired: Later) -> Callable[..., Any]:
+        if not changed:
+            return generate(outer, {PROGRAM: function}).function
+        as_written = once(as_acquired)
+        run = generate(outer, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(run, as_written, devices)
         if not visible and (not written or len(tensors) == 1):
             return run
-        return unless_shared(run, tensors, written, as_acquired, visible)
+        return unless_shared(run, tensors, written, as_written, visible)
 
-    inner = trace.after(record, calls=tuple(made.calls), outputs=received)
-    return Wrapped(_tagged(inner, made.overwritten), wrap, outer)
+    return wrap
+
+
+def _is_seen(p: Proxy, made: Functionalized) -> bool:
+    """Whether autograd sees a write to the input ``p``, which requires a gradient."""
+    assert isinstance(p, TensorProxy)
+    return p.requires_grad and any(w.visible for w in made.writes[p.name].values())
+
+
+def _draws_from(trace: Trace) -> Iterator[str]:
+    """The devices of whose generators the program draws."""
+    for call in trace.calls:
+        for effect in call.effects.ordered:
+            if effect.startswith("random:"):
+                yield effect.removeprefix("random:")
 
 
 def _proxies(tree: Any) -> Iterator[Proxy]:
     return (x for x in leaves(tree) if isinstance(x, Proxy))
-
-
-def _tagged(trace: Trace, overwritten: Collection[str]) -> Trace:
-    def tagged(p: Proxy) -> Proxy:
-        return p.replace(tags=p.tags.add(OVERWRITTEN.name)) if p.name in overwritten else p
-
-    if not overwritten:
-        return trace
-    return trace.replace(
-        inputs=tuple(map(tagged, trace.inputs)),
-        calls=tuple(call.map_proxies(tagged) for call in trace.calls),
-        outputs=map_tree(tagged, trace.outputs, Proxy),
-    )
 
 
 @dataclass
@@ -101,13 +114,16 @@ class _Outer:
     """The outer program while it is written.
 
     ``received`` is what the functional program returns, by name; ``env`` what stands for each
-    object of the program as written; ``done`` counts, for each version counter, the bumps that
+    object of the program as written; ``inside`` are calls for the end of the functional program;
+    ``done`` counts, for each version counter, the bumps that
     happen by themselves.
     """
 
     trace: Trace
     made: Functionalized
+    claimed: Claimed
     calls: list[BoundSymbol] = field(default_factory=list)
+    inside: list[BoundSymbol] = field(default_factory=list)
     received: dict[str, Proxy] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
 
@@ -119,15 +135,16 @@ class _Outer:
 
     def write(self) -> Any:
         """Write all calls; what the outer program returns."""
-        returned = [p for p in leaves(self.trace.outputs) if isinstance(p, Proxy)]
-        tensors = [p for p in returned if p.name in self.objects.names]
+        tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
         for root in dict.fromkeys(self.objects.place(p).root for p in tensors):
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
         steps: list[tuple[int, Callable[[], None]]] = [
-            (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in copies.items()
+            (2 * w.position, functools.partial(self.copy_back, n, w))
+            for n, w in copies.items()
+            if not self.copied_inside(n, w)
         ]
         for i, call in self.needed(wanted):
             steps.append((2 * i + 1, functools.partial(self.again, call)))
@@ -136,7 +153,7 @@ class _Outer:
             step()
         self.versions(self.objects.place(p).counter for p in tensors)
         self.calls += self.made.last
-        return map_tree(self.output, self.trace.outputs, Proxy)
+        return map_tree(self.known, self.trace.outputs, Proxy)
 
     # ------------------------------------------------------------------ values
 
@@ -144,12 +161,8 @@ class _Outer:
         """A value of the functional program, which returns it."""
         return self.inputs.get(p.name) or self.received.setdefault(p.name, p)
 
-    def output(self, p: Proxy) -> Proxy:
-        name = self.objects.names.get(p.name)
-        return self.receive(p) if name is None else self.env[name]
-
     def known(self, p: Proxy) -> Proxy:
-        """What stands for an argument of a call of the program as written."""
+        """What stands for a value of the program as written."""
         found = self.env.get(self.objects.names.get(p.name, ""))
         return self.receive(p) if found is None else found
 
@@ -163,6 +176,22 @@ class _Outer:
             return writes
         last = list(writes.values())[-1]
         return {root: Write(self.made.roots[root], last.position, last.visible)}
+
+    def copied_inside(self, name: str, write: Write) -> bool:
+        """Whether an executor copies the new value of input ``name``, which autograd does not see.
+
+        Only to the input itself: views are made again outside.
+        """
+        if self.made.differentiates or name not in self.inputs or write.place.path:
+            return False
+        value = self.made.value(Place(name))
+        context = self.trace.context.with_("grad", False)
+        effects = Effects(mutates=(0,), versions=((0, 0),))
+        call = BoundSymbol(COPY_BACK, (self.inputs[name], value), effects=effects, context=context)
+        if value.name in self.inputs or not self.claimed(call):
+            return False
+        self.inside.append(call)
+        return True
 
     def copy_back(self, name: str, write: Write) -> None:
         """The new value of an input goes to its memory, through the object ``name``."""

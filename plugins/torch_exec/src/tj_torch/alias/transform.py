@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Literal
 
 from tj_core.passes import PassContext
 from tj_core.proxy import TensorProxy
 from tj_core.records import Decline, Transform, Wrapped
 from tj_core.stages import Stage
-from tj_core.trace import PassRecord, Trace
+from tj_core.symbol import BoundSymbol
+from tj_core.trace import Trace
 
-from tj_torch.alias.functionalize import functionalize
+from tj_torch.alias.functionalize import OVERWRITTEN, functionalize
 from tj_torch.alias.objects import Unsuitable
-from tj_torch.alias.outer import OVERWRITTEN, around
+from tj_torch.alias.outer import around
 
 __all__ = ["When", "functional"]
 
@@ -27,7 +29,7 @@ def functional(when: When) -> Transform:
             return None
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
-            result = around(trace, made, PassRecord(context.name, context.plugin))
+            result = around(trace, made, functools.partial(_claimed, context))
         except Unsuitable as error:
             return Decline(error.reason, error.source)
         if when == "always" or Stage.JOINT in context.produced:
@@ -57,3 +59,12 @@ def _refused(trace: Trace) -> Decline | None:
         ):
             return Decline("a value that a gradient may need is written to later", call.source)
     return None
+
+
+def _claimed(context: PassContext, call: BoundSymbol) -> bool:
+    """Whether an executor other than the fallback takes ``call``."""
+    for executor in context.executors:
+        rule = None if executor.fallback else executor.claims.get(call.symbol)
+        if rule and (rule.value.check is None or rule.value.check(call) is True):
+            return True
+    return False

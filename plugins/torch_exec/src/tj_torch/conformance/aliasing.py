@@ -15,6 +15,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from tj_core.jitted import jitted_of
+from tj_core.pipeline import Compilation
 from torch.utils import _pytree as pytree
 
 from tj_torch.conformance.oracle import Difference
@@ -56,7 +57,8 @@ class Report:
 
     ``raised`` are the types of the exceptions that eager raised, call by call (None: it returned);
     ``backward_raised`` those of its backward passes; ``fallbacks`` are tj's reasons for running
-    parts of the program without capture, ``entries`` how many compiled entries it has.
+    parts of the program without capture, ``entries`` how many compiled entries it has, and
+    ``compilations`` are what was compiled for them.
     """
 
     differences: tuple[Difference, ...]
@@ -64,6 +66,7 @@ class Report:
     backward_raised: frozenset[str] = frozenset()
     fallbacks: tuple[str, ...] = ()
     entries: int = 0
+    compilations: tuple[Compilation, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -91,7 +94,8 @@ def check(
     backward pass. ``make`` builds the program once for either side, ``jit`` is the way of
     compiling. ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
     `tj_torch.conformance.world` that do not count; a ``lenient`` check lets gradients be computed
-    that eager refuses, because of a write to what autograd has saved. Looking ends at the first
+    that eager refuses, because of a write to what autograd has saved, and be rounded in another
+    way, since they are added up in another order. Looking ends at the first
     moment that differs: what follows would only repeat it.
     """
     run = _Run(create_graph, ignore, lenient, seed)
@@ -105,14 +109,15 @@ def check(
                 if not run.differences:
                     run.once(mine, theirs, scene, after, f"scene {i}, {after.__name__}")
     jitted = attempt(jitted_of, mine.call)
-    is_tj = not isinstance(jitted, str)
-    fallbacks = tuple(f.reason for f in jitted.stats.fallbacks) if is_tj else ()
+    if isinstance(jitted, str):  # another compiler's
+        return Report(tuple(run.differences), tuple(run.raised), frozenset(run.backward_raised))
     return Report(
         tuple(run.differences),
         tuple(run.raised),
         frozenset(run.backward_raised),
-        fallbacks,
-        len(jitted.entries) if is_tj else 0,
+        tuple(f.reason for f in jitted.stats.fallbacks),
+        len(jitted.entries),
+        tuple(e.compilation for e in jitted.entries if e.compilation is not None),
     )
 
 
@@ -222,7 +227,8 @@ class _Run:
 
     def compare(self, mine: _Side, theirs: _Side, when: str) -> bool:
         """Whether nothing differs so far."""
-        self.differences += compare_worlds(mine.world(), theirs.world(), when, self.ignore)
+        worlds = mine.world(), theirs.world()
+        self.differences += compare_worlds(*worlds, when, self.ignore, rounding=self.lenient)
         return not self.differences
 
     def differentiate(self, mine: _Side, theirs: _Side, when: str) -> None:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
+import itertools
+import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import tj_core as tj
@@ -11,7 +16,9 @@ import tj_core as tj
 from tj_torch.conformance.aliasing import Jit, Program, Report, check, stateless
 from tj_torch.conformance.scenes import KINDS, Layout, pair, placed
 
-__all__ = ["Case", "Table", "run_case"]
+__all__ = ["Case", "Table", "cases_in", "modules_in", "run_case"]
+
+_serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +95,27 @@ class Table:
             "argvalues": found,
             "ids": [f"{case.name}-{kind}" for case, kind in found],
         }
+
+
+def modules_in(folder: Path, but: Collection[str] = ()) -> Iterator[ModuleType]:
+    """The test files of ``folder`` as modules, apart from those called as ``but`` says.
+
+    One with a `Table` has it as ``case``.
+    """
+    for path in sorted(folder.glob("test_*.py")):
+        if path.name not in but:
+            name = f"{folder.name}_{path.stem}_{next(_serial)}"
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            yield module
+
+
+def cases_in(folder: Path, but: Collection[str] = ()) -> list[tuple[Case, str]]:
+    """Every case of the tables in test files, with every kind."""
+    tables = (getattr(module, "case", None) for module in modules_in(folder, but))
+    return [pair for table in tables if table is not None for pair in table.each()]
 
 
 def run_case(case: Case, kind: str, *, jit: Jit = tj.jit, **options: Any) -> Report:

@@ -128,17 +128,22 @@ GRADIENT = frozenset({"type", "shape", "dtype", "device", "layout", "strides", "
 
 
 def compare_worlds(
-    got: World, expected: World, when: str, ignore: Collection[str] = ()
+    got: World, expected: World, when: str, ignore: Collection[str] = (), rounding: bool = False
 ) -> list[Difference]:
-    """Every difference, at the moment ``when``, except in the facts named in ``ignore``."""
+    """Every difference, at the moment ``when``, except in the facts named in ``ignore``.
+
+    ``rounding``: gradients may differ by what comes of adding them up in another order.
+    """
     labels = [label for label, _ in got.tensors], [label for label, _ in expected.tensors]
     if labels[0] != labels[1]:
         more, less = (sorted({*a} - {*b}) for a, b in (labels, labels[::-1]))
         return [Difference(when, f"tensors {more} instead of {less}")]
     found = [*_other_values(got, expected, when)]
     for (label, mine), (_, theirs) in zip(got.tensors, expected.tensors, strict=True):
-        names = GRADIENT if label.endswith(".grad") else FACTS.keys()
-        found += _facts(mine, theirs, f"{when}: {label}", [n for n in names if n not in ignore])
+        gradient = label.endswith(".grad")
+        names = [n for n in (GRADIENT if gradient else FACTS) if n not in ignore]
+        values = _same_but_for_rounding if gradient and rounding else same_bits
+        found += _facts(mine, theirs, f"{when}: {label}", names, values)
     found += _relations(got, expected, when)
     return found
 
@@ -158,13 +163,17 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _facts(
-    mine: torch.Tensor, theirs: torch.Tensor, where: str, names: Collection[str]
+    mine: torch.Tensor,
+    theirs: torch.Tensor,
+    where: str,
+    names: Collection[str],
+    values: Callable[[torch.Tensor, torch.Tensor], str | None],
 ) -> Iterator[Difference]:
     for name in names:
         a, b = attempt(FACTS[name], mine), attempt(FACTS[name], theirs)
         if a != b:
             yield Difference(where, f"{name} {a} instead of {b}")
-    if (what := same_bits(mine, theirs)) is not None:
+    if (what := values(mine, theirs)) is not None:
         yield Difference(where, f"values: {what}")
 
 
@@ -194,8 +203,16 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     mine, theirs = got.detach(), expected.detach()
     if mine.layout is torch.strided and mine.dtype == theirs.dtype and mine.equal(theirs):
         return None
+    return _close(mine, theirs, 0.0)
+
+
+def _same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+    return _close(got.detach(), expected.detach())
+
+
+def _close(mine: torch.Tensor, theirs: torch.Tensor, tolerance: float | None = None) -> str | None:
     try:
-        torch.testing.assert_close(mine, theirs, rtol=0, atol=0, equal_nan=True)
+        torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance, equal_nan=True)
     except AssertionError as error:
         return " ".join(str(error).split())
     return None

@@ -6,6 +6,7 @@ a view of one is known by its schema's annotations alone; it is a kernel without
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,16 +15,32 @@ from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import Alias, Effects
 from tj_core.tree import leaves
 
-__all__ = ["extension", "schema_effects"]
+__all__ = ["extension", "schema_effects", "writes_nothing"]
 
 
 def extension(fn: Any) -> Any:
     """``fn`` if it is an operator of an extension with annotations in its schema, else None."""
     if not isinstance(fn, torch._ops.OpOverload) or fn.namespace in ("aten", "prim", "prims"):
         return None
-    schema = fn._schema
-    annotated = any(item.alias_info for item in (*schema.arguments, *schema.returns))
-    return fn if annotated else None
+    return fn if _annotated(fn._schema) else None
+
+
+def writes_nothing(fn: Any) -> bool:
+    """Whether schemas say that ``fn``, without ``out=``, neither writes what it takes nor views it.
+
+    False for a function in Python, which has no schema.
+    """
+    if isinstance(fn, torch._ops.OpOverload):
+        return not _annotated(fn._schema)
+    if not isinstance(fn, types.BuiltinFunctionType | types.MethodDescriptorType):
+        return False
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{fn.__name__}")
+    mine = [s for s in schemas if not any(a.name == "out" for a in s.arguments)]
+    return bool(mine) and not any(map(_annotated, mine))
+
+
+def _annotated(schema: Any) -> bool:
+    return any(item.alias_info for item in (*schema.arguments, *schema.returns))
 
 
 def schema_effects(

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from tj_core.tree import leaves, map_tree
 
-__all__ = ["Functional", "Inverse", "with_strides", "with_value"]
+__all__ = ["Functional", "Inverse", "copy_back", "with_strides", "with_value"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,11 @@ def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
     """``value`` laid out as ``like``, a tensor of the same shape."""
     made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device)
     return made.copy_(value)
+
+
+def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
+    """Write ``value`` to the memory of ``target``; autograd does not see it, no version counts."""
+    target.data.copy_(value)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:

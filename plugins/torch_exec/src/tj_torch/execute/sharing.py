@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
-__all__ = ["unless_shared"]
+__all__ = ["once", "unless_shared"]
 
 
 def unless_shared(
@@ -23,34 +21,35 @@ def unless_shared(
 
     ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
     that ``run`` writes, ``visible`` those of which autograd sees that: if one is, or views, a
-    leaf that requires a gradient, the program as written raises. ``otherwise`` is called once,
-    when it is first needed.
+    leaf that requires a gradient, the program as written raises.
     """
     places = {place: i for i, place in enumerate(tensors)}
     indices = [places[place] for place in written]
-    made: list[Callable[..., Any]] = []
-    lock = threading.Lock()
-
-    def other() -> Callable[..., Any]:
-        with lock:
-            if not made:
-                made.append(otherwise())
-        return made[0]
 
     def computation(*args: Any) -> Any:
         for place in visible:
             tensor = args[place]._base if args[place]._is_view() else args[place]
             if tensor.is_leaf and tensor.requires_grad:
-                return other()(*args)
-        storages = [_storage(args[place]) for place in tensors]
+                return otherwise()(*args)
+        storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
             counts = Counter(storages)
             if any(counts[storages[i]] > 1 for i in indices):
-                return other()(*args)
+                return otherwise()(*args)
         return run(*args)
 
     return computation
 
 
-def _storage(tensor: torch.Tensor) -> int:
-    return tensor.untyped_storage()._cdata  # type: ignore[no-any-return]
+def once(make: Callable[[], Callable[..., Any]]) -> Callable[[], Callable[..., Any]]:
+    """``make``, called when it is first needed, by one thread."""
+    made: list[Callable[..., Any]] = []
+    lock = threading.Lock()
+
+    def get() -> Callable[..., Any]:
+        with lock:
+            if not made:
+                made.append(make())
+        return made[0]
+
+    return get

@@ -383,7 +383,7 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        refused = may_be_refused(call, self.example(node))
+        refused = may_be_refused(call)
         if self.opaque_state or refused or self.changes_state(call, node):
             return None
         start = time.perf_counter()

@@ -246,6 +246,7 @@ class FxDispatcher:
             importer.placeholders(dict(zip(self.inputs, values, strict=True)), taken.parameters)
             for node in self.graph.nodes:
                 importer.node(node)
+            importer.leave()
         return importer
 
     def _guarded(

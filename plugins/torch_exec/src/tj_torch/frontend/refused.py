@@ -2,37 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from tj_core.proxy import TensorProxy
 from tj_core.symbol import BoundSymbol
-
-from tj_torch.dialect import convert
+from tj_core.tree import leaves
 
 __all__ = ["may_be_refused"]
 
-TELLS_AUTOGRAD = frozenset({"Tensor.detach_", "Tensor.requires_grad_"})
+TELLS_AUTOGRAD = frozenset(
+    {"Tensor.detach_", "detach_", "detach_.default", "Tensor.requires_grad_"}
+)
 """These change what a tensor is to autograd."""
 
+VIEWS_TO_A_SIZE = frozenset(
+    {"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"}
+)
+"""These need strides that allow the new sizes."""
 
-def may_be_refused(call: BoundSymbol, made: Any) -> bool:
-    """Whether ``call``, which made the fake ``made``, may raise for a tensor that is no fake."""
-    return call.symbol.name in TELLS_AUTOGRAD or _is_refused_view(call, made)
+
+def may_be_refused(call: BoundSymbol) -> bool:
+    """Whether ``call`` may raise for tensors that are no fakes."""
+    return call.symbol.name in TELLS_AUTOGRAD or _is_refused_view(call)
 
 
-def _is_refused_view(call: BoundSymbol, made: Any) -> bool:
-    """Whether ``call`` is a view that a tensor's strides do not allow."""
-    if call.symbol.name != "Tensor.view" or not isinstance(made, torch.Tensor):
+def _is_refused_view(call: BoundSymbol) -> bool:
+    if call.symbol.qualname not in VIEWS_TO_A_SIZE or not isinstance(call.args[0], TensorProxy):
         return False
-    viewed = call.flat_args[0]
-    if not isinstance(viewed, TensorProxy) or viewed.dtype != convert.dtype_to_core(made.dtype):
-        return False
-    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *made.shape)):
+    viewed, *sizes = call.args
+    size = [n for p in (*sizes, *(v for _, v in call.kwargs)) for n in _sizes(p)]
+    if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *size)):
         return False
     try:  # a tensor without memory, of which PyTorch's own kernel judges
         like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
-        like.view(made.shape)
+        like.view(size)
     except RuntimeError:
         return True
     return False
+
+
+def _sizes(argument: Any) -> Sequence[Any]:
+    return argument.shape if isinstance(argument, TensorProxy) else [*leaves(argument)]

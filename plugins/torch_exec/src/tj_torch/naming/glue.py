@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_torch.execute.function import autograd_function
-from tj_torch.execute.functional import with_strides, with_value
+from tj_torch.execute.functional import copy_back, with_strides, with_value
 from tj_torch.execute.transformed import transformed
 from tj_torch.execute.versions import bump_version, set_version, versioned
 
@@ -15,6 +15,7 @@ __all__ = [
     "bump_version",
     "call",
     "constant",
+    "copy_back",
     "invoke",
     "method",
     "set_version",

@@ -1,0 +1,113 @@
+"""What writes and aliases cost per call: the functional form, and finding out who shares memory.
+
+    python benchmarks/aliasing.py [--rounds N]
+
+Medians of interleaved rounds in one process; quote differences and ratios, not absolute times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import tj_core as tj
+import torch
+from timing import interleaved, table
+from tj_torch.execute.sharing import unless_shared
+
+Arguments = tuple[torch.Tensor, ...]
+
+
+def _functional(when: str) -> Callable[[Any], Any]:
+    session = tj.Session(["torch"], overrides={"torch": {"functional": when}})
+    return lambda f: tj.jit(f, session=session)
+
+
+SYSTEMS: dict[str, Callable[[Any], Any]] = {
+    "eager": lambda f: f,
+    "tj, as written": _functional("never"),
+    "tj, functional form": _functional("always"),
+    "torch.compile(aot_eager)": lambda f: torch.compile(f, backend="aot_eager"),
+}
+
+
+def no_write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x + y).sin() * x
+
+
+def write(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x.mul_(2)
+    return x * y
+
+
+def write_to_a_view(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x[0].mul_(2)
+    return x * y
+
+
+def returns_views(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    return x.t(), (x + y).view(-1)
+
+
+def apart() -> Arguments:
+    return torch.ones(4, 4), torch.ones(4, 4)
+
+
+def overlapping() -> Arguments:
+    base = torch.ones(5, 4)
+    return base[:4], base[1:]
+
+
+CASES: dict[str, tuple[Callable[..., Any], Callable[[], Arguments]]] = {
+    "nothing is written": (no_write, apart),
+    "views are returned": (returns_views, apart),
+    "an argument is written": (write, apart),
+    "a view of an argument is written": (write_to_a_view, apart),
+    "an argument is written that overlaps another": (write, overlapping),
+}
+
+
+def run(case: str, rounds: int) -> str:
+    """One program's table."""
+    program, arguments = CASES[case]
+    calls = {}
+    with torch.no_grad():
+        for name, system in SYSTEMS.items():
+            calls[name] = _call(system(program), arguments())
+        return table(case, interleaved(calls, baseline="eager", number=200, rounds=rounds))
+
+
+def _call(f: Callable[..., Any], arguments: Arguments) -> Callable[[], object]:
+    return lambda: f(*arguments)
+
+
+def sharing(count: int, rounds: int) -> str:
+    """What the check costs that stands before a program with ``count`` tensors, one written."""
+    tensors = [torch.ones(4) for _ in range(count)]
+
+    def nothing(*args: torch.Tensor) -> None:
+        pass
+
+    checked = unless_shared(nothing, range(count), [0], lambda: nothing)
+    calls = {"no check": lambda: nothing(*tensors), "check": lambda: checked(*tensors)}
+    title = f"who shares memory, of {count} tensors"
+    return table(title, interleaved(calls, baseline="no check", number=2000, rounds=rounds))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    for case in CASES:
+        torch._dynamo.reset()
+        print(run(case, arguments.rounds), flush=True)
+    for count in (2, 10, 50):
+        print(sharing(count, arguments.rounds), flush=True)
+
+
+if __name__ == "__main__":
+    main()

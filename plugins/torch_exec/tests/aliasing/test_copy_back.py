@@ -1,0 +1,134 @@
+"""An executor that declares it copies new values back to arguments does so inside the program."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import tj_core as tj
+import torch
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
+from tj_core.stages import Stage
+from tj_core.verify import verify
+from tj_torch.conformance.aliasing import check, stateless
+from tj_torch.conformance.scenes import pair, placed, same
+
+
+def floats_only(call: BoundSymbol) -> bool | Decline:
+    target, _ = call.flat_args
+    return target.dtype.name.startswith("float") or Decline("copies floats only")
+
+
+def copier(copied: list[tuple[int, ...]]) -> Executor:
+    """Runs nothing but copies, and notes the shapes."""
+
+    def copy_back(target: torch.Tensor, value: torch.Tensor) -> None:
+        copied.append(tuple(target.shape))
+        target.data.copy_(value)
+
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("tj.copy_back", Claim(copy_back, floats_only))
+    return Executor("copier", claims)
+
+
+def write(x, y):
+    x.mul_(2)
+    return x + y
+
+
+def write_twice_and_return(x, y):
+    x.mul_(2)
+    y[0] = 5
+    x.add_(y)
+    return x, y.view(-1), x[0]
+
+
+def swap(x, y):
+    t = x.clone()
+    x.copy_(y)
+    y.copy_(t)
+
+
+def write_data(x, y):
+    x.data.mul_(2)
+    return x * y
+
+
+def write_hidden(x, y):
+    with torch.no_grad():
+        x.mul_(2)
+    y.detach().add_(1)
+
+
+PROGRAMS = {
+    write: (1, 0),
+    write_twice_and_return: (2, 0),
+    swap: (2, 0),
+    write_data: (0, 1),
+    write_hidden: (1, 1),
+}
+"""How many inputs are copied back to inside and outside, where nothing needs a gradient."""
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("kind", ["plain", "leaf", "inner"])
+def test_as_in_eager(f, kind) -> None:
+    copied: list[tuple[int, ...]] = []
+    jit = functools.partial(tj.jit, executors=[copier(copied), "..."])
+    scenes = [placed(layout, kind) for layout in (pair, same, pair)]
+    report = check(stateless(f), scenes, jit=jit, lenient=True, ignore=("grad_fn",))
+    assert report.ok, report
+    if kind == "plain":
+        assert bool(copied) == bool(PROGRAMS[f][0])
+
+
+@pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
+def test_the_program_copies_at_its_end(f) -> None:
+    copied: list[tuple[int, ...]] = []
+    jitted = tj.jit(f, executors=[copier(copied), "..."])
+    jitted(torch.ones(2, 2), torch.ones(2, 2))
+    inside, outside = PROGRAMS[f]
+    calls = tj.last_trace(jitted).calls
+    assert [c.executor == "copier" for c in calls][::-1][:inside] == [True] * inside
+    assert len(copied) == sum(c.executor == "copier" for c in calls) == inside
+    outer = [c.symbol.name for c in tj.last_trace(jitted, "outer").calls]
+    assert outer.count("Tensor.copy_") == outside
+
+
+def test_others_are_copied_outside() -> None:
+    copied: list[tuple[int, ...]] = []
+    jitted = tj.jit(write, executors=[copier(copied), "..."])
+    x = torch.ones(2, dtype=torch.int64)
+    jitted(x, x.clone())  # declined
+    leaf = torch.ones(2, requires_grad=True)
+    jitted(leaf * 1, leaf)  # autograd sees it
+    assert not copied and torch.equal(x, torch.full((2,), 2))
+    assert tj.last_trace(jitted, "outer").calls[1].symbol.name == "Tensor.copy_"
+
+
+def test_what_follows_a_copy_is_refused() -> None:
+    """The verifier proves that all else is a program of values."""
+    copied: list[tuple[int, ...]] = []
+    jitted = tj.jit(write, executors=[copier(copied), "..."])
+    jitted(torch.ones(2), torch.ones(2))
+    trace = tj.last_trace(jitted, stage="FUNCTIONAL")
+    *others, copy = trace.calls
+
+    def again(p):
+        return p.replace(name=f"{p.name}_again") if p in others[-1].flat_outs else p
+
+    bad = [
+        (
+            trace.replace(calls=(*others, copy, others[-1].map_proxies(again))),
+            "comes after a value was copied back",
+        ),
+        (trace.replace(calls=(*others, copy, copy)), "copied back to"),
+        (trace.replace(outputs=(trace.inputs[0],)), "returns an input that was copied back to"),
+    ]
+    for wrong, message in bad:
+        with pytest.raises(tj.TjError, match=message):
+            verified(wrong)
+
+
+def verified(trace) -> None:
+    verify(trace, tags=tj.Session(["torch"]).tags, reached=[Stage.FUNCTIONAL])
