@@ -277,6 +277,20 @@ def test_invariants_hold_from_their_stage_on():
     check(program(NEG.replace(executor="python")), reached=set(Stage))
 
 
+def test_values_are_copied_back_at_the_end():
+    def copy(p, value):
+        effects = Effects(mutates=(0,))
+        return BoundSymbol(Symbol("tj", "copy_back"), (p, value), effects=effects)
+
+    functional = {"reached": {Stage.FUNCTIONAL}}
+    check(program(NEG, copy(X, Y), outputs=()), **functional)
+    wrong("comes after a value was copied back", program(copy(X, X), NEG), **functional)
+    twice = program(NEG, copy(X, Y), copy(X, Y), outputs=())
+    wrong("uses one that was copied back to", twice, **functional)
+    wrong("copies back to no input", program(NEG, copy(Y, X), outputs=()), **functional)
+    wrong("returns an input that was copied", program(NEG, copy(X, Y), outputs=X), **functional)
+
+
 # ------------------------------------------------------------------------------- metadata
 
 F32 = DType("float32", 32, "float")

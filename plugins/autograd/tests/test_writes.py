@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.cases import cases_in, run_case
+from tj_torch.conformance.aliasing import check, stateless
+from tj_torch.conformance.cases import cases_in, modules_in, run_case
 from tj_torch.conformance.found import FOUND
 from tj_torch.conformance.fuzz import Figures, chunks, compare_programs
 from tj_torch.conformance.programs import run_text
+from tj_torch.conformance.scenes import placed
+from tj_torch.conformance.traced import traced
 
 FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"
@@ -74,6 +77,28 @@ def test_the_gradient_of_a_program_that_writes_an_argument_has_none_itself() -> 
     loss = with_gradients(f)(x)
     with pytest.raises(RuntimeError, match=r"cannot differentiate this gradient.*inplace"):
         torch.autograd.grad(loss, x, create_graph=True)
+
+
+(SEVERAL,) = modules_in(FOLDER, pattern="test_several.py")
+
+
+@pytest.mark.parametrize("extra", SEVERAL.EXTRA, ids="+".join)
+@pytest.mark.parametrize("order", SEVERAL.ORDERS, ids=", ".join)
+def test_the_torture_of_the_seed_issue(order, extra) -> None:
+    def jit(fn):
+        return tj.jit(traced(fn), session=session(), frontend="fx")
+
+    report = SEVERAL.tortured(order, extra, "inner", jit, SEVERAL.OTHER_CALLS)
+    assert report.ok, str(report)
+
+
+@pytest.mark.parametrize("layouts", [SEVERAL.SQUARE, SEVERAL.RECTANGLE[1:]])
+@pytest.mark.parametrize("program", [SEVERAL.writes, SEVERAL.writes_in_hiding, SEVERAL.reads])
+def test_arguments_are_apart_and_later_together(program, layouts) -> None:
+    scenes = [placed(layout, "inner") for layout in layouts]
+    report = check(stateless(program), scenes, jit=with_gradients, **SEVERAL.OTHER_CALLS)
+    assert report.ok, str(report)
+    assert report.entries <= len({*layouts}) and report.fallbacks == ()
 
 
 @pytest.mark.parametrize("name", FOUND)

@@ -417,12 +417,26 @@ def test_others_fail_on_most_of_it() -> None:
     assert len(wrong) >= len(listed) // 2
 
 
+@pytest.mark.parametrize("case", case.cases[:3], ids=lambda c: c.name)
+def test_what_aot_eager_does_is_seen_on_the_spot(case) -> None:
+    """Of a few; of all with ``TJ_FULL=1``, see below."""
+    if written_for() != torch.__version__.split("+")[0]:
+        pytest.skip("the page is of another PyTorch")
+    found = outcome(case, PEERS["aot_eager"])
+    print(case.name, found)
+    assert found == rows_of(PAGE.read_text("utf-8"))[case.name][1]
+
+
+def written_for() -> str:
+    """The version of PyTorch that the page is of."""
+    return re.search(r"PyTorch (\S+),", PAGE.read_text("utf-8"))[1]
+
+
 @pytest.mark.skipif(not FULL, reason="TJ_FULL=1 measures torch.compile; that takes minutes")
 def test_the_page_says_what_torch_compile_does() -> None:
     page = PAGE.read_text("utf-8")
-    measured = re.search(r"PyTorch (\S+),", page)
-    if measured[1] != torch.__version__.split("+")[0]:
-        pytest.skip(f"the page is of PyTorch {measured[1]}, this is {torch.__version__}")
+    if written_for() != torch.__version__.split("+")[0]:
+        pytest.skip(f"the page is of PyTorch {written_for()}, this is {torch.__version__}")
     new = table({"tj": tj.jit, **PEERS})
     print(new)
     assert rows_of(new) == rows_of(page), "python test_scoreboard.py writes the page anew"

@@ -261,6 +261,9 @@ class Functionalized:
             raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and isinstance(value, TensorProxy) and value.requires_grad:
             raise Unsuitable("a detached tensor comes to require a gradient")
+        older = place.path and not (detached or _requires_grad(call.flat_args[index]))
+        if older and grad is not False and _requires_grad(old):
+            raise Unsuitable("a view is written that is older than the need of a gradient")
         for i in reversed(range(len(place.path))):
             step = place.path[i]
             viewed = self.value(Place(place.root, place.path[:i]))
@@ -415,6 +418,10 @@ def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
     pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
     inner = next(formal for p, formal in pairs if p is out)
     return inner if isinstance(inner, TensorProxy) else out
+
+
+def _requires_grad(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.requires_grad
 
 
 def _detaches(step: Step) -> bool:

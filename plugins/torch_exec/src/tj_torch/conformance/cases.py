@@ -97,12 +97,14 @@ class Table:
         }
 
 
-def modules_in(folder: Path, but: Collection[str] = ()) -> Iterator[ModuleType]:
+def modules_in(
+    folder: Path, but: Collection[str] = (), pattern: str = "test_*.py"
+) -> Iterator[ModuleType]:
     """The test files of ``folder`` as modules, apart from those called as ``but`` says.
 
     One with a `Table` has it as ``case``.
     """
-    for path in sorted(folder.glob("test_*.py")):
+    for path in sorted(folder.glob(pattern)):
         if path.name not in but:
             name = f"{folder.name}_{path.stem}_{next(_serial)}"
             spec = importlib.util.spec_from_file_location(name, path)

@@ -89,6 +89,17 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = p * 2", "s = t.mul_(3)", "s.uniform_()", "with torch.no_grad():", "    u = p * 1"),
         "[p, u]",
     ),
+    "leaf was written that came to require a gradient as a view": TextProgram(
+        (
+            "p = torch.ones(()).requires_grad_()",
+            "b = p * 1",
+            "a = torch.arange(1., 7).reshape(2, 3)",
+        ),
+        ("a", "b"),
+        ("p", "b"),
+        ("t = a.t()", "a.mul_(b)", "t.mul_(2)"),
+        "t",
+    ),
     "view of an argument was saved for the backward, and then written": TextProgram(
         (
             "p = torch.arange(1., 2).requires_grad_()",
