@@ -35,10 +35,6 @@ def returns_a_view(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ w).t()
 
 
-def has_a_region(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return torch.cond(x.sum() > 100, lambda a: a.sin() @ w, lambda a: a.cos() @ w, (x,)).sum()
-
-
 def draws_in_a_checkpoint(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     def region(a: torch.Tensor) -> torch.Tensor:
         return torch.nn.functional.dropout(a @ w, 0.5).sin()
@@ -47,7 +43,6 @@ def draws_in_a_checkpoint(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 DECLINED = {
-    has_a_region: "runs a region",
     draws_in_a_checkpoint: "draws random numbers in a checkpointed region",
 }
 

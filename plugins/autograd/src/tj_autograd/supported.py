@@ -61,7 +61,6 @@ def _draws_again(call: BoundSymbol) -> bool:
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
-    "runs a region": lambda call: call.regions,
     "draws random numbers in a checkpointed region": _draws_again,
 }
 """What the plugin cannot take apart, by what is said of it."""

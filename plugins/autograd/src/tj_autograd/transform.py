@@ -14,6 +14,7 @@ from tj_core.trace import Trace
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
 from tj_autograd.identity import one_name_each
+from tj_autograd.inlined import inline_calls
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
@@ -26,6 +27,7 @@ __all__ = ["transforms"]
 def transforms() -> tuple[Transform, ...]:
     """The transforms of the plugin."""
     return (
+        inline_calls(),
         Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
         Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
     )
