@@ -1,4 +1,4 @@
-"""Gradients of programs with functions of their own inside: branches, loops, Functions, operators."""
+"""Gradients of programs with functions inside: branches, loops, Functions, operators."""
 
 from __future__ import annotations
 

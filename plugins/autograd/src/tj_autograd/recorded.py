@@ -92,13 +92,10 @@ def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -
     effects = replace(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
     )
+    among = _among_tensors(wrt, call.flat_args)
     made = call.replace(
         symbol=Symbol("tj_autograd", "recorded.forward"),
-        args=(
-            _among_tensors(wrt, call.flat_args),
-            constant(resolve(call.symbol)),
-            *_as_operands(call.args),
-        ),
+        args=(among, constant(resolve(call.symbol)), *_as_operands(call.args)),
         kwargs=_as_operands(call.kwargs),
         outputs=(call.outputs, graph),
         body=None,
