@@ -99,13 +99,13 @@ class _Choice:
         return len(views) < len(call.flat_outs) and not _tagged(call, "RECOMPUTE")
 
     def may_run_again(self, call: BoundSymbol) -> bool:
-        if call.effects.ordered or call.effects.mutates or call.effects.rebinds or call.executor:
+        if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
             return False
         if _tagged(call, "SAVE"):
             return False
         if _tagged(call, "RECOMPUTE"):
             return True
-        return self.cheap(call) and not _shrinks(call)
+        return not call.executor and self.cheap(call) and not _shrinks(call)
 
 
 def _tagged(call: BoundSymbol, tag: str) -> bool:

@@ -54,13 +54,8 @@ def refused(joint: Trace) -> Decline | None:
     return None
 
 
-def _draws_again(call: BoundSymbol) -> bool:
-    return "CHECKPOINT" in call.tags and any(r.startswith("random") for r in call.effects.ordered)
-
-
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
-    "draws random numbers in a checkpointed region": _draws_again,
 }
 """What the plugin cannot take apart, by what is said of it."""

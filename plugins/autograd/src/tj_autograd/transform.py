@@ -17,6 +17,7 @@ from tj_autograd.identity import one_name_each
 from tj_autograd.inlined import inline_calls
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
+from tj_autograd.replay import replayable
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, refused, unsupported
 from tj_autograd.variants import Variants
@@ -45,7 +46,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
-    return joint(
+    made = joint(
         trace,
         differentiate=Lookup.of(context),
         expand=context.expand,
@@ -54,6 +55,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         name=context.name,
         plugin=context.plugin,
     )
+    return replayable(made)
 
 
 def _split(trace: Trace, context: PassContext) -> Trace | Split:
