@@ -35,16 +35,27 @@ def returns_a_view(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ w).t()
 
 
-def draws_in_a_checkpoint(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    def region(a: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.dropout(a @ w, 0.5).sin()
-
-    return checkpoint(region, x, use_reentrant=False).sum()
+def switches_gradients_on(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    with torch.enable_grad():
+        return (x @ w).sin().sum()
 
 
-DECLINED = {
-    draws_in_a_checkpoint: "draws random numbers in a checkpointed region",
-}
+def through_a_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return Given.apply(x @ w).sum()
+
+
+class Given(torch.autograd.Function):
+    """Writes its argument, which autograd is told."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        x.mul_(2)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 3
 
 
 def gradients(fn: Program) -> tuple[torch.Tensor, ...]:
@@ -78,16 +89,26 @@ def test_a_gradient_that_eager_refuses_is_refused() -> None:
     assert (name, answer.reason) == ("joint", "a value that a gradient needs is written to later")
 
 
-@pytest.mark.parametrize("f", DECLINED, ids=lambda f: f.__name__)
-def test_a_program_that_is_declined_is_differentiated_by_pytorch(f: Program) -> None:
-    jitted = tj.jit(f)
-    for mine, theirs in zip(gradients(jitted), gradients(f), strict=True):
+def test_a_program_that_is_declined_is_differentiated_by_pytorch() -> None:
+    jitted = tj.jit(through_a_function)
+    for mine, theirs in zip(gradients(jitted), gradients(through_a_function), strict=True):
         assert torch.equal(mine, theirs)
     (name, answer), *_ = tj.explain(jitted).declined
-    assert name == "joint" and DECLINED[f] in answer.reason
+    assert name == "functionalize" and "tj.autograd_function writes" in answer.reason
     assert answer.source is not None and answer.source.file == __file__
     assert {"JOINT", "SPLIT"}.isdisjoint(t.stage.name for t in tj.last_traces(jitted))
-    assert f"without joint: {answer.reason}" in str(tj.explain(jitted))
+    assert f"without functionalize: {answer.reason}" in str(tj.explain(jitted))
+
+
+def test_gradients_that_are_switched_on_inside_are_pytorchs() -> None:
+    x, w = torch.randn(3, 4), torch.randn(4, 4, requires_grad=True)
+    jitted = tj.jit(switches_gradients_on)
+    with torch.no_grad():
+        out = jitted(x, w)
+        expected = switches_gradients_on(x, w)
+    assert torch.equal(torch.autograd.grad(out, w)[0], torch.autograd.grad(expected, w)[0])
+    (name, answer), *_ = tj.explain(jitted).declined
+    assert (name, answer.reason) == ("joint", "gradients are off where it is called, and on inside")
 
 
 def test_a_program_that_needs_no_gradient_is_not_declined() -> None:

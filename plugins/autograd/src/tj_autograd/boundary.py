@@ -207,6 +207,8 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
     """The two halves as a function of the inputs that PyTorch's autograd can differentiate."""
     gradients = halves.backward.outputs
     wrt = tuple(i for i, g in enumerate(gradients) if g is not None)
+    # Without any gradient the results require one all the same.
+    wrt = wrt or tuple(i for i, p in enumerate(variants.functional.inputs) if _differentiable(p))
     tensors = [i for i, p in enumerate(halves.saved) if isinstance(p, TensorProxy)]
     numbers = [i for i, p in enumerate(halves.saved) if not isinstance(p, TensorProxy)]
     position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
@@ -229,6 +231,10 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
     return _generated(halves, plan, [inputs[i] for i in wrt])
 
 
+def _differentiable(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.requires_grad
+
+
 def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
     """For each gradient in ``wrt``, the positions of the tangents that it depends on."""
     known = {p.name: frozenset((i,)) for i, p in enumerate(halves.tangents)}
@@ -236,7 +242,8 @@ def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
     for call in halves.backward.calls:
         read = nothing.union(*(known.get(p.name, nothing) for p in call.flat_args))
         known.update((p.name, read) for p in call.flat_outs)
-    return tuple(known.get(halves.backward.outputs[i].name, nothing) for i in wrt)
+    gradients = [halves.backward.outputs[i] for i in wrt]
+    return tuple(nothing if g is None else known.get(g.name, nothing) for g in gradients)
 
 
 def _roots(halves: Halves) -> Callable[[Any], list[torch.Tensor]]:

@@ -53,10 +53,17 @@ def forward(
 
     args, kwargs = map_tree(argument, (args, kwargs))
     with torch.enable_grad():
-        result = fn(*args, **kwargs)
+        result = _plain(fn(*args, **kwargs))
     outputs = tuple(x for x in leaves(result) if isinstance(x, torch.Tensor))
     plain = map_tree(lambda t: t.detach(), result, torch.Tensor)
     return plain, Graph(tuple(inputs), outputs)
+
+
+def _plain(result: Any) -> Any:
+    """``result`` with tuples for named ones, as traces have it."""
+    if isinstance(result, tuple | list):
+        return (list if type(result) is list else tuple)(map(_plain, result))
+    return result
 
 
 def backward(

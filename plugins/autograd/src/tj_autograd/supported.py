@@ -10,6 +10,8 @@ from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
 
+from tj_autograd.functions import APPLY
+
 __all__ = ["needs_gradient", "refused", "unsupported"]
 
 
@@ -54,8 +56,14 @@ def refused(joint: Trace) -> Decline | None:
     return None
 
 
+def _writes_back(call: BoundSymbol) -> bool:
+    """Whether the backward of a Function writes to what it is given, which its caller may see."""
+    return call.symbol.qualname == APPLY and "side_effect" in call.effects.ordered
+
+
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
+    "writes in its backward": _writes_back,
 }
 """What the plugin cannot take apart, by what is said of it."""

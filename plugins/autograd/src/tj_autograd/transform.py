@@ -13,11 +13,11 @@ from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
+from tj_autograd.checkpoints import checkpointed
 from tj_autograd.identity import one_name_each
 from tj_autograd.inlined import inline_calls
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
-from tj_autograd.replay import replayable
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, refused, unsupported
 from tj_autograd.variants import Variants
@@ -55,7 +55,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         name=context.name,
         plugin=context.plugin,
     )
-    return replayable(made)
+    return checkpointed(made)
 
 
 def _split(trace: Trace, context: PassContext) -> Trace | Split:

@@ -10,6 +10,8 @@ import tj_core as tj
 import torch
 from tj_torch.conformance.op_db import full_name
 from tj_torch.conformance.result import Kind, Problem, Result
+from torch.autograd.gradcheck import GradcheckError, gradcheck
+from torch.utils import _pytree as pytree
 
 __all__ = ["run_gradcheck"]
 
@@ -50,10 +52,11 @@ def _sample(op: Any, sample: Any, result: Result, jit: Callable[[Any], Any], whe
     def program(*args: Any, **kwargs: Any) -> Any:
         return op.op(*args, **kwargs)
 
+    program.__name__ = getattr(op.op, "__name__", program.__name__)  # which wrappers ask for
     jitted = jit(program)
     try:
         _check(op, jitted, sample)
-    except torch.autograd.gradcheck.GradcheckError as error:
+    except GradcheckError as error:
         result.problems.append(Problem(Kind.RESULT, where, str(error).partition("\n")[0]))
     except Exception as error:
         result.raises(where, error)
@@ -72,13 +75,13 @@ def _check(op: Any, fn: Callable[..., Any], sample: Any) -> None:
             return values.get(id(leaf), leaf)
 
         tree = (sample.input, sample.args, sample.kwargs)
-        first, args, kwargs = torch.utils._pytree.tree_map(current, tree)
+        first, args, kwargs = pytree.tree_map(current, tree)
         with torch.random.fork_rng():
             torch.manual_seed(0)
             made = op.gradcheck_wrapper(fn, first, *args, **kwargs)
         return output(made) if output is not None else made
 
-    torch.autograd.gradcheck(
+    gradcheck(
         call,
         wanted,
         check_batched_grad=False,
@@ -89,5 +92,5 @@ def _check(op: Any, fn: Callable[..., Any], sample: Any) -> None:
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:
-    leaves = torch.utils._pytree.tree_leaves(tree)
+    leaves = pytree.tree_leaves(tree)
     return list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
