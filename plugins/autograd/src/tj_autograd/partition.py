@@ -144,7 +144,9 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
 
 def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
     again = call is not None and _tagged(call, "RECOMPUTE") and "SAVE" not in p.tags
-    if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
+    # The program itself writes to this memory before the backward reads it.
+    overwritten = "OVERWRITTEN" in p.tags
+    if "DONT_SAVE_FOR_BACKWARD" in p.tags or again or overwritten:
         return INFINITE
     return max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
 
