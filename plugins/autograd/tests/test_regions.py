@@ -293,6 +293,81 @@ def test_gradients_are_eagers_and_on_the_trace(f: Program) -> None:
     assert tj.last_trace(jitted, "backward").calls
 
 
+class Noted(torch.autograd.Function):
+    """Its backward writes to what it saved: eager's caller sees that."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.w = w
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        ctx.w.add_(1)
+        return g * 2, None
+
+
+def test_a_backward_that_writes_is_left_to_pytorch() -> None:
+    def run(fn: Any) -> Tensor:
+        x, _ = inputs()
+        notes = torch.zeros(2)
+        fn(x, notes).sum().backward()
+        return notes
+
+    jitted = tj.jit(lambda x, notes: Noted.apply(x, notes))
+    assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(run(Noted.apply), torch.ones(2))
+    (_, answer), *_ = tj.explain(jitted).declined
+    assert "tj.autograd_function" in answer.reason
+
+
+@pytest.mark.parametrize("f", [scaled, set_up, both_of_two, custom, repeated])
+def test_one_program_for_many_sizes(f: Program) -> None:
+    jitted = tj.jit(f, dynamic=True)
+    for rows in (3, 5, 9):
+        found = []
+        for fn in (jitted, f):
+            torch.manual_seed(rows)
+            x = torch.randn(rows, 4, requires_grad=True)
+            w = torch.randn(4, 4, requires_grad=True)
+            returned = fn(x, w)
+            out = returned[0] if isinstance(returned, tuple) else returned
+            out.sum().backward()
+            found.append([out, x.grad, w.grad])
+        assert_equal(*found)
+    assert tj.stats(jitted).entries == 1
+    assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
+
+
+def test_what_a_function_saves_is_checked() -> None:
+    """What the backward needs of the arguments may not be written in between."""
+
+    def run(fn: Any) -> None:
+        x, w = inputs()
+        y = x * 1
+        out = fn(y, w)
+        with torch.no_grad():
+            y.add_(1)
+        out.sum().backward()
+
+    for fn in (of_one_function, tj.jit(of_one_function)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(fn)
+
+
+def of_one_function(x: Tensor, w: Tensor) -> Any:
+    return Once.apply(x) @ w
+
+
+def test_rules_and_executors_see_what_is_inside() -> None:
+    jitted = tj.jit(scaled)
+    results(jitted)
+    forward, backward = (tj.last_trace(jitted, which) for which in ("forward", "backward"))
+    inside = {c.symbol.qualname for c in forward.calls if c.parent}
+    assert "aten.mm.default" in inside
+    back = [c for c in backward.calls if c.symbol.qualname == "aten.mm.default"]
+    assert len(back) == 2 and all(c.source.file == __file__ for c in back if c.source)
+
+
 @pytest.mark.parametrize("f", DECLINED, ids=lambda f: f.__name__)
 def test_what_is_left_to_pytorch(f: Program) -> None:
     jitted = tj.jit(f)

@@ -7,10 +7,10 @@ forward.
 from __future__ import annotations
 
 from tj_torch.conformance import known as forward
-from tj_torch.conformance.known import Known
+from tj_torch.conformance.known import Known, table
 from tj_torch.conformance.result import Kind
 
-__all__ = ["MODULES", "OPERATIONS"]
+__all__ = ["MODULES", "OPERATIONS", "table"]
 
 _FIRST = ("first float32", "first float64", "first complex64", "first complex128")
 _REAL = ("first float32", "first float64")
@@ -36,7 +36,7 @@ OPERATIONS = (
         Kind.ROUNDING,
         "on fake tensors PyTorch multiplies by the mask where it fills zeros else: these have a "
         "sign then",
-        ("max.reduction_no_dim", "min.reduction_no_dim"),
+        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
         _REAL,
     ),
     Known(
@@ -49,6 +49,7 @@ OPERATIONS = (
         Kind.DECLINED,
         "what is returned is a view of a value that nobody else sees",
         (
+            "cdist",
             "fft.ifft",
             "fft.ihfft",
             "inner",
@@ -57,6 +58,7 @@ OPERATIONS = (
             "linalg.multi_dot",
             "linalg.tensorinv",
             "linalg.tensorsolve",
+            "matmul",
             "nn.functional.adaptive_avg_pool1d",
             "nn.functional.adaptive_max_pool1d",
             "nn.functional.avg_pool1d",
