@@ -71,6 +71,7 @@ OPERATIONS = (
             "nn.functional.instance_norm",
             "nn.functional.interpolate.area",
             "nn.functional.linear",
+            "nn.functional.linear_cross_entropy",
             "nn.functional.max_pool1d",
             "nn.functional.max_unpool1d",
             "nn.functional.max_unpool1d.grad",
