@@ -17,7 +17,8 @@ import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import seed as hypothesis_seed
 from tj_core.jitted import jitted_of
-from tj_torch.conformance.cases import run_case
+from tj_torch.conformance.aliasing import check
+from tj_torch.conformance.cases import placed, run_case
 from tj_torch.conformance.programs import TextProgram, programs, run_text
 
 FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
@@ -84,6 +85,17 @@ def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()
     run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore)
+
+
+QUIET = [(c, k) for c, k in CASES if k not in c.raises and k not in c.breaks]
+
+
+@pytest.mark.parametrize(("case", "kind"), QUIET[::9], ids=[f"{c.name}-{k}" for c, k in QUIET[::9]])
+def test_gradients_of_gradients(case, kind) -> None:
+    scenes = [placed(layout, kind) for layout in case.layouts]
+    options = {"create_graph": True, "lenient": True, "ignore": ("grad_fn",)}
+    report = check(case.make, scenes, jit=with_gradients, **options)
+    assert report.ok, f"{case.name}:\n{report}"
 
 
 def test_the_gradient_of_a_program_that_writes_an_argument_has_one_itself() -> None:
