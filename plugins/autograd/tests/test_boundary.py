@@ -277,3 +277,80 @@ def test_anomaly_mode_and_the_error_of_a_backward_without_gradients(jitted: Any)
     assert x.grad is not None
     with pytest.raises(RuntimeError, match="does not require grad"):
         jitted(x.detach(), w.detach())[0].sum().backward()
+
+
+def test_a_weight_used_twice_under_autocast() -> None:
+    """Eager casts it once and adds its gradients in low precision; tj adds them in full."""
+
+    def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return ((x @ w).relu() @ w).float().sin().sum()
+
+    def run(fn: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+        out = fn(x, w)
+        out.backward()
+        assert w.grad is not None
+        return out, w.grad
+
+    (mine, gradient), (theirs, expected) = run(tj.jit(g)), run(g)
+    assert torch.equal(mine, theirs)
+    torch.testing.assert_close(gradient, expected, rtol=2**-7, atol=2**-5)
+
+
+def test_the_order_of_hooks_is_eagers_for_what_comes_before_and_after(jitted: Any) -> None:
+    """Around the one node that the program is: modules, tensors, gradients, in this order."""
+
+    def run(fn: Any) -> list[str]:
+        seen: list[str] = []
+        layer = nn.Linear(3, 3)
+        layer.register_full_backward_hook(lambda *_: seen.append("module"))
+        x, w = inputs()
+        y = layer(x)
+        y.register_hook(lambda g: seen.append("argument"))
+        x.register_post_accumulate_grad_hook(lambda t: seen.append("x"))
+        torch.autograd.graph.register_multi_grad_hook((y, w), lambda gs: seen.append("both"))
+        out = fn(y, w)[0]
+        out.register_hook(lambda g: seen.append("first"))
+        out.register_hook(lambda g: seen.append("second"))
+        out.retain_grad()
+        out.sum().backward()
+        assert out.grad is not None
+        return seen
+
+    assert run(jitted) == run(f)
+
+
+def test_double_backward_in_another_thread(jitted: Any) -> None:
+    def run(fn: Any) -> list[torch.Tensor]:
+        x, w = inputs()
+        found: list[torch.Tensor] = []
+
+        def work() -> None:
+            (g,) = torch.autograd.grad(fn(x, w)[0].sum(), x, create_graph=True)
+            found.extend(torch.autograd.grad((g**2).sum(), [x, w]))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        return found
+
+    mine, theirs = run(jitted), run(f)
+    assert len(mine) == 2 and all(map(torch.equal, mine, theirs))
+
+
+def test_gradients_accumulate_in_place(jitted: Any) -> None:
+    def run(fn: Any) -> tuple[bool, torch.Tensor, torch.Tensor]:
+        x, w = inputs()
+        x.grad = torch.ones_like(x)
+        before = x.grad
+        loss = fn(x, w)[0].sum()
+        loss.backward(retain_graph=True, inputs=[x])
+        assert w.grad is None
+        loss.backward()
+        return x.grad is before, x.grad, w.grad
+
+    mine, theirs = run(jitted), run(f)
+    assert mine[0] == theirs[0]
+    assert torch.equal(mine[1], theirs[1]) and torch.equal(mine[2], theirs[2])

@@ -297,7 +297,7 @@ def test_a_policy_sees_each_operator_with_its_metadata() -> None:
         (aten.mm.default, (SIZE, SIZE), torch.float32),
     ]
     call = tj.last_trace(jitted).calls[0]
-    assert dict(call.tags) == {"CHECKPOINT": "0", "STASH_RNG": None}
+    assert dict(call.tags) == {"CHECKPOINT": "0", "SAVE": None, "STASH_RNG": None}
     assert [list(c.tags) for c in call.body.calls] == [["PREFER_RECOMPUTE"], ["SAVE"]]
 
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from tj_core.errors import TjWarning
 from tj_core.proxy import Device, NumberProxy, Proxy, TensorProxy
 from tj_core.symbol import PLAIN_CONTEXT, Alias, Constant, Context
 from tj_core.tree import leaves
 from tj_torch.dialect.context import entered, spelling
 from tj_torch.dialect.convert import constant, tensor_proxy
-from tj_torch.dialect.errors import CannotExpand, ExpansionError
+from tj_torch.dialect.errors import CannotExpand, ExpansionError, InternalError
 from tj_torch.dialect.expansion import Expander, Expansion, expand
 from tj_torch.dialect.replay import replay
 
@@ -448,3 +449,28 @@ def test_an_expansion_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
     expansion = expand(torch.stft, (x, 4), {"return_complex": True}, PLAIN_CONTEXT)
     assert expansion.body is not None
     assert not recwarn.list
+
+
+def test_a_mistake_of_ours_is_said_to_be_one(
+    expander: Expander, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tj_torch.dialect.run.alias_facts", None)
+    with (
+        pytest.warns(TjWarning, match=r"internal error while expanding sin: TypeError.*run\.py"),
+        pytest.raises(InternalError) as caught,
+    ):
+        expander.expand(torch.sin, (X,))
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize("error", [KeyError, TypeError, AssertionError])
+def test_a_mistake_in_the_users_function_is_none_of_ours(
+    expander: Expander, error: type[Exception]
+) -> None:
+    def wrong(x: Any) -> Any:
+        raise error("mine")
+
+    with pytest.raises(ExpansionError, match=error.__name__):
+        expander.expand(wrong, (X,))
+    with pytest.raises(ExpansionError, match="TypeError"):
+        expander.expand(torch.sin, ("x",))  # compiled code, called by ours, raises

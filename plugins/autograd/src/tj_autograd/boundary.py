@@ -14,11 +14,11 @@ from typing import Any
 import torch
 from tj_core.printer import value_text
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.tree import leaves
 from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
 from tj_torch.dialect.sizes import is_sized
 
 from tj_autograd.joint import USUAL, Layout
+from tj_autograd.replay import advance, exchange, states
 from tj_autograd.split import Halves
 from tj_autograd.variants import Boxed, Variants
 
@@ -32,9 +32,10 @@ class _Plan:
     ``tensors`` and ``numbers`` are the saved values that are tensors and those that are not;
     ``order`` says where each saved value is among the ones, then the others. ``wrt`` are the inputs
     with a gradient. ``inputs`` says which saved tensor an input is, None for one that is not saved;
-    ``roots`` picks the roots from what the program returns; ``sized`` says which of them have sizes
-    that are symbols, ``reach`` which of their tangents each gradient depends on. A ``random``
-    program cannot run again.
+    ``sized`` says which roots have sizes
+    that are symbols, ``reach`` which of their tangents each gradient depends on. ``unread`` are
+    inputs that the program may be run again with other values of; ``devices`` those whose
+    generators it draws from.
     """
 
     forward: Boxed
@@ -44,10 +45,10 @@ class _Plan:
     order: tuple[int, ...]
     wrt: tuple[int, ...]
     inputs: tuple[int | None, ...]
-    roots: Callable[[Any], list[torch.Tensor]]
     sized: tuple[bool, ...]
     reach: tuple[frozenset[int], ...]
-    random: bool
+    unread: frozenset[int]
+    devices: tuple[str, ...]
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -56,13 +57,17 @@ class _Plan:
 
 
 class _Call:
-    """What does not cross the boundary in one call."""
+    """What does not cross the boundary in one call.
 
-    __slots__ = ("inputs", "numbers", "plan", "rest")
+    ``copies`` are inputs as they were, by position, for those that the program writes.
+    """
 
-    def __init__(self, plan: _Plan, inputs: list[Any]) -> None:
+    __slots__ = ("copies", "inputs", "numbers", "plan", "rest")
+
+    def __init__(self, plan: _Plan, inputs: list[Any], copies: dict[int, Any]) -> None:
         self.plan = plan
         self.inputs = inputs
+        self.copies = copies
         self.numbers: tuple[Any, ...] = ()
         self.rest: tuple[Any, ...] = ()
 
@@ -77,6 +82,8 @@ class Compiled(torch.autograd.Function):
         ctx.inputs = [
             _weakly(x) if i is None else None for i, x in zip(plan.inputs, call.inputs, strict=True)
         ]
+        ctx.copies = call.copies
+        ctx.states = states(plan.devices) if plan.devices else ()
         roots, rest, saved = plan.forward(call.inputs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[saved[i] for i in plan.tensors])
@@ -124,20 +131,15 @@ def _differentiable_gradients(
 ) -> tuple[torch.Tensor | None, ...]:
     """The gradients as functions of inputs and tangents, by running the program once more.
 
-    :raises RuntimeError: if that would not be the same program run: an input is gone or has been
-        written, or random numbers were drawn.
+    :raises RuntimeError: if that would not be the same program run: an input is gone, or somebody
+        else has written it.
     """
-    if plan.random:
-        raise RuntimeError(
-            "tj cannot differentiate the gradient of a program that draws random numbers; "
-            "call the original function where create_graph=True is needed"
-        )
-    saved = ctx.saved_tensors
-    inputs = [
-        _strongly(kept) if i is None else saved[i]
-        for i, kept in zip(plan.inputs, ctx.inputs, strict=True)
-    ]
-    roots = plan.roots(plan.variants.again(*inputs))
+    inputs = _inputs(ctx, plan)
+    now = exchange(plan.devices, ctx.states)
+    try:
+        roots = plan.variants.again(*inputs)
+    finally:
+        advance(plan.devices, now)
     present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
     return torch.autograd.grad(
         [r for r, _ in present],
@@ -148,7 +150,21 @@ def _differentiable_gradients(
     )
 
 
-def _strongly(kept: Any) -> Any:
+def _inputs(ctx: Any, plan: _Plan) -> list[Any]:
+    """The inputs as they were when the program ran."""
+    saved = ctx.saved_tensors
+    found = []
+    for i, (place, kept) in enumerate(zip(plan.inputs, ctx.inputs, strict=True)):
+        if place is not None:
+            found.append(saved[place])
+        elif i in ctx.copies:
+            found.append(ctx.copies[i])
+        else:
+            found.append(_strongly(kept, i in plan.unread))
+    return found
+
+
+def _strongly(kept: Any, unread: bool) -> Any:
     if not isinstance(kept, tuple):
         return kept
     reference, version = kept
@@ -158,7 +174,7 @@ def _strongly(kept: Any) -> Any:
             "tj cannot differentiate this gradient: an input of the compiled function has been "
             "freed; keep it alive until the backward with create_graph=True is done"
         )
-    if tensor._version != version:
+    if tensor._version != version and not unread:
         raise RuntimeError(
             "tj cannot differentiate this gradient: an input of the compiled function has been "
             f"modified by an inplace operation (version {tensor._version}, expected {version})"
@@ -207,12 +223,14 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
     """The two halves as a function of the inputs that PyTorch's autograd can differentiate."""
     gradients = halves.backward.outputs
     wrt = tuple(i for i, g in enumerate(gradients) if g is not None)
+    # Without any gradient the results require one all the same.
+    wrt = wrt or tuple(i for i, p in enumerate(variants.functional.inputs) if _differentiable(p))
     tensors = [i for i, p in enumerate(halves.saved) if isinstance(p, TensorProxy)]
     numbers = [i for i, p in enumerate(halves.saved) if not isinstance(p, TensorProxy)]
     position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
     names = [halves.saved[i].name for i in tensors]
     inputs = halves.forward.inputs
-    random = any(r.startswith("random") for c in halves.forward.calls for r in c.effects.ordered)
+    once_more = variants.once_more
     plan = _Plan(
         forward,
         variants,
@@ -221,12 +239,16 @@ def differentiable(halves: Halves, forward: Boxed, variants: Variants) -> Callab
         tuple(position[i] for i in range(len(halves.saved))),
         wrt,
         tuple(names.index(p.name) if p.name in names else None for p in inputs),
-        _roots(halves),
         tuple(map(is_sized, halves.tangents)),
         _reach(halves, wrt),
-        random,
+        once_more.unread,
+        once_more.devices,
     )
-    return _generated(halves, plan, [inputs[i] for i in wrt])
+    return _generated(halves, plan, [inputs[i] for i in wrt], once_more.copied)
+
+
+def _differentiable(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.requires_grad
 
 
 def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
@@ -236,22 +258,13 @@ def _reach(halves: Halves, wrt: Sequence[int]) -> tuple[frozenset[int], ...]:
     for call in halves.backward.calls:
         read = nothing.union(*(known.get(p.name, nothing) for p in call.flat_args))
         known.update((p.name, read) for p in call.flat_outs)
-    return tuple(known.get(halves.backward.outputs[i].name, nothing) for i in wrt)
+    gradients = [halves.backward.outputs[i] for i in wrt]
+    return tuple(nothing if g is None else known.get(g.name, nothing) for g in gradients)
 
 
-def _roots(halves: Halves) -> Callable[[Any], list[torch.Tensor]]:
-    """A function that picks the roots from what the user's program returns."""
-    names = [x.name if isinstance(x, Proxy) else None for x in leaves(halves.outputs)]
-    places = [names.index(p.name) for p in halves.roots]
-
-    def pick(returned: Any) -> list[torch.Tensor]:
-        values = list(leaves(returned))
-        return [values[i] for i in places]
-
-    return pick
-
-
-def _generated(halves: Halves, plan: _Plan, wrt: Sequence[Proxy]) -> Callable[..., Any]:
+def _generated(
+    halves: Halves, plan: _Plan, wrt: Sequence[Proxy], copied: Sequence[int]
+) -> Callable[..., Any]:
     """Straight-line code from the inputs to the outputs."""
     scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call, "_plan": plan}
 
@@ -261,9 +274,11 @@ def _generated(halves: Halves, plan: _Plan, wrt: Sequence[Proxy]) -> Callable[..
         return name
 
     inputs = ", ".join(p.name for p in halves.forward.inputs)
+    # Copies have the history that the inputs have now.
+    copies = ", ".join(f"{i}: {halves.forward.inputs[i].name}.clone()" for i in copied)
     lines = [
         f"def computation({inputs}):",
-        f"    _call = _Call(_plan, [{inputs}])",
+        f"    _call = _Call(_plan, [{inputs}], {{{copies}}})",
         f"    {_names(halves.roots)} = _apply(_call, {', '.join(p.name for p in wrt)})",
     ]
     if halves.rest:

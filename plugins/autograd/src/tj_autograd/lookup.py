@@ -15,6 +15,7 @@ from tj_torch.dialect.modes import Modes
 from tj_torch.dialects import TorchDialects
 
 from tj_autograd.derived import differentiated, slots_of_arguments
+from tj_autograd.functions import APPLY, plain_call, with_own_body
 from tj_autograd.joint import Differentiated, Slots, Workshop
 from tj_autograd.pairs import find_pair, paired
 from tj_autograd.recorded import recorded
@@ -42,10 +43,13 @@ class Lookup:
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
+        if call.regions and call.symbol.qualname != APPLY:
+            return recorded(call, slots, workshop, "it runs functions of the program's")
         try:
             return (
                 self._by_pair(call, slots, workshop)
                 or self._by_rule(call, slots, workshop)
+                or self._by_function(call, slots, workshop)
                 or self._derived(call, slots, workshop)
             )
         except CannotExpandError as error:
@@ -66,6 +70,16 @@ class Lookup:
         made = apply_rule(rule, call, slots, self.dialects.memo.expander)
         change = Change(call.label, rule.plugin, rule.key, rule.origin)
         return differentiated(call, made, slots, workshop, change)
+
+    def _by_function(
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+    ) -> Differentiated | None:
+        if call.symbol.qualname != APPLY:
+            return None
+        plain, function = plain_call(call)
+        rule = self.dialects.derive(plain, self.modes, slots, function=function)
+        change = Change(call.label, "autograd", "its own backward")
+        return differentiated(with_own_body(plain, rule), rule, slots, workshop, change)
 
     def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         rule = self.dialects.derive(call, self.modes, slots)

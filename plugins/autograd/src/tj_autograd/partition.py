@@ -32,6 +32,9 @@ DEPTHS = (None, 8, 4, 2, 1, 0, -1)
 OVERWRITTEN = 1 << 50
 """What a value costs more whose memory the program writes to later: PyTorch refuses to use it."""
 
+AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
+"""Tags that ask for a call to be run again, whatever it costs."""
+
 SHRINKS = 4
 """A call whose result is that many times smaller than its arguments does not run again."""
 
@@ -90,29 +93,41 @@ class _Choice:
 
     def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
         possible = self.within is None or p.name in self.within
-        cost = _cost(p, call, distance) if possible else INFINITE
+        cost = self.cost(p, call, distance) if possible else INFINITE
         self.network.edge(("in", p.name), ("out", p.name), cost)
-        if call is None or self.too_deep(call, distance) or not self.may_run_again(call):
+        if (
+            call is None
+            or "SAVE" in p.tags
+            or self.too_deep(call, distance)
+            or not self.may_run_again(call)
+        ):
             self.network.edge("source", ("in", p.name), INFINITE)
 
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
         if self.depth is None or distance <= self.depth or _unsaved(call):
             return False
         views = {a.output for a in call.effects.aliases if a.kind == "arg"}
-        return len(views) < len(call.flat_outs) and not _tagged(call, "RECOMPUTE")
+        return len(views) < len(call.flat_outs) and not _tagged(call, *AGAIN)
+
+    def cost(self, p: Proxy, call: BoundSymbol | None, distance: int) -> int:
+        """What saving ``p`` costs; the soft tag forbids it only where the call can run again."""
+        soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
+        if soft and self.may_run_again(call):  # type: ignore[arg-type]
+            return INFINITE
+        return _cost(p, call, distance)
 
     def may_run_again(self, call: BoundSymbol) -> bool:
-        if call.effects.ordered or call.effects.mutates or call.effects.rebinds or call.executor:
+        if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
             return False
-        if _tagged(call, "SAVE"):
+        if not call.tags.keys().isdisjoint(("SAVE", "PREFER_SAVE")):
             return False
-        if _tagged(call, "RECOMPUTE"):
+        if _tagged(call, *AGAIN):
             return True
-        return self.cheap(call) and not _shrinks(call)
+        return not call.executor and self.cheap(call) and not _shrinks(call)
 
 
-def _tagged(call: BoundSymbol, tag: str) -> bool:
-    return tag in call.tags or any(tag in p.tags for p in call.flat_outs)
+def _tagged(call: BoundSymbol, *tags: str) -> bool:
+    return any(tag in call.tags or any(tag in p.tags for p in call.flat_outs) for tag in tags)
 
 
 def _unsaved(call: BoundSymbol) -> bool:
@@ -131,7 +146,8 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
 
 
 def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
-    if "DONT_SAVE_FOR_BACKWARD" in p.tags or (call is not None and _tagged(call, "RECOMPUTE")):
+    again = call is not None and _tagged(call, "RECOMPUTE") and "SAVE" not in p.tags
+    if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
         return INFINITE
     cost = max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
     return cost + (OVERWRITTEN if "OVERWRITTEN" in p.tags else 0)

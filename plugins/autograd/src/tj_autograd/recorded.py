@@ -7,13 +7,13 @@ backward asks that graph. Such a call is never taken apart, fused or computed ag
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from tj_core.proxy import OpaqueProxy, Proxy, TensorProxy
-from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.symbol import BoundSymbol, Region, Symbol
 from tj_core.tags import NO_TAGS
 from tj_core.trace import Change
 from tj_core.tree import leaves, map_tree
@@ -39,7 +39,7 @@ class Graph:
 def forward(
     wrt: tuple[int, ...], fn: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Any, Graph]:
-    """The result of ``fn(*args, **kwargs)``, and its graph for the tensors at positions ``wrt``."""
+    """The result of ``fn(*args, **kwargs)``, and its graph for the ``wrt``-th tensors given."""
     count = iter(range(1 << 30))
     inputs: list[torch.Tensor] = []
 
@@ -53,10 +53,17 @@ def forward(
 
     args, kwargs = map_tree(argument, (args, kwargs))
     with torch.enable_grad():
-        result = fn(*args, **kwargs)
+        result = _plain(fn(*args, **kwargs))
     outputs = tuple(x for x in leaves(result) if isinstance(x, torch.Tensor))
     plain = map_tree(lambda t: t.detach(), result, torch.Tensor)
     return plain, Graph(tuple(inputs), outputs)
+
+
+def _plain(result: Any) -> Any:
+    """``result`` with tuples for named ones, as traces have it."""
+    if isinstance(result, tuple | list):
+        return (list if type(result) is list else tuple)(map(_plain, result))
+    return result
 
 
 def backward(
@@ -64,7 +71,7 @@ def backward(
 ) -> tuple[torch.Tensor, ...]:
     """The gradients of the graph's inputs, zero where there is none.
 
-    ``tangents`` are those of the tensors at positions ``at`` among the results.
+    ``tangents`` are those of the ``at``-th tensors among the results.
     """
     outputs = [graph.outputs[i] for i in at]
     found = torch.autograd.grad(
@@ -87,9 +94,7 @@ def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -> Differentiated:
     """``call`` differentiated when it runs, because of ``reason``."""
-    wrt = tuple(
-        i for i, p in enumerate(call.flat_args) if isinstance(p, TensorProxy) and p.requires_grad
-    )
+    wrt = tuple(i for i, p in enumerate(call.flat_args) if _differentiable(p))
     graph = OpaqueProxy(workshop.namer(f"{call.label}_graph"), "tj_autograd.recorded.Graph")
     effects = replace(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
@@ -97,15 +102,17 @@ def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -
     fn = constant(resolve(call.symbol))
     if not fn.named:  # two calls may have functions of one kind
         fn = replace(fn, text=workshop.namer(fn.text))
+    among = _among_tensors(wrt, call.flat_args)
     made = call.replace(
         symbol=Symbol("tj_autograd", "recorded.forward"),
-        args=(wrt, fn, *call.args),
+        args=(among, fn, *_as_operands(call.args)),
+        kwargs=_as_operands(call.kwargs),
         outputs=(call.outputs, graph),
         body=None,
         effects=effects,
         parent=call.parent or call.label,
     )
-    at = tuple(slot.index for slot in slots)
+    at = _among_tensors([slot.index for slot in slots], call.flat_outs)
     back = workshop.backward(
         call, Symbol("tj_autograd", "recorded.backward"), graph, at, *slots.values()
     )
@@ -114,6 +121,21 @@ def recorded(call: BoundSymbol, slots: Slots, workshop: Workshop, reason: str) -
     back = back.replace(outputs=tuple(gradients.values()))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)
+
+
+def _as_operands(tree: Any) -> Any:
+    """``tree`` with regions that say nothing of what the call returns."""
+    return map_tree(lambda region: replace(region, returns=False), tree, Region)
+
+
+def _differentiable(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.requires_grad
+
+
+def _among_tensors(indices: Iterable[int], proxies: Sequence[Proxy]) -> tuple[int, ...]:
+    """For indices of tensors among ``proxies`` those among the tensors only."""
+    tensors = [i for i, p in enumerate(proxies) if isinstance(p, TensorProxy)]
+    return tuple(tensors.index(i) for i in indices)
 
 
 def _gradient(p: Proxy, workshop: Workshop) -> TensorProxy:

@@ -12,6 +12,8 @@ from tj_core.tree import leaves
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.names import resolve
 
+from tj_autograd.functions import APPLY
+
 __all__ = ["needs_gradient", "refused", "unsupported"]
 
 
@@ -63,15 +65,15 @@ def _may_write(call: BoundSymbol) -> bool:
     return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
 
 
-def _draws_again(call: BoundSymbol) -> bool:
-    return "CHECKPOINT" in call.tags and any(r.startswith("random") for r in call.effects.ordered)
+def _writes_back(call: BoundSymbol) -> bool:
+    """Whether the backward of a Function writes to what it is given, which its caller may see."""
+    return call.symbol.qualname == APPLY and "side_effect" in call.effects.ordered
 
 
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
-    "runs a region": lambda call: call.regions,
     "may write to what it is given": _may_write,
-    "draws random numbers in a checkpointed region": _draws_again,
+    "writes in its backward": _writes_back,
 }
 """What the plugin cannot take apart, by what is said of it."""

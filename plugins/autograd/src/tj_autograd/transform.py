@@ -14,8 +14,10 @@ from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.cheap import cheap
+from tj_autograd.checkpoints import checkpointed
 from tj_autograd.detached import detached
 from tj_autograd.identity import one_name_each
+from tj_autograd.inlined import inline_calls
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
 from tj_autograd.split import is_backward, split
@@ -28,6 +30,7 @@ __all__ = ["transforms"]
 def transforms() -> tuple[Transform, ...]:
     """The transforms of the plugin."""
     return (
+        inline_calls(),
         Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
         Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
     )
@@ -45,7 +48,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
-    return joint(
+    made = joint(
         trace,
         differentiate=Lookup.of(context),
         expand=context.expand,
@@ -54,6 +57,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         name=context.name,
         plugin=context.plugin,
     )
+    return checkpointed(made)
 
 
 def _split(trace: Trace, context: PassContext) -> Trace | Split | Wrapped:

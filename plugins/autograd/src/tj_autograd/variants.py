@@ -11,11 +11,13 @@ from typing import Any
 import torch
 from tj_core.codegen import Program
 from tj_core.errors import TagError
-from tj_core.proxy import TensorProxy
+from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
+from tj_core.tree import leaves
 from tj_torch.frontend.dynamo import compile_lock
 
+from tj_autograd.again import Again, again
 from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout
 from tj_autograd.split import Halves, split
@@ -72,10 +74,16 @@ class Variants:
         return found
 
     @functools.cached_property
+    def once_more(self) -> Again:
+        """The program that returns the roots, for a gradient to be differentiated again."""
+        names = [x.name if isinstance(x, Proxy) else None for x in leaves(self.halves.outputs)]
+        return again(self.functional, [names.index(p.name) for p in self.halves.roots])
+
+    @functools.cached_property
     def again(self) -> Callable[..., Any]:
-        """The program under PyTorch's own autograd, for a gradient to be differentiated again."""
+        """The same, compiled, under PyTorch's own autograd."""
         with compile_lock(), self.within():
-            program = self.compile_later("again", self.functional).function
+            program = self.compile_later("again", self.once_more.trace).function
         # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
         return torch._dynamo.disable(lambda *inputs: program(list(inputs)))
 

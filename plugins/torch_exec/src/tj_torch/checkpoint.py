@@ -62,6 +62,10 @@ RESIDUAL: Mapping[str, str] = {
 """The tag that a policy of selective checkpointing asks for, by the policy's name."""
 
 
+STRONGEST = ("SAVE", "PREFER_SAVE", "RECOMPUTE", "PREFER_RECOMPUTE")
+"""What a call is tagged with whose operators get different answers: the first of these."""
+
+
 def _apply(trace: Trace, context: PassContext) -> Trace:
     plain: RuleTable[Any] = RuleTable("checkpoint")
     plain.set(SYMBOL, _without_gradient)
@@ -170,7 +174,8 @@ class _Policy:
             return _with_residual(call, names[0])
         pairs = zip(body.calls, names, strict=True)
         inner = tuple(_with_residual(part, name) for part, name in pairs)
-        return call.replace(body=Body(body.inputs, inner, body.outputs, body.updates))
+        made = call.replace(body=Body(body.inputs, inner, body.outputs, body.updates))
+        return _with_residual(made, next(name for name in STRONGEST if name in names))
 
     def verdicts(self, body: Body) -> Iterator[str]:
         fakes: dict[str, Any] = {}

@@ -121,13 +121,16 @@ class TorchDialects:
         tangents: Mapping[Slot, TensorProxy],
         *,
         create_graph: bool = False,
+        function: Callable[..., Any] | None = None,
     ) -> Derivation:
         """The gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
+
+        ``function`` is what it runs, if no name says that.
 
         :raises CannotExpandError: if it depends on data, or on what tj does not model.
         """
         try:
-            function = resolve(call.symbol)
+            function = function or resolve(call.symbol)
         except LookupError as error:
             raise CannotExpandError(f"{call.symbol} has no implementation") from error
         return self.memo.derive(

@@ -40,14 +40,16 @@ class Tally:
     breaking: int = 0
     disagreements: list[str] = field(default_factory=list)
 
-    def add(self, result: Result, table: Iterable[known.Known], case: str) -> list[str]:
+    def add(
+        self, result: Result, table: Iterable[known.Known], case: str, *, complete: bool = True
+    ) -> list[str]:
         """Count one result, and return what `known` says otherwise."""
         self.entries += 1
         self.samples += result.samples
         self.not_compared += result.eager_errors
         self.differing += Counter(_differing(result))
         self.breaking += bool(result.fallbacks)
-        told = known.disagreements(result, table, case, complete=True)
+        told = known.disagreements(result, table, case, complete=complete)
         found = [f"{result.name} [{case}]: {text}" for text in told]
         self.disagreements += found
         return found
@@ -65,7 +67,7 @@ def _differing(result: Result) -> Iterator[Kind]:
     order = (Kind.ERROR, Kind.RESULT, Kind.ROUNDING)
     kinds: dict[str, set[Kind]] = {}
     for problem in result.problems:
-        if problem.kind is not Kind.BREAK:
+        if problem.kind in order:
             kinds.setdefault(problem.where.partition(",")[0], set()).add(problem.kind)
     return (next(k for k in order if k in found) for found in kinds.values())
 

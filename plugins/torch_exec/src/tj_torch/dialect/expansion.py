@@ -16,7 +16,7 @@ from tj_core.symbol import PLAIN_CONTEXT, Context
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import distinct_proxies, mentions_missing_device
 from tj_torch.dialect.denied import denial
-from tj_torch.dialect.errors import CannotExpand, ExpansionError
+from tj_torch.dialect.errors import CannotExpand, ExpansionError, InternalError, internal_error
 from tj_torch.dialect.ops import OpTable
 from tj_torch.dialect.recorder import NeedsPythonDispatcher
 from tj_torch.dialect.run import Expansion, Kind, Run
@@ -55,6 +55,7 @@ class Expander:
 
         :raises CannotExpand: if the call works, but not on fake tensors.
         :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
+        :raises InternalError: after a warning, if tj itself is at fault.
         """
         return self.run(_expansion, fn, args, kwargs, context, sizes)
 
@@ -83,8 +84,12 @@ class Expander:
         if any(is_sized(a.proxy) for a in arguments.values()):
             run.begin_world()
             run.decompose = True  # where sizes are symbols, compiled code may want numbers
-        with generators_untouched(), private.quiet():
-            return self._attempt(run, work)
+        try:
+            with generators_untouched(), private.quiet():
+                return self._attempt(run, work)
+        except InternalError as error:
+            error.warn()
+            raise
 
     def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
         """Work, again in another way where PyTorch asks for it."""
@@ -155,10 +160,12 @@ def generators_untouched() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def _classified(run: Run, error: BaseException) -> CannotExpand | ExpansionError:
+def _classified(run: Run, error: Exception) -> CannotExpand | ExpansionError:
     """Whether the call is wrong, or only running it this way: the plain call on fakes decides."""
     if reason := private.fake_reason(error):
         return CannotExpand(reason)
+    if internal := internal_error(error, getattr(run.fn, "__name__", repr(run.fn))):
+        return internal
     try:
         run.plain()
     except NotImplementedError as plain:

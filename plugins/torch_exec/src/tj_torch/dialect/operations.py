@@ -18,7 +18,7 @@ from tj_core.tree import leaves, map_tree
 from tj_torch.dialect import private
 from tj_torch.dialect.arguments import distinct_proxies, make_fake
 from tj_torch.dialect.convert import tensor_proxy, to_core_tree
-from tj_torch.dialect.errors import CannotExpand
+from tj_torch.dialect.errors import CannotExpand, internal_error
 
 __all__ = ["expand_operation"]
 
@@ -50,6 +50,9 @@ def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expande
         with mode, torch.no_grad(), private.quiet():
             result = function(*args, **kwargs)
     except Exception as error:
+        if internal := internal_error(error, call.symbol.qualname):
+            internal.warn()
+            raise internal from error
         raise CannotExpand(f"{call.symbol}: {error}") from error
     count = iter(range(1 << 30))
     outputs = to_core_tree(result, lambda leaf: _proxy(leaf, count))

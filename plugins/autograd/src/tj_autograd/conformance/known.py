@@ -1,0 +1,98 @@
+"""Where gradients differ from eager's, entry by entry of PyTorch's databases, and why.
+
+Compared with in both directions, like `tj_torch.conformance.known`, which says what happens in the
+forward.
+"""
+
+from __future__ import annotations
+
+from tj_torch.conformance import known as forward
+from tj_torch.conformance.known import Known, table
+from tj_torch.conformance.result import Kind
+
+__all__ = ["MODULES", "OPERATIONS", "table"]
+
+_FIRST = ("first float32", "first float64", "first complex64", "first complex128")
+_REAL = ("first float32", "first float64")
+
+_BREAKS = tuple(k for k in forward.OPERATIONS if k.kind is Kind.BREAK and not k.cases)
+
+OPERATIONS = (
+    *_BREAKS,
+    Known(
+        Kind.ROUNDING,
+        "with data at hand, PyTorch divides the product by each factor if none of these is zero",
+        ("prod",),
+        _FIRST,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "where() lays its result out in another way on fake tensors, and the sum over it is "
+        "rounded accordingly",
+        ("masked_fill",),
+        _FIRST,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "on fake tensors PyTorch multiplies by the mask where it fills zeros else: these have a "
+        "sign then",
+        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
+        _REAL,
+    ),
+    Known(
+        Kind.RESULT,
+        "the strides of a gradient are those that PyTorch's fake kernel says",
+        ("ormqr",),
+        _FIRST,
+    ),
+    Known(
+        Kind.DECLINED,
+        "what is returned is a view of a value that nobody else sees",
+        (
+            "cdist",
+            "fft.ifft",
+            "fft.ihfft",
+            "inner",
+            "istft",
+            "linalg.cond",
+            "linalg.multi_dot",
+            "linalg.tensorinv",
+            "linalg.tensorsolve",
+            "matmul",
+            "nn.functional.adaptive_avg_pool1d",
+            "nn.functional.adaptive_max_pool1d",
+            "nn.functional.avg_pool1d",
+            "nn.functional.conv1d",
+            "nn.functional.conv2d",
+            "nn.functional.conv3d",
+            "nn.functional.conv_transpose1d",
+            "nn.functional.conv_transpose2d",
+            "nn.functional.conv_transpose3d",
+            "nn.functional.instance_norm",
+            "nn.functional.interpolate.area",
+            "nn.functional.linear",
+            "nn.functional.linear_cross_entropy",
+            "nn.functional.max_pool1d",
+            "nn.functional.max_unpool1d",
+            "nn.functional.max_unpool1d.grad",
+            "nn.functional.multi_head_attention_forward",
+            "pca_lowrank",
+            "repeat_interleave",
+            "stft",
+            "svd",
+            "svd_lowrank",
+            "tensordot",
+        ),
+        sometimes=True,  # in some data types
+    ),
+    Known(
+        Kind.DECLINED,
+        "what the operation views depends on a tensor's data",
+        ("narrow", "tensor_split"),
+        sometimes=True,
+    ),
+)
+"""op_db; cases are the names of `tj_autograd.conformance.tally`: ``"first float32"``."""
+
+MODULES = forward.MODULES
+"""module_db in training."""

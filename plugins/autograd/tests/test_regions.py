@@ -1,0 +1,375 @@
+"""Gradients of programs with functions inside: branches, loops, Functions, operators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from torch._higher_order_ops.map import map as tmap
+from torch.autograd.function import once_differentiable
+
+Tensor = torch.Tensor
+Program = Callable[[Tensor, Tensor], Any]
+
+# ---------------------------------------------------------------------------- functions
+
+
+class Scaled(torch.autograd.Function):
+    """Saves arguments, a result and a number; one output cannot have a gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, k: float) -> Any:
+        y = x @ w
+        index = y.argmax()
+        ctx.save_for_backward(x, w, y)
+        ctx.mark_non_differentiable(index)
+        ctx.k = k
+        return y * k, index
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Any) -> Any:
+        x, w, y = ctx.saved_tensors
+        back = g * ctx.k * torch.cos(y)
+        left = back @ w.t() if ctx.needs_input_grad[0] else None
+        return left, x.t() @ back if ctx.needs_input_grad[1] else None, None
+
+
+class SetUp(torch.autograd.Function):
+    """Not the true gradient, so that nobody can have taken another; written in place."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        y = x.clone()
+        y[y < 0] = 0
+        return y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        back = g.clone()
+        back[x < 0] = 7
+        return back
+
+
+class Two(torch.autograd.Function):
+    """Two outputs, of which programs use one: the other's gradient is zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x)
+        return x.exp(), x.sum(0)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return g * x + h * 2 + (h == 0) * 3
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return 2 * x * g
+
+
+class Dirty(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        x.mul_(3)
+        ctx.mark_dirty(x)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 30
+
+
+class Through(torch.autograd.Function):
+    """Returns its argument, as a straight-through estimator does."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return g * 2
+
+
+class Viewing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view(-1)
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 5 * g.view(3, 4)
+
+
+def scaled(x: Tensor, w: Tensor) -> Any:
+    y, index = Scaled.apply(x.sin(), w, 3.0)
+    return y.cos(), index
+
+
+def scaled_one_argument(x: Tensor, w: Tensor) -> Any:
+    return Scaled.apply(x.detach(), w, 0.5)[0]
+
+
+def set_up(x: Tensor, w: Tensor) -> Any:
+    return SetUp.apply(x @ w) * 2
+
+
+def first_of_two(x: Tensor, w: Tensor) -> Any:
+    return Two.apply(x * 2)[0] @ w
+
+
+def second_of_two(x: Tensor, w: Tensor) -> Any:
+    return Two.apply(x * 2)[1] @ w
+
+
+def both_of_two(x: Tensor, w: Tensor) -> Any:
+    a, b = Two.apply(x @ w)
+    return a + b
+
+
+def of_a_function_twice(x: Tensor, w: Tensor) -> Any:
+    return Once.apply(Once.apply(x) @ w)
+
+
+def quantized(x: Tensor, w: Tensor) -> Any:
+    return Through.apply(x * w.sum()).sum()
+
+
+def viewing(x: Tensor, w: Tensor) -> Any:
+    return Viewing.apply(x @ w) * 2
+
+
+def dirty(x: Tensor, w: Tensor) -> Any:
+    y = x @ w
+    return Dirty.apply(y) + y
+
+
+# ---------------------------------------------------------------------------- operators
+
+
+@torch.library.custom_op("tj_test_regions::scale", mutates_args=())
+def scale(x: Tensor, k: float) -> Tensor:
+    return x * k
+
+
+@scale.register_fake
+def _(x: Tensor, k: float) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _scale_context(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.save_for_backward(inputs[0], output)
+    ctx.k = inputs[1]
+
+
+def _scale_backward(ctx: Any, g: Tensor) -> Any:
+    x, y = ctx.saved_tensors
+    return g * ctx.k + 0.25 * x + 0.5 * y, None
+
+
+scale.register_autograd(_scale_backward, setup_context=_scale_context)
+
+
+@torch.library.custom_op("tj_test_regions::split", mutates_args=())
+def split(xs: list[Tensor], n: int) -> tuple[Tensor, Tensor]:
+    return torch.cat(xs)[:n].clone(), torch.cat(xs)[n:].clone()
+
+
+@split.register_fake
+def _(xs: list[Tensor], n: int) -> tuple[Tensor, Tensor]:
+    whole = torch.cat(xs)
+    return torch.empty_like(whole[:n]), torch.empty_like(whole[n:])
+
+
+def _split_context(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.sizes = [len(x) for x in inputs[0]]
+
+
+def _split_backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
+    return [3 * part.clone() for part in torch.cat([g, h]).split(ctx.sizes)], None
+
+
+split.register_autograd(_split_backward, setup_context=_split_context)
+
+
+def custom(x: Tensor, w: Tensor) -> Any:
+    return torch.ops.tj_test_regions.scale(x @ w, 3.0).sin() + scale(x, 2.0)
+
+
+def custom_of_lists(x: Tensor, w: Tensor) -> Any:
+    return torch.ops.tj_test_regions.split([x, w, x.sin()], 4)[0] * 2
+
+
+# ---------------------------------------------------------------------------- operations
+
+
+def branches(x: Tensor, w: Tensor) -> Any:
+    y = x @ w
+    return torch.cond(y.sum() > 0, lambda a: a.sin() @ w, lambda a: a.cos() @ w, (y,)) * 2
+
+
+def nested_branches(x: Tensor, w: Tensor) -> Any:
+    def inner(a: Tensor) -> Tensor:
+        return torch.cond(a.mean() > 0, lambda b: b @ w.cos(), lambda b: b @ w, (a,))
+
+    return torch.cond(x.sum() > 0, lambda a: a.sin() @ w, lambda a: inner(a) @ w, (x,))
+
+
+def mapped(x: Tensor, w: Tensor) -> Any:
+    return tmap(lambda row, v: (row @ v).sin(), x, w).cos()
+
+
+@torch.compiler.nested_compile_region
+def block(x: Tensor, w: Tensor) -> Tensor:
+    return torch.tanh(x @ w)
+
+
+def repeated(x: Tensor, w: Tensor) -> Any:
+    return block(block(x, w), w)
+
+
+FUNCTIONS = [
+    scaled,
+    scaled_one_argument,
+    set_up,
+    first_of_two,
+    second_of_two,
+    both_of_two,
+    of_a_function_twice,
+]
+OPERATORS = [custom, custom_of_lists]
+OPERATIONS = [branches, nested_branches, mapped, repeated]
+TAKEN = [*FUNCTIONS, *OPERATORS, *OPERATIONS]
+DECLINED = {quantized: "returns what it is given", viewing: "returns", dirty: "writes"}
+
+
+def inputs(scale: float = 1.0) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(0)
+    x, w = torch.randn(3, 4) * scale, torch.randn(4, 4)
+    return x.requires_grad_(), w.requires_grad_()
+
+
+def results(fn: Any, scale: float = 1.0) -> list[Tensor | None]:
+    x, w = inputs(scale)
+    returned = fn(x, w)
+    outs = list(returned) if isinstance(returned, tuple) else [returned]
+    sum(o.sum() for o in outs if o.requires_grad).backward()
+    return [*outs, x.grad, w.grad]
+
+
+def assert_equal(mine: list[Any], theirs: list[Any]) -> None:
+    for a, b in zip(mine, theirs, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or (torch.equal(a, b) and a.requires_grad == b.requires_grad)
+
+
+# Eager's torch.cond compiles itself, and looks at the gradients of what it is given.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+@pytest.mark.parametrize("f", TAKEN, ids=lambda f: f.__name__)
+def test_gradients_are_eagers_and_on_the_trace(f: Program) -> None:
+    jitted = tj.jit(f)
+    for size in (1.0, -1.0):  # another branch
+        assert_equal(results(jitted, size), results(f, size))
+    assert tj.explain(jitted).declined == ()
+    assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
+    assert tj.last_trace(jitted, "backward").calls
+
+
+class Noted(torch.autograd.Function):
+    """Its backward writes to what it saved: eager's caller sees that."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        ctx.w = w
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        ctx.w.add_(1)
+        return g * 2, None
+
+
+def test_a_backward_that_writes_is_left_to_pytorch() -> None:
+    def run(fn: Any) -> Tensor:
+        x, _ = inputs()
+        notes = torch.zeros(2)
+        fn(x, notes).sum().backward()
+        return notes
+
+    jitted = tj.jit(lambda x, notes: Noted.apply(x, notes))
+    assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(run(Noted.apply), torch.ones(2))
+    (_, answer), *_ = tj.explain(jitted).declined
+    assert "tj.autograd_function" in answer.reason
+
+
+@pytest.mark.parametrize("f", [scaled, set_up, both_of_two, custom, repeated])
+def test_one_program_for_many_sizes(f: Program) -> None:
+    jitted = tj.jit(f, dynamic=True)
+    for rows in (3, 5, 9):
+        found = []
+        for fn in (jitted, f):
+            torch.manual_seed(rows)
+            x = torch.randn(rows, 4, requires_grad=True)
+            w = torch.randn(4, 4, requires_grad=True)
+            returned = fn(x, w)
+            out = returned[0] if isinstance(returned, tuple) else returned
+            out.sum().backward()
+            found.append([out, x.grad, w.grad])
+        assert_equal(*found)
+    assert tj.stats(jitted).entries == 1
+    assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
+
+
+def test_what_a_function_saves_is_checked() -> None:
+    """What the backward needs of the arguments may not be written in between."""
+
+    def run(fn: Any) -> None:
+        x, w = inputs()
+        y = x * 1
+        out = fn(y, w)
+        with torch.no_grad():
+            y.add_(1)
+        out.sum().backward()
+
+    for fn in (of_one_function, tj.jit(of_one_function)):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            run(fn)
+
+
+def of_one_function(x: Tensor, w: Tensor) -> Any:
+    return Once.apply(x) @ w
+
+
+def test_rules_and_executors_see_what_is_inside() -> None:
+    jitted = tj.jit(scaled)
+    results(jitted)
+    forward, backward = (tj.last_trace(jitted, which) for which in ("forward", "backward"))
+    inside = {c.symbol.qualname for c in forward.calls if c.parent}
+    assert "aten.mm.default" in inside
+    back = [c for c in backward.calls if c.symbol.qualname == "aten.mm.default"]
+    assert len(back) == 2 and all(c.source.file == __file__ for c in back if c.source)
+
+
+@pytest.mark.parametrize("f", DECLINED, ids=lambda f: f.__name__)
+def test_what_is_left_to_pytorch(f: Program) -> None:
+    jitted = tj.jit(f)
+    assert_equal(results(jitted), results(f))
+    assert DECLINED[f] in str(tj.explain(jitted).declined)
