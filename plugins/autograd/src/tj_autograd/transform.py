@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,10 +13,11 @@ from tj_core.stages import Stage
 from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
-from tj_autograd.cheap import cheap
+from tj_autograd.costs import Costs
 from tj_autograd.identity import one_name_each
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
+from tj_autograd.plugin import Options
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, refused, unsupported
 from tj_autograd.variants import Variants
@@ -23,11 +25,12 @@ from tj_autograd.variants import Variants
 __all__ = ["transforms"]
 
 
-def transforms() -> tuple[Transform, ...]:
-    """The transforms of the plugin."""
+def transforms(options: Options) -> tuple[Transform, ...]:
+    """The transforms of the plugin, set up by its options."""
+    split_ = functools.partial(_split, options=options)
     return (
         Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
-        Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
+        Transform("split", split_, after=Stage.LOWERED, produces=Stage.SPLIT),
     )
 
 
@@ -54,10 +57,11 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
     )
 
 
-def _split(trace: Trace, context: PassContext) -> Trace | Split:
+def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Split:
     if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
         return trace
-    halves = split(trace, cheap)
+    costs, budget = Costs(context.executors), options.memory_budget
+    halves = split(trace, costs, budget)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
     functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
@@ -70,6 +74,7 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split:
             compile_later,
             functional,
             lambda layout: _made(functional, context, layout),
+            lambda other, names: split(other, costs, budget, names),
             usual=tuple(map(usual_layout, halves.tangents)),
             within=lambda: dialects.among(sizes),
         )
