@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
 from tj_core.records import Executor
-from tj_core.rules import RuleTable
+from tj_core.rules import Rule, RuleTable
 from tj_core.symbol import BoundSymbol, Symbol
 from tj_core.trace import Change
 from tj_torch.dialect.modes import Modes
@@ -18,7 +18,7 @@ from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.joint import Differentiated, Slots, Workshop
 from tj_autograd.pairs import find_pair, paired
 from tj_autograd.recorded import recorded
-from tj_autograd.rules import GradRule, apply_rule
+from tj_autograd.rules import GradRule, apply_rule, find_rule
 
 __all__ = ["Lookup"]
 
@@ -42,27 +42,25 @@ class Lookup:
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
+        pair, declined = find_pair(call, self.executors)
+        if pair is None:
+            rule, more = find_rule(call, self.rules)
+            declined += more
         try:
-            return (
-                self._by_pair(call, slots, workshop)
-                or self._by_rule(call, slots, workshop)
-                or self._derived(call, slots, workshop)
-            )
+            if pair is not None:
+                expander = self.dialects.memo.expander
+                done = paired(call, *pair, slots, workshop, expander)
+            elif rule is not None:
+                done = self._by_rule(call, rule, slots, workshop)
+            else:
+                done = self._derived(call, slots, workshop)
         except CannotExpandError as error:
-            return recorded(call, slots, workshop, error.message)
-
-    def _by_pair(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop
-    ) -> Differentiated | None:
-        found = find_pair(call, self.executors)
-        return found and paired(call, *found, slots, workshop, self.dialects.memo.expander)
+            done = recorded(call, slots, workshop, error.message)
+        return replace(done, change=replace(done.change, declined=declined))
 
     def _by_rule(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop
-    ) -> Differentiated | None:
-        rule = self.rules.get(call.symbol)
-        if rule is None or not (rule.value.check is None or rule.value.check(call) is True):
-            return None
+        self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots, workshop: Workshop
+    ) -> Differentiated:
         made = apply_rule(rule, call, slots, self.dialects.memo.expander)
         change = Change(call.label, rule.plugin, rule.key, rule.origin)
         return differentiated(call, made, slots, workshop, change)

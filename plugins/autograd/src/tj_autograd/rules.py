@@ -27,7 +27,7 @@ from tj_core.errors import PluginError
 from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Decline, Pair
-from tj_core.rules import Rule
+from tj_core.rules import Rule, RuleTable
 from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
 from tj_torch.dialect.derive import Derivation, Slot
@@ -41,6 +41,7 @@ __all__ = [
     "check_gradients",
     "check_outputs",
     "expanded",
+    "find_rule",
     "fitting",
     "per_argument",
     "returned_pair",
@@ -63,6 +64,20 @@ class GradRule:
     forward: Callable[..., tuple[Any, Sequence[Any]]]
     backward: Callable[..., Sequence[Any]]
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+
+
+def find_rule(
+    call: BoundSymbol, rules: RuleTable[GradRule]
+) -> tuple[Rule[GradRule] | None, tuple[tuple[str, str], ...]]:
+    """The plugins' rule for ``call``; who has one that is not for it, and why."""
+    rule = rules.get(call.symbol)
+    if rule is None or rule.value.check is None:
+        return rule, ()
+    verdict = rule.value.check(call)
+    if isinstance(verdict, Decline) or not verdict:
+        reason = verdict.reason if isinstance(verdict, Decline) else "its check says no"
+        return None, ((rule.plugin, reason),)
+    return rule, ()
 
 
 def apply_rule(
