@@ -35,6 +35,10 @@ class Costs:
         executor = self._first(call)
         return executor is not None and _fuses(executor, call)
 
+    def taken(self, call: BoundSymbol) -> bool:
+        """Whether an executor other than PyTorch computes ``call`` as a whole."""
+        return call.executor is not None or self._first(call) is not None
+
     def cheap(self, call: BoundSymbol) -> bool:
         """Whether ``call`` costs next to nothing to run again."""
         return cheap(call) or self.fuses(call)

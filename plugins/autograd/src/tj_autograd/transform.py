@@ -17,6 +17,7 @@ from tj_autograd.costs import Costs
 from tj_autograd.identity import one_name_each
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
+from tj_autograd.opened import opened
 from tj_autograd.plugin import Options
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, refused, unsupported
@@ -61,7 +62,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
     if not any(map(is_backward, trace.inputs)):  # nothing needs a gradient
         return trace
     costs, budget = Costs(context.executors), options.memory_budget
-    halves = split(trace, costs, budget)
+    halves = split(opened(trace, costs, context), costs, budget)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
     functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
@@ -74,7 +75,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
             compile_later,
             functional,
             lambda layout: _made(functional, context, layout),
-            lambda other, names: split(other, costs, budget, names),
+            lambda other, names: split(opened(other, costs, context), costs, budget, names),
             usual=tuple(map(usual_layout, halves.tangents)),
             within=lambda: dialects.among(sizes),
         )
