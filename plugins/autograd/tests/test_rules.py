@@ -140,6 +140,32 @@ def test_a_rule_may_decline() -> None:
     assert {c.rule for c in changes} == {"derived"}
 
 
+def test_one_value_in_several_places() -> None:
+    """An argument given twice, and one tangent for two results."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.ops.aten.mul.Tensor(x, y), (x, y)
+
+    def halves(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+        out = torch.ops.aten.split.Tensor(x, x.shape[dim] // chunks, dim)
+        return tuple(out), (dim,)
+
+    def squared(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.mul(x.sin(), w) + torch.mul(x, x)).sum()
+
+    def chunked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(x * w, 2)
+        return (a + b).sum()
+
+    def factors(saved: Any, g: torch.Tensor) -> Any:
+        x, y = saved
+        return (g * y).sum_to_size(x.shape), (g * x).sum_to_size(y.shape)
+
+    check(squared, rules("torch.mul", GradRule(product, factors)))
+    rule = GradRule(halves, lambda s, *gs: (torch.cat(gs, s[0]),))
+    check(chunked, rules("torch.chunk", rule))
+
+
 def test_a_rule_for_tensors_in_a_list_and_several_outputs() -> None:
     def forward(tensors, dim=0):
         return torch.cat(tensors, dim), ([t.shape[dim] for t in tensors], dim)

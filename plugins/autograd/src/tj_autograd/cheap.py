@@ -14,7 +14,7 @@ COPIES = frozenset(
 """Operators that are cheap, and that PyTorch does not tag as elementwise."""
 
 ROWS = frozenset(("_softmax.default", "_log_softmax.default"))
-"""Operators that pass over their input a few times, like an elementwise chain, and reduce nothing."""
+"""Operators that pass over their input a few times, as an elementwise chain does."""
 
 
 def cheap(call: BoundSymbol) -> bool:

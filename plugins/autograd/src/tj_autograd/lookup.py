@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
@@ -11,9 +12,12 @@ from tj_core.records import Executor
 from tj_core.rules import Rule, RuleTable
 from tj_core.symbol import BoundSymbol, Symbol
 from tj_core.trace import Change
+from tj_torch.dialect.derive import Derivation
+from tj_torch.dialect.memokey import Unkeyable, call_key, tangents_key
 from tj_torch.dialect.modes import Modes
 from tj_torch.dialects import TorchDialects
 
+from tj_autograd.builtin import BUILTIN
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.joint import Differentiated, Slots, Workshop
 from tj_autograd.pairs import find_pair, paired
@@ -29,44 +33,83 @@ class Lookup:
 
     dialects: TorchDialects
     rules: RuleTable[GradRule]
+    builtin: RuleTable[GradRule]
     modes: Modes
     executors: Sequence[Executor]
+    applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: PassContext) -> Lookup:
         """The lookup in the tables of ``context``."""
         dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
-        rules = context.tables.get("grad") or RuleTable("grad")
-        return cls(dialects, rules, dialects.modes(), context.executors)
+        rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
+        return cls(dialects, rules, builtin, dialects.modes(), context.executors)
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
-        pair, declined = find_pair(call, self.executors)
+        declined: list[tuple[str, str]] = []
+        done = (
+            self._by_pair(call, slots, workshop, declined)
+            or self._by_rule(self.rules, call, slots, workshop, declined)
+            or self._by_rule(self.builtin, call, slots, workshop, [])
+            or self._derived(call, slots, workshop)
+        )
+        return replace(done, change=replace(done.change, declined=tuple(declined)))
+
+    def _by_pair(
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop, declined: list[tuple[str, str]]
+    ) -> Differentiated | None:
+        pair, before = find_pair(call, self.executors)
+        declined += before
         if pair is None:
-            rule, more = find_rule(call, self.rules)
-            declined += more
+            return None
         try:
-            if pair is not None:
-                expander = self.dialects.memo.expander
-                done = paired(call, *pair, slots, workshop, expander)
-            elif rule is not None:
-                done = self._by_rule(call, rule, slots, workshop)
-            else:
-                done = self._derived(call, slots, workshop)
+            return paired(call, *pair, slots, workshop, self.dialects.memo.expander)
         except CannotExpandError as error:
-            done = recorded(call, slots, workshop, error.message)
-        return replace(done, change=replace(done.change, declined=declined))
+            declined.append((pair[0].name, error.message))
+            return None
 
     def _by_rule(
-        self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots, workshop: Workshop
-    ) -> Differentiated:
-        made = apply_rule(rule, call, slots, self.dialects.memo.expander)
+        self,
+        rules: RuleTable[GradRule],
+        call: BoundSymbol,
+        slots: Slots,
+        workshop: Workshop,
+        declined: list[tuple[str, str]],
+    ) -> Differentiated | None:
+        rule, before = find_rule(call, rules)
+        declined += before
+        if rule is None:
+            return None
+        try:
+            made = self._applied(call, rule, slots)
+        except CannotExpandError as error:
+            declined.append((rule.plugin, error.message))
+            return None
         change = Change(call.label, rule.plugin, rule.key, rule.origin)
         return differentiated(call, made, slots, workshop, change)
 
+    def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
+        """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
+        expander = self.dialects.memo.expander
+        fn = rule.value.forward
+        try:
+            key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
+        except Unkeyable:
+            return apply_rule(rule, call, slots, expander)
+        if symbols:  # those of this very call
+            return apply_rule(rule, call, slots, expander)
+        key = (*key, *tangents_key(slots, ()))
+        if key not in self.applied:
+            self.applied[key] = apply_rule(rule, call, slots, expander), alive
+        return self.applied[key][0]
+
     def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
-        rule = self.dialects.derive(call, self.modes, slots)
+        try:
+            rule = self.dialects.derive(call, self.modes, slots)
+        except CannotExpandError as error:
+            return recorded(call, slots, workshop, error.message)
         if more := slots_of_arguments(call, rule, workshop):
             slots = {**slots, **more}
             rule = self.dialects.derive(call, self.modes, slots)

@@ -12,6 +12,7 @@ from tj_core.hookspecs import hookimpl
 
 if TYPE_CHECKING:
     from tj_core.records import Transform
+    from tj_core.rules import RuleTable
 
 TJ_PLUGIN_API = 1
 
@@ -34,6 +35,13 @@ class Options:
 @hookimpl
 def tj_options() -> type[Any]:
     return Options
+
+
+@hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_autograd.builtin import rules
+
+    return (rules(),)
 
 
 @hookimpl
