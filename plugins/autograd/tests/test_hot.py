@@ -52,7 +52,7 @@ CASES: dict[str, Case] = {
     "matmul, 1-D 3-D": case(torch.matmul, (4,), (2, 4, 3)),
     "matmul, 3-D 2-D": case(torch.matmul, (2, 3, 4), (4, 5)),
     "matmul, 2-D 3-D": case(torch.matmul, (3, 4), (2, 4, 5)),
-    "matmul, broadcast": case(torch.matmul, (2, 1, 3, 4), (3, 4, 2)),
+    "matmul, broadcast": case(torch.matmul, (2, 1, 3, 4), (3, 4, 2), more=True),
     "matmul, empty": case(torch.matmul, (0, 4), (4, 5)),
     "sdpa": case(sdpa, *QKV),
     "sdpa, causal": case(lambda q, k, v: sdpa(q, k, v, is_causal=True, scale=0.3), *QKV),
@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
     "dropout, laid out by columns": case(lambda x: F.dropout(x.t() * 1, 0.3), (6, 8), more=True),
     "dropout, torch.dropout": case(lambda x: torch.dropout(x, 0.7, True), (6, 8), more=True),
     "dropout, none": case(lambda x: F.dropout(x, 0.0) * 2, (6, 8)),
-    "dropout, all": case(lambda x: F.dropout(x, 1.0), (6, 8)),
+    "dropout, all": case(lambda x: F.dropout(x, 1.0), (6, 8), more=True),
     "dropout, evaluation": case(lambda x: F.dropout(x, 0.5, training=False) * 2, (6, 8)),
     "dropout, in place": case(lambda x: F.dropout(x * 2, 0.5, inplace=True), (6, 8), more=True),
     "dropout, empty": case(lambda x: F.dropout(x, 0.5) * 2, (0, 8)),
@@ -119,7 +119,15 @@ CASES: dict[str, Case] = {
         lambda x, w: F.conv_transpose1d(x, w, groups=2, padding=1), (2, 4, 6), (4, 2, 3)
     ),
 }
-RANDOM = frozenset(name for name in CASES if "dropout" in name)
+NO_DIFFERENCES = {
+    "embedding, padding",
+    "embedding, negative padding",
+    "embedding, by frequency",
+} | {
+    "matmul, empty",
+    "dropout, empty",
+}
+"""Gradients that are defined otherwise, and those of nothing: they are compared with eager's."""
 
 
 def arguments(c: Case, dtype: torch.dtype) -> Tensors:
@@ -147,8 +155,10 @@ def test_gradients_are_those_of_differences(name: str) -> None:
     args = arguments(c, torch.float64)
     if "float32" in name:
         assert torch.autograd.gradcheck(seeded, args, eps=1e-2, atol=1e-2, fast_mode=True)
-    elif all(a.numel() for a in args):
+    elif name not in NO_DIFFERENCES:
         assert torch.autograd.gradcheck(seeded, args, fast_mode=True)
+    else:
+        seeded(*args)
     assert tj.explain(run).declined == () and tj.explain(run).gradients
 
 
@@ -244,7 +254,7 @@ def whose(run: Any) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    "name, part", [("rms_norm", 0.3), ("dropout", 0.25), ("sdpa, dropout", 0.8)]
+    "name, part", [("rms_norm", 0.3), ("dropout", 0.25), ("sdpa, dropout", 0.9)]
 )
 def test_less_is_saved(name: str, part: float) -> None:
     """What rms_norm makes on its way runs again; dropout saves a mask of one byte per element."""
