@@ -40,9 +40,9 @@ WEIGHT = torch.tensor([0.5, 1.0, 2.0, 0.0])
 sdpa = F.scaled_dot_product_attention
 
 CASES: dict[str, Case] = {
-    "linear": case(F.linear, (2, 3, 4), (5, 4), (5,)),
+    "linear": case(lambda x, w, b: F.linear(x, w, b) * 1, (2, 3, 4), (5, 4), (5,)),
     "linear, no bias": case(F.linear, (3, 4), (5, 4)),
-    "linear, vector": case(F.linear, (4,), (5, 4), (5,)),
+    "linear, vector": case(lambda x, w, b: F.linear(x, w, b) * 1, (4,), (5, 4), (5,)),
     "linear, no output features": case(F.linear, (3, 4), (4,)),
     "matmul, 1-D 1-D": case(torch.matmul, (4,), (4,)),
     "matmul, 1-D 2-D": case(torch.matmul, (4,), (4, 3)),
@@ -107,7 +107,7 @@ CASES: dict[str, Case] = {
     "conv2d, groups": case(
         lambda x, w, b: F.conv2d(x, w, b, groups=2), (2, 4, 5, 5), (6, 2, 3, 3), (6,)
     ),
-    "conv2d, no batch": case(F.conv2d, (3, 5, 5), (4, 3, 3, 3)),
+    "conv2d, no batch": case(lambda x, w: F.conv2d(x, w) * 1, (3, 5, 5), (4, 3, 3, 3)),
     "conv3d": case(F.conv3d, (1, 2, 4, 4, 4), (3, 2, 2, 2, 2), (3,)),
     "conv_transpose2d": case(
         lambda x, w, b: F.conv_transpose2d(x, w, b, stride=2, output_padding=1),

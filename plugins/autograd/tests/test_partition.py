@@ -122,6 +122,18 @@ def test_a_value_not_to_save_is_made_of_others() -> None:
     assert "y" not in saved(jitted) and "torch.sin" in again(jitted)
 
 
+def test_what_is_written_to_later_is_not_saved_to_make_others_of() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        h = x * 1
+        wide = h.to(torch.float64)  # twice the bytes of h
+        y = (wide * wide).sum()
+        h.mul_(2)
+        return y + h.sum()
+
+    jitted = run(f, X)
+    assert tj.explain(jitted).declined == () and "h" not in saved(jitted)
+
+
 def test_a_value_that_can_neither_be_saved_nor_made_again() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         noise = tj.tag(torch.rand_like(x), "DONT_SAVE_FOR_BACKWARD")

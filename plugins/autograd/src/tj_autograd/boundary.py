@@ -78,8 +78,6 @@ class Compiled(torch.autograd.Function):
             _weakly(x) if i is None else None for i, x in zip(plan.inputs, call.inputs, strict=True)
         ]
         roots, rest, saved = plan.forward(call.inputs)
-        if any([root._is_view() for root in roots]):
-            roots, saved = _as_roots(roots, saved)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[saved[i] for i in plan.tensors])
         ctx.plan = plan
@@ -114,25 +112,6 @@ class Compiled(torch.autograd.Function):
         gradients = pullback.program(box)
         pairs = zip(plan.wrt, plan.reach, strict=True)
         return (None, *[None if reach <= absent else gradients[i] for i, reach in pairs])
-
-
-def _as_roots(
-    roots: Sequence[torch.Tensor], saved: Sequence[Any]
-) -> tuple[tuple[torch.Tensor, ...], list[Any]]:
-    """``roots`` without views, and ``saved`` with the very same tensors.
-
-    An operation may return a view of something of its own. A node's result that is a view cannot be
-    written to; so it becomes a tensor of its own on that memory, and where that is saved, too, a
-    copy: autograd must see each write to what it saved.
-    """
-    saved_in = [(s.untyped_storage().data_ptr(), s) for s in saved if isinstance(s, torch.Tensor)]
-    found = {}
-    for root in roots:
-        if root._is_view():
-            where = root.untyped_storage().data_ptr()
-            alone = all(at != where or s is root for at, s in saved_in)
-            found[id(root)] = root.data if alone else root.clone()
-    return tuple([found.get(id(r), r) for r in roots]), [found.get(id(s), s) for s in saved]
 
 
 def _weakly(value: Any) -> Any:

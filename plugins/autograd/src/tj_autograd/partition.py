@@ -159,6 +159,8 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
 
 
 def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
+    if "OVERWRITTEN" in p.tags:  # by the program as written: autograd would refuse to use it
+        return INFINITE
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or (call is not None and _tagged(call, "RECOMPUTE")):
         return INFINITE
     return max(1, int(size * DISTANCE ** min(distance, 100)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 
 from tj_core.proxy import Proxy, TensorProxy
@@ -38,21 +37,10 @@ def unsupported(trace: Trace) -> Decline | None:
         for reason, applies in _REASONS.items():
             if applies(call):
                 return Decline(f"{call.symbol} {reason}", call.source)
-        if any(call.flat_outs[i].name in returned for i in _views(call)):
+        views = [a for a in call.effects.aliases if not a.identical]
+        if any(call.flat_outs[a.output].name in returned for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
     return None
-
-
-def _views(call: BoundSymbol) -> Iterator[int]:
-    """The outputs of ``call`` that share memory with what others may have.
-
-    What is a view of something inside the operation (``linear`` of three dimensions) has its memory
-    for itself, unless it is that of two outputs.
-    """
-    shared = Counter(a.index for a in call.effects.aliases if a.kind == "hidden")
-    for alias in call.effects.aliases:
-        if not alias.identical and (alias.kind != "hidden" or shared[alias.index] > 1):
-            yield alias.output
 
 
 def refused(joint: Trace) -> Decline | None:
