@@ -33,31 +33,55 @@ def linears() -> nn.Module:
     return nn.Sequential(*(nn.Linear(8, 8) for _ in range(25)))
 
 
-CASES: dict[str, tuple[Callable[[], Any], Callable[[], torch.Tensor], bool, int]] = {
-    "x + 1, 4 elements, inference": (plus_one, lambda: torch.randn(4), False, 500),
+def forward(f: Any, x: torch.Tensor) -> None:
+    f(x)
+
+
+def train_step(f: Any, x: torch.Tensor) -> None:
+    f(x).sum().backward()
+
+
+Run = Callable[[Any, torch.Tensor], None]
+CASES: dict[str, tuple[Callable[[], Any], Callable[[], torch.Tensor], bool, int, Run]] = {
+    "x + 1, 4 elements, inference": (plus_one, lambda: torch.randn(4), False, 500, forward),
     "x + 1, 4 elements, forward with grad": (
         plus_one,
         lambda: torch.randn(4, requires_grad=True),
         True,
         500,
+        forward,
     ),
-    "25 x Linear(8, 8), 50 parameters, inference": (linears, lambda: torch.randn(2, 8), False, 50),
+    "25 x Linear(8, 8), 50 parameters, inference": (
+        linears,
+        lambda: torch.randn(2, 8),
+        False,
+        50,
+        forward,
+    ),
     "25 x Linear(8, 8), 50 parameters, forward with grad": (
         linears,
         lambda: torch.randn(2, 8),
         True,
         50,
+        forward,
+    ),
+    "25 x Linear(8, 8), 50 parameters, forward and backward": (
+        linears,
+        lambda: torch.randn(2, 8),
+        True,
+        30,
+        train_step,
     ),
 }
 
 
 def run(case: str, rounds: int) -> str:
     """One case's table."""
-    make, example, grad, number = CASES[case]
+    make, example, grad, number, call = CASES[case]
     x = example()
     with torch.set_grad_enabled(grad):
         compiled = {name: system(make()) for name, system in SYSTEMS.items()}
-        calls = {name: (lambda f=f: f(x)) for name, f in compiled.items()}
+        calls = {name: (lambda f=f: call(f, x)) for name, f in compiled.items()}
         return table(case, interleaved(calls, baseline="eager", number=number, rounds=rounds))
 
 

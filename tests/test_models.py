@@ -47,6 +47,8 @@ def test_a_training_step(name: str, mode: str, plugins: tuple[str, ...]) -> None
         assert_equal(step(model, jitted, batch, seed), expected)
     stats = tj.stats(jitted)
     assert (stats.misses, stats.hits, stats.fallbacks) == (1, 1, ())
+    explained = tj.explain(jitted)
+    assert explained.declined == () and bool(explained.gradients) == ("autograd" in plugins)
 
 
 @pytest.mark.parametrize("name", ["mamba", *(n for n in chosen() if n != "mamba")])

@@ -31,6 +31,7 @@ __all__ = [
     "Dialect",
     "Executor",
     "Frontend",
+    "Fusion",
     "Pair",
     "Split",
     "Transform",
@@ -102,18 +103,34 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Fusion:
+    """What an executor says of calls while the memory of training is planned.
+
+    ``can_fuse`` says whether it would compute a call together with its neighbours, so that values
+    between them take no memory, and running the call again there costs next to nothing. ``cost``,
+    if given, is an estimate of what running the call again would take, in seconds; None where there
+    is none. Both look at metadata only.
+    """
+
+    can_fuse: Callable[[BoundSymbol], bool]
+    cost: Callable[[BoundSymbol], float | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Executor:
     """Something that runs calls: a library of kernels, a compiler, a device.
 
     ``claims`` maps symbols to `Claim`. ``rng`` says whose random numbers its random operations
     consume: ``"torch"`` for PyTorch's generators, ``"own"`` for its own. A ``fallback`` executor
-    is asked last and takes whole calls nobody else wanted any part of.
+    is asked last and takes whole calls nobody else wanted any part of. ``fusion`` is for an
+    executor that computes several calls as one.
     """
 
     name: str
     claims: RuleTable[Claim]
     rng: Literal["torch", "own"] = "torch"
     fallback: bool = False
+    fusion: Fusion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,16 @@ __all__ = ["Change", "Namer", "PassRecord", "Trace"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit of a pass: the call it changed, and the rule (with plugin and place) that did."""
+    """One edit of a pass: the call it changed, and the rule (with plugin and place) that did.
+
+    ``declined`` are who would have come first, and why they did not.
+    """
 
     call: str
     plugin: str
     rule: str
     origin: str = ""
+    declined: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

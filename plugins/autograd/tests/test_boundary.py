@@ -49,6 +49,22 @@ def test_some_tangents(jitted: Any, which: tuple[int, ...]) -> None:
             assert torch.equal(mine, theirs)
 
 
+def test_the_backward_of_some_tangents_runs_what_they_need() -> None:
+    def g(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return (x @ w).sin(), (x * 2).exp().cos()
+
+    jitted = tj.jit(g)
+    x, w = inputs()
+    jitted(x, w)[1].sum().backward()
+    others = jitted_of(jitted).last.compilation.others
+    (one,) = (track.traces[-1] for name, track in others.items() if name.startswith("backward_"))
+    ran = {call.parent for call in one.calls}
+    assert "exp" in ran and not {"matmul", "sin"} & ran
+    a, b = jitted(x, w)
+    (a.sum() + b.sum()).backward()
+    assert {"matmul", "exp"} <= {call.parent for call in tj.last_trace(jitted, "backward").calls}
+
+
 def test_none_stays_none() -> None:
     def g(x: torch.Tensor, y: torch.Tensor) -> Any:
         return x * 2, y * 3

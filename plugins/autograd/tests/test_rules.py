@@ -140,6 +140,32 @@ def test_a_rule_may_decline() -> None:
     assert {c.rule for c in changes} == {"derived"}
 
 
+def test_one_value_in_several_places() -> None:
+    """An argument given twice, and one tangent for two results."""
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return torch.ops.aten.mul.Tensor(x, y), (x, y)
+
+    def halves(x: torch.Tensor, chunks: int, dim: int = 0) -> Any:
+        out = torch.ops.aten.split.Tensor(x, x.shape[dim] // chunks, dim)
+        return tuple(out), (dim,)
+
+    def squared(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.mul(x.sin(), w) + torch.mul(x, x)).sum()
+
+    def chunked(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        a, b = torch.chunk(x * w, 2)
+        return (a + b).sum()
+
+    def factors(saved: Any, g: torch.Tensor) -> Any:
+        x, y = saved
+        return (g * y).sum_to_size(x.shape), (g * x).sum_to_size(y.shape)
+
+    check(squared, rules("torch.mul", GradRule(product, factors)))
+    rule = GradRule(halves, lambda s, *gs: (torch.cat(gs, s[0]),))
+    check(chunked, rules("torch.chunk", rule))
+
+
 def test_a_rule_for_tensors_in_a_list_and_several_outputs() -> None:
     def forward(tensors, dim=0):
         return torch.cat(tensors, dim), ([t.shape[dim] for t in tensors], dim)
@@ -197,6 +223,41 @@ def test_the_pair_is_used_where_a_gradient_is_needed(order: tuple[str, str]) -> 
     with torch.no_grad():
         jitted(torch.randn(4, 5), torch.randn(5))
     assert [{"pair": "pair's own", "only": "forward only"}[order[0]]] == RAN
+
+
+def gradient(jitted: Any, call: str = "layer_norm") -> tuple[str, ...]:
+    """The row of ``call`` in the table of gradients that `tj.explain` prints."""
+    rows = str(tj.explain(jitted)).partition("gradients:")[2].splitlines()
+    found = next(row for row in rows if row.split(" ")[0] == call)
+    return tuple(cell.strip() for cell in found.split("  ") if cell)
+
+
+@pytest.mark.parametrize("order", [("pair", "only"), ("only", "pair")])
+def test_whose_gradient_it_is_and_who_had_none_is_explained(order: tuple[str, str]) -> None:
+    both = {"pair": executor("pair", WITH_PAIR), "only": executor("only", FORWARD_ONLY)}
+    jitted = check(f, *(both[name] for name in order))
+    declined = ("only: it has no gradient",) if order[0] == "only" else ()
+    assert gradient(jitted) == ("layer_norm", LAYER_NORM, "pair", *declined)
+    assert gradient(jitted, "sin") == ("sin", "derived", "autograd")
+    ran = {record.executor for record in tj.explain(jitted).others["backward"]}
+    assert "pair" in ran and "\nbackward:\n" in str(tj.explain(jitted))
+
+
+def test_a_plugins_rule_is_explained() -> None:
+    rule = GradRule(norm_forward, norm_backward)
+    assert gradient(check(f, rules(LAYER_NORM, rule))) == ("layer_norm", LAYER_NORM, "Rules")
+    assert gradient(check(f)) == ("layer_norm", "derived", "autograd")
+
+
+@pytest.mark.parametrize(
+    "answer, reason", [(Decline("too small"), "too small"), (False, "its check says no")]
+)
+def test_who_declined_a_gradient_is_explained(answer: Any, reason: str) -> None:
+    rule = GradRule(norm_forward, norm_backward, lambda call: answer)
+    pair = executor("pair", Claim(plain, lambda call: answer, PAIR))
+    jitted = check(f, rules(LAYER_NORM, rule), pair)
+    said = f"pair: {reason}; Rules: {reason}"
+    assert gradient(jitted) == ("layer_norm", "derived", "autograd", said)
 
 
 def test_a_pair_without_functions_for_metadata_runs_on_fakes() -> None:

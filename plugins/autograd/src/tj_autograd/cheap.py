@@ -1,4 +1,4 @@
-"""Which PyTorch operations cost next to nothing to run again: elementwise ones, views, copies."""
+"""Which PyTorch operations cost next to nothing to run again: elementwise ones, views, softmax."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ COPIES = frozenset(
     f"{name}.default" for name in ("_to_copy", "clone", "full", "full_like", "zeros_like")
 ) | frozenset(("arange.default", "arange.start_step", "zeros.default", "ones.default"))
 """Operators that are cheap, and that PyTorch does not tag as elementwise."""
+
+ROWS = frozenset(("_softmax.default", "_log_softmax.default"))
+"""Operators that pass over their input a few times, as an elementwise chain does."""
 
 
 def cheap(call: BoundSymbol) -> bool:
@@ -29,7 +32,7 @@ def _operator(call: BoundSymbol) -> bool:
         return True
     if call.symbol.namespace != "aten":
         return False
-    return call.symbol.name in COPIES or _pointwise(call.symbol)
+    return call.symbol.name in COPIES | ROWS or _pointwise(call.symbol)
 
 
 def _pointwise(symbol: Symbol) -> bool:

@@ -14,6 +14,7 @@ from tj_core.bodies import with_args
 from tj_core.expand import Expanded, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.symbol import Body, BoundSymbol, Effects, Symbol
+from tj_core.tags import TagRegistry
 from tj_core.trace import Change
 from tj_core.tree import leaves, map_tree
 from tj_torch.dialect.derive import Derivation, Slot
@@ -73,6 +74,7 @@ class _Calls:
             parent=call.parent or call.label,
         )
         made = bind_outputs(made, self.rule.forward.facts, name)
+        made = made.replace(body=_with_tags(made.body, call.body, self.workshop.tags))
         outputs, hidden = made.outputs
         given = {p.name: p for p in known}
         outputs = map_tree(lambda p: given.get(p.name, p), outputs, Proxy)
@@ -106,6 +108,40 @@ class _Calls:
         made = bind_outputs(made, facts, lambda i: self.workshop.namer(wishes[i]))
         actual = dict(zip((p.name for p in formal), given, strict=True))
         return with_args(made, lambda p: actual[p.name])
+
+
+def _with_tags(body: Body | None, known: Body | None, tags: TagRegistry) -> Body | None:
+    """``body`` with the tags in ``known``, which it computes again with more results.
+
+    The calls of both come in one order; each known one is that of its symbol which comes next.
+    """
+    if body is None or known is None or not any(map(_tagged, known.calls)):
+        return body
+    marked: dict[str, Proxy] = {}
+    calls = []
+    todo = list(known.calls)
+    for call in body.calls:
+        at = next((i for i, c in enumerate(todo) if c.symbol == call.symbol), None)
+        if at is not None:
+            same, todo = todo[at], todo[at + 1 :]
+            call = call.replace(tags=tags.merge(call.tags, same.tags))
+            for p, k in zip(call.flat_outs, same.flat_outs, strict=False):
+                marked[p.name] = p.replace(tags=tags.merge(p.tags, k.tags))
+        calls.append(call)
+
+    def mark(p: Proxy) -> Proxy:
+        return marked.get(p.name, p)
+
+    return Body(
+        body.inputs,
+        tuple(call.map_proxies(mark) for call in calls),
+        map_tree(mark, body.outputs, Proxy),
+        body.updates,
+    )
+
+
+def _tagged(call: BoundSymbol) -> bool:
+    return bool(call.tags) or any(p.tags for p in call.flat_outs)
 
 
 def slots_of_arguments(call: BoundSymbol, rule: Derivation, workshop: Workshop) -> Slots:

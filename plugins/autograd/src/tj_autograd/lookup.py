@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tj_core.errors import CannotExpandError
 from tj_core.passes import PassContext
 from tj_core.records import Executor
-from tj_core.rules import RuleTable
+from tj_core.rules import Rule, RuleTable
 from tj_core.symbol import BoundSymbol, Symbol
 from tj_core.trace import Change
+from tj_torch.dialect.derive import Derivation
+from tj_torch.dialect.memokey import Unkeyable, call_key, tangents_key
 from tj_torch.dialect.modes import Modes
 from tj_torch.dialects import TorchDialects
 
+from tj_autograd.builtin import BUILTIN
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.functions import APPLY, plain_call, with_own_body
 from tj_autograd.joint import Differentiated, Slots, Workshop
 from tj_autograd.pairs import find_pair, paired
 from tj_autograd.recorded import recorded
-from tj_autograd.rules import GradRule, apply_rule
+from tj_autograd.rules import GradRule, apply_rule, find_rule
 
 __all__ = ["Lookup"]
 
@@ -30,44 +34,63 @@ class Lookup:
 
     dialects: TorchDialects
     rules: RuleTable[GradRule]
+    builtin: RuleTable[GradRule]
     modes: Modes
     executors: Sequence[Executor]
+    applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, context: PassContext) -> Lookup:
         """The lookup in the tables of ``context``."""
         dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
-        rules = context.tables.get("grad") or RuleTable("grad")
-        return cls(dialects, rules, dialects.modes(), context.executors)
+        rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
+        return cls(dialects, rules, builtin, dialects.modes(), context.executors)
 
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
         if call.regions and call.symbol.qualname != APPLY:
             return recorded(call, slots, workshop, "it runs functions of the program's")
-        try:
-            return (
-                self._by_pair(call, slots, workshop)
-                or self._by_rule(call, slots, workshop)
-                or self._by_function(call, slots, workshop)
-                or self._derived(call, slots, workshop)
-            )
-        except CannotExpandError as error:
-            return recorded(call, slots, workshop, error.message)
+        declined: list[tuple[str, str]] = []
+        done = (
+            self._by_pair(call, slots, workshop, declined)
+            or self._by_rule(self.rules, call, slots, workshop, declined)
+            or self._by_rule(self.builtin, call, slots, workshop, [])
+            or self._by_function(call, slots, workshop)
+            or self._derived(call, slots, workshop)
+        )
+        return replace(done, change=replace(done.change, declined=tuple(declined)))
 
     def _by_pair(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop, declined: list[tuple[str, str]]
     ) -> Differentiated | None:
-        found = find_pair(call, self.executors)
-        return found and paired(call, *found, slots, workshop, self.dialects.memo.expander)
+        pair, before = find_pair(call, self.executors)
+        declined += before
+        if pair is None:
+            return None
+        try:
+            return paired(call, *pair, slots, workshop, self.dialects.memo.expander)
+        except CannotExpandError as error:
+            declined.append((pair[0].name, error.message))
+            return None
 
     def _by_rule(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+        self,
+        rules: RuleTable[GradRule],
+        call: BoundSymbol,
+        slots: Slots,
+        workshop: Workshop,
+        declined: list[tuple[str, str]],
     ) -> Differentiated | None:
-        rule = self.rules.get(call.symbol)
-        if rule is None or not (rule.value.check is None or rule.value.check(call) is True):
+        rule, before = find_rule(call, rules)
+        declined += before
+        if rule is None:
             return None
-        made = apply_rule(rule, call, slots, self.dialects.memo.expander)
+        try:
+            made = self._applied(call, rule, slots)
+        except CannotExpandError as error:
+            declined.append((rule.plugin, error.message))
+            return None
         change = Change(call.label, rule.plugin, rule.key, rule.origin)
         return differentiated(call, made, slots, workshop, change)
 
@@ -77,12 +100,33 @@ class Lookup:
         if call.symbol.qualname != APPLY:
             return None
         plain, function = plain_call(call)
-        rule = self.dialects.derive(plain, self.modes, slots, function=function)
+        try:
+            rule = self.dialects.derive(plain, self.modes, slots, function=function)
+        except CannotExpandError as error:
+            return recorded(call, slots, workshop, error.message)
         change = Change(call.label, "autograd", "its own backward")
         return differentiated(with_own_body(plain, rule), rule, slots, workshop, change)
 
+    def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
+        """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
+        expander = self.dialects.memo.expander
+        fn = rule.value.forward
+        try:
+            key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
+        except Unkeyable:
+            return apply_rule(rule, call, slots, expander)
+        if symbols:  # those of this very call
+            return apply_rule(rule, call, slots, expander)
+        key = (*key, *tangents_key(slots, ()))
+        if key not in self.applied:
+            self.applied[key] = apply_rule(rule, call, slots, expander), alive
+        return self.applied[key][0]
+
     def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
-        rule = self.dialects.derive(call, self.modes, slots)
+        try:
+            rule = self.dialects.derive(call, self.modes, slots)
+        except CannotExpandError as error:
+            return recorded(call, slots, workshop, error.message)
         if more := slots_of_arguments(call, rule, workshop):
             slots = {**slots, **more}
             rule = self.dialects.derive(call, self.modes, slots)

@@ -31,21 +31,37 @@ from tj_autograd.rules import (
     returned_pair,
 )
 
-__all__ = ["find_pair", "paired"]
+__all__ = ["Declined", "find_pair", "paired"]
+
+
+Declined = tuple[tuple[str, str], ...]
+"""Who did not differentiate a call, and why."""
 
 
 def find_pair(
     call: BoundSymbol, executors: Sequence[Executor]
-) -> tuple[Executor, Rule[Any]] | None:
-    """The first executor with a pair that takes ``call``, and its claim."""
+) -> tuple[tuple[Executor, Rule[Any]] | None, Declined]:
+    """The first executor with a pair that takes ``call``, its claim, and who declined before."""
+    declined: list[tuple[str, str]] = []
     for executor in executors:
         rule = None if executor.fallback else executor.claims.get(call.symbol)
-        if rule is None or rule.value.pair is None:
+        if rule is None:
             continue
-        verdict = True if rule.value.check is None else rule.value.check(call)
-        if verdict is True or (verdict and not isinstance(verdict, Decline)):
-            return executor, rule
-    return None
+        reason = _declined(rule, call)
+        if reason is None:
+            return (executor, rule), tuple(declined)
+        declined.append((executor.name, reason))
+    return None, tuple(declined)
+
+
+def _declined(rule: Rule[Any], call: BoundSymbol) -> str | None:
+    """Why the claim ``rule`` does not differentiate ``call``; None if it does."""
+    if rule.value.pair is None:
+        return "it has no gradient"
+    verdict = True if rule.value.check is None else rule.value.check(call)
+    if isinstance(verdict, Decline):
+        return verdict.reason
+    return None if verdict else "its check says no"
 
 
 def paired(
@@ -91,7 +107,7 @@ class _Pairing:
         meta = self.pair.meta or (self.pair.forward, self.pair.backward)
         forward, saved = self.forward(meta[0])
         backward, gradients = self.backward(meta[1], saved)
-        change = Change(self.call.label, self.rule.plugin, self.rule.key, self.rule.origin)
+        change = Change(self.call.label, self.executor.name, self.rule.key, self.rule.origin)
         return Differentiated(forward, (backward,), gradients, change)
 
     def symbol(self, half: str) -> Symbol:

@@ -18,7 +18,7 @@ from tj_core.symbol import BoundSymbol
 
 from tj_autograd.mincut import INFINITE, Network
 
-__all__ = ["DEPTHS", "Cheap", "byte_size", "choose_saved"]
+__all__ = ["DEPTHS", "Cheap", "Terms", "byte_size", "choose_saved", "storages"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Whether a call costs next to nothing to run again."""
@@ -39,6 +39,20 @@ SHRINKS = 4
 """A call whose result is that many times smaller than its arguments does not run again."""
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What counts beside the bytes of a value.
+
+    Calls whose labels are in ``free`` may run again whatever they cost. Values in ``inside`` would
+    exist only within fused kernels: saving one writes it to memory, which costs as much again. With
+    ``tight``, bytes alone count, and inputs, which belong to the caller, cost next to nothing.
+    """
+
+    free: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()
+    tight: bool = False
+
+
 def choose_saved(
     inputs: Iterable[Proxy],
     forward: Iterable[BoundSymbol],
@@ -46,15 +60,18 @@ def choose_saved(
     cheap: Cheap,
     depth: int | None = None,
     within: frozenset[str] | None = None,
+    terms: Terms = Terms(),
 ) -> frozenset[str]:
     """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
 
     Values run again only within ``depth`` calls of what the backward reads, if that is given, and
-    only those in ``within`` are saved.
+    only those in ``within`` are saved. ``terms`` say what else counts.
 
     :raises TagError: if tags leave no way to have a value.
     """
-    return _Choice(cheap, depth, within).choose(tuple(inputs), tuple(forward), frozenset(needed))
+    return _Choice(cheap, depth, within, terms).choose(
+        tuple(inputs), tuple(forward), frozenset(needed)
+    )
 
 
 @dataclass
@@ -64,12 +81,15 @@ class _Choice:
     cheap: Cheap
     depth: int | None
     within: frozenset[str] | None
+    terms: Terms
     network: Network = field(default_factory=Network)
+    storages: Mapping[str, Proxy] = field(default_factory=dict)
 
     def choose(
         self, inputs: tuple[Proxy, ...], forward: tuple[BoundSymbol, ...], needed: frozenset[str]
     ) -> frozenset[str]:
         distances = _distances(forward, needed)
+        self.storages = storages(forward)
         maker = {p.name: call for call in forward for p in call.defined()}
         values = {p.name: p for p in inputs} | {
             p.name: p for call in forward for p in call.defined()
@@ -103,18 +123,24 @@ class _Choice:
         ):
             self.network.edge("source", ("in", p.name), INFINITE)
 
-    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
-        if self.depth is None or distance <= self.depth or _unsaved(call):
-            return False
-        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
-        return len(views) < len(call.flat_outs) and not _tagged(call, *AGAIN)
-
     def cost(self, p: Proxy, call: BoundSymbol | None, distance: int) -> int:
         """What saving ``p`` costs; the soft tag forbids it only where the call can run again."""
         soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
         if soft and self.may_run_again(call):  # type: ignore[arg-type]
             return INFINITE
-        return _cost(p, call, distance)
+        size = byte_size(self.storages.get(p.name, p))
+        cost = _cost(p, call, 0 if self.terms.tight else distance, size)
+        if cost >= INFINITE:
+            return cost
+        if self.terms.tight and call is None:
+            return 1
+        return 2 * cost if p.name in self.terms.inside else cost
+
+    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
+        if self.depth is None or distance <= self.depth or _unsaved(call):
+            return False
+        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+        return len(views) < len(call.flat_outs) and not _tagged(call, *AGAIN)
 
     def may_run_again(self, call: BoundSymbol) -> bool:
         if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
@@ -123,7 +149,9 @@ class _Choice:
             return False
         if _tagged(call, *AGAIN):
             return True
-        return not call.executor and self.cheap(call) and not _shrinks(call)
+        if call.label in self.terms.free:
+            return not call.executor
+        return self.cheap(call) and not _shrinks(call)
 
 
 def _tagged(call: BoundSymbol, *tags: str) -> bool:
@@ -145,12 +173,27 @@ def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict
     return found
 
 
-def _cost(p: Proxy, call: BoundSymbol | None, distance: int) -> int:
+def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
     again = call is not None and _tagged(call, "RECOMPUTE") and "SAVE" not in p.tags
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
         return INFINITE
-    cost = max(1, int(byte_size(p) * DISTANCE ** min(distance, 100)))
+    cost = max(1, int(size * DISTANCE ** min(distance, 100)))
     return cost + (OVERWRITTEN if "OVERWRITTEN" in p.tags else 0)
+
+
+def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
+    """For each view of a value that the forward makes, that value: what saving the view keeps."""
+    made: dict[str, Proxy] = {}
+    found: dict[str, Proxy] = {}
+    for call in forward:
+        views = {a.output: call.flat_args[a.index] for a in call.effects.aliases if a.kind == "arg"}
+        for index, p in enumerate(call.flat_outs):
+            viewed = views.get(index)
+            if viewed is None:
+                made[p.name] = p
+            elif viewed.name in found or viewed.name in made:
+                found[p.name] = found.get(viewed.name, viewed)
+    return found
 
 
 def byte_size(p: Proxy) -> int:
@@ -177,7 +220,7 @@ def _impossible(
     for name, p in values.items():
         call = maker.get(name)
         stuck = call is None or not may_run_again(call)
-        if stuck and _cost(p, call, 0) >= INFINITE:
+        if stuck and _cost(p, call, 0, 1) >= INFINITE:
             what = "is an input" if call is None else f"comes from {call.symbol}"
             return TagError(
                 f"{name!r} is needed by the backward and must not be saved, but {what}, "

@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tj_core.errors import PluginError
+from tj_core.errors import CannotExpandError, PluginError
 from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Decline, Pair
-from tj_core.rules import Rule
+from tj_core.rules import Rule, RuleTable
 from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
 from tj_torch.dialect.derive import Derivation, Slot
@@ -41,6 +41,7 @@ __all__ = [
     "check_gradients",
     "check_outputs",
     "expanded",
+    "find_rule",
     "fitting",
     "per_argument",
     "returned_pair",
@@ -63,6 +64,20 @@ class GradRule:
     forward: Callable[..., tuple[Any, Sequence[Any]]]
     backward: Callable[..., Sequence[Any]]
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+
+
+def find_rule(
+    call: BoundSymbol, rules: RuleTable[GradRule]
+) -> tuple[Rule[GradRule] | None, tuple[tuple[str, str], ...]]:
+    """The plugins' rule for ``call``; who has one that is not for it, and why."""
+    rule = rules.get(call.symbol)
+    if rule is None or rule.value.check is None:
+        return rule, ()
+    verdict = rule.value.check(call)
+    if isinstance(verdict, Decline) or not verdict:
+        reason = verdict.reason if isinstance(verdict, Decline) else "its check says no"
+        return None, ((rule.plugin, reason),)
+    return rule, ()
 
 
 def apply_rule(
@@ -175,7 +190,22 @@ class _Application:
         return f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} ({rule.origin})"
 
     def expand(self, *call: Any) -> Expansion:
-        return expanded(self.expander, self.call, self.whose, *call)
+        made = expanded(self.expander, self.call, self.whose, *call)
+        if made.body is not None and any(map(_draws_elsewhere, made.body.calls)):
+            raise CannotExpandError("its body draws random numbers in another order than it says")
+        return made
+
+
+def _draws_elsewhere(call: BoundSymbol) -> bool:
+    """Whether numbers drawn in place are drawn into other memory in a body.
+
+    What is written to becomes a new tensor, contiguous whatever it was, and numbers are drawn in
+    the order of memory.
+    """
+    if not any(r.startswith("random") for r in call.effects.ordered):
+        return False
+    tensors = [p for p in (*call.flat_args[:1], *call.flat_outs[:1]) if isinstance(p, TensorProxy)]
+    return len(tensors) == 2 and tensors[0].strides != tensors[1].strides
 
 
 def _places(tree: Any, kind: Any) -> dict[int, Slot]:

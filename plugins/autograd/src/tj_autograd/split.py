@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -14,8 +14,10 @@ from tj_core.symbol import BoundSymbol
 from tj_core.trace import Namer, Trace
 from tj_core.tree import leaves, map_tree
 
+from tj_autograd.budget import fewest_again, may_be_freed
+from tj_autograd.costs import Costs
 from tj_autograd.detached import detached
-from tj_autograd.partition import DEPTHS, Cheap, byte_size, choose_saved
+from tj_autograd.partition import DEPTHS, Terms, byte_size, choose_saved, storages
 from tj_autograd.peak import peak_bytes
 
 __all__ = ["Halves", "is_backward", "split"]
@@ -40,18 +42,22 @@ class Halves:
     tangents: tuple[Proxy, ...]
 
 
-def split(joint: Trace, cheap: Cheap, within: frozenset[str] | None = None) -> Halves:
+def split(
+    joint: Trace, costs: Costs, budget: float = 1.0, within: frozenset[str] | None = None
+) -> Halves:
     """The halves of ``joint``.
 
-    ``cheap`` says which calls may run again in the backward, to save less. Of several ways, the one
-    with the lowest estimated peak of memory is taken, and of those the one that saves least. Only
-    values in ``within`` are saved, if that is given.
+    Calls that ``costs`` says are cheap may run again in the backward, to save less. Of several
+    ways, the one with the lowest estimated peak of memory is taken, and of those the one that saves
+    least. Below 1, ``budget`` is the part that may be saved of the bytes that this way saves,
+    inputs aside; expensive calls run again, then, as many as that takes. Only values in ``within``
+    are saved, if that is given.
 
     :raises TagError: if what the backward needs can be neither saved nor made again.
     """
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
-    return _Splitting(joint, inputs, tangents, cheap, within).halves()
+    return _Splitting(joint, inputs, tangents, costs, budget, within).halves()
 
 
 TOLERANCE = 1.01
@@ -67,11 +73,6 @@ class _Way:
     saved: tuple[Proxy, ...]
     peak: int
 
-    @property
-    def size(self) -> int:
-        """Bytes saved."""
-        return sum(map(byte_size, self.saved))
-
 
 @dataclass(frozen=True)
 class _Splitting:
@@ -80,7 +81,8 @@ class _Splitting:
     joint: Trace
     inputs: tuple[Proxy, ...]
     tangents: tuple[Proxy, ...]
-    cheap: Cheap
+    costs: Costs
+    budget: float
     within: frozenset[str] | None
 
     @cached_property
@@ -95,7 +97,7 @@ class _Splitting:
 
     def halves(self) -> Halves:
         outputs, _ = self.joint.outputs
-        way = self.best()
+        way = self.best() if self.budget >= 1 else self.tight()
         roots, rest = _returned(outputs, self.inputs)
         forward = self.joint.replace(
             inputs=self.inputs,
@@ -115,17 +117,67 @@ class _Splitting:
 
     def best(self) -> _Way:
         """The best of all ways: lowest peak, then least saved."""
-        known = {p.name for p in self.tangents}
-        needed = [p.name for p in _read(self.back, self.joint.outputs[1], known)]
-        choices = dict.fromkeys(
-            choose_saved(self.inputs, self.ahead, needed, self.cheap, depth, self.within)
-            for depth in (DEPTHS if self.within is None else DEPTHS[:1])
-        )
-        ways = [self.way(chosen, known) for chosen in choices]
+        terms = Terms(inside=self.inside)
+        depths = DEPTHS if self.within is None else DEPTHS[:1]
+        choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
+        ways = [self.way(chosen) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE
-        return min((w for w in ways if w.peak <= limit), key=lambda w: w.size)
+        return min((w for w in ways if w.peak <= limit), key=self.weight)
 
-    def way(self, chosen: frozenset[str], known: set[str]) -> _Way:
+    def weight(self, way: _Way) -> int:
+        """Bytes that ``way`` saves; twice those that are written only to be saved."""
+        kept = self.kept(way)
+        return sum(byte_size(p) * (2 if p.name in self.inside else 1) for p in kept)
+
+    def kept(self, way: _Way) -> Collection[Proxy]:
+        """What ``way`` keeps in memory, views as what they view."""
+        found = (self.storages.get(p.name, p) for p in way.saved)
+        return {p.name: p for p in found}.values()
+
+    @cached_property
+    def storages(self) -> dict[str, Proxy]:
+        return storages(self.ahead)
+
+    def tight(self) -> _Way:
+        """The way within the budget that runs the fewest expensive calls again."""
+        if self.within is not None:  # what may be saved is settled; all may run again for it
+            free = frozenset(c.label for c in self.ahead if may_be_freed(c))
+            return self.way(self.choose(Terms(free, tight=True)))
+        usual = self.best()
+        limit = self.budget * self.made(usual)
+
+        def freed(free: frozenset[str]) -> _Way:
+            return self.way(self.choose(Terms(free, tight=True)))
+
+        if self.made(usual) <= limit:
+            return usual
+        return freed(fewest_again(self.ahead, self.costs, lambda f: self.made(freed(f)) <= limit))
+
+    def made(self, way: _Way) -> int:
+        """Bytes that ``way`` saves of values that the forward makes."""
+        mine = {p.name for p in self.inputs}
+        return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
+
+    def choose(self, terms: Terms, depth: int | None = None) -> frozenset[str]:
+        needed = [p.name for p in _read(self.back, self.joint.outputs[1], self.known)]
+        cheap = self.costs.cheap
+        return choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within, terms)
+
+    @cached_property
+    def known(self) -> set[str]:
+        return {p.name for p in self.tangents}
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """The values that would exist only within fused kernels."""
+        fused = {call.label for call in self.ahead if self.costs.fuses(call)}
+        outside = {p.name for c in self.ahead if c.label not in fused for p in c.flat_args}
+        outside |= {p.name for p in leaves(self.joint.outputs[0]) if isinstance(p, Proxy)}
+        made = {p.name for c in self.ahead if c.label in fused for p in c.flat_outs}
+        return frozenset(made - outside)
+
+    def way(self, chosen: frozenset[str]) -> _Way:
+        known = self.known
         outputs, gradients = self.joint.outputs
         again = _Again(self.ahead, chosen, Namer(self.joint.names()))
         calls, gradients = again.fill(self.back, gradients)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -13,13 +14,15 @@ from tj_core.stages import Stage
 from tj_core.trace import Trace
 
 from tj_autograd.boundary import differentiable, usual_layout
-from tj_autograd.cheap import cheap
 from tj_autograd.checkpoints import checkpointed
+from tj_autograd.costs import Costs
 from tj_autograd.detached import detached
 from tj_autograd.identity import one_name_each
 from tj_autograd.inlined import inline_calls
 from tj_autograd.joint import Layout, joint
 from tj_autograd.lookup import Lookup
+from tj_autograd.opened import opened
+from tj_autograd.plugin import Options
 from tj_autograd.split import is_backward, split
 from tj_autograd.supported import needs_gradient, refused, unsupported
 from tj_autograd.variants import Variants
@@ -27,12 +30,13 @@ from tj_autograd.variants import Variants
 __all__ = ["transforms"]
 
 
-def transforms() -> tuple[Transform, ...]:
-    """The transforms of the plugin."""
+def transforms(options: Options) -> tuple[Transform, ...]:
+    """The transforms of the plugin, set up by its options."""
+    split_ = functools.partial(_split, options=options)
     return (
         inline_calls(),
         Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
-        Transform("split", _split, after=Stage.LOWERED, produces=Stage.SPLIT),
+        Transform("split", split_, after=Stage.LOWERED, produces=Stage.SPLIT),
     )
 
 
@@ -60,12 +64,13 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
     return checkpointed(made)
 
 
-def _split(trace: Trace, context: PassContext) -> Trace | Split | Wrapped:
+def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Split | Wrapped:
     if not any(map(is_backward, trace.inputs)):  # nothing that is returned needs a gradient
         if not needs_gradient(trace):
             return trace
         return Wrapped(detached(trace), lambda function, _: torch.no_grad()(function))
-    halves = split(trace, cheap)
+    costs, budget = Costs(context.executors), options.memory_budget
+    halves = split(opened(trace, costs, context), costs, budget)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
     functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
@@ -78,6 +83,7 @@ def _split(trace: Trace, context: PassContext) -> Trace | Split | Wrapped:
             compile_later,
             functional,
             lambda layout: _made(functional, context, layout),
+            lambda other, names: split(opened(other, costs, context), costs, budget, names),
             usual=tuple(map(usual_layout, halves.tangents)),
             within=lambda: dialects.among(sizes),
         )

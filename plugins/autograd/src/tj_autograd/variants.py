@@ -18,9 +18,8 @@ from tj_core.tree import leaves
 from tj_torch.frontend.dynamo import compile_lock
 
 from tj_autograd.again import Again, again
-from tj_autograd.cheap import cheap
 from tj_autograd.joint import Layout
-from tj_autograd.split import Halves, split
+from tj_autograd.split import Halves
 
 __all__ = ["Boxed", "Pullback", "Variants"]
 
@@ -48,7 +47,8 @@ class Variants:
     """Makes and keeps the backward programs of one joint trace.
 
     ``usual`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the joint
-    trace for another one, from ``functional``. ``within`` is entered while one is compiled: the
+    trace for another one, from ``functional``, and ``split`` its halves, which save no other values
+    than those named. ``within`` is entered while one is compiled: the
     sizes of the program.
     """
 
@@ -56,6 +56,7 @@ class Variants:
     compile_later: Callable[[str, Trace], Program]
     functional: Trace
     joint: Callable[[Layout], Trace]
+    split: Callable[[Trace, frozenset[str]], Halves]
     usual: Layout
     within: Callable[[], AbstractContextManager[None]]
     known: dict[Layout, Pullback] = field(default_factory=dict)
@@ -98,7 +99,7 @@ class Variants:
     def _other(self, layout: Layout) -> Pullback | None:
         mine = {p.name: i for i, p in enumerate(self.halves.saved)}
         try:
-            made = split(self.joint(layout), cheap, frozenset(mine))
+            made = self.split(self.joint(layout), frozenset(mine))
         except TagError:  # what it reads cannot be made from what is saved
             return None
         before, now = _makers(self.halves), _makers(made)

@@ -1,0 +1,200 @@
+"""Saving less than the usual split does, and what executors say of fusing and of costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_autograd.costs import estimate
+from tj_core.errors import ConfigError
+from tj_core.extend import Claim, Executor, Fusion, RuleTable, TensorProxy
+from torch.nn import functional as F
+
+X, WEIGHTS = torch.randn(32, 32), [torch.randn(32, 32) for _ in range(4)]
+BUDGETS = (1.0, 0.75, 0.5, 0.25, 0.0)
+
+
+def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    for w in weights:
+        x = x + F.layer_norm(F.gelu(x @ w), (32,)).tanh()
+    return x.square().sum()
+
+
+def trained(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> Any:
+    """``f`` jitted and trained once, with eager's gradients."""
+    jitted = tj.jit(f, **options)
+    grads = []
+    for fn in (jitted, f):
+        leaves = [a.clone().requires_grad_() for a in args]
+        torch.manual_seed(0)
+        fn(*leaves).backward()
+        grads.append([a.grad for a in leaves])
+    for mine, theirs in zip(*grads, strict=True):
+        assert torch.equal(mine, theirs)
+    return jitted
+
+
+def made(jitted: Any) -> list[TensorProxy]:
+    """The values that the forward makes and saves."""
+    trace = tj.last_trace(jitted, stage="SPLIT")
+    mine = {p.name for p in trace.inputs}
+    return [p for p in trace.outputs[2] if p.name not in mine]
+
+
+def size(jitted: Any) -> int:
+    return sum(p.dtype.bits // 8 * torch.Size(p.shape).numel() for p in made(jitted))
+
+
+def again(jitted: Any) -> list[str]:
+    """The forward's operations that the backward runs again."""
+    calls = tj.last_trace(jitted, "backward", stage="SPLIT").calls
+    ahead = {c.label for c in tj.last_trace(jitted, stage="SPLIT").calls}
+    names = (c.symbol.name for c in calls if c.parent in ahead)
+    return [n for n in names if not n.endswith((".backward", "add.Tensor"))]
+
+
+# ---------------------------------------------------------------------------- the budget
+
+
+def test_no_more_is_saved_than_the_budget_says() -> None:
+    usual = size(trained(layers, X, *WEIGHTS))
+    sizes = []
+    for budget in BUDGETS:
+        jitted = trained(layers, X, *WEIGHTS, autograd={"memory_budget": budget})
+        sizes.append(size(jitted))
+        assert sizes[-1] <= budget * usual
+    assert sizes[0] == usual and sizes[-1] == 0
+    assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(BUDGETS)
+
+
+def test_what_takes_least_for_its_bytes_runs_again_first() -> None:
+    jitted = trained(layers, X, *WEIGHTS, autograd={"memory_budget": 0.75})
+    assert "matmul" not in again(jitted)
+    assert "matmul" in again(trained(layers, X, *WEIGHTS, autograd={"memory_budget": 0.0}))
+
+
+def test_a_product_costs_more_than_its_bytes() -> None:
+    jitted = trained(lambda x, w: ((x @ w).sin() + x).sum(), X, WEIGHTS[0])
+    calls = {c.symbol.name: c for c in tj.last_trace(jitted, stage="FUNCTIONAL").calls}
+    assert estimate(calls["matmul"]) > estimate(calls["add"]) > estimate(calls["sin"]) > 0
+
+
+def test_random_numbers_are_not_drawn_again() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.dropout(x @ w, 0.5).tanh().sum()
+
+    jitted = trained(f, X, WEIGHTS[0], autograd={"memory_budget": 0.0})
+    assert not [name for name in again(jitted) if "dropout" in name]
+    assert size(jitted) > 0
+
+
+def test_tags_stand_above_the_budget() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return tj.tag(x @ w, "SAVE").sin().sum()
+
+    jitted = trained(f, X, WEIGHTS[0], autograd={"memory_budget": 0.0})
+    assert len(made(jitted)) == 1 and "matmul" not in again(jitted)
+
+
+def test_other_tangents_do_with_what_is_saved() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = (x @ w).sin()
+        return y @ w, y.cos()
+
+    for pick in (lambda a, b: a.sum(), lambda a, b: b.t().contiguous().t().square().sum()):
+        trained(lambda x, w, pick=pick: pick(*f(x, w)), X, WEIGHTS[0])
+        jitted = tj.jit(f, autograd={"memory_budget": 0.0})
+        grads = []
+        for fn in (jitted, f):
+            args = [X.clone().requires_grad_(), WEIGHTS[0].clone().requires_grad_()]
+            grads.append(torch.autograd.grad(pick(*fn(*args)), args))
+        assert all(map(torch.equal, *grads))
+
+
+@pytest.mark.parametrize("budget", [-0.1, 1.5])
+def test_a_budget_is_a_part(budget: float) -> None:
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        tj.jit(layers, autograd={"memory_budget": budget})
+
+
+def test_the_budget_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TJ_AUTOGRAD_MEMORY_BUDGET", "0.0")
+    assert size(trained(layers, X, *WEIGHTS, session=tj.Session())) == 0
+
+
+# ---------------------------------------------------------------------------- what executors say
+
+
+def fusing(names: set[str], cost: Any = None, claims: Any = None) -> Executor:
+    """An executor that would fuse the operations called ``names``."""
+    table: RuleTable[Any] = RuleTable("claims")
+    for key, implementation in (claims or {}).items():
+        table.set(key, Claim(implementation))
+    return Executor("fusing", table, fusion=Fusion(lambda c: c.symbol.name in names, cost))
+
+
+def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x @ w, -1).square().sum()
+
+
+def test_what_an_executor_fuses_runs_again() -> None:
+    assert again(trained(normed, X, WEIGHTS[0])) == []
+    assert len(made(trained(normed, X, WEIGHTS[0]))) == 1
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return (y.cumsum(-1).sin() * y.sin()).sum()  # the cumulated sum is made of what is saved
+
+    assert "cumsum" not in again(trained(f, X, WEIGHTS[0]))
+    fused = trained(f, X, WEIGHTS[0], executors=[fusing({"cumsum", "sin", "mul"})])
+    assert "cumsum" in again(fused) and len(made(fused)) == 1
+
+
+def test_who_would_get_the_call_is_asked() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = x @ w
+        return (y.cumsum(-1).sin() * y.sin()).sum()
+
+    claims: RuleTable[Any] = RuleTable("claims")
+    claims.set("torch.cumsum", Claim(torch.cumsum))
+    whole, fuser = Executor("whole", claims), fusing({"cumsum", "sin", "mul"})
+    assert "cumsum" not in again(trained(f, X, WEIGHTS[0], executors=[whole, fuser]))
+    assert "cumsum" in again(trained(f, X, WEIGHTS[0], executors=[fuser, whole]))
+
+
+def test_a_value_inside_a_fused_kernel_costs_a_write() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        part = (x @ w)[:, :20] * 2
+        return part.sin().sum()
+
+    assert [p.name for p in made(trained(f, X, WEIGHTS[0]))] == ["part"]
+    fused = trained(f, X, WEIGHTS[0], executors=[fusing({"__getitem__", "mul", "sin", "sum"})])
+    assert "mul" in again(fused) and len(made(fused)) == 1
+
+
+def test_a_view_costs_what_it_keeps() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        part = (x @ w)[:, :10]  # 320 numbers that keep 1024
+        return ((part * 2).sin() + (part * 3).cos()).sum()
+
+    jitted = trained(f, X, WEIGHTS[0])
+    assert [p.shape for p in made(jitted)] == [(32, 10), (32, 10)] and not again(jitted)
+
+
+def test_an_executor_may_say_what_a_call_costs() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (torch.cumsum(x @ w, 0).tanh() + torch.cumprod(x @ w.sin(), 0).tanh()).sum()
+
+    def runs(expensive: str) -> list[str]:
+        def cost(call: Any) -> float | None:
+            return 1.0 if call.symbol.name == expensive else None
+
+        fuser = fusing(set(), cost, {"torch.cumsum": torch.cumsum, "torch.cumprod": torch.cumprod})
+        options = {"executors": [fuser], "autograd": {"memory_budget": 0.6}}
+        return again(trained(f, X, WEIGHTS[0], **options))
+
+    assert "cumsum" not in runs("cumsum")
+    assert "cumsum" in runs("cumprod")

@@ -1,0 +1,39 @@
+"""Memory of training, in exact bytes: no more than aot_eager saves, no higher a peak than eager."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+BENCHMARKS = str(Path(__file__).resolve().parents[3] / "benchmarks")
+
+
+@pytest.fixture(scope="module")
+def memory() -> ModuleType:
+    """The benchmark of this name; it is not in the plugin's own distribution."""
+    sys.path.insert(0, BENCHMARKS)
+    try:
+        return pytest.importorskip("memory", reason="the repository's benchmarks are not here")
+    finally:
+        sys.path.remove(BENCHMARKS)
+
+
+pytestmark = pytest.mark.long
+WORKLOADS = ("gpt", "llama", "perceptron", "elementwise", "resnet", "entropies")
+SAVES_LESS = {"gpt": 0.8, "llama": 0.7, "perceptron": 0.5, "elementwise": 0.6}
+"""What tj saves of aot_eager's bytes at most, where running cheap operations again pays."""
+
+
+def test_every_workload_is_here(memory: ModuleType) -> None:
+    assert set(WORKLOADS) == set(memory.WORKLOADS)
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+def test_saved_bytes_and_peak(memory: ModuleType, workload: str) -> None:
+    found = {system: memory.measure(workload, system, 0.25) for system in memory.SYSTEMS}
+    mine, ahead = found["tj"], found["aot_eager"]
+    assert 0 < mine.saved <= ahead.saved * SAVES_LESS.get(workload, 1.0)
+    assert mine.peak <= 1.02 * min(found["eager"].peak, ahead.peak)
