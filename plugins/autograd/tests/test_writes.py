@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import Claim, Executor, RuleTable
 from tj_torch.conformance.aliasing import check, stateless
 from tj_torch.conformance.cases import cases_in, modules_in, run_case
 from tj_torch.conformance.found import FOUND
@@ -27,9 +28,6 @@ COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 OTHER_CLASS = {"value_written_after_a_view"}
 """Programs that return a view older than a write to a result that it is of: eager makes its
 grad_fn again, as AsStrided."""
-
-TWICE = {"twice_differentiated_with_a_write", "twice_differentiated_with_a_hidden_write"}
-"""Programs that write to arguments and are differentiated twice: they raise, see below."""
 
 ROUNDING = {("autocast_view", "leaf")}
 """Eager's autocast casts a leaf once for all uses, so that it adds gradients in bfloat16."""
@@ -52,7 +50,6 @@ CASES = [
     (case, kind)
     for case, kind in cases_in(FOLDER, but=("test_functional.py", "test_scoreboard.py"))
     if kind != "plain"  # without gradients nothing is new
-    and case.name not in TWICE
     and (case.name, kind) not in ROUNDING
 ]
 
@@ -126,6 +123,23 @@ def test_found_before(name) -> None:
 def test_made_up_programs(chunk, count) -> None:
     options = {"figures": FIGURES, "lenient": True, "ignore": ("grad_fn",)}
     compare_programs(with_gradients, seed=2000 + chunk, count=count, **options)
+
+
+def test_a_gradient_that_eager_refuses_is_refused_whoever_runs_the_calls() -> None:
+    """Without a backward trace the program stays as written, for PyTorch's autograd to see."""
+
+    def f(x):
+        z = x * 2
+        w = z * z
+        z.detach().mul_(3)
+        return w
+
+    claims = RuleTable("claim")
+    claims.set("torch.sin", Claim(torch.sin))
+    jitted = tj.jit(f, session=session(), executors=[Executor("other", claims)])
+    for fn in (f, jitted):
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            fn(torch.ones(3, requires_grad=True)).sum().backward()
 
 
 def test_gradients_were_traces() -> None:
