@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
@@ -93,3 +94,36 @@ def test_nothing_but_views_of_inputs() -> None:
     view, largest = jitted(x)
     assert view._base is x and int(largest) == int(x.argmax())
     assert tj.explain(jitted).declined == ()
+
+
+ENDING_IN_A_VIEW = {
+    "linear": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), (2, 3, 4)),
+    "written": (lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True)), (2, 3, 4)),
+    "written, then used": (
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(inplace=True), nn.Linear(5, 3)),
+        (2, 3, 4),
+    ),
+    "viewed": (lambda: nn.Sequential(nn.Linear(4, 6), nn.Unflatten(2, (3, 2))), (2, 3, 4)),
+    "convolution": (lambda: nn.Conv2d(3, 4, 3), (3, 8, 8)),
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("make, shape", ENDING_IN_A_VIEW.values(), ids=ENDING_IN_A_VIEW)
+def test_a_view_of_hidden_memory_is_made_again(make, shape, dynamic) -> None:
+    """As `linear` returns of its product, whose gradient is a trace all the same."""
+    model = make()
+    jitted = tj.jit(model, plugins=["torch", "autograd"], dynamic=dynamic)
+    found = []
+    for run in (model, jitted, jitted):
+        model.zero_grad()
+        x = torch.linspace(-1, 1, torch.Size(shape).numel()).reshape(shape).requires_grad_()
+        out = run(x)
+        (out * 1).sin().sum().backward()
+        tensors = [out.detach(), out._base.detach(), x.grad, *(p.grad for p in model.parameters())]
+        found.append((tensors, out._version, out.stride(), out.is_leaf))
+    expected, *rest = found
+    for mine in rest:
+        assert all(map(torch.equal, mine[0], expected[0]))
+        assert mine[1:] == expected[1:]
+    assert tj.last_trace(jitted, "backward").calls

@@ -13,6 +13,7 @@ from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 
 from tj_torch.alias.functionalize import OVERWRITTEN, functionalize
+from tj_torch.alias.hidden import with_roots
 from tj_torch.alias.objects import Unsuitable
 from tj_torch.alias.outer import around
 
@@ -27,6 +28,8 @@ def functional(when: When) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace | Wrapped | Decline | None:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return None
+        if Stage.JOINT in context.produced:
+            trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
             result = around(trace, made, functools.partial(_claimed, context))
