@@ -100,10 +100,18 @@ def test_others_are_copied_outside() -> None:
     jitted = tj.jit(write, executors=[copier(copied), "..."])
     x = torch.ones(2, dtype=torch.int64)
     jitted(x, x.clone())  # declined
-    leaf = torch.ones(2, requires_grad=True)
-    jitted(leaf * 1, leaf)  # autograd sees it
     assert not copied and torch.equal(x, torch.full((2,), 2))
     assert tj.last_trace(jitted, "outer").calls[1].symbol.name == "Tensor.copy_"
+
+
+def test_what_autograd_sees_is_not_copied_by_others() -> None:
+    copied: list[tuple[int, ...]] = []
+    jitted = tj.jit(write, executors=[copier(copied), "..."])
+    leaf = torch.ones(2, requires_grad=True)
+    written = leaf * 1
+    jitted(written, leaf)
+    assert not copied and written._version == 1
+    assert tj.last_trace(jitted).calls[0].effects.mutates
 
 
 def test_what_follows_a_copy_is_refused() -> None:
