@@ -19,7 +19,7 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
-from tj_core.proxy import SymDim
+from tj_core.proxy import SymDim, TensorProxy
 from tj_core.trace import Trace
 
 Sequence = list[tuple[Any, ...]]
@@ -443,3 +443,17 @@ def test_under_the_hook() -> None:
     for (x,) in rows(6, 7, 3):
         same(jitted(x), branch(x))
     assert tj.stats(jitted).misses == 2
+
+
+def test_a_stride_that_a_call_decides_on_is_a_number_in_the_calls_before() -> None:
+    def write(b):
+        b[..., 1:] = 4
+
+    f = tj.jit(write, plugins=["torch"])
+    for x in (torch.rand(2, 3)[..., ::2], torch.rand(2, 2)):
+        expected = x.clone()
+        write(expected)
+        f(x)
+        assert torch.equal(x, expected)
+    (b,) = (p for p in tj.last_traces(f)[0].inputs if isinstance(p, TensorProxy))
+    assert b.strides == (2, 1)

@@ -122,5 +122,12 @@ FOUND: Mapping[str, TextProgram] = {
         ("a.mul_(a)", "a.mul_(a)"),
         "a",
     ),
+    "empty tensor had other strides than a kernel makes": TextProgram(
+        ("p = torch.arange(1, 1).reshape(0, 3).to(torch.float32)", "a = p.unsqueeze(0)"),
+        ("a",),
+        (),
+        ("t = torch.rand_like(a)", "t.add_(1)"),
+        "t",
+    ),
 }
 """By what was wrong."""

@@ -33,7 +33,7 @@ from tj_torch.dialects import TorchDialects
 from tj_torch.frontend import levels
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
-from tj_torch.frontend.nodes import input_value, tagged_names, takers, user_tags
+from tj_torch.frontend.nodes import input_value, outdated, tagged_names, takers, user_tags
 from tj_torch.frontend.refused import may_be_refused
 from tj_torch.frontend.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.frontend.sources import node_source
@@ -86,11 +86,15 @@ def acquire(
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
     frame; ``parameters`` the names of the wrapped function's parameters.
     """
-    importer = Importer(graph, dialects, tags, Namer(language.names()), language)
-    importer.inputs(examples, input_names(graph, sources, parameters))
-    importer.nodes(graph.graph.nodes)
-    importer.leave()
-    return importer.acquired()
+    names = input_names(graph, sources, parameters)
+    while True:
+        importer = Importer(graph, dialects, tags, Namer(language.names()), language)
+        importer.inputs(examples, names)
+        importer.nodes(graph.graph.nodes)
+        importer.leave()
+        # A size that a call has decided on is a number: it is to be one in the calls before, too.
+        if not outdated(importer.proxies, graph, examples):
+            return importer.acquired()
 
 
 @dataclass

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from tj_core import tag as tag_function
+from tj_core.proxy import Proxy, SymDim, TensorProxy
 from tj_core.source import Source
 from tj_core.tags import NO_TAGS, TagRegistry, TagSet
 
+from tj_torch.dialect.shapeenv import is_symbolic
 from tj_torch.frontend.sources import node_source
 
-__all__ = ["input_value", "tagged_names", "takers", "user_tags"]
+__all__ = ["input_value", "outdated", "tagged_names", "takers", "user_tags"]
 
 
 def takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
@@ -33,6 +36,20 @@ def input_value(node: torch.fx.Node, example: Any) -> Any:
         return fake
     symbolic = any(isinstance(n, torch.SymInt) for n in (*fake.shape, *_strides(fake)))
     return fake if symbolic else example
+
+
+def outdated(
+    proxies: Iterable[Proxy], graph: torch.fx.GraphModule, examples: Iterable[Any]
+) -> bool:
+    """Whether a size of an input, a symbol in ``proxies``, has been decided on since then."""
+    nodes = (n for n in graph.graph.nodes if n.op == "placeholder")
+    for p, node, example in zip(proxies, nodes, examples, strict=False):
+        if isinstance(p, TensorProxy):
+            now = input_value(node, example)
+            pairs = zip((*p.shape, *p.strides), (*now.shape, *_strides(now)), strict=True)
+            if any(isinstance(dim, SymDim) and not is_symbolic(size) for dim, size in pairs):
+                return True
+    return False
 
 
 def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
