@@ -31,6 +31,7 @@ from tj_torch.alias.objects import (
     Unsuitable,
     is_metadata_change,
     overlaps_itself,
+    reaches,
     reads_data,
     tensor_place,
 )
@@ -115,6 +116,7 @@ class Functionalized:
     def __post_init__(self) -> None:
         self.heirs = Heirs(self.tags)
         self.namer = Namer(self.trace.names())
+        self.given = frozenset(p.name for p in self.trace.inputs)
         outs = (p for call in self.trace.calls for p in call.flat_outs)
         self.differentiates = any(isinstance(p, TensorProxy) and p.requires_grad for p in outs)
 
@@ -170,7 +172,7 @@ class Functionalized:
 
     def call(self, call: BoundSymbol) -> None:
         """Add what ``call`` becomes."""
-        if problem := _problem(call):
+        if problem := _problem(call) or reaches(call, self.objects, self.given):
             raise Unsuitable(problem)
         if self.last:
             raise Unsuitable("grad mode is changed between calls")

@@ -6,14 +6,20 @@ path of view calls makes of it. Places are only ever those of the program as wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import re
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from tj_core.proxy import Dim, Proxy, TensorProxy
 from tj_core.source import Source
 from tj_core.symbol import BoundSymbol, Constant
+from tj_core.trace import Trace
 from tj_core.tree import leaves
+
+from tj_torch.dialect.sizes import is_dense
 
 __all__ = [
     "DATA",
@@ -23,9 +29,13 @@ __all__ = [
     "Unsuitable",
     "is_metadata_change",
     "overlaps_itself",
+    "reaches",
     "reads_data",
+    "strided_beyond",
     "tensor_place",
 ]
+
+_STRIDED = re.compile(r"(^|\.)as_strided(_|_copy|_scatter)?(\.|$)")
 
 DATA = "_C._autograd._get_data_attr"
 """``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
@@ -162,6 +172,51 @@ def overlaps_itself(p: Proxy) -> bool:
 
 def _hint(dim: Dim) -> int:
     return dim if isinstance(dim, int) else int(dim.hint or 0)
+
+
+def reaches(call: BoundSymbol, objects: Objects, given: Container[str]) -> str | None:
+    """Why ``call``, if it is an ``as_strided``, is no function of the value it takes, or None.
+
+    It goes by memory: an offset counts from where the storage begins, which for a root in
+    ``given`` only the caller knows, and steps may lead to elements that are not in the tensor.
+    """
+    viewed = call.flat_args[0] if call.flat_args else None
+    if not _STRIDED.search(call.symbol.name) or not isinstance(viewed, TensorProxy):
+        return None
+    place = objects.place(viewed)
+    size, stride, offset = _strided_as(call)
+    if not is_dense(viewed):
+        return f"{call.symbol} is given a tensor with gaps in its memory"
+    if offset is not None and (place.root in given or place.path):
+        return f"{call.symbol} counts from the beginning of memory that it was not given"
+    if not all(isinstance(n, int) for n in (*size, *stride, *viewed.shape)):
+        return f"{call.symbol} is given sizes that differ from call to call"
+    last = sum(t * (n - 1) for t, n in zip(stride, size, strict=True) if n > 0)
+    if 0 not in size and (offset or 0) + last >= math.prod(map(_hint, viewed.shape)):
+        return f"{call.symbol} reaches beyond the tensor that it is given"
+    return None
+
+
+def strided_beyond(trace: Trace) -> tuple[str, BoundSymbol] | None:
+    """The first ``as_strided`` of a trace that is no function of values, and why; see `reaches`."""
+    if not any(_STRIDED.search(call.symbol.name) for call in trace.calls):
+        return None
+    objects, given = Objects(), {p.name for p in trace.inputs}
+    for p in trace.inputs:
+        objects.root(p)
+    for call in trace.calls:
+        if problem := reaches(call, objects, given):
+            return problem, call
+        objects.note(call)
+    return None
+
+
+def _strided_as(call: BoundSymbol) -> tuple[Sequence[Any], Sequence[Any], Any]:
+    """Sizes, strides and offset (None: that of the argument) of an ``as_strided``."""
+    names = ("size", "stride", "storage_offset")
+    given = [a for a in call.args if not isinstance(a, TensorProxy)]
+    said = {**dict(zip(names, given, strict=False)), **dict(call.kwargs)}
+    return said["size"], said["stride"], said.get("storage_offset")
 
 
 def tensor_place(call: BoundSymbol, index: int) -> int:

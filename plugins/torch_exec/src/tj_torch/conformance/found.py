@@ -129,5 +129,26 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = torch.rand_like(a)", "t.add_(1)"),
         "t",
     ),
+    "as_strided was taken for a function of values, and written": TextProgram(
+        ("p = torch.arange(10.)", "a = p[2:]"),
+        ("a",),
+        ("p",),
+        ("t = a.as_strided((2,), (1,), 3)", "t.mul_(2)"),
+        "a * 1",
+    ),
+    "as_strided was taken for a function of values, and differentiated": TextProgram(
+        ("p = torch.arange(10.).requires_grad_()", "q = p * 1", "a = q[2:]"),
+        ("a",),
+        ("p",),
+        ("t = a.as_strided((2,), (1,), 3)",),
+        "t * a[:2]",
+    ),
+    "as_strided led out of the view that it was made from": TextProgram(
+        ("a = torch.arange(10.)",),
+        ("a",),
+        (),
+        ("t = a + 1", "s = t[2:6].as_strided((3,), (2,))", "s.mul_(2)"),
+        "[t, s]",
+    ),
 }
 """By what was wrong."""
