@@ -135,6 +135,18 @@ def test_constants_are_told_apart_by_type_and_bits(one, other, same):
     assert (len(cse(trace, TAGS).calls) == 2) is same
 
 
+def test_calls_that_only_their_bodies_tell_apart_stay_two():
+    def derived(out, name):
+        inner = call(name, vector("a0", 2), vector("a0", 2), outputs=vector("_0", 2))
+        body = Body((vector("a0", 2),), (inner,), vector("_0", 2))
+        return call("own.backward", X, outputs=vector(out, 2)).replace(body=body)
+
+    calls = derived("a", "add"), derived("b", "mul"), derived("c", "add")
+    ends = [made("add", vector("a", 2), vector(n, 2), out=f"end_{n}") for n in ("b", "c")]
+    trace = Trace((X,), (*calls, *ends), tuple(e.outputs for e in ends))
+    assert [c.label for c in cse(trace, TAGS).calls] == ["a", "b", "end_b", "end_c"]
+
+
 def test_random_calls_stay_two():
     a, b = made("noise", X, out="a"), made("noise", X, out="b")
     z = made("add", a.outputs, b.outputs, out="z")

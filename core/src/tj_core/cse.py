@@ -21,7 +21,7 @@ from tj_core.errors import TagError
 from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.stages import Stage
-from tj_core.symbol import BoundSymbol, Constant
+from tj_core.symbol import Body, BoundSymbol, Constant
 from tj_core.tags import TagRegistry, TagSet
 from tj_core.trace import Change, PassRecord, Trace
 from tj_core.travel import Heirs
@@ -49,7 +49,7 @@ class _Run:
     trace: Trace
     tags: TagRegistry
     facts: AliasFacts
-    first: dict[Any, BoundSymbol] = field(default_factory=dict)
+    first: dict[Any, list[BoundSymbol]] = field(default_factory=dict)
     values: dict[str, Proxy] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     merged: dict[str, TagSet] = field(default_factory=dict)
@@ -76,9 +76,12 @@ class _Run:
             call = call.replace(parent=self.labels[call.parent])
         if not self.mergeable(call):
             return call
-        key = _key(call)
-        elder = self.first.setdefault(key, call)
-        return call if elder is call or not self.merge(call, elder) else None
+        elders = self.first.setdefault(_key(call), [])
+        elder = next((e for e in elders if _same_body(e.body, call.body)), None)
+        if elder is None:
+            elders.append(call)
+            return call
+        return None if self.merge(call, elder) else call
 
     def mergeable(self, call: BoundSymbol) -> bool:
         """Whether nobody could tell two such calls from one, whatever else the program does."""
@@ -177,8 +180,22 @@ def _is_curious(call: BoundSymbol) -> bool:
     return len(call.body.calls) != 1
 
 
+def _same_body(a: Body | None, b: Body | None) -> bool:
+    """Whether two calls of one symbol do the same: of a derived gradient, say, only the body says.
+
+    Bodies have canonical names, and equal calls mostly share theirs.
+    """
+    return a is b or (a is not None and b is not None and _frozen_body(a) == _frozen_body(b))
+
+
+def _frozen_body(body: Body) -> Any:
+    calls = tuple((_key(c), c.body and _frozen_body(c.body)) for c in body.calls)
+    names = tuple(p.name for call in body.calls for p in call.flat_outs)
+    return calls, names, _frozen(body.outputs), _frozen(body.updates)
+
+
 def _key(call: BoundSymbol) -> Any:
-    """What two calls have in common that compute the same."""
+    """What two calls have in common that compute the same, their bodies apart."""
     outputs = map_tree(meta_text, call.outputs, Proxy)
     return (
         call.symbol,
@@ -187,7 +204,6 @@ def _key(call: BoundSymbol) -> Any:
         _frozen(call.context.items),
         call.executor,
         _frozen(outputs),
-        id(call.body) if call.symbol.edited else None,
     )
 
 

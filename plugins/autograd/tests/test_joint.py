@@ -229,3 +229,9 @@ def test_an_argument_that_is_returned_is_one_value() -> None:
         found.append(x.grad)
     assert torch.equal(*found)
     assert tj.explain(jitted).declined == ()
+
+
+def test_two_parts_of_a_value_with_one_tangent_have_gradients_of_their_own() -> None:
+    x = torch.rand(6, requires_grad=True)
+    same(lambda x: x[:4] + x[2:], x)
+    same(lambda x: x.narrow(0, 0, 3) * x.narrow(0, 3, 3) + x[::2], x)
