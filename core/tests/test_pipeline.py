@@ -110,10 +110,10 @@ def test_the_owner_of_a_stage_moves_the_trace_there():
 
 def test_a_transform_puts_something_around_the_program():
     outer = program().replace(name="outer")
-    acquired = []
+    kept = []
 
-    def wrap(function, as_acquired):
-        acquired.append(as_acquired)
+    def wrap(function, again):
+        kept.append(again)
         return lambda x: ["around", *function(x)]
 
     def apply(trace, context):
@@ -125,8 +125,13 @@ def test_a_transform_puts_something_around_the_program():
     assert compiled.program.function([1.0]) == [-1.0]
     assert compiled.others == {"outer": outer}
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
-    (make,) = acquired
-    assert make()([1.0]) == [-1.0]  # without the transform
+    (again,) = kept
+    assert again.acquired().function([1.0]) == [-1.0]  # without the transform
+    other = again.compiled(program().replace(name="other"))
+    assert other.function([1.0]) == ["around", -1.0]
+    assert compiled.others.keys() == {"outer"}
+    again.keep("other_0", other)
+    assert compiled.others["other_0"].traces == other.traces
 
 
 def test_a_stage_that_nobody_needs_is_not_reached():

@@ -150,13 +150,14 @@ def last_traces(fn: Any) -> tuple[Trace, ...]:
 
 def last_trace(
     fn: Any,
-    which: Literal["forward", "backward", "outer"] = "forward",
+    which: Literal["forward", "backward", "outer", "shared"] = "forward",
     stage: Stage | str | None = None,
 ) -> Trace:
     """The program that runs, or the last one at ``stage`` (``"ACQUIRED"``).
 
     ``which``: the program, the one that computes its gradients, or the one around it, which writes
-    to memory and makes the views that are returned.
+    to memory and makes the views that are returned; or the one for arguments that share memory in
+    the way of the last call that did so in a new one.
 
     :raises TjError: if there is none.
     """
@@ -175,6 +176,7 @@ _WHY_NONE = {
     "backward": "PyTorch's autograd differentiates the program, or nothing in it needs a gradient; "
     "pip install tj-autograd for gradients as a transform",
     "outer": "the program runs as it was written",
+    "shared": "no call's arguments shared memory with one that the program writes",
 }
 
 

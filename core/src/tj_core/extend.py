@@ -51,6 +51,7 @@ from tj_core.proxy import (
     contiguous_strides,
 )
 from tj_core.records import (
+    Again,
     Claim,
     CliCommand,
     Decline,
@@ -90,6 +91,7 @@ __all__ = [
     "NO_TAGS",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
+    "Again",
     "Alias",
     "Body",
     "BoundSymbol",

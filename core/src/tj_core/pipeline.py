@@ -77,6 +77,7 @@ class Pipeline:
     tables: dict[str, RuleTable[Any]]
     check: int = 0
     cse: bool = True
+    dce: bool = True
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
@@ -131,12 +132,14 @@ class _Run:
     implementations: dict[Any, Any] = field(default_factory=dict)
     parts: Split | None = None
     wrapped: list[Wrapped] = field(default_factory=list)
+    others: dict[str, Track | Trace] = field(default_factory=dict)
 
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on."""
         for stage in [s for s in Stage if s >= first]:
             if stage is Stage.CLAIMED:
-                self.step("dce", "core", dce)
+                if self.pipeline.dce:
+                    self.step("dce", "core", dce)
                 if self.pipeline.cse:
                     self.step("cse", "core", lambda trace: cse(trace, self.pipeline.tags))
                 self.claim()
@@ -241,22 +244,15 @@ class _Run:
     def finish(self, boxed: bool) -> Compilation:
         program = self.program(self.parts.boxed if self.parts else boxed)
         function = program.function
-        others: dict[str, Track | Trace] = {}
+        others = self.others
         if self.parts is not None:
             others |= self.parts.others
             function = self.parts.assemble(program, lambda name, t: self.later(name, t, others))
         for wrapped in reversed(self.wrapped):
-            function = wrapped.wrap(function, self.as_acquired)
+            function = wrapped.wrap(function, _Again(self))
             if wrapped.outer is not None:
                 others["outer"] = wrapped.outer
         return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
-
-    def as_acquired(self) -> Callable[..., Any]:
-        """What runs the program without transforms to stages."""
-        staying = [r for r in self.pipeline.transforms if r.transform.produces is None]
-        with self.pipeline.lock:
-            pipeline = replace(self.pipeline, transforms=staying)
-            return pipeline.compile(self.traces[0]).function
 
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
         """The program of another trace of the same compilation, made when it is first needed."""
@@ -269,3 +265,25 @@ class _Run:
             for key, spent in run.seconds.items():
                 self.seconds[f"{name}: {key}"] = spent
         return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """See `Again`: of one run."""
+
+    run: _Run
+
+    def acquired(self) -> Compilation:
+        pipeline = self.run.pipeline
+        staying = [r for r in pipeline.transforms if r.transform.produces is None]
+        with pipeline.lock:
+            exact = replace(pipeline, transforms=staying, cse=False, dce=False)
+            return exact.compile(self.run.traces[0])
+
+    def compiled(self, trace: Trace) -> Compilation:
+        with self.run.pipeline.lock:
+            return self.run.pipeline.compile(trace)
+
+    def keep(self, name: str, compilation: Compilation) -> None:
+        track = Track(compilation.traces, compilation.claims, compilation.program)
+        self.run.others[name] = track

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tj_core.codegen import Program
     from tj_core.jitted import Jitted
     from tj_core.passes import PassContext
+    from tj_core.pipeline import Compilation
     from tj_core.rules import RuleTable
     from tj_core.session import Session
     from tj_core.source import Source
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tj_core.trace import Trace
 
 __all__ = [
+    "Again",
     "Claim",
     "CliCommand",
     "Decline",
@@ -150,18 +152,34 @@ class Split:
     boxed: bool = False
 
 
+class Again(Protocol):
+    """Compiles a program once more, when a call needs another form of it than the one that runs."""
+
+    def acquired(self) -> Compilation:
+        """The program as it was acquired: no transforms to stages, and every call stays."""
+        ...
+
+    def compiled(self, trace: Trace) -> Compilation:
+        """``trace``, which stands for the program at stage ACQUIRED, through all passes."""
+        ...
+
+    def keep(self, name: str, compilation: Compilation) -> None:
+        """Show what ``compilation`` went through under ``name``, beside the program's traces."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Wrapped:
     """A trace, and what to do around its program: what a transform may return for a trace.
 
     ``trace`` goes on through the pipeline. ``wrap`` gets what runs it, a function of its inputs,
-    and returns what runs in its place; it also gets a function that compiles the program as it was
-    acquired, without transforms to stages, for calls that the trace is not right for.
+    and returns what runs in its place; for calls that the trace is not right for, it may compile
+    the program `Again`.
     ``outer``, if given, is the trace of what ``wrap`` puts around, to be shown.
     """
 
     trace: Trace
-    wrap: Callable[[Callable[..., Any], Callable[[], Callable[..., Any]]], Callable[..., Any]]
+    wrap: Callable[[Callable[..., Any], Again], Callable[..., Any]]
     outer: Trace | None = None
 
 

@@ -10,7 +10,7 @@ from tj_core.symbol import Symbol
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.execute.midway import raising, unless_it_raises
-from tj_torch.execute.sharing import once, unless_shared
+from tj_torch.execute.sharing import Group, groups, once, per_pattern, unless_shared
 from tj_torch.execute.versions import bump_version, versioned
 from tj_torch.names import resolve
 
@@ -118,17 +118,47 @@ def test_what_runs_where_memory_is_shared() -> None:
         made_others.append(1)
         return lambda *args: "as written"
 
-    otherwise = once(otherwise)
-    run = unless_shared(lambda *args: "functional", (0, 2), (2,), otherwise)
+    def run(*args):
+        return "functional"
+
+    as_written = once(otherwise)
+    one = unless_shared(run, (0, 2), (2,), lambda *args: "shared", as_written)
     a, b = made(4), made(4)
-    assert run(a, None, b) == "functional" and not made_others
-    assert [run(a, None, a[1:]), run(b, 1, b)] == ["as written"] * 2
-    assert made_others == [1]
-    seen = unless_shared(lambda *args: "functional", (0,), (0,), otherwise, visible=(0,))
+    assert one(a, None, b) == "functional"
+    assert [one(a, None, a[1:]), one(b, 1, b)] == ["shared"] * 2
+    assert not made_others
+    seen = unless_shared(run, (0,), (0,), run, as_written, visible=(0,))
     leaf = made(3).clone().requires_grad_()
     assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
-    third = unless_shared(lambda *args: "functional", (0, 1, 2), (2,), otherwise)
+    assert [seen(leaf[1:]), seen((leaf * 1).unbind(0)[0])] == ["as written"] * 2
+    assert made_others == [1]
+    third = unless_shared(run, (0, 1, 2), (2,), lambda *args: "shared", as_written)
     assert third(a, a[1:], b) == "functional"  # those that share are not written
+
+
+def test_ways_of_sharing_memory() -> None:
+    x = torch.arange(12.0)
+    rows, column = x.view(3, 4), x[::4]
+    (views,) = groups((rows, column, made(3)), (0, 1, 2), (1,))
+    assert views == Group((0, 1), (0, 0), None, ((12,), (1,)))
+    (own,) = groups((x, None, x[2:]), (0, 2), (0,))
+    assert own == Group((0, 2), (0, 2), 0, ((12,), (1,)))
+    (memory,) = groups((x.detach()[1:], x[2:]), (0, 1), (0,))
+    assert memory == Group((0, 1), (1, 2))  # for autograd they are views of two tensors
+    assert groups((x[:2], x[2:], made(3)), (0, 1, 2), (2,)) == ()
+    leaf = torch.ones(4).requires_grad_()
+    (parts,) = groups((leaf * 1).split(2), (0, 1), (0,))
+    assert parts.geometry is None  # autograd lets nobody write them
+    seen: list[tuple[Group, ...]] = []
+
+    def make(found):
+        seen.append(found)
+        count = len(seen)
+        return lambda *args: count
+
+    run = per_pattern((0, 1), (0,), make)
+    calls = [run(x[:4], x[n:]) for n in (1, 2, 1, 2)]
+    assert calls == [1, 2, 1, 2] and [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
 
 
 def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> None:
@@ -143,14 +173,14 @@ def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> N
         x.add_(1)
         raise ValueError("as written")
 
-    run = unless_it_raises(raising(inner), lambda: as_written, ["cpu"])
+    run = unless_it_raises(raising(inner), as_written, ["cpu"])
     with pytest.raises(ValueError, match="as written") as raised:
         run(x)
     assert raised.value.__context__ is None
     assert torch.equal(x, made(2) + 1) and torch.equal(*drawn)
-    run = unless_it_raises(raising(inner), lambda: lambda x: "right", [])
+    run = unless_it_raises(raising(inner), lambda x: "right", [])
     with pytest.warns(tj.TjWarning, match="functional form of a program raised ValueError"):
         assert run(x) == "right"
-    run = unless_it_raises(as_written, lambda: lambda x: "right", [])
+    run = unless_it_raises(as_written, lambda x: "right", [])
     with pytest.raises(ValueError, match="as written"):  # of what stands around: it has written
         run(x)

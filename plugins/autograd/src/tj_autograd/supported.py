@@ -9,6 +9,7 @@ from tj_core.records import Decline
 from tj_core.symbol import BoundSymbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves
+from tj_torch.alias.bases import members
 from tj_torch.alias.objects import strided_beyond
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.names import resolve
@@ -37,7 +38,7 @@ def unsupported(trace: Trace) -> Decline | None:
     """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
     if trace.context.get("grad") is False:
         return Decline("gradients are off where it is called, and on inside")
-    if found := strided_beyond(trace):
+    if found := strided_beyond(trace, members(trace)):
         reason, call = found
         return Decline(reason, call.source)
     returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}

@@ -67,10 +67,11 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
+    from tj_torch.alias.bases import MEMBER, MEMORY
     from tj_torch.alias.functionalize import OVERWRITTEN
     from tj_torch.checkpoint import TAGS
 
-    return (*TAGS, OVERWRITTEN)
+    return (*TAGS, MEMBER, MEMORY, OVERWRITTEN)
 
 
 @hookimpl

@@ -9,7 +9,7 @@ see changes the value and not what the value is to autograd: ``tj.with_value``.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -24,14 +24,15 @@ from tj_core.trace import Namer, Trace
 from tj_core.travel import Heirs
 from tj_core.tree import leaves, map_tree
 
+from tj_torch.alias.bases import MEMORY, members
 from tj_torch.alias.objects import (
     Objects,
     Place,
     Step,
     Unsuitable,
+    goes_by_memory,
     is_metadata_change,
     overlaps_itself,
-    reaches,
     reads_data,
     tensor_place,
 )
@@ -72,6 +73,8 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
     :raises Unsuitable: if it cannot be made functional.
     """
     run = Functionalized(trace, expand, tags)
+    if run.differentiates and any(MEMORY.name in p.tags for p in trace.inputs):
+        raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:
         run.begin(p)
     for call in trace.calls:
@@ -116,6 +119,7 @@ class Functionalized:
     def __post_init__(self) -> None:
         self.heirs = Heirs(self.tags)
         self.namer = Namer(self.trace.names())
+        self.members = members(self.trace)
         self.given = frozenset(p.name for p in self.trace.inputs)
         outs = (p for call in self.trace.calls for p in call.flat_outs)
         self.differentiates = any(isinstance(p, TensorProxy) and p.requires_grad for p in outs)
@@ -172,7 +176,7 @@ class Functionalized:
 
     def call(self, call: BoundSymbol) -> None:
         """Add what ``call`` becomes."""
-        if problem := _problem(call) or reaches(call, self.objects, self.given):
+        if problem := _problem(call) or self.unsuited(call):
             raise Unsuitable(problem)
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
@@ -188,16 +192,31 @@ class Functionalized:
         else:
             self.plain(call, call)
 
+    def unsuited(self, call: BoundSymbol) -> str | None:
+        """Why ``call`` is no function of values, or None; the view of a base is one."""
+        if any(p.name in self.members for p in call.flat_outs):
+            return None
+        return goes_by_memory(call, self.objects, self.given)
+
     def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
         """A call that writes nothing."""
         made = self.moved(functional, {})
         self.calls.append(made)
         self.objects.note(call)
-        if any(a.kind == "arg" for a in call.effects.aliases) or reads_data(call):
+        self.count_apart(call)
+        is_view = any(a.kind == "arg" for a in call.effects.aliases) or reads_data(call)
+        if is_view and not any(p.name in self.members for p in call.flat_outs):
             self.views.append(call)
         for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
             if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
                 self.keep(self.objects.place(old), new)
+
+    def count_apart(self, call: BoundSymbol) -> None:
+        """Views of mere memory count their own writes."""
+        for p in call.flat_outs:
+            if p.name in self.members and MEMORY.name in call.flat_args[0].tags:
+                place = self.objects.place(p)
+                self.objects.places[p.name] = replace(place, counter=self.members[p.name])
 
     def rebind(self, call: BoundSymbol) -> None:
         """A call that changes its argument's metadata and nothing else."""
@@ -315,8 +334,10 @@ class Functionalized:
                 continue
             value = self.value(Place(root))
             (at,) = [i for i, c in enumerate(self.calls) if value in c.flat_outs]
-            args = (value, self.objects.bumps.get(root, 0))
-            made = self.made(self.calls[at], VERSIONED, args, self.calls[at].context)
+            count = self.objects.bumps.get(root, 0)
+            if "written" in dict(self.calls[at].kwargs):
+                self.calls[at] = _versioned(self.calls[at], value, count)
+            made = self.made(self.calls[at], VERSIONED, (value, count), self.calls[at].context)
             self.calls.insert(at + 1, self.calls.pop())
             self.keep(Place(root), made)
 
@@ -423,6 +444,17 @@ def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
     pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
     inner = next(formal for p, formal in pairs if p is out)
     return inner if isinstance(inner, TensorProxy) else out
+
+
+def _versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
+    """``call``, which computes what is written ``count`` times then, by its own write, too."""
+    kwargs = dict(call.kwargs)
+    place = call.flat_outs.index(value)
+    versions = [0] * len(kwargs["written"])
+    versions[place] = count - 1
+    before = kwargs.get("versions", versions)
+    merged = tuple(map(max, before, versions))
+    return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))
 
 
 def _requires_grad(p: Proxy) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,15 +27,16 @@ __all__ = [
     "Place",
     "Step",
     "Unsuitable",
+    "goes_by_memory",
     "is_metadata_change",
     "overlaps_itself",
-    "reaches",
     "reads_data",
+    "span",
     "strided_beyond",
     "tensor_place",
 ]
 
-_STRIDED = re.compile(r"(^|\.)as_strided(_|_copy|_scatter)?(\.|$)")
+_STRIDED = re.compile(r"(^|\.)as_strided(_|_copy|_scatter)?(\.default)?$")
 
 DATA = "_C._autograd._get_data_attr"
 """``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
@@ -161,20 +162,26 @@ def is_metadata_change(call: BoundSymbol, index: int) -> bool:
 def overlaps_itself(p: Proxy) -> bool:
     """Whether two indices of ``p`` may be one element; sizes that are symbols are taken at hint."""
     assert isinstance(p, TensorProxy)
-    reach = 0
+    last = 0
     pairs = zip(map(_hint, p.strides), map(_hint, p.shape), strict=True)
     for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
-        if stride <= reach:
+        if stride <= last:
             return True
-        reach += stride * (size - 1)
+        last += stride * (size - 1)
     return False
+
+
+def span(shape: Iterable[int], strides: Iterable[int]) -> int:
+    """How many elements of memory there are from the first to the last one of a tensor."""
+    pairs = list(zip(shape, strides, strict=True))
+    return 1 + sum(t * (n - 1) for n, t in pairs) if all(n for n, _ in pairs) else 0
 
 
 def _hint(dim: Dim) -> int:
     return dim if isinstance(dim, int) else int(dim.hint or 0)
 
 
-def reaches(call: BoundSymbol, objects: Objects, given: Container[str]) -> str | None:
+def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -> str | None:
     """Why ``call``, if it is an ``as_strided``, is no function of the value it takes, or None.
 
     It goes by memory: an offset counts from where the storage begins, which for a root in
@@ -191,21 +198,22 @@ def reaches(call: BoundSymbol, objects: Objects, given: Container[str]) -> str |
         return f"{call.symbol} counts from the beginning of memory that it was not given"
     if not all(isinstance(n, int) for n in (*size, *stride, *viewed.shape)):
         return f"{call.symbol} is given sizes that differ from call to call"
-    last = sum(t * (n - 1) for t, n in zip(stride, size, strict=True) if n > 0)
-    if 0 not in size and (offset or 0) + last >= math.prod(map(_hint, viewed.shape)):
+    length = span(size, stride)
+    if length and (offset or 0) + length > math.prod(map(_hint, viewed.shape)):
         return f"{call.symbol} reaches beyond the tensor that it is given"
     return None
 
 
-def strided_beyond(trace: Trace) -> tuple[str, BoundSymbol] | None:
-    """The first ``as_strided`` of a trace that is no function of values, and why; see `reaches`."""
+def strided_beyond(trace: Trace, known: Container[str] = ()) -> tuple[str, BoundSymbol] | None:
+    """The first ``as_strided`` of a trace that goes by memory, and why, except of ``known``."""
     if not any(_STRIDED.search(call.symbol.name) for call in trace.calls):
         return None
     objects, given = Objects(), {p.name for p in trace.inputs}
     for p in trace.inputs:
         objects.root(p)
     for call in trace.calls:
-        if problem := reaches(call, objects, given):
+        problem = goes_by_memory(call, objects, given)
+        if problem and not any(p.name in known for p in call.flat_outs):
             return problem, call
         objects.note(call)
     return None

@@ -8,29 +8,32 @@ and what made the views that are returned, and sets version counters. It is a tr
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.codegen import generate
+from tj_core.expand import Expand
 from tj_core.proxy import Proxy, TensorProxy
-from tj_core.records import Wrapped
+from tj_core.records import Again, Wrapped
+from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Effects, Symbol
 from tj_core.trace import Trace
 from tj_core.tree import leaves, map_tree
 
+from tj_torch.alias.bases import compiled, overlap
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
 from tj_torch.execute.midway import raising, unless_it_raises
-from tj_torch.execute.sharing import once, unless_shared
+from tj_torch.execute.sharing import Group, once, per_pattern, unless_shared
 
 __all__ = ["around"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
 
-Later = Callable[[], Callable[..., Any]]
-Wrap = Callable[[Callable[..., Any], Later], Callable[..., Any]]
+Wrap = Callable[[Callable[..., Any], Again], Callable[..., Any]]
 
 Claimed = Callable[[BoundSymbol], bool]
 """Whether an executor that is not a fallback runs a call."""
@@ -42,7 +45,9 @@ COPY_BACK = Symbol("tj", "copy_back")
 """Writes a value to an input's memory inside of the functional program, as its last act."""
 
 
-def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrapped:
+def around(
+    trace: Trace, made: Functionalized, claimed: Claimed, expand: RuleTable[Expand]
+) -> Trace | Wrapped:
     """The functional program of ``trace``, and the outer one if there is anything for it to do.
 
     Values that ``claimed`` says an executor copies back are so in the functional program, at its
@@ -53,6 +58,7 @@ def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrap
     if (
         not writer.calls
         and not writer.inside
+        and not made.members
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
         return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
@@ -67,28 +73,52 @@ def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrap
     )
 
     inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
-    return Wrapped(made.heirs.trace(inner), _wrapping(trace, made, outer), outer)
+    wrap = _with_bases(outer) if made.members else _wrapping(trace, made, outer, expand)
+    return Wrapped(made.heirs.trace(inner), wrap, outer)
 
 
-def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
-    """What makes ``outer`` call the functional program, or the one as written where it has to."""
-    tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
+def _with_bases(outer: Trace) -> Wrap:
+    """What runs ``outer``, a program for one way of sharing memory, for the one that chose it."""
+    return lambda function, _: generate(outer, {PROGRAM: raising(function)}).function
+
+
+def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTable[Expand]) -> Wrap:
+    """What makes ``outer`` call the functional program, or another one where it has to."""
+    tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
     changed = written or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     visible = [i for i in written if _is_seen(trace.inputs[i], made)]
     devices = list(_draws_from(trace))
 
-    def wrap(function: Callable[..., Any], as_acquired: Later) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
         if not changed:
             return generate(outer, {PROGRAM: function}).function
-        as_written = once(as_acquired)
-        run = generate(outer, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(run, as_written, devices)
+        as_written = once(lambda: again.acquired().function)
+        plain = generate(outer, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(plain, as_written, devices)
         if not visible and (not written or len(tensors) == 1):
             return run
-        return unless_shared(run, tensors, written, as_written, visible)
+
+        counter = itertools.count()
+
+        def make(found: tuple[Group, ...]) -> Callable[..., Any]:
+            try:
+                wanted = [g for g in found if made.differentiates or overlap(trace, g)]
+                if not wanted:
+                    return run
+                program = compiled(trace, wanted, expand, again, f"shared_{next(counter)}")
+            except Unsuitable:
+                return as_written
+            return unless_it_raises(program, as_written, devices)
+
+        shared = per_pattern(tensors, written, make)
+        return unless_shared(run, tensors, written, shared, as_written, visible)
 
     return wrap
+
+
+def _has_memory(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.layout == "strided"
 
 
 def _is_seen(p: Proxy, made: Functionalized) -> bool:
@@ -130,7 +160,8 @@ class _Outer:
     def __post_init__(self) -> None:
         self.namer = self.made.namer
         self.inputs = {p.name: p for p in self.trace.inputs}
-        self.env = dict(self.inputs)
+        members = {n: self.inputs[argument] for n, argument in self.made.members.items()}
+        self.env = self.inputs | members
         self.objects = self.made.objects
 
     def write(self) -> Any:
@@ -141,6 +172,7 @@ class _Outer:
                 self.env[root] = self.receive(self.made.value(Place(root)))
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
+        wanted |= set(self.refusable())
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w))
             for n, w in copies.items()
@@ -238,6 +270,14 @@ class _Outer:
                 kept.append((i, call))
                 wanted |= self.viewed(call)
         return kept[::-1]
+
+    def refusable(self) -> Iterator[str]:
+        """The objects whose change of metadata autograd refuses if they are views of a leaf."""
+        for call in self.made.views:
+            for i, _ in call.effects.rebinds:
+                p = call.flat_args[i]
+                if isinstance(p, TensorProxy) and p.requires_grad:
+                    yield self.objects.names[p.name]
 
     def viewed(self, call: BoundSymbol) -> set[str]:
         indices = [a.index for a in call.effects.aliases if a.kind == "arg"]

@@ -32,10 +32,11 @@ def functional(when: When) -> Transform:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
-            result = around(trace, made, functools.partial(_claimed, context))
+            claimed = functools.partial(_claimed, context)
+            result = around(trace, made, claimed, context.expand)
         except Unsuitable as error:
             return Decline(error.reason, error.source)
-        if when == "always" or Stage.JOINT in context.produced:
+        if Stage.JOINT in context.produced or not _needed(trace, context):
             return result
         return _refused(result if isinstance(result, Trace) else result.trace) or result
 

@@ -150,5 +150,48 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a + 1", "s = t[2:6].as_strided((3,), (2,))", "s.mul_(2)"),
         "[t, s]",
     ),
+    "change of metadata that autograd refuses was lost": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a.view(-1)", "t.transpose_(0, -1)"),
+        "[]",
+    ),
+    "one of several views was used after another was written": TextProgram(
+        (
+            "p = torch.arange(1., 7).reshape(2, 3).requires_grad_()",
+            "a = p * 1",
+            "b = a.unbind(0)[0]",
+        ),
+        ("a", "b"),
+        ("p",),
+        ("a.add_(1)", "t = b.view(-1)"),
+        "[]",
+    ),
+    "random numbers were drawn for a view that autograd lets nobody write": TextProgram(
+        (
+            "p = torch.arange(1., 7).reshape(2, 3).requires_grad_()",
+            "q = p * 1",
+            "a = q.unbind(0)[0]",
+        ),
+        ("a",),
+        ("p", "q"),
+        ("a.uniform_()",),
+        "[]",
+    ),
+    "result that autograd saves was taken for written": TextProgram(
+        ("a = torch.arange(1., 7).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "t.add_(1)", "t.relu_()"),
+        "t",
+    ),
+    "gradients of two parts of a value were one": TextProgram(
+        ("a = torch.arange(1., 7).requires_grad_()",),
+        ("a",),
+        (),
+        (),
+        "a[:4] + a[2:]",
+    ),
 }
 """By what was wrong."""

@@ -16,6 +16,7 @@ import torch
 
 __all__ = [
     "autograd_function_node",
+    "can_be_written",
     "data_dependent",
     "data_mutated",
     "deny_data_pointer",
@@ -196,6 +197,15 @@ def storage_id(tensor: torch.Tensor) -> int:
 def is_dense(tensor: torch.Tensor) -> bool:
     """Whether the elements of a strided tensor fill a block of memory, each once."""
     return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+
+
+def can_be_written(tensor: torch.Tensor) -> bool:
+    """Whether autograd lets the tensor be written where it sees it."""
+    if tensor._base is None:
+        return not (tensor.is_leaf and tensor.requires_grad)
+    autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+    usual = autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT
+    return usual and not (tensor._base.is_leaf and tensor._base.requires_grad)
 
 
 def deny_data_pointer(tensor: torch.Tensor) -> None:

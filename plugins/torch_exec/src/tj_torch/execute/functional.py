@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from tj_core.tree import leaves, map_tree
 
+from tj_torch.execute.versions import set_version
+
 __all__ = ["Functional", "Inverse", "copy_back", "with_strides", "with_value"]
 
 
@@ -22,8 +24,9 @@ __all__ = ["Functional", "Inverse", "copy_back", "with_strides", "with_value"]
 class Functional:
     """``fn`` with its writes as results.
 
-    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes.
-    The result is a tuple: their new values, then what ``fn`` returns.
+    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
+    ``versions``, if given, how often each of them was written before: autograd notes that of what
+    it saves. The result is a tuple: their new values, then what ``fn`` returns.
     """
 
     fn: Callable[..., Any]
@@ -32,12 +35,15 @@ class Functional:
         self,
         *args: Any,
         written: Collection[int] = (),
+        versions: Collection[int] = (),
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """New values, and the result, of ``fn(*args, **kwargs)``."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         # One tensor under two names stays one.
         copies = {id(given[i]): _copied(given[i]) for i in written}
+        for copy, count in zip(copies.values(), versions, strict=False):
+            set_version(copy, count)
         args, kwargs = map_tree(lambda t: copies.get(id(t), t), (args, kwargs), torch.Tensor)
         result = self.fn(*args, **kwargs)
         return (*copies.values(), result)

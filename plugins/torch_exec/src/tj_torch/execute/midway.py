@@ -37,9 +37,9 @@ def raising(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unless_it_raises(
-    run: Callable[..., Any], otherwise: Callable[[], Callable[..., Any]], devices: Iterable[str]
+    run: Callable[..., Any], otherwise: Callable[..., Any], devices: Iterable[str]
 ) -> Callable[..., Any]:
-    """``run``, or what ``otherwise`` makes where something `raising` inside of it raises.
+    """``run``, or ``otherwise`` where something `raising` inside of it raises.
 
     ``devices`` are those whose random numbers are drawn, as in ``cuda:0``.
     """
@@ -53,7 +53,7 @@ def unless_it_raises(
             error = raised.error
         for device, state in states:
             _set_state(device, state)
-        result = otherwise()(*args)
+        result = otherwise(*args)
         warnings.warn(
             f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"
             "The program as written did not, and its results are returned.",
