@@ -145,8 +145,9 @@ class _Bases:
         p = _tensor(self.trace.inputs[place])
         tags = p.tags.add(MEMBER.name, p.name)
         self.inputs[place] = p.replace(name=self.namer(p.name), tags=tags)
-        # It is what it is, whether gradients are on or not.
-        context = self.trace.context.with_("grad", True)
+        context = self.trace.context
+        if p.requires_grad:  # it does so whether gradients are on or not
+            context = context.with_("grad", True)
         args = (base, p.shape, p.strides, offset)
         bare = BoundSymbol(AS_STRIDED, args, context=context)
         try:
