@@ -229,3 +229,13 @@ def test_an_argument_that_is_returned_is_one_value() -> None:
         found.append(x.grad)
     assert torch.equal(*found)
     assert tj.explain(jitted).declined == ()
+
+
+@pytest.mark.parametrize("last", [torch.clone, torch.conj])
+def test_a_tangent_that_is_a_conjugate_has_a_backward_of_its_own(last: Any) -> None:
+    """The same call with the same arguments, the one after it another: one session has both."""
+
+    def f(z: torch.Tensor) -> Any:
+        return last(torch.mul(z, 3)) * (1 + 2j)
+
+    same(f, torch.randn(2, 3, dtype=torch.complex64, requires_grad=True))

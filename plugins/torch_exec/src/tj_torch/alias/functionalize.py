@@ -225,10 +225,10 @@ class Functionalized:
             raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
         if any(p.root in self.objects.hidden for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
+        if any(self.flagged(p.root) for p in places):
+            raise Unsuitable(f"{call.symbol} writes to a conjugate that was given uncomputed")
         if any(overlaps_itself(call.flat_args[i]) for i in written):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
-        if any(p.flags for p in map(self.current, call.flat_args) if isinstance(p, TensorProxy)):
-            raise Unsuitable(f"{call.symbol} works on a conjugate that is not computed yet")
         made = self.functional(call, written)
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
@@ -239,6 +239,11 @@ class Functionalized:
         for p in fresh:
             if p.name in self.objects.names and self.objects.place(p).root == p.name:
                 self.keep(self.objects.place(p), p)
+
+    def flagged(self, root: str) -> bool:
+        """Whether the memory of ``root`` holds the conjugate, or the negative, of its value."""
+        value = self.value(Place(root))
+        return isinstance(value, TensorProxy) and bool(value.flags)
 
     def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
         """Whether a root that ``call`` writes is also given to it in another way."""
