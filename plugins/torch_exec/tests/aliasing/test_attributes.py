@@ -1,4 +1,4 @@
-"""Writes through views that are attributes of tensors, and through conjugates and imaginary parts."""
+"""Writes through views that are attributes of tensors, through conjugates and imaginary parts."""
 
 from __future__ import annotations
 
@@ -165,9 +165,7 @@ def test_all_of_them_are_functional(case, kind) -> None:
 def test_a_conjugate_that_is_given_uncomputed_is_written_as_it_is() -> None:
     (c,) = [c for c in case.cases if c.name == "conjugate_argument"]
     report = run_case(c, "plain", jit=lambda fn: tj.jit(fn, session=session("torch")))
-    assert declined(report) == {
-        "torch.Tensor.mul_ writes to a conjugate that was given uncomputed"
-    }
+    assert declined(report) == {"torch.Tensor.mul_ writes to a conjugate that was given uncomputed"}
 
 
 def declined(report) -> set[str]:

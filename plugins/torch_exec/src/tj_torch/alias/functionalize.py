@@ -34,6 +34,7 @@ from tj_torch.alias.objects import (
     reads_data,
     tensor_place,
 )
+from tj_torch.alias.told import detaches, tells_autograd, untellable
 
 __all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
 
@@ -90,7 +91,9 @@ class Functionalized:
     those to each root that is written, by the object written through; ``roots`` says where the
     root's own object was at the last of them. ``views`` are the calls as written that make views
     or change metadata, ``last`` those that have to come last. ``heirs`` owes `OVERWRITTEN` to
-    values whose memory the program as written writes to later.
+    values whose memory the program as written writes to later. ``told`` are the calls that tell
+    autograd what an input is, ``cut`` the roots whose own tensor was cut off from autograd when
+    there were, or may have been, views of it.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
     root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
@@ -105,6 +108,8 @@ class Functionalized:
     writes: dict[str, dict[str, Write]] = field(default_factory=dict)
     roots: dict[str, Place] = field(default_factory=dict)
     last: list[BoundSymbol] = field(default_factory=list)
+    told: dict[str, list[BoundSymbol]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
     views: list[BoundSymbol] = field(default_factory=list)
     values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
         default_factory=dict
@@ -179,6 +184,8 @@ class Functionalized:
             return
         if reads_data(call):
             self.plain(call, _detach(call, self.expand))
+        elif tells_autograd(call):
+            self.tell(call)
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
             self.rebind(call)
         elif call.effects.mutates:
@@ -214,6 +221,28 @@ class Functionalized:
         self.objects.note(call, Step(view, index, 0))
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
+
+    def tell(self, call: BoundSymbol) -> None:
+        """A call that tells autograd what its argument is, be it news or not."""
+        (tensor,) = call.flat_args
+        place, name = self.objects.place(tensor), self.objects.names[tensor.name]
+        given = name in {p.name for p in self.trace.inputs}
+        own = name == place.root and name not in self.objects.hidden
+        if problem := untellable(call, own=own, given=given):
+            raise Unsuitable(problem)
+        if given and (detaches(call) or call.effects.rebinds):
+            self.told.setdefault(name, []).append(call)
+        if not call.effects.rebinds:
+            self.objects.note(call)
+            return
+        if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
+            self.cut.add(name)
+        view = _detach(call, self.expand)
+        made = self.moved(view, {})
+        self.calls.append(made)
+        self.objects.note(call, Step(view, 0, 0))
+        self.views.append(call)
+        self.keep(self.objects.place(tensor), made.flat_outs[0])
 
     def write(self, call: BoundSymbol) -> None:
         """A call that writes."""
@@ -260,6 +289,8 @@ class Functionalized:
         """The object at ``place`` has a new value."""
         grad = call.context.get("grad")
         old = self.value(Place(place.root))
+        if place.root in self.cut:
+            raise Unsuitable("what was cut off from autograd is written, and has other views")
         detached = any(_detaches(step) for step in place.path)
         hidden = detached or grad is False
         if any(reads_data(step.call) for step in place.path) and self.differentiates:
@@ -447,26 +478,15 @@ def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
 
 
-_CUT_OFF = "a tensor is cut off from autograd in place"
-
-UNSUITABLE = {
-    "Tensor.requires_grad_": "a tensor is told to require a gradient",
-    "Tensor.detach_": _CUT_OFF,
-    "detach_": _CUT_OFF,
-    "detach_.default": _CUT_OFF,
-}
-
-
 def _problem(call: BoundSymbol) -> str | None:
     """Why ``call`` cannot be part of a functional program, or None."""
-    if call.symbol.name in UNSUITABLE:
-        return UNSUITABLE[call.symbol.name]
     effects = call.effects
     if reads_data(call):
         return None
     if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
         return f"{call.symbol} writes, or returns what it is given, inside of its functions"
-    if "side_effect" in effects.ordered and call.body is None and call.flat_args:
+    opaque = call.body is None and not tells_autograd(call)
+    if "side_effect" in effects.ordered and opaque and call.flat_args:
         return f"what {call.symbol} does is not known"
     if call.context.get("inference"):
         return "it runs in inference mode"

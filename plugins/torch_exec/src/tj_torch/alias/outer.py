@@ -21,7 +21,9 @@ from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
+from tj_torch.alias.told import detaches, tells_autograd
 from tj_torch.execute.midway import raising, unless_it_raises
+from tj_torch.execute.refusing import unless_refused
 from tj_torch.execute.sharing import once, unless_shared
 
 __all__ = ["around"]
@@ -52,7 +54,7 @@ def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrap
     outputs = writer.write()
     if (
         not writer.calls
-        and not writer.inside
+        and not (writer.inside or made.told)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
         return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
@@ -67,14 +69,17 @@ def around(trace: Trace, made: Functionalized, claimed: Claimed) -> Trace | Wrap
     )
 
     inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
-    return Wrapped(made.heirs.trace(inner), _wrapping(trace, made, outer), outer)
+    return Wrapped(
+        made.heirs.trace(inner), _checked(_wrapping(trace, made, outer), trace, made), outer
+    )
 
 
 def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
     """What makes ``outer`` call the functional program, or the one as written where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if isinstance(p, TensorProxy)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
-    changed = written or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    changed = written or made.told
+    changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     visible = [i for i in written if _is_seen(trace.inputs[i], made)]
     devices = list(_draws_from(trace))
 
@@ -89,6 +94,21 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
         return unless_shared(run, tensors, written, as_written, visible)
 
     return wrap
+
+
+def _checked(wrap: Wrap, trace: Trace, made: Functionalized) -> Wrap:
+    """``wrap``, and a look at the inputs of which autograd is told something that it may refuse."""
+    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
+    if not told:
+        return wrap
+    detached = [i for i, call in told if detaches(call)]
+    freed = [i for i, call in told if not detaches(call)]
+
+    def checked(function: Callable[..., Any], as_acquired: Later) -> Callable[..., Any]:
+        as_written = once(as_acquired)
+        return unless_refused(wrap(function, as_written), detached, freed, as_written)
+
+    return checked
 
 
 def _is_seen(p: Proxy, made: Functionalized) -> bool:
@@ -257,7 +277,8 @@ class _Outer:
         rebinds = []
         for i, p in call.effects.rebinds:
             place = self.objects.place(call.flat_args[i])
-            self.done[place.counter] = self.done.get(place.counter, 0) + 1
+            bumps = not tells_autograd(call)
+            self.done[place.counter] = self.done.get(place.counter, 0) + bumps
             now = p.replace(name=made.flat_args[i].name)
             self.env[self.objects.names[p.name]] = now
             rebinds.append((i, now))
