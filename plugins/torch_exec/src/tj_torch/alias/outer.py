@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from tj_core.codegen import generate
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Wrapped
@@ -82,13 +83,14 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace) -> Wrap:
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     visible = [i for i in written if _is_seen(trace.inputs[i], made)]
     devices = list(_draws_from(trace))
+    generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
 
     def wrap(function: Callable[..., Any], as_acquired: Later) -> Callable[..., Any]:
         if not changed:
             return generate(outer, {PROGRAM: function}).function
         as_written = once(as_acquired)
         run = generate(outer, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(run, as_written, devices)
+        run = unless_it_raises(run, as_written, devices, generators)
         if not visible and (not written or len(tensors) == 1):
             return run
         return unless_shared(run, tensors, written, as_written, visible)
