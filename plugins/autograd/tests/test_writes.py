@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 
-OTHER_CLASS = {"value_written_after_a_view"}
+OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
 """Programs that return a view older than a write to a result that it is of: eager makes its
 grad_fn again, as AsStrided."""
 
