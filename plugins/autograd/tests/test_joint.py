@@ -235,3 +235,13 @@ def test_two_parts_of_a_value_with_one_tangent_have_gradients_of_their_own() -> 
     x = torch.rand(6, requires_grad=True)
     same(lambda x: x[:4] + x[2:], x)
     same(lambda x: x.narrow(0, 0, 3) * x.narrow(0, 3, 3) + x[::2], x)
+
+
+@pytest.mark.parametrize("last", [torch.clone, torch.conj])
+def test_a_tangent_that_is_a_conjugate_has_a_backward_of_its_own(last: Any) -> None:
+    """The same call with the same arguments, the one after it another: one session has both."""
+
+    def f(z: torch.Tensor) -> Any:
+        return last(torch.mul(z, 3)) * (1 + 2j)
+
+    same(f, torch.randn(2, 3, dtype=torch.complex64, requires_grad=True))

@@ -16,7 +16,7 @@ from tj_core.extend import Claim, Executor, RuleTable
 from tj_torch.conformance.aliasing import check, stateless
 from tj_torch.conformance.cases import cases_in, modules_in, run_case
 from tj_torch.conformance.found import FOUND
-from tj_torch.conformance.fuzz import Figures, chunks, compare_programs
+from tj_torch.conformance.fuzz import Figures, chunks, compare_programs, through_fx
 from tj_torch.conformance.programs import run_text
 from tj_torch.conformance.scenes import placed
 from tj_torch.conformance.traced import traced
@@ -25,7 +25,7 @@ FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 
-OTHER_CLASS = {"value_written_after_a_view"}
+OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
 """Programs that return a view older than a write to a result that it is of: eager makes its
 grad_fn again, as AsStrided."""
 
@@ -59,6 +59,33 @@ def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()
     FIGURES.add(run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore))
+
+
+FX = [
+    (case, kind)
+    for module in modules_in(FOLDER, pattern="test_[at]*.py")
+    for case, kind in module.case.each()
+    if kind != "plain"
+]
+"""Writes through attributes, and what autograd is told in place: most of that Dynamo refuses."""
+
+
+@pytest.mark.parametrize(("case", "kind"), FX, ids=[f"{c.name}-{k}" for c, k in FX])
+def test_case_through_fx(case, kind) -> None:
+    scenes = [placed(layout, kind) for layout in case.layouts]
+    options = {"lenient": True, "ignore": ("grad_fn",)}
+    report = check(case.make, scenes, jit=through_fx(session()), **options)
+    assert report.ok, f"{case.name}:\n{report}"
+    FIGURES_FX.add(report)
+
+
+FIGURES_FX = Figures()
+
+
+def test_most_programs_through_fx_have_a_backward() -> None:
+    if FIGURES_FX.programs < len(FX):
+        pytest.skip("not all programs were run")
+    assert FIGURES_FX.with_backward >= FIGURES_FX.programs // 2
 
 
 QUIET = [(c, k) for c, k in CASES if k not in c.raises and k not in c.breaks]

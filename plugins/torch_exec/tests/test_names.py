@@ -266,6 +266,7 @@ def test_printed_names_evaluate_under_the_prelude() -> None:
     texts = {
         "torch": "torch.nn.functional.linear",
         "aten": "aten.add.Tensor",
+        "builtins": "builtins.getattr",
         "operator": "operator.add",
         "tj": "tj.call",
     }

@@ -37,6 +37,7 @@ __all__ = ["Named", "Names", "dialect_for", "dialects", "is_tensor_proxy", "reso
 
 _ROOTS = {
     "aten": ("torch.ops.aten", ("import torch", "aten = torch.ops.aten")),
+    "builtins": ("builtins", ("import builtins",)),
     "operator": ("operator", ("import operator",)),
     "tj": ("tj_torch.naming.glue", ("from tj_torch.naming import glue as tj",)),
     "torch": ("torch", ("import torch",)),
@@ -267,7 +268,7 @@ def _preference(path: str) -> tuple[bool, int, int, str]:
 def _usable(path: str) -> bool:
     """Whether ``path`` is a namespace's, and the namespace not one that means something else."""
     namespace = path.partition(".")[0]
-    return "." in path and (namespace == "torch" or namespace not in _ROOTS)
+    return "." in path and (namespace in ("torch", "builtins") or namespace not in _ROOTS)
 
 
 def _names(symbol: Symbol, target: Any) -> bool:

@@ -22,7 +22,7 @@ FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "500"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
-OTHER_CLASS = {"value_written_after_a_view"}
+OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
 """Programs that return a view older than a write to a result that it is of."""
 
 

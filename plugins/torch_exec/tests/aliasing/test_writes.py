@@ -210,6 +210,14 @@ def compared_in_place(x, y, i):
 # --------------------------------------------------------------------------- out=
 
 
+@case("I2", layouts=(pair, viewed), raises=LEAF)
+def counted_and_not_written(x, y):
+    """The conjugates of real numbers are these, but autograd is told of a write."""
+    z = x * y
+    x.conj_physical_()
+    return z, x, x * 2
+
+
 @case("T:input data mutation", layouts=(pair,), kinds=("plain",))
 def out_is_an_argument(x, y):
     return torch.mul(x, 3.0, out=x), y

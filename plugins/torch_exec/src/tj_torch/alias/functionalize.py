@@ -12,19 +12,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from tj_core.errors import TjError
 from tj_core.expand import Expand, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.reexpand import reexpand
 from tj_core.rules import RuleTable
-from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
+from tj_core.symbol import BoundSymbol, Context, Symbol
 from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.trace import Namer, Trace
 from tj_core.travel import Heirs
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.alias.bases import MEMORY, members
+from tj_torch.alias.forms import (
+    computed,
+    detach,
+    form,
+    on_behalf,
+    out_of_place,
+    output_place,
+    versioned,
+)
 from tj_torch.alias.objects import (
     Objects,
     Place,
@@ -36,6 +44,7 @@ from tj_torch.alias.objects import (
     reads_data,
     tensor_place,
 )
+from tj_torch.alias.told import detaches, tells_autograd, untellable
 
 __all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
 
@@ -94,7 +103,9 @@ class Functionalized:
     those to each root that is written, by the object written through; ``roots`` says where the
     root's own object was at the last of them. ``views`` are the calls as written that make views
     or change metadata, ``last`` those that have to come last. ``heirs`` owes `OVERWRITTEN` to
-    values whose memory the program as written writes to later.
+    values whose memory the program as written writes to later. ``told`` are the calls that tell
+    autograd what an input is, ``cut`` the roots whose own tensor was cut off from autograd when
+    there were, or may have been, views of it.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
     root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
@@ -109,6 +120,8 @@ class Functionalized:
     writes: dict[str, dict[str, Write]] = field(default_factory=dict)
     roots: dict[str, Place] = field(default_factory=dict)
     last: list[BoundSymbol] = field(default_factory=list)
+    told: dict[str, list[BoundSymbol]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
     views: list[BoundSymbol] = field(default_factory=list)
     values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
         default_factory=dict
@@ -184,7 +197,9 @@ class Functionalized:
             self.last.append(call)
             return
         if reads_data(call):
-            self.plain(call, _detach(call, self.expand))
+            self.plain(call, detach(call, self.expand))
+        elif tells_autograd(call):
+            self.tell(call)
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
             self.rebind(call)
         elif call.effects.mutates:
@@ -224,7 +239,7 @@ class Functionalized:
         if call.effects.mutates or len(indices) != 1:
             raise Unsuitable(f"{call.symbol} changes data and metadata")
         (index,) = indices
-        view = self.expanded(_out_of_place(call), [call.flat_args[index].name])
+        view = self.expanded(out_of_place(call), [call.flat_args[index].name])
         if [p.shape for p in view.flat_outs if isinstance(p, TensorProxy)] != [
             p.shape for _, p in call.effects.rebinds if isinstance(p, TensorProxy)
         ]:
@@ -236,6 +251,28 @@ class Functionalized:
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
 
+    def tell(self, call: BoundSymbol) -> None:
+        """A call that tells autograd what its argument is, be it news or not."""
+        (tensor,) = call.flat_args
+        place, name = self.objects.place(tensor), self.objects.names[tensor.name]
+        given = name in {p.name for p in self.trace.inputs}
+        own = name == place.root and name not in self.objects.hidden
+        if problem := untellable(call, own=own, given=given):
+            raise Unsuitable(problem)
+        if given and (detaches(call) or call.effects.rebinds):
+            self.told.setdefault(name, []).append(call)
+        if not call.effects.rebinds:
+            self.objects.note(call)
+            return
+        if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
+            self.cut.add(name)
+        view = detach(call, self.expand)
+        made = self.moved(view, {})
+        self.calls.append(made)
+        self.objects.note(call, Step(view, 0, 0))
+        self.views.append(call)
+        self.keep(self.objects.place(tensor), made.flat_outs[0])
+
     def write(self, call: BoundSymbol) -> None:
         """A call that writes."""
         written = tuple(dict.fromkeys(call.effects.mutates))
@@ -246,10 +283,10 @@ class Functionalized:
             raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
         if any(p.root in self.objects.hidden for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
+        if any(self.flagged(p.root) for p in places):
+            raise Unsuitable(f"{call.symbol} writes to a conjugate that was given uncomputed")
         if any(overlaps_itself(call.flat_args[i]) for i in written):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
-        if any(p.flags for p in map(self.current, call.flat_args) if isinstance(p, TensorProxy)):
-            raise Unsuitable(f"{call.symbol} works on a conjugate that is not computed yet")
         made = self.functional(call, written)
         self.objects.note(call)
         for index, place, value in zip(written, places, made.flat_outs, strict=False):
@@ -260,6 +297,11 @@ class Functionalized:
         for p in fresh:
             if p.name in self.objects.names and self.objects.place(p).root == p.name:
                 self.keep(self.objects.place(p), p)
+
+    def flagged(self, root: str) -> bool:
+        """Whether the memory of ``root`` holds the conjugate, or the negative, of its value."""
+        value = self.value(Place(root))
+        return isinstance(value, TensorProxy) and bool(value.flags)
 
     def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
         """Whether a root that ``call`` writes is also given to it in another way."""
@@ -276,6 +318,8 @@ class Functionalized:
         """The object at ``place`` has a new value."""
         grad = call.context.get("grad")
         old = self.value(Place(place.root))
+        if place.root in self.cut:
+            raise Unsuitable("what was cut off from autograd is written, and has other views")
         detached = any(_detaches(step) for step in place.path)
         hidden = detached or grad is False
         if any(reads_data(step.call) for step in place.path) and self.differentiates:
@@ -336,7 +380,7 @@ class Functionalized:
             (at,) = [i for i, c in enumerate(self.calls) if value in c.flat_outs]
             count = self.objects.bumps.get(root, 0)
             if "written" in dict(self.calls[at].kwargs):
-                self.calls[at] = _versioned(self.calls[at], value, count)
+                self.calls[at] = versioned(self.calls[at], value, count)
             made = self.made(self.calls[at], VERSIONED, (value, count), self.calls[at].context)
             self.calls.insert(at + 1, self.calls.pop())
             self.keep(Place(root), made)
@@ -349,7 +393,7 @@ class Functionalized:
         args, kwargs = map_tree(lambda p: env.get(p.name, p), (call.args, call.kwargs), Proxy)
         places = tuple(tensor_place(call, i) for i in written)
         kwargs = (*kwargs, ("written", places))
-        bare = _on_behalf(call, _form(call, "functional"), args, kwargs, call.context)
+        bare = on_behalf(call, form(call, "functional"), args, kwargs, call.context)
         known = {p.name for p in call.flat_args}
         outs = [self.namer(p.name) if p.name in known else p.name for p in call.flat_outs]
         made = self.expanded(bare, [call.flat_args[i].name for i in written], outs)
@@ -367,10 +411,10 @@ class Functionalized:
         env[old.name] = viewed
         tree = (step.call.args, step.call.kwargs)
         args, kwargs = map_tree(lambda p: env.get(p.name, p), tree, Proxy)
-        places = (_output_place(step), tensor_place(step.call, step.argument))
+        places = (output_place(step), tensor_place(step.call, step.argument))
         context = step.call.context.with_("grad", call.context.get("grad"))
         args = (value, *places, *args)
-        bare = _on_behalf(call, _form(step.call, "inverse"), args, kwargs, context)
+        bare = on_behalf(call, form(step.call, "inverse"), args, kwargs, context)
         made = self.expanded(bare, [old.name])
         self.calls.append(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)
@@ -381,16 +425,14 @@ class Functionalized:
         Memory keeps its strides when it is written; what a body computes has strides of its own.
         """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
-        computed = _computed(made, value)
         # What is known of an empty tensor's strides is not always what PyTorch's kernels make.
-        known = 0 not in like.shape
-        if known and value.strides == like.strides and computed.strides == like.strides:
+        if 0 not in like.shape and value.strides == like.strides == computed(made, value).strides:
             return value
         return self.made(call, WITH_STRIDES, (value, like), call.context)
 
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
         """The result of a new call, on behalf of ``call``."""
-        made = self.expanded(_on_behalf(call, symbol, args, (), context), [args[0].name])
+        made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
         self.calls.append(made)
         return made.flat_outs[0]
 
@@ -409,54 +451,6 @@ class Functionalized:
         return bind_outputs(bare, facts, lambda i: names[i] if i < len(names) else self.namer("v"))
 
 
-def _form(call: BoundSymbol, name: str) -> Symbol:
-    return Symbol(call.symbol.namespace, f"{call.symbol.name}.{name}")
-
-
-def _on_behalf(
-    call: BoundSymbol, symbol: Symbol, args: Any, kwargs: Any, context: Context
-) -> BoundSymbol:
-    """A new call that does some of what ``call`` does, without outputs yet."""
-    return BoundSymbol(
-        symbol,
-        args,
-        kwargs,
-        context=context,
-        source=call.source,
-        parent=call.label,
-        tags=call.tags,
-    )
-
-
-def _out_of_place(call: BoundSymbol) -> BoundSymbol:
-    """The view that a call like ``x.t_()`` turns its argument into."""
-    path = call.symbol.name.removesuffix("_")
-    owner, _, name = path.rpartition(".")
-    if owner != "Tensor" or not hasattr(torch.Tensor, name):
-        raise Unsuitable(f"{call.symbol} changes metadata in a way that no view does")
-    return call.replace(symbol=Symbol("torch", path), effects=Effects(), outputs=None, body=None)
-
-
-def _computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
-    """``out`` as the body of ``call`` computes it."""
-    if call.body is None:
-        return out
-    pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
-    inner = next(formal for p, formal in pairs if p is out)
-    return inner if isinstance(inner, TensorProxy) else out
-
-
-def _versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
-    """``call``, which computes what is written ``count`` times then, by its own write, too."""
-    kwargs = dict(call.kwargs)
-    place = call.flat_outs.index(value)
-    versions = [0] * len(kwargs["written"])
-    versions[place] = count - 1
-    before = kwargs.get("versions", versions)
-    merged = tuple(map(max, before, versions))
-    return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))
-
-
 def _requires_grad(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.requires_grad
 
@@ -466,39 +460,15 @@ def _detaches(step: Step) -> bool:
     return step.call.symbol.name == "detach" or reads_data(step.call)
 
 
-def _output_place(step: Step) -> int:
-    tensors = [i for i, p in enumerate(step.call.flat_outs) if isinstance(p, TensorProxy)]
-    return tensors.index(step.output)
-
-
-def _detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
-    """``x.data`` as an ordinary view, which autograd does not look through either."""
-    detach = Symbol("torch", "detach")
-    bare = call.replace(symbol=detach, args=call.args[:1], effects=Effects(), outputs=None)
-    facts = expand.require(bare).value(bare)
-    return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
-
-
-_CUT_OFF = "a tensor is cut off from autograd in place"
-
-UNSUITABLE = {
-    "Tensor.requires_grad_": "a tensor is told to require a gradient",
-    "Tensor.detach_": _CUT_OFF,
-    "detach_": _CUT_OFF,
-    "detach_.default": _CUT_OFF,
-}
-
-
 def _problem(call: BoundSymbol) -> str | None:
     """Why ``call`` cannot be part of a functional program, or None."""
-    if call.symbol.name in UNSUITABLE:
-        return UNSUITABLE[call.symbol.name]
     effects = call.effects
     if reads_data(call):
         return None
     if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
         return f"{call.symbol} writes, or returns what it is given, inside of its functions"
-    if "side_effect" in effects.ordered and call.body is None and call.flat_args:
+    opaque = call.body is None and not tells_autograd(call)
+    if "side_effect" in effects.ordered and opaque and call.flat_args:
         return f"what {call.symbol} does is not known"
     if call.context.get("inference"):
         return "it runs in inference mode"

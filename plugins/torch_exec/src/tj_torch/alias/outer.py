@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from tj_core.codegen import generate
 from tj_core.expand import Expand
 from tj_core.proxy import Proxy, TensorProxy
@@ -25,7 +26,9 @@ from tj_core.tree import leaves, map_tree
 from tj_torch.alias.bases import compiled, overlap
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
+from tj_torch.alias.told import detaches, tells_autograd
 from tj_torch.execute.midway import raising, unless_it_raises
+from tj_torch.execute.refusing import unless_refused
 from tj_torch.execute.sharing import Group, once, per_pattern, unless_shared
 
 __all__ = ["around"]
@@ -57,8 +60,7 @@ def around(
     outputs = writer.write()
     if (
         not writer.calls
-        and not writer.inside
-        and not made.members
+        and not (writer.inside or made.told or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
         return made.heirs.trace(trace.replace(calls=tuple(made.calls), outputs=outputs))
@@ -73,12 +75,20 @@ def around(
     )
 
     inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
-    wrap = _with_bases(outer) if made.members else _wrapping(trace, made, outer, expand)
+    if made.members:
+        wrap = _with_bases(outer, made)
+    else:
+        wrap = _checked(_wrapping(trace, made, outer, expand), trace, made)
     return Wrapped(made.heirs.trace(inner), wrap, outer)
 
 
-def _with_bases(outer: Trace) -> Wrap:
-    """What runs ``outer``, a program for one way of sharing memory, for the one that chose it."""
+def _with_bases(outer: Trace, made: Functionalized) -> Wrap:
+    """What runs ``outer``, a program for one way of sharing memory, for the one that chose it.
+
+    :raises Unsuitable: if autograd is told something of an argument that shares memory.
+    """
+    if made.told:
+        raise Unsuitable("autograd is told something of a tensor that shares memory")
     return lambda function, _: generate(outer, {PROGRAM: raising(function)}).function
 
 
@@ -86,16 +96,18 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
     """What makes ``outer`` call the functional program, or another one where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
-    changed = written or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    changed = written or made.told
+    changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     visible = [i for i in written if _is_seen(trace.inputs[i], made)]
     devices = list(_draws_from(trace))
+    generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
 
     def wrap(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
         if not changed:
             return generate(outer, {PROGRAM: function}).function
         as_written = once(lambda: again.acquired().function)
         plain = generate(outer, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(plain, as_written, devices)
+        run = unless_it_raises(plain, as_written, devices, generators)
         if not visible and (not written or len(tensors) == 1):
             return run
 
@@ -109,7 +121,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                 program = compiled(trace, wanted, expand, again, f"shared_{next(counter)}")
             except Unsuitable:
                 return as_written
-            return unless_it_raises(program, as_written, devices)
+            return unless_it_raises(program, as_written, devices, generators)
 
         shared = per_pattern(tensors, written, make)
         return unless_shared(run, tensors, written, shared, as_written, visible)
@@ -119,6 +131,21 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
 
 def _has_memory(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.layout == "strided"
+
+
+def _checked(wrap: Wrap, trace: Trace, made: Functionalized) -> Wrap:
+    """``wrap``, and a look at the inputs of which autograd is told something that it may refuse."""
+    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
+    if not told:
+        return wrap
+    detached = [i for i, call in told if detaches(call)]
+    freed = [i for i, call in told if not detaches(call)]
+
+    def checked(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
+        as_written = once(lambda: again.acquired().function)
+        return unless_refused(wrap(function, again), detached, freed, as_written)
+
+    return checked
 
 
 def _is_seen(p: Proxy, made: Functionalized) -> bool:
@@ -297,7 +324,8 @@ class _Outer:
         rebinds = []
         for i, p in call.effects.rebinds:
             place = self.objects.place(call.flat_args[i])
-            self.done[place.counter] = self.done.get(place.counter, 0) + 1
+            bumps = not tells_autograd(call)
+            self.done[place.counter] = self.done.get(place.counter, 0) + bumps
             now = p.replace(name=made.flat_args[i].name)
             self.env[self.objects.names[p.name]] = now
             rebinds.append((i, now))

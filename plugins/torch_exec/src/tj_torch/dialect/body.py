@@ -186,6 +186,8 @@ class BodyBuilder:
     def _leaf(self, leaf: Any) -> Any:
         if type(leaf) is Ref:
             return self.value(leaf)
+        if isinstance(leaf, torch.Generator):
+            return self.recorder.table.generator(leaf)
         return self.numbers.compute(number_text(leaf)) if is_symbolic(leaf) else to_core(leaf)
 
     def _fresh(self) -> str:

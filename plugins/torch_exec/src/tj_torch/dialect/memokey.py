@@ -66,7 +66,7 @@ def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...])
             return tuple(numbered(str(d), symbols) for d in (*proxy.shape, *proxy.strides))
         return proxy.shape, proxy.strides
 
-    return tuple((slot, dims(p), p.dtype, p.device) for slot, p in tangents.items())
+    return tuple((slot, dims(p), p.dtype, p.device, p.flags) for slot, p in tangents.items())
 
 
 class _Seen:

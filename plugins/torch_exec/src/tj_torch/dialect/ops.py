@@ -8,7 +8,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
-from tj_core.symbol import Symbol
+from tj_core.symbol import Constant, Symbol
 
 __all__ = ["OpFacts", "OpTable", "Role", "op_symbol"]
 
@@ -96,11 +96,20 @@ def op_symbol(op: Any) -> Symbol:
 class OpTable:
     """Facts of operators, computed when first asked for, and the constants met in bodies."""
 
-    __slots__ = ("_facts", "constants")
+    __slots__ = ("_facts", "_generators", "constants")
 
     def __init__(self) -> None:
         self._facts: dict[Any, OpFacts] = {}
+        self._generators: dict[int, Constant] = {}
         self.constants: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
+
+    def generator(self, generator: torch.Generator) -> Constant:
+        """The constant for a generator, which operators are given as another object each time."""
+        name = f"_generator_{len(self._generators)}"
+        return self._generators.setdefault(
+            generator._cdata,  # type: ignore[attr-defined]
+            Constant(name, generator, named=False),
+        )
 
     def __getitem__(self, op: Any) -> OpFacts:
         facts = self._facts.get(op)

@@ -31,6 +31,7 @@ __all__ = [
     "is_dense",
     "is_fake",
     "is_input_check",
+    "make_effectful",
     "metadata_mutated",
     "no_autocast",
     "paused_functionalization",
@@ -253,3 +254,10 @@ def factories() -> Any:
 def is_input_check(module: torch.nn.Module) -> bool:
     """Whether ``module`` is what an exported program checks its inputs with."""
     return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
+
+
+def make_effectful(op: torch.library.CustomOpDef) -> None:
+    """Tell PyTorch's compilers that calls of ``op`` keep their order, though it returns values."""
+    from torch.library import EffectType, _register_effectful_op
+
+    _register_effectful_op(op._opoverload, EffectType.ORDERED)

@@ -176,7 +176,8 @@ class Run:
         refs = iter([recorder.ref(private.unwrapped(t)) for t in tensors])
         inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
-        mutated = tuple(n for n in changed if self._written(n))
+        idle = {n for n in self._counted(before) if _is_in_place(self.fn)} - set(changed)
+        mutated = tuple(n for n in after if n in idle or (n in changed and self._written(n)))
         # A change in place to the same shape is an event all the same: versions count it.
         events = frozenset(changed) - frozenset(mutated)
         # Nobody counts the writes to tensors in lists where there is no data; eager does.
@@ -188,6 +189,12 @@ class Run:
         }
         hidden = frozenset(n for n in mutated if self._is_hidden(n, before[n][1]))
         return Traced(outputs, values, inner, after, mutated, events, versions, hidden)
+
+    def _counted(self, before: Mapping[str, tuple[int, Any]]) -> Iterator[str]:
+        """The arguments to which a write was counted, be there one: ``conj_physical_`` of real
+        numbers does nothing.
+        """
+        return (n for n, w in self.wrapped.items() if w._version > before[n][0])
 
     def _listed(self, name: str) -> int:
         """How often an argument stands in lists."""
@@ -402,6 +409,12 @@ class Run:
         proxies = (a.proxy for a in self.arguments.values())
         arguments = [p for p in proxies if isinstance(p, TensorProxy)]
         return may_require_grad(self.grad, arguments, proxy.dtype)
+
+
+def _is_in_place(fn: Callable[..., Any]) -> bool:
+    """Whether ``fn`` is called as functions are that write to what they are given."""
+    name = str(getattr(fn, "__name__", "")).partition(".")[0]
+    return name.endswith("_") and not name.endswith("__")
 
 
 def _output_tree(result: Any) -> Any:

@@ -7,7 +7,7 @@ runs in the functional one's place, from the same arguments and random numbers, 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -37,22 +37,29 @@ def raising(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def unless_it_raises(
-    run: Callable[..., Any], otherwise: Callable[..., Any], devices: Iterable[str]
+    run: Callable[..., Any],
+    otherwise: Callable[..., Any],
+    devices: Iterable[str],
+    generators: Sequence[torch.Generator] = (),
 ) -> Callable[..., Any]:
     """``run``, or ``otherwise`` where something `raising` inside of it raises.
 
-    ``devices`` are those whose random numbers are drawn, as in ``cuda:0``.
+    ``devices`` are those whose random numbers are drawn, as in ``cuda:0``; ``generators`` those
+    that the program names itself.
     """
     drawn = sorted(set(devices))
 
     def computation(*args: Any) -> Any:
         states = [(device, _state(device)) for device in drawn]
+        own = [(generator, generator.get_state()) for generator in generators]
         try:
             return run(*args)
         except _Raised as raised:
             error = raised.error
         for device, state in states:
             _set_state(device, state)
+        for generator, state in own:
+            generator.set_state(state)
         result = otherwise(*args)
         warnings.warn(
             f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"

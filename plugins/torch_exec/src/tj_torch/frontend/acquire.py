@@ -27,6 +27,7 @@ from tj_core.trace import Namer, PassRecord, Trace
 from tj_core.tree import leaves, map_tree
 from torch.utils import _pytree as pytree
 
+from tj_torch.alias.told import tells_autograd
 from tj_torch.dialect import convert
 from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialects import TorchDialects
@@ -34,7 +35,7 @@ from tj_torch.frontend import levels
 from tj_torch.frontend.contexts import ContextTracker, ambient_context
 from tj_torch.frontend.inputs import input_names
 from tj_torch.frontend.nodes import input_value, outdated, tagged_names, takers, user_tags
-from tj_torch.frontend.refused import may_be_refused
+from tj_torch.frontend.refused import may_be_refused, staying
 from tj_torch.frontend.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.frontend.sources import node_source
 
@@ -387,8 +388,8 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        refused = may_be_refused(call)
-        if self.opaque_state or refused or self.changes_state(call, node):
+        told, refused = tells_autograd(call), may_be_refused(call)
+        if self.opaque_state or (refused and not told) or self.changes_state(call, node):
             return None
         start = time.perf_counter()
         try:
@@ -398,6 +399,7 @@ class Importer:
             return None
         finally:
             self.expanding += time.perf_counter() - start
+        facts = staying(facts) if told else facts
         return bind_outputs(call, facts, self.output_names(node, facts))
 
     def example(self, node: torch.fx.Node) -> Any:

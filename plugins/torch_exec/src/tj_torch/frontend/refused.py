@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
+from tj_core.expand import Expanded
 from tj_core.proxy import TensorProxy
 from tj_core.symbol import BoundSymbol
 from tj_core.tree import leaves
 
-__all__ = ["may_be_refused"]
+from tj_torch.alias.told import tells_autograd
 
-TELLS_AUTOGRAD = frozenset(
-    {"Tensor.detach_", "detach_", "detach_.default", "Tensor.requires_grad_"}
-)
-"""These change what a tensor is to autograd."""
+__all__ = ["may_be_refused", "staying"]
 
 VIEWS_TO_A_SIZE = frozenset(
     {"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"}
@@ -25,7 +24,12 @@ VIEWS_TO_A_SIZE = frozenset(
 
 def may_be_refused(call: BoundSymbol) -> bool:
     """Whether ``call`` may raise for tensors that are no fakes."""
-    return call.symbol.name in TELLS_AUTOGRAD or _is_refused_view(call)
+    return tells_autograd(call) or _is_refused_view(call)
+
+
+def staying(facts: Expanded) -> Expanded:
+    """``facts`` of a call that has to stay where it is, and whole."""
+    return replace(facts, effects=replace(facts.effects, ordered=("side_effect",)), body=None)
 
 
 def _is_refused_view(call: BoundSymbol) -> bool:

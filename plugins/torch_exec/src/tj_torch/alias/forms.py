@@ -1,0 +1,80 @@
+"""The calls of a functional program that stand for those of the program as written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tj_core.expand import Expand, bind_outputs
+from tj_core.proxy import Proxy, TensorProxy
+from tj_core.rules import RuleTable
+from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
+from tj_core.tree import leaves
+
+from tj_torch.alias.objects import Step, Unsuitable
+
+__all__ = ["computed", "detach", "form", "on_behalf", "out_of_place", "output_place", "versioned"]
+
+
+def form(call: BoundSymbol, name: str) -> Symbol:
+    """The form of ``call``'s operation that is called ``name``: ``functional``, ``inverse``."""
+    return Symbol(call.symbol.namespace, f"{call.symbol.name}.{name}")
+
+
+def on_behalf(
+    call: BoundSymbol, symbol: Symbol, args: Any, kwargs: Any, context: Context
+) -> BoundSymbol:
+    """A new call that does some of what ``call`` does, without outputs yet."""
+    return BoundSymbol(
+        symbol,
+        args,
+        kwargs,
+        context=context,
+        source=call.source,
+        parent=call.label,
+        tags=call.tags,
+    )
+
+
+def out_of_place(call: BoundSymbol) -> BoundSymbol:
+    """The view that a call like ``x.t_()`` turns its argument into."""
+    path = call.symbol.name.removesuffix("_")
+    owner, _, name = path.rpartition(".")
+    if owner != "Tensor" or not hasattr(torch.Tensor, name):
+        raise Unsuitable(f"{call.symbol} changes metadata in a way that no view does")
+    return call.replace(symbol=Symbol("torch", path), effects=Effects(), outputs=None, body=None)
+
+
+def computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
+    """``out`` as the body of ``call`` computes it."""
+    if call.body is None:
+        return out
+    pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
+    inner = next(formal for p, formal in pairs if p is out)
+    return inner if isinstance(inner, TensorProxy) else out
+
+
+def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
+    """``call``, which computes what is written ``count`` times then, by its own write, too."""
+    kwargs = dict(call.kwargs)
+    place = call.flat_outs.index(value)
+    versions = [0] * len(kwargs["written"])
+    versions[place] = count - 1
+    before = kwargs.get("versions", versions)
+    merged = tuple(map(max, before, versions))
+    return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))
+
+
+def output_place(step: Step) -> int:
+    """Where the view that ``step`` makes is among the tensors that its call returns."""
+    tensors = [i for i, p in enumerate(step.call.flat_outs) if isinstance(p, TensorProxy)]
+    return tensors.index(step.output)
+
+
+def detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
+    """``x.data`` as an ordinary view, which autograd does not look through either."""
+    bare = call.replace(
+        symbol=Symbol("torch", "detach"), args=call.args[:1], effects=Effects(), outputs=None
+    )
+    facts = expand.require(bare).value(bare)
+    return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
