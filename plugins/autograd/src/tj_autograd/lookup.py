@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,18 +25,27 @@ from tj_autograd.pairs import find_pair, paired
 from tj_autograd.recorded import recorded
 from tj_autograd.rules import GradRule, apply_rule, find_rule
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "Owner"]
+
+Owner = tuple[str, str]
+"""Whose a gradient is, and for what."""
+
+Declined = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Differentiates calls by the first rule that there is."""
+    """Differentiates calls by the first rule that there is.
+
+    ``refused`` are calls (by label) that were not to be opened, and why.
+    """
 
     dialects: TorchDialects
     rules: RuleTable[GradRule]
     builtin: RuleTable[GradRule]
     modes: Modes
     executors: Sequence[Executor]
+    refused: Mapping[str, Declined] = field(default_factory=dict)
     applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -47,11 +56,36 @@ class Lookup:
         rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
         return cls(dialects, rules, builtin, dialects.modes(), context.executors)
 
+    def others(self) -> bool:
+        """Whether any plugin or executor has a gradient."""
+        return bool(len(self.rules)) or any(rule.value.pair for rule in self._claims())
+
+    def _claims(self) -> Iterator[Rule[Any]]:
+        return (rule for e in self.executors if not e.fallback for rule in e.claims)
+
+    def knows(self, symbol: Symbol) -> bool:
+        """Whether a plugin or an executor has a gradient for calls of ``symbol``."""
+        found = (e.claims.get(symbol) for e in self.executors if not e.fallback)
+        pairs = any(rule is not None and rule.value.pair for rule in found)
+        return pairs or self.rules.get(symbol) is not None
+
+    def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
+        """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""
+        pair, declined = find_pair(call, self.executors)
+        if pair is not None:
+            return (pair[0].name, pair[1].key), declined
+        for table in (self.rules, self.builtin):
+            rule, before = find_rule(call, table)
+            if rule is not None:
+                return (rule.plugin, rule.key), declined
+            declined += before if table is self.rules else ()
+        return None, declined
+
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
         if call.regions and call.symbol.qualname != APPLY:
             return recorded(call, slots, workshop, "it runs functions of the program's")
-        declined: list[tuple[str, str]] = []
+        declined: list[tuple[str, str]] = [*self.refused.get(call.label, ())]
         done = (
             self._by_pair(call, slots, workshop, declined)
             or self._by_rule(self.rules, call, slots, workshop, declined)

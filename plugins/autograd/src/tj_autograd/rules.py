@@ -40,6 +40,7 @@ __all__ = [
     "apply_rule",
     "check_gradients",
     "check_outputs",
+    "draws_elsewhere",
     "expanded",
     "find_rule",
     "fitting",
@@ -191,12 +192,12 @@ class _Application:
 
     def expand(self, *call: Any) -> Expansion:
         made = expanded(self.expander, self.call, self.whose, *call)
-        if made.body is not None and any(map(_draws_elsewhere, made.body.calls)):
+        if made.body is not None and any(map(draws_elsewhere, made.body.calls)):
             raise CannotExpandError("its body draws random numbers in another order than it says")
         return made
 
 
-def _draws_elsewhere(call: BoundSymbol) -> bool:
+def draws_elsewhere(call: BoundSymbol) -> bool:
     """Whether numbers drawn in place are drawn into other memory in a body.
 
     What is written to becomes a new tensor, contiguous whatever it was, and numbers are drawn in
