@@ -21,7 +21,7 @@ from tj_core.errors import TagError
 from tj_core.metatext import meta_text
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.stages import Stage
-from tj_core.symbol import BoundSymbol, Constant
+from tj_core.symbol import Body, BoundSymbol, Constant
 from tj_core.tags import TagRegistry, TagSet
 from tj_core.trace import Change, PassRecord, Trace
 from tj_core.travel import Heirs
@@ -44,12 +44,12 @@ def cse(trace: Trace, tags: TagRegistry) -> Trace:
 
 @dataclass
 class _Run:
-    """One run: ``first`` has the calls that stay, by what they compute."""
+    """One run: ``first`` has the calls that stay, by what they compute but for their bodies."""
 
     trace: Trace
     tags: TagRegistry
     facts: AliasFacts
-    first: dict[Any, BoundSymbol] = field(default_factory=dict)
+    first: dict[Any, list[BoundSymbol]] = field(default_factory=dict)
     values: dict[str, Proxy] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
     merged: dict[str, TagSet] = field(default_factory=dict)
@@ -76,9 +76,13 @@ class _Run:
             call = call.replace(parent=self.labels[call.parent])
         if not self.mergeable(call):
             return call
-        key = _key(call)
-        elder = self.first.setdefault(key, call)
-        return call if elder is call or not self.merge(call, elder) else None
+        elders = self.first.setdefault(_key(call), [])
+        # A backward call has its constants in its body: two with other bodies compute other things.
+        elder = next((e for e in elders if _same_body(e.body, call.body)), None)
+        if elder is None:
+            elders.append(call)
+            return call
+        return None if self.merge(call, elder) else call
 
     def mergeable(self, call: BoundSymbol) -> bool:
         """Whether nobody could tell two such calls from one, whatever else the program does."""
@@ -178,7 +182,7 @@ def _is_curious(call: BoundSymbol) -> bool:
 
 
 def _key(call: BoundSymbol) -> Any:
-    """What two calls have in common that compute the same."""
+    """What two calls have in common that compute the same, beside their bodies."""
     outputs = map_tree(meta_text, call.outputs, Proxy)
     return (
         call.symbol,
@@ -187,7 +191,18 @@ def _key(call: BoundSymbol) -> Any:
         _frozen(call.context.items),
         call.executor,
         _frozen(outputs),
-        id(call.body) if call.symbol.edited else None,
+    )
+
+
+def _same_body(one: Body | None, other: Body | None) -> bool:
+    """Whether two bodies compute the same."""
+    if one is other or one is None or other is None or len(one.calls) != len(other.calls):
+        return one is other
+    return _frozen((one.outputs, one.updates)) == _frozen((other.outputs, other.updates)) and all(
+        _key(a) == _key(b)
+        and [p.name for p in a.flat_outs] == [p.name for p in b.flat_outs]
+        and _same_body(a.body, b.body)
+        for a, b in zip(one.calls, other.calls, strict=True)
     )
 
 

@@ -229,3 +229,16 @@ def test_an_argument_that_is_returned_is_one_value() -> None:
         found.append(x.grad)
     assert torch.equal(*found)
     assert tj.explain(jitted).declined == ()
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: (x[:, :-1] + x[:, 1:]).cumsum(-1),
+        lambda x: x.narrow(1, 0, 2) + x.narrow(1, 1, 2),
+        lambda x: x.roll(1, 0) + x.roll(2, 0),
+    ],
+)
+def test_equal_tangents_through_calls_with_other_constants(f: Any) -> None:
+    """Two backward calls of one tangent, told apart by constants in their bodies only."""
+    same(f, X)
