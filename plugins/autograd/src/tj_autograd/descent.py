@@ -7,7 +7,7 @@ sees when the call runs has to be what stands in the body.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -15,55 +15,54 @@ from tj_core.errors import TjError
 from tj_core.inlining import can_inline, inline
 from tj_core.passes import PassContext
 from tj_core.proxy import Proxy, TensorProxy
+from tj_core.records import Decline
 from tj_core.reexpand import learn, reexpand
 from tj_core.rewrite import Editor, Replacement
 from tj_core.rules import RuleTable
-from tj_core.symbol import Body, BoundSymbol
+from tj_core.symbol import Body, BoundSymbol, Context, Symbol
 from tj_core.trace import Change, Namer, Trace
-from tj_torch.dialect.observed import observed, same_operators
+from tj_torch.dialect.memokey import Unkeyable, call_key, known_of
+from tj_torch.dialect.observed import Observed, observed, same_operators
 from tj_torch.names import resolve
 
 from tj_autograd.joint import carries
-from tj_autograd.lookup import Lookup, Owner
+from tj_autograd.lookup import Lookup
+from tj_autograd.pairs import Declined
 from tj_autograd.rules import draws_elsewhere
 
-__all__ = ["Descended", "descended"]
+__all__ = ["Descended", "Stuck", "descended"]
 
 
 @dataclass(frozen=True, slots=True)
 class Descended:
     """``trace`` with bodies in the places of some calls.
 
-    ``opened`` are these calls, with who has a gradient inside; ``refused`` are the calls (by label)
-    that stay whole though somebody has, and why.
+    ``opened`` are these calls, and why; ``refused`` those (by label) that stay whole although
+    somebody has a gradient inside, and why.
     """
 
     trace: Trace
     opened: tuple[Change, ...] = ()
-    refused: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+    refused: Mapping[str, Declined] = field(default_factory=dict)
 
     def explained(self, joint: Trace) -> Trace:
-        """``joint``, made of ``trace``, whose last pass names the opened calls with the others."""
+        """``joint``, made of ``trace``, whose last pass names the opened calls, too."""
         if not self.opened or joint is self.trace:
             return joint
-        record = joint.history[-1]
-        # The backward's order: what was opened comes after all that came of it.
-        inside = {c.label: c.parent for c in self.trace.calls if c.parent}
-        todo = {change.call: change for change in self.opened}
-        changes: list[Change] = []
-        for change in reversed(record.changes):
-            opened = todo.pop(inside.get(change.call) or "", None)
-            changes += [change] if opened is None else [opened, change]
-        made = replace(record, changes=(*todo.values(), *changes)[::-1])
+        record = joint.history[-1]  # in the order of the backward
+        made = replace(record, changes=(*record.changes, *self.opened[::-1]))
         return joint.replace(history=(*joint.history[:-1], made))
 
 
 def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
-    """``trace`` in which calls are open that have no gradient of their own, but parts of which do.
+    """``trace`` with calls open that have no gradient of their own, but parts of which do.
 
-    Costs nothing where no plugin and no executor has a gradient.
+    These are calls with a gradient of a plugin's or an executor's inside, and calls that are
+    nothing but their bodies. Where neither can be, no body is looked at.
+
+    :raises Stuck: if a call that is nothing but its body cannot be opened.
     """
-    if not lookup.others():
+    if not lookup.others() and not any(map(_is_its_body, trace.calls)):
         return Descended(trace)
     walk = _Walk(lookup, context)
     rules: RuleTable[Any] = RuleTable("descend")
@@ -72,9 +71,21 @@ def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
     while made is not before:  # once for each level
         before = made
         made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
-    if not walk.opened:
-        return Descended(trace, refused=walk.refused)
-    return Descended(made.replace(history=trace.history), tuple(walk.opened), walk.refused)
+    if walk.opened:
+        trace = made.replace(history=trace.history)
+    return Descended(trace, tuple(walk.opened), walk.refused)
+
+
+Given = tuple[tuple[Any, ...], dict[str, Any], Context]
+"""What a function is called with: arguments, and under which context."""
+
+
+class Stuck(Exception):
+    """A call means its body, and that cannot take its place: nobody can differentiate it."""
+
+    def __init__(self, decline: Decline) -> None:
+        super().__init__(decline.reason)
+        self.decline = decline
 
 
 class _Refused(Exception):
@@ -83,78 +94,100 @@ class _Refused(Exception):
 
 @dataclass
 class _Walk:
-    """Looks for gradients in bodies; ``inside`` says which bodies have any for some symbol."""
+    """Looks for gradients in bodies.
+
+    ``inside`` has for a body the first symbol that has one, ``seen`` what autograd sees in calls.
+    """
 
     lookup: Lookup
     context: PassContext
     opened: list[Change] = field(default_factory=list)
-    refused: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
-    inside: dict[int, tuple[Body, bool]] = field(default_factory=dict)
+    refused: dict[str, Declined] = field(default_factory=dict)
+    inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
+    seen: dict[Any, tuple[tuple[Observed, ...] | None, Any]] = field(default_factory=dict)
 
     def rule(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
-        """The body of ``call`` in its place, if somebody has a gradient for a part of it."""
+        """The body of ``call`` in its place, if that is what is to be differentiated."""
         if not self.may_open(call):
             return None
         try:
-            owner = self.owner(call)
-            if owner is None:
+            reason = self.reason(call)
+            if reason is None:
                 return None
             made = edit.inline()
             calls = self.renewed(call, made.calls)
         except _Refused as refused:
-            self.refused[call.label] = (("autograd", f"somebody has a gradient inside, but {refused}"),)
+            self.refuse(call, str(refused))
             return None
-        change = Change(call.label, "autograd", f"opened for {owner[1]} of {owner[0]}")
+        change = Change(call.label, "autograd", f"opened: {reason}")
         self.opened.append(replace(change, declined=self.lookup.whole(call)[1]))
         return Replacement(calls, made.values, decomposed=True)
 
+    def refuse(self, call: BoundSymbol, why: str) -> None:
+        """Note why ``call`` stays whole.
+
+        :raises Stuck: if it cannot.
+        """
+        if _is_its_body(call):
+            raise Stuck(Decline(f"{call.symbol} is what its body says, but {why}", call.source))
+        assert call.body is not None
+        symbol = self.first_inside(call.body)
+        said = f"its gradient of {symbol} is not used: {why}"
+        names = () if symbol is None else self.lookup.owners(symbol)
+        self.refused[call.label] = tuple((name, said) for name in names)
+
     def may_open(self, call: BoundSymbol) -> bool:
         """Whether ``call`` needs a gradient, has none of its own, and might have one inside."""
-        body = call.body
-        if body is None or call.regions or not carries(call) or not self.has_inside(body):
+        if call.body is None or call.regions or not carries(call):
             return False
-        return not self.lookup.whole(call)[0]
+        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
+            return False
+        if not _is_its_body(call) and self.first_inside(call.body) is None:
+            return False
+        return self.lookup.whole(call)[0] is None
 
-    def has_inside(self, body: Body) -> bool:
-        """Whether somebody has a gradient for a symbol in ``body``, at any depth."""
+    def first_inside(self, body: Body) -> Symbol | None:
+        """The first symbol in ``body``, at any depth, that somebody has a gradient for."""
         known = self.inside.get(id(body))
         if known is None:
-            found = any(
-                self.lookup.knows(c.symbol) or (c.body and self.has_inside(c.body))
-                for c in body.calls
-            )
-            known = self.inside[id(body)] = body, bool(found)
+            found = (self.symbol_with_gradient(call) for call in body.calls)
+            known = self.inside[id(body)] = body, next(filter(None, found), None)
         return known[1]
 
-    def owner(self, call: BoundSymbol) -> Owner | None:
-        """The first who has a gradient for a part of ``call`` that needs one.
+    def symbol_with_gradient(self, call: BoundSymbol) -> Symbol | None:
+        if self.lookup.owners(call.symbol):
+            return call.symbol
+        return None if call.body is None else self.first_inside(call.body)
+
+    def reason(self, call: BoundSymbol) -> str | None:
+        """Why ``call`` is to be opened, if it is.
 
         :raises _Refused: if the body is not to take the call's place.
         """
         if not can_inline(call):
-            raise _Refused("its body cannot stand for it")
+            raise _Refused("the body cannot stand in its place")
+        if _is_its_body(call):
+            return "it is what its body says"
         names = Namer({p.name for p in (*call.flat_args, *call.flat_outs)})
         inner = self.renewed(call, inline(call, names, self.context.tags).calls)
-        owner = next(filter(None, map(self.owner_of, inner)), None)
-        if owner is not None:
+        reason = next(filter(None, map(self.part, inner)), None)
+        if reason is not None:
             self.must_have_gradients(call, inner)
-        return owner
+        return reason
 
-    def owner_of(self, call: BoundSymbol) -> Owner | None:
-        """Who has a gradient for ``call``, a part of another, or for a part of it."""
+    def part(self, call: BoundSymbol) -> str | None:
+        """Whose gradient there is for ``call``, which is part of another, or for a part of it."""
         if not carries(call):
             return None
-        found = self.lookup.whole(call)[0]
-        if found is not None:
-            return found
+        owner = self.lookup.whole(call)[0]
+        if owner is not None:
+            return f"{owner[1]} of {owner[0]}"
         try:
-            return self.owner(call) if self.may_open(call) else None
+            return self.reason(call) if self.may_open(call) else None
         except _Refused:
             return None
 
-    def renewed(
-        self, call: BoundSymbol, calls: tuple[BoundSymbol, ...]
-    ) -> tuple[BoundSymbol, ...]:
+    def renewed(self, call: BoundSymbol, calls: tuple[BoundSymbol, ...]) -> tuple[BoundSymbol, ...]:
         """``calls``, the body of ``call``, with what autograd makes of their values.
 
         :raises _Refused: if the results are not those that the call has.
@@ -183,26 +216,32 @@ class _Walk:
             raise _Refused("its body changes whether gradients are taken")
         if any(map(draws_elsewhere, inner)):
             raise _Refused("its body draws random numbers in another order than it says")
-        if call.symbol.edited:
-            return  # it is what its body says
         if call.symbol.functional or not self.same(call, inner):
             raise _Refused("its body computes its values in another way than autograd sees")
 
     def same(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> bool:
         """Whether autograd sees ``inner`` when ``call`` runs."""
-        dialects = self.lookup.dialects
+        fn = resolve(call.symbol)
+        given: Given = (call.args, dict(call.kwargs), call.context)
+        sizes = self.lookup.dialects.sizes
         try:
-            fn = resolve(call.symbol)
-        except LookupError:
-            return True  # a plugin's own operation, which is what the plugin says
-        given = call.args, dict(call.kwargs), call.context
+            key, alive, symbols = call_key(fn, *given, None)
+        except Unkeyable:
+            return same_operators(self.observed(fn, given), inner)
+        key = (*key, *known_of(symbols, sizes))
+        if key not in self.seen:
+            self.seen[key] = self.observed(fn, given), alive
+        return same_operators(self.seen[key][0], inner)
+
+    def observed(self, fn: Callable[..., Any], given: Given) -> tuple[Observed, ...] | None:
+        """What autograd sees when ``fn`` runs; None if nobody knows, or it is Python."""
+        memo, sizes = self.lookup.dialects.memo, self.lookup.dialects.sizes
         try:
-            if dialects.memo.expand(fn, *given, self.lookup.modes, dialects.sizes).kind == "KERNEL":
-                return False
-            seen = observed(dialects.memo.expander, fn, *given, dialects.sizes)
+            if memo.expand(fn, *given, self.lookup.modes, sizes).kind == "KERNEL":
+                return None
+            return observed(memo.expander, fn, *given, sizes)
         except TjError:
-            return False
-        return same_operators(seen, inner)
+            return None
 
 
 MODES = ("grad", "inference")
@@ -212,3 +251,18 @@ MODES = ("grad", "inference")
 def _plain(p: Proxy) -> Proxy:
     """``p`` before autograd."""
     return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p
+
+
+def _is_its_body(call: BoundSymbol) -> bool:
+    """Whether ``call`` means what its body says: it was edited, or is no function of PyTorch's."""
+    if call.body is None or call.executor or call.symbol.namespace in _FUNCTIONS:
+        return call.body is not None and call.symbol.edited
+    try:
+        resolve(call.symbol)
+    except LookupError:
+        return True
+    return False
+
+
+_FUNCTIONS = ("torch", "aten", "tj", "operator", "math", "builtins")
+"""Namespaces all symbols of which name functions, unless they were edited."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from tj_autograd.builtin import BUILTIN
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.functions import APPLY, plain_call, with_own_body
 from tj_autograd.joint import Differentiated, Slots, Workshop
-from tj_autograd.pairs import find_pair, paired
+from tj_autograd.pairs import Declined, find_pair, paired
 from tj_autograd.recorded import recorded
 from tj_autograd.rules import GradRule, apply_rule, find_rule
 
@@ -29,8 +29,6 @@ __all__ = ["Lookup", "Owner"]
 
 Owner = tuple[str, str]
 """Whose a gradient is, and for what."""
-
-Declined = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +56,15 @@ class Lookup:
 
     def others(self) -> bool:
         """Whether any plugin or executor has a gradient."""
-        return bool(len(self.rules)) or any(rule.value.pair for rule in self._claims())
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
 
-    def _claims(self) -> Iterator[Rule[Any]]:
-        return (rule for e in self.executors if not e.fallback for rule in e.claims)
-
-    def knows(self, symbol: Symbol) -> bool:
-        """Whether a plugin or an executor has a gradient for calls of ``symbol``."""
-        found = (e.claims.get(symbol) for e in self.executors if not e.fallback)
-        pairs = any(rule is not None and rule.value.pair for rule in found)
-        return pairs or self.rules.get(symbol) is not None
+    def owners(self, symbol: Symbol) -> tuple[str, ...]:
+        """The executors and the plugin with a gradient for calls of ``symbol``."""
+        claims = ((e.name, e.claims.get(symbol)) for e in self.executors if not e.fallback)
+        pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
+        rule = self.rules.get(symbol)
+        return (*pairs, *([] if rule is None else [rule.plugin]))
 
     def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
         """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""

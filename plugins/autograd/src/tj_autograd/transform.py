@@ -17,7 +17,7 @@ from tj_core.trace import Trace
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.checkpoints import checkpointed
 from tj_autograd.costs import Costs
-from tj_autograd.descent import descended
+from tj_autograd.descent import Stuck, descended
 from tj_autograd.detached import detached
 from tj_autograd.identity import one_name_each
 from tj_autograd.inlined import inline_calls
@@ -49,7 +49,10 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
     found = unsupported(trace)
     if found is not None:
         return found
-    joint = _made(trace, context)
+    try:
+        joint = _made(trace, context)
+    except Stuck as stuck:
+        return stuck.decline
     return refused(joint) or joint
 
 

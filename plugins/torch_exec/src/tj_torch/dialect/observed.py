@@ -51,14 +51,14 @@ def observed(
     return expander.run(_observe, fn, args, kwargs, context, sizes)
 
 
-def same_operators(seen: Iterable[Observed], calls: Iterable[BoundSymbol]) -> bool:
-    """Whether ``calls``, with their metadata, have the gradients of what was ``seen``.
+def same_operators(seen: Iterable[Observed] | None, calls: Iterable[BoundSymbol]) -> bool:
+    """Whether ``calls``, with their metadata, have the gradients of what was ``seen``, if known.
 
     They do if none of these writes, and those of ``calls`` that autograd has to do with are among
     them, in order: the others were dead.
     """
-    seen = tuple(seen)
-    if any(operator.writes for operator in seen):
+    seen = None if seen is None else tuple(seen)
+    if seen is None or any(operator.writes for operator in seen):
         return False
     rest = iter(seen)
     wanted = (Observed(c.symbol.qualname, n) for c in calls if (n := _count(c.flat_args)))
