@@ -61,7 +61,29 @@ def softmax_backward(saved, g):
     return (torch.ops.aten._softmax_backward_data.default(g, out, dim, out.dtype),)
 
 
+def linear(x, w, b=None):
+    return F.linear(x, w, b), (x, w)
+
+
+def linear_backward(saved, g):
+    x, w = saved
+    rows, columns = g.flatten(0, -2), x.flatten(0, -2)
+    gx = (rows @ w).view(x.shape)
+    return gx, (rows.t() @ columns), rows.sum(0)
+
+
+def div(x, y):
+    return torch.div(x, y), (x, y)
+
+
+def div_backward(saved, g):
+    x, y = saved
+    return g / y, -g * ((x / y) / y)
+
+
 FUNCTIONS = {
+    "torch.nn.functional.linear": (linear, linear_backward),
+    "torch.div": (div, div_backward),
     ADDMM: (addmm, addmm_backward),
     NORM: (norm, norm_backward),
     SOFTMAX: (softmax, softmax_backward),
@@ -155,6 +177,7 @@ def dropped(*args: torch.Tensor) -> torch.Tensor:
     return attention(*args, p=0.3)
 
 
+LINEAR, DROPOUT = "torch.nn.functional.linear", "torch.nn.functional.dropout"
 WEIGHTS = [(5, 3, 8), (24, 8), (24,), (8, 8), (8,)]
 
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str, int]] = {
@@ -164,6 +187,9 @@ CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]], str, int]] = {
     "attention": (attention, WEIGHTS, ADDMM, 2),
     "attention, softmax": (attention, WEIGHTS, SOFTMAX, 1),
     "attention with dropout": (dropped, WEIGHTS, ADDMM, 2),
+    "attention, linear": (attention, WEIGHTS, LINEAR, 2),
+    "attention with dropout, linear": (dropped, WEIGHTS, LINEAR, 2),
+    "normalize": (lambda x: F.normalize(x).sin(), [(3, 4)], "torch.div", 1),
     "a module": (
         lambda x, w, b, v: F.relu(F.linear(F.layer_norm(x, (4,)), w, b)) @ v,
         [(3, 4), (5, 4), (5,), (5, 2)],
@@ -180,9 +206,10 @@ def test_a_part_has_a_gradient(case: str, how: str) -> None:
     made = rule(key) if how == "rule" else pair("mine", key)
     jitted = check(fn, parameters(*shapes), made)
     owner = "Rules" if how == "rule" else "mine"
-    assert opened(jitted) == [f"opened: {key} of {owner}"]
+    assert set(opened(jitted)) == {f"opened: {key} of {owner}"}
     assert [whose for r, whose, _ in rows(jitted) if r == key] == [owner] * count
-    assert ([] if how == "rule" else ["mine"] * count + ["mine back"] * count) == RAN
+    assert RAN.count("mine back") == (0 if how == "rule" else count)
+    assert RAN.count("mine") >= RAN.count("mine back")  # division may run again in the backward
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -209,20 +236,9 @@ def test_what_has_no_such_part_stays_whole() -> None:
 
 def test_the_gradient_of_the_whole_comes_first() -> None:
     """Whoever has it: an executor's, a plugin's, tj-autograd's own."""
-    key = "torch.nn.functional.linear"
-
-    def whole(x, w, b=None):
-        return F.linear(x, w, b), (x, w)
-
-    def back(saved, g):
-        x, w = saved
-        return g @ w, g.t() @ x, g.sum(0)
-
-    grad = GradRule(whole, back)
-    outer = plugin("Outer", tj_rule_tables=lambda options: (table("grad", {key: grad}),))
     args = parameters((3, 4), (5, 4), (5,))
-    jitted = check(lambda x, w, b: F.linear(x, w, b), args, pair("inner", ADDMM), outer)
-    assert rows(jitted) == [(key, "Outer", "")] and RAN == []
+    jitted = check(lambda x, w, b: F.linear(x, w, b), args, pair("inner", ADDMM), rule(LINEAR))
+    assert rows(jitted) == [(LINEAR, "Rules", "")] and RAN == []
     key = "aten.mul.Tensor"
     FUNCTIONS[key] = (lambda x, y: (x * y, (y,)), lambda saved, g: (g * saved[0],))
     jitted = check(lambda x: F.dropout(x * 2, 0.5), parameters((3, 4)), rule(key))
@@ -268,6 +284,12 @@ def test_tags_parents_and_lines_of_parts() -> None:
     assert back.parent == inner.flat_outs[0].name and "this line" in back.source.text
     (y,) = (p for c in joint for p in c.flat_outs if p.name == "y")
     assert "SAVE" in y.tags
+
+
+def test_other_parts_have_the_gradients_they_would_have_alone() -> None:
+    """Dropout has one of tj-autograd's own."""
+    jitted = check(dropped, parameters(*WEIGHTS), rule(LINEAR))
+    assert (DROPOUT, "autograd", "") in rows(jitted)
 
 
 # ------------------------------------------------------------------------------- not opened

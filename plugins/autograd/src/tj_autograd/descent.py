@@ -7,9 +7,10 @@ sees when the call runs has to be what stands in the body.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from tj_core.errors import TjError
 from tj_core.inlining import can_inline, inline
@@ -19,16 +20,19 @@ from tj_core.records import Decline
 from tj_core.reexpand import learn, reexpand
 from tj_core.rewrite import Editor, Replacement
 from tj_core.rules import RuleTable
-from tj_core.symbol import Body, BoundSymbol, Context, Symbol
+from tj_core.symbol import Body, BoundSymbol, Symbol
 from tj_core.trace import Change, Namer, Trace
 from tj_torch.dialect.memokey import Unkeyable, call_key, known_of
 from tj_torch.dialect.observed import Observed, observed, same_operators
+from tj_torch.dialect.written import is_written, written_body
 from tj_torch.names import resolve
 
 from tj_autograd.joint import carries
 from tj_autograd.lookup import Lookup
 from tj_autograd.pairs import Declined
 from tj_autograd.rules import draws_elsewhere
+
+T = TypeVar("T")
 
 __all__ = ["Descended", "Stuck", "descended"]
 
@@ -76,10 +80,6 @@ def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
     return Descended(trace, tuple(walk.opened), walk.refused)
 
 
-Given = tuple[tuple[Any, ...], dict[str, Any], Context]
-"""What a function is called with: arguments, and under which context."""
-
-
 class Stuck(Exception):
     """A call means its body, and that cannot take its place: nobody can differentiate it."""
 
@@ -96,7 +96,7 @@ class _Refused(Exception):
 class _Walk:
     """Looks for gradients in bodies.
 
-    ``inside`` has for a body the first symbol that has one, ``seen`` what autograd sees in calls.
+    ``inside`` has for a body the first symbol that has one, ``known`` what else was found out.
     """
 
     lookup: Lookup
@@ -104,24 +104,56 @@ class _Walk:
     opened: list[Change] = field(default_factory=list)
     refused: dict[str, Declined] = field(default_factory=dict)
     inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
-    seen: dict[Any, tuple[tuple[Observed, ...] | None, Any]] = field(default_factory=dict)
+    known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.above = self.lookup.above_operators()
 
     def rule(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
         """The body of ``call`` in its place, if that is what is to be differentiated."""
-        if not self.may_open(call):
+        for level in self.levels(call):
+            try:
+                reason = self.reason(level)
+                if reason is None:
+                    continue
+                made = inline(level, edit.fresh, self.context.tags)
+                calls = self.renewed(call, made.calls)
+            except _Refused as refused:
+                self.refuse(level, str(refused))
+                continue
+            change = Change(call.label, "autograd", f"opened: {reason}")
+            self.opened.append(replace(change, declined=self.lookup.whole(call)[1]))
+            self.refused.pop(call.label, None)
+            return Replacement(calls, made.values, decomposed=True)
+        return None
+
+    def levels(self, call: BoundSymbol) -> Iterator[BoundSymbol]:
+        """``call`` with the bodies, the highest level first, that may have gradients inside."""
+        if call.body is None or call.regions or not carries(call):
+            return
+        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
+            return
+        if self.lookup.whole(call)[0] is not None:
+            return
+        if self.above and (body := self.written(call)) is not None:
+            yield call.replace(body=body)
+        if _is_its_body(call) or self.first_inside(call.body) is not None:
+            yield call
+
+    def written(self, call: BoundSymbol) -> Body | None:
+        """The body of ``call`` made of PyTorch's functions, if one of those has a gradient."""
+        fn, dialects = _function(call), self.lookup.dialects
+        if fn is None or not is_written(fn):
             return None
-        try:
-            reason = self.reason(call)
-            if reason is None:
+
+        def make() -> Body | None:
+            try:
+                return written_body(call, fn, dialects.names, dialects.memo.expander, dialects)
+            except TjError:
                 return None
-            made = edit.inline()
-            calls = self.renewed(call, made.calls)
-        except _Refused as refused:
-            self.refuse(call, str(refused))
-            return None
-        change = Change(call.label, "autograd", f"opened: {reason}")
-        self.opened.append(replace(change, declined=self.lookup.whole(call)[1]))
-        return Replacement(calls, made.values, decomposed=True)
+
+        body = self.once("written", fn, call, make)
+        return None if body is None or self.first_inside(body) is None else body
 
     def refuse(self, call: BoundSymbol, why: str) -> None:
         """Note why ``call`` stays whole.
@@ -135,16 +167,6 @@ class _Walk:
         said = f"its gradient of {symbol} is not used: {why}"
         names = () if symbol is None else self.lookup.owners(symbol)
         self.refused[call.label] = tuple((name, said) for name in names)
-
-    def may_open(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` needs a gradient, has none of its own, and might have one inside."""
-        if call.body is None or call.regions or not carries(call):
-            return False
-        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
-            return False
-        if not _is_its_body(call) and self.first_inside(call.body) is None:
-            return False
-        return self.lookup.whole(call)[0] is None
 
     def first_inside(self, body: Body) -> Symbol | None:
         """The first symbol in ``body``, at any depth, that somebody has a gradient for."""
@@ -182,10 +204,11 @@ class _Walk:
         owner = self.lookup.whole(call)[0]
         if owner is not None:
             return f"{owner[1]} of {owner[0]}"
-        try:
-            return self.reason(call) if self.may_open(call) else None
-        except _Refused:
-            return None
+        for level in self.levels(call):
+            with contextlib.suppress(_Refused):
+                if reason := self.reason(level):
+                    return reason
+        return None
 
     def renewed(self, call: BoundSymbol, calls: tuple[BoundSymbol, ...]) -> tuple[BoundSymbol, ...]:
         """``calls``, the body of ``call``, with what autograd makes of their values.
@@ -221,27 +244,35 @@ class _Walk:
 
     def same(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> bool:
         """Whether autograd sees ``inner`` when ``call`` runs."""
+        if all(c.symbol.namespace != "aten" for c in inner):
+            return True  # functions of PyTorch's, called one by one
         fn = resolve(call.symbol)
-        given: Given = (call.args, dict(call.kwargs), call.context)
-        sizes = self.lookup.dialects.sizes
-        try:
-            key, alive, symbols = call_key(fn, *given, None)
-        except Unkeyable:
-            return same_operators(self.observed(fn, given), inner)
-        key = (*key, *known_of(symbols, sizes))
-        if key not in self.seen:
-            self.seen[key] = self.observed(fn, given), alive
-        return same_operators(self.seen[key][0], inner)
+        return same_operators(self.once("seen", fn, call, lambda: self.observed(fn, call)), inner)
 
-    def observed(self, fn: Callable[..., Any], given: Given) -> tuple[Observed, ...] | None:
-        """What autograd sees when ``fn`` runs; None if nobody knows, or it is Python."""
+    def observed(self, fn: Callable[..., Any], call: BoundSymbol) -> tuple[Observed, ...] | None:
+        """What autograd sees when ``call`` runs ``fn``; None if nobody knows, or it is Python."""
         memo, sizes = self.lookup.dialects.memo, self.lookup.dialects.sizes
+        given = call.args, dict(call.kwargs), call.context
         try:
             if memo.expand(fn, *given, self.lookup.modes, sizes).kind == "KERNEL":
                 return None
             return observed(memo.expander, fn, *given, sizes)
         except TjError:
             return None
+
+    def once(
+        self, what: str, fn: Callable[..., Any], call: BoundSymbol, make: Callable[[], T]
+    ) -> T:
+        """What ``make`` makes of ``call`` of ``fn``, remembered for equal calls."""
+        try:
+            key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, what)
+        except Unkeyable:
+            return make()
+        key = (*key, *known_of(symbols, self.lookup.dialects.sizes))
+        if key not in self.known:
+            self.known[key] = make(), alive
+        found: T = self.known[key][0]
+        return found
 
 
 MODES = ("grad", "inference")
@@ -253,15 +284,23 @@ def _plain(p: Proxy) -> Proxy:
     return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p
 
 
-def _is_its_body(call: BoundSymbol) -> bool:
-    """Whether ``call`` means what its body says: it was edited, or is no function of PyTorch's."""
-    if call.body is None or call.executor or call.symbol.namespace in _FUNCTIONS:
-        return call.body is not None and call.symbol.edited
+def _function(call: BoundSymbol) -> Callable[..., Any] | None:
+    """What ``call`` runs; None if no name says that, or its body was edited."""
+    if call.symbol.edited:
+        return None
     try:
-        resolve(call.symbol)
+        return resolve(call.symbol)
     except LookupError:
-        return True
-    return False
+        return None
+
+
+def _is_its_body(call: BoundSymbol) -> bool:
+    """Whether ``call`` means what its body says: it was edited, or is no function of anybody's."""
+    if call.body is None or call.executor:
+        return False
+    return call.symbol.edited or (
+        call.symbol.namespace not in _FUNCTIONS and _function(call) is None
+    )
 
 
 _FUNCTIONS = ("torch", "aten", "tj", "operator", "math", "builtins")

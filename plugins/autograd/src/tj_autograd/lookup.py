@@ -60,11 +60,17 @@ class Lookup:
         return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
 
     def owners(self, symbol: Symbol) -> tuple[str, ...]:
-        """The executors and the plugin with a gradient for calls of ``symbol``."""
+        """The executors and plugins with a gradient for calls of ``symbol``."""
         claims = ((e.name, e.claims.get(symbol)) for e in self.executors if not e.fallback)
         pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
         rule = self.rules.get(symbol)
         return (*pairs, *([] if rule is None else [rule.plugin]))
+
+    def above_operators(self) -> bool:
+        """Whether some of these gradients are for functions that are made of operators."""
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        keys = (*(r.key for r in self.rules), *(r.key for r in claims if r.value.pair))
+        return any(not key.startswith("aten.") for key in keys)
 
     def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
         """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""

@@ -95,11 +95,7 @@ class _Observer(TorchDispatchMode):
 def _observe(run: Run) -> tuple[Observed, ...]:
     observer = _Observer()
     with surroundings(run.grad, run.rest):
-        run.plainly()
-        for name, tensor in run.wrapped.items():
-            proxy = run.arguments[name].proxy
-            if isinstance(proxy, TensorProxy) and proxy.requires_grad:
-                run.leaves[name] = tensor.requires_grad_()
+        run.plainly(autograd=True)
         with run.mode, private.python_dispatcher(run.decompose), observer:
             run.call()
     return tuple(observer.found)

@@ -259,13 +259,15 @@ class Run:
             return self.wrapped[leaf.name]
         return leaf.value if isinstance(leaf, Constant) else leaf
 
-    def plainly(self) -> None:
-        """Make plain fakes for the arguments."""
+    def plainly(self, *, autograd: bool = False) -> None:
+        """Make plain fakes for the arguments; with ``autograd`` they require gradients as those."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 self.numbers[name] = self._number(argument.proxy)
-            else:
-                self.wrapped[name] = make_fake(self.mode, argument.proxy, self.size)
+                continue
+            fake = make_fake(self.mode, argument.proxy, self.size)
+            grad = autograd and argument.proxy.requires_grad
+            self.wrapped[name] = fake.requires_grad_() if grad else fake
 
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
