@@ -106,7 +106,8 @@ class Lookup:
         if pair is None:
             return None
         try:
-            return paired(call, *pair, slots, workshop, self.dialects.memo.expander)
+            memo, sizes = self.dialects.memo, self.dialects.sizes
+            return paired(call, *pair, slots, workshop, memo.expander, sizes)
         except CannotExpandError as error:
             declined.append((pair[0].name, error.message))
             return None
@@ -146,17 +147,17 @@ class Lookup:
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
-        expander = self.dialects.memo.expander
+        expander, sizes = self.dialects.memo.expander, self.dialects.sizes
         fn = rule.value.forward
         try:
             key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
         except Unkeyable:
-            return apply_rule(rule, call, slots, expander)
-        if symbols:  # those of this very call
-            return apply_rule(rule, call, slots, expander)
-        key = (*key, *tangents_key(slots, ()))
+            return apply_rule(rule, call, slots, expander, sizes)
+        # Names and all: the sizes are those of one program.
+        laid_out = ((*map(str, p.shape), *map(str, p.strides)) for p in slots.values())
+        key = (*key, symbols, *tangents_key(slots, ()), *laid_out)
         if key not in self.applied:
-            self.applied[key] = apply_rule(rule, call, slots, expander), alive
+            self.applied[key] = apply_rule(rule, call, slots, expander, sizes), alive
         return self.applied[key][0]
 
     def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
