@@ -260,6 +260,36 @@ def test_gradients_of_others_serve_many_sizes(f: Program, key: str, count: int, 
     assert [c.plugin for c in changes if c.rule == key] == ["mine"] * count
 
 
+def part(x, shape, weight, bias, eps):
+    out, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
+    return (out, mean, rstd), (x, weight, bias, mean, rstd, shape)
+
+
+def addmm(bias, x, w, *, beta=1, alpha=1):
+    return torch.addmm(bias, x, w), (x, w, x.shape[0])
+
+
+def addmm_backward(saved, g):
+    x, w, rows = saved
+    return g.sum(0), g @ w.t(), (g.t() @ x.view(rows, -1)).t()
+
+
+NORM, ADDMM = "aten.native_layer_norm.default", "aten.addmm.default"
+FUNCTIONS[NORM] = part, lambda saved, g, *_: norm_backward(saved, g)
+FUNCTIONS[ADDMM] = addmm, addmm_backward
+
+
+@pytest.mark.parametrize("how", ["rule", "pair"])
+@pytest.mark.parametrize(("key", "count"), [(NORM, 2), (ADDMM, 1)])
+def test_gradients_of_parts_serve_many_sizes(key: str, count: int, how: str) -> None:
+    session = tj.Session([ruled(how, key), "torch", "autograd"])
+    jitted = tj.jit(layer, session=session, dynamic=True)
+    agree(layer, jitted)
+    assert tj.stats(jitted).entries == 1
+    changes = tj.last_trace(jitted, stage="JOINT").history[-1].changes
+    assert [c.plugin for c in changes if c.rule == key] == ["mine"] * count
+
+
 @pytest.mark.parametrize("how", ["rule", "pair"])
 def test_a_condition_on_sizes_in_others_gradients_is_a_guard(how: str) -> None:
     def forward(x):
