@@ -24,6 +24,7 @@ from tj_core.trace import Namer, Trace
 from tj_core.travel import Heirs
 from tj_core.tree import leaves, map_tree
 
+from tj_torch.alias.lone import lone_calls
 from tj_torch.alias.objects import (
     Objects,
     Place,
@@ -73,11 +74,13 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
     run = Functionalized(trace, expand, tags)
     for p in trace.inputs:
         run.begin(p)
-    for call in trace.calls:
+    for lone in lone_calls(trace, expand, tags):
         try:
-            run.call(call)
+            run.call(lone.call)
         except Unsuitable as error:
-            raise Unsuitable(error.reason, call.source) from error
+            raise Unsuitable(error.reason, lone.call.source) from error
+        for p in lone.overwritten:
+            run.overwrite(run.objects.place(p).root)
     run.versioned()
     return run
 
