@@ -135,16 +135,26 @@ def test_constants_are_told_apart_by_type_and_bits(one, other, same):
     assert (len(cse(trace, TAGS).calls) == 2) is same
 
 
-def test_calls_that_only_their_bodies_tell_apart_stay_two():
-    def derived(out, name):
-        inner = call(name, vector("a0", 2), vector("a0", 2), outputs=vector("_0", 2))
-        body = Body((vector("a0", 2),), (inner,), vector("_0", 2))
-        return call("own.backward", X, outputs=vector(out, 2)).replace(body=body)
+@pytest.mark.parametrize("deep", [False, True])
+@pytest.mark.parametrize(
+    ("one", "other", "same"), [(2, 2, True), (2, 3, False), (0.0, -0.0, False), (1, True, False)]
+)
+def test_bodies_with_other_constants_compute_other_things(one, other, same, deep):
+    """The call of a backward says nothing of constants: they are in its body alone."""
 
-    calls = derived("a", "add"), derived("b", "mul"), derived("c", "add")
-    ends = [made("add", vector("a", 2), vector(n, 2), out=f"end_{n}") for n in ("b", "c")]
-    trace = Trace((X,), (*calls, *ends), tuple(e.outputs for e in ends))
-    assert [c.label for c in cse(trace, TAGS).calls] == ["a", "b", "end_b", "end_c"]
+    def backward(constant, out):
+        a0, result = vector("a0", 2), vector("_0", 2)
+        body = Body((a0,), (call("scale", a0, constant, outputs=result),), result)
+        if deep:
+            body = Body((a0,), (call("f.backward", a0, outputs=result, body=body),), result)
+        return call("g.backward", X, outputs=vector(out, 2), body=body)
+
+    calls = [backward(one, "a"), backward(other, "b"), backward(other, "c")]
+    sums = made("add", calls[0].outputs, calls[1].outputs, out="s")
+    total = made("add", sums.outputs, calls[2].outputs, out="z")
+    trace = Trace((X,), (*calls, sums, total), (total.outputs,))
+    gone = {c.label for c in trace.calls} - {c.label for c in cse(trace, TAGS).calls}
+    assert gone == ({"b", "c"} if same else {"c"})
 
 
 def test_random_calls_stay_two():

@@ -44,7 +44,7 @@ def cse(trace: Trace, tags: TagRegistry) -> Trace:
 
 @dataclass
 class _Run:
-    """One run: ``first`` has the calls that stay, by what they compute."""
+    """One run: ``first`` has the calls that stay, by what they compute but for their bodies."""
 
     trace: Trace
     tags: TagRegistry
@@ -77,6 +77,7 @@ class _Run:
         if not self.mergeable(call):
             return call
         elders = self.first.setdefault(_key(call), [])
+        # A backward call has its constants in its body: two with other bodies compute other things.
         elder = next((e for e in elders if _same_body(e.body, call.body)), None)
         if elder is None:
             elders.append(call)
@@ -180,22 +181,8 @@ def _is_curious(call: BoundSymbol) -> bool:
     return len(call.body.calls) != 1
 
 
-def _same_body(a: Body | None, b: Body | None) -> bool:
-    """Whether two calls of one symbol do the same: of a derived gradient, say, only the body says.
-
-    Bodies have canonical names, and equal calls mostly share theirs.
-    """
-    return a is b or (a is not None and b is not None and _frozen_body(a) == _frozen_body(b))
-
-
-def _frozen_body(body: Body) -> Any:
-    calls = tuple((_key(c), c.body and _frozen_body(c.body)) for c in body.calls)
-    names = tuple(p.name for call in body.calls for p in call.flat_outs)
-    return calls, names, _frozen(body.outputs), _frozen(body.updates)
-
-
 def _key(call: BoundSymbol) -> Any:
-    """What two calls have in common that compute the same, their bodies apart."""
+    """What two calls have in common that compute the same, beside their bodies."""
     outputs = map_tree(meta_text, call.outputs, Proxy)
     return (
         call.symbol,
@@ -204,6 +191,18 @@ def _key(call: BoundSymbol) -> Any:
         _frozen(call.context.items),
         call.executor,
         _frozen(outputs),
+    )
+
+
+def _same_body(one: Body | None, other: Body | None) -> bool:
+    """Whether two bodies compute the same."""
+    if one is other or one is None or other is None or len(one.calls) != len(other.calls):
+        return one is other
+    return _frozen((one.outputs, one.updates)) == _frozen((other.outputs, other.updates)) and all(
+        _key(a) == _key(b)
+        and [p.name for p in a.flat_outs] == [p.name for p in b.flat_outs]
+        and _same_body(a.body, b.body)
+        for a, b in zip(one.calls, other.calls, strict=True)
     )
 
 

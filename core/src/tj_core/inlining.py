@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ from tj_core.errors import TraceError
 from tj_core.proxy import Proxy
 from tj_core.symbol import Body, BoundSymbol
 from tj_core.tags import TagRegistry
-from tj_core.trace import Namer
 from tj_core.travel import with_view_tags
 from tj_core.tree import leaves, map_tree
 
@@ -50,11 +49,11 @@ def _output_pairs(call: BoundSymbol, body: Body) -> list[tuple[Any, Proxy]]:
     return [(formal, out) for formal, out in pairs if isinstance(out, Proxy)]
 
 
-def inline(call: BoundSymbol, namer: Namer, tags: TagRegistry) -> Inlined:
+def inline(call: BoundSymbol, namer: Callable[[str], str], tags: TagRegistry) -> Inlined:
     """The calls of ``call``'s body under real names, with tags, source, parent and context.
 
-    An output that the body passes through (an argument, an output twice, or a constant) is given
-    in `values`.
+    ``namer`` gives free names. An output that the body passes through (an argument, an output
+    twice, or a constant) is given in `values`.
 
     :raises TraceError: if the call has no body, or one that cannot stand for it (`can_inline`).
     """
@@ -67,7 +66,9 @@ def inline(call: BoundSymbol, namer: Namer, tags: TagRegistry) -> Inlined:
 class _Scope:
     """The real names of one body's values."""
 
-    def __init__(self, call: BoundSymbol, body: Body, namer: Namer, tags: TagRegistry) -> None:
+    def __init__(
+        self, call: BoundSymbol, body: Body, namer: Callable[[str], str], tags: TagRegistry
+    ) -> None:
         self.outer, self.namer, self.tags = call, namer, tags
         self.inherited = tags.traveling(call.tags, "into_body")
         self.base = call.label if call.flat_outs else call.symbol.name.rpartition(".")[2]

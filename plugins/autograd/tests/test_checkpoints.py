@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_core.hookspecs import hookimpl
 from tj_core.proxy import TensorProxy
+from tj_core.records import Claim, Executor
+from tj_core.rules import RuleTable
 from torch.nn import functional as F
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -157,6 +160,57 @@ def test_a_second_backward_draws_the_same_numbers() -> None:
         return [*first, *torch.autograd.grad(out, [x, w])]
 
     assert_equal(twice(tj.jit(draws_everywhere)), twice(draws_everywhere))
+
+
+class Broken(Exception):
+    """Raised in the middle of a call that draws again."""
+
+
+def breaking(countdown: list[int]) -> Any:
+    """A plugin with an executor whose random factors fail when ``countdown`` is down to 0."""
+
+    def bernoulli(x: Tensor, p: float) -> Tensor:
+        countdown[0] -= 1
+        drawn = torch.ops.aten.bernoulli.p(x, p)
+        if countdown[0] == 0:
+            raise Broken
+        return drawn
+
+    class Breaking:
+        TJ_PLUGIN_API = 1
+
+        @staticmethod
+        @hookimpl
+        def tj_executors(options: Any) -> Any:
+            claims: RuleTable[Claim] = RuleTable("claim")
+            claims.set("aten.bernoulli.p", Claim(bernoulli))
+            return (Executor("breaking", claims),)
+
+    return Breaking
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_an_error_while_numbers_are_drawn_again(at: int) -> None:
+    """The generator is where it was before the call, and the backward can be tried again."""
+    countdown = [-1]
+    f = draws_everywhere
+    jitted = tj.jit(f, session=tj.Session([breaking(countdown), "torch", "autograd"]))
+    found = []
+    for fn in (jitted, f):
+        torch.manual_seed(0)
+        x, w = torch.randn(3, 3, requires_grad=True), torch.randn(3, 3, requires_grad=True)
+        out = fn(x, w)
+        torch.rand(3)
+        if fn is jitted:
+            before, countdown[0] = torch.get_rng_state(), at
+            with pytest.raises(Broken):
+                out.backward(retain_graph=True)
+            assert torch.equal(torch.get_rng_state(), before)
+            x.grad = w.grad = None
+        out.backward()
+        found.append((x.grad, w.grad, torch.rand(3)))
+    for mine, theirs in zip(*found, strict=True):
+        assert torch.equal(mine, theirs)
 
 
 def test_without_the_generators_state_drawn_numbers_are_saved() -> None:

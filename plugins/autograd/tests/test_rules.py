@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tj_core as tj
@@ -177,6 +177,28 @@ def test_a_rule_for_tensors_in_a_list_and_several_outputs() -> None:
         lambda x, w: (torch.cat([x, w[None] * 2, x]) ** 2).sum(),
         rules("torch.cat", GradRule(forward, backward)),
     )
+
+
+class Saved(NamedTuple):
+    """What a rule may save beside tensors: anything."""
+
+    factor: float
+    shape: torch.Size
+
+
+def test_what_is_saved_may_be_anything() -> None:
+    """Sequences of tensors, and objects that keep their type."""
+
+    def forward(x: torch.Tensor, *, out: Any = None) -> Any:
+        result = torch.exp(x)
+        return result, ([result, (x, x * 2)], Saved(2.0, x.shape))
+
+    def backward(saved: Any, grad: torch.Tensor) -> Any:
+        (result, (x, double)), rest = saved
+        assert isinstance(rest, Saved) and rest.shape == x.shape
+        return (grad * result * (double / x / rest.factor).round(),)
+
+    check(lambda x, w: (x.exp() * w).sum(), rules("torch.exp", GradRule(forward, backward)))
 
 
 @pytest.mark.parametrize(

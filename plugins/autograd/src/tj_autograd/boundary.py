@@ -18,7 +18,7 @@ from tj_torch.dialect.convert import device_to_torch, dtype_to_torch
 from tj_torch.dialect.sizes import is_sized
 
 from tj_autograd.joint import USUAL, Layout
-from tj_autograd.replay import advance, exchange, states
+from tj_autograd.replay import advance, states
 from tj_autograd.split import Halves
 from tj_autograd.variants import Boxed, Variants
 
@@ -83,7 +83,7 @@ class Compiled(torch.autograd.Function):
             _weakly(x) if i is None else None for i, x in zip(plan.inputs, call.inputs, strict=True)
         ]
         ctx.copies = call.copies
-        ctx.states = states(plan.devices) if plan.devices else ()
+        ctx.states = states(plan.devices)
         roots, rest, saved = plan.forward(call.inputs)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(*[saved[i] for i in plan.tensors])
@@ -135,7 +135,8 @@ def _differentiable_gradients(
         else has written it.
     """
     inputs = _inputs(ctx, plan)
-    now = exchange(plan.devices, ctx.states)
+    now = states(plan.devices)
+    advance(plan.devices, ctx.states)
     try:
         roots = plan.variants.again(*inputs)
     finally:

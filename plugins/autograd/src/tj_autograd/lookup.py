@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,22 +21,29 @@ from tj_autograd.builtin import BUILTIN
 from tj_autograd.derived import differentiated, slots_of_arguments
 from tj_autograd.functions import APPLY, plain_call, with_own_body
 from tj_autograd.joint import Differentiated, Slots, Workshop
-from tj_autograd.pairs import find_pair, paired
+from tj_autograd.pairs import Declined, find_pair, paired
 from tj_autograd.recorded import recorded
 from tj_autograd.rules import GradRule, apply_rule, find_rule
 
-__all__ = ["Lookup"]
+__all__ = ["Lookup", "Owner"]
+
+Owner = tuple[str, str]
+"""Whose a gradient is, and for what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Differentiates calls by the first rule that there is."""
+    """Differentiates calls by the first rule that there is.
+
+    ``refused`` are calls (by label) that were not to be opened, and why.
+    """
 
     dialects: TorchDialects
     rules: RuleTable[GradRule]
     builtin: RuleTable[GradRule]
     modes: Modes
     executors: Sequence[Executor]
+    refused: Mapping[str, Declined] = field(default_factory=dict)
     applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -47,11 +54,41 @@ class Lookup:
         rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
         return cls(dialects, rules, builtin, dialects.modes(), context.executors)
 
+    def others(self) -> bool:
+        """Whether any plugin or executor has a gradient."""
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
+
+    def owners(self, symbol: Symbol) -> tuple[str, ...]:
+        """The executors and plugins with a gradient for calls of ``symbol``."""
+        claims = ((e.name, e.claims.get(symbol)) for e in self.executors if not e.fallback)
+        pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
+        rule = self.rules.get(symbol)
+        return (*pairs, *([] if rule is None else [rule.plugin]))
+
+    def above_operators(self) -> bool:
+        """Whether some of these gradients are for functions that are made of operators."""
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        keys = (*(r.key for r in self.rules), *(r.key for r in claims if r.value.pair))
+        return any(not key.startswith("aten.") for key in keys)
+
+    def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
+        """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""
+        pair, declined = find_pair(call, self.executors)
+        if pair is not None:
+            return (pair[0].name, pair[1].key), declined
+        for table in (self.rules, self.builtin):
+            rule, before = find_rule(call, table)
+            if rule is not None:
+                return (rule.plugin, rule.key), declined
+            declined += before if table is self.rules else ()
+        return None, declined
+
     def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
         """``call`` with its gradient."""
         if call.regions and call.symbol.qualname != APPLY:
             return recorded(call, slots, workshop, "it runs functions of the program's")
-        declined: list[tuple[str, str]] = []
+        declined: list[tuple[str, str]] = [*self.refused.get(call.label, ())]
         done = (
             self._by_pair(call, slots, workshop, declined)
             or self._by_rule(self.rules, call, slots, workshop, declined)
@@ -69,7 +106,8 @@ class Lookup:
         if pair is None:
             return None
         try:
-            return paired(call, *pair, slots, workshop, self.dialects.memo.expander)
+            memo, sizes = self.dialects.memo, self.dialects.sizes
+            return paired(call, *pair, slots, workshop, memo.expander, sizes)
         except CannotExpandError as error:
             declined.append((pair[0].name, error.message))
             return None
@@ -109,17 +147,17 @@ class Lookup:
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
-        expander = self.dialects.memo.expander
+        expander, sizes = self.dialects.memo.expander, self.dialects.sizes
         fn = rule.value.forward
         try:
             key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
         except Unkeyable:
-            return apply_rule(rule, call, slots, expander)
-        if symbols:  # those of this very call
-            return apply_rule(rule, call, slots, expander)
-        key = (*key, *tangents_key(slots, ()))
+            return apply_rule(rule, call, slots, expander, sizes)
+        # Names and all: the sizes are those of one program.
+        laid_out = ((*map(str, p.shape), *map(str, p.strides)) for p in slots.values())
+        key = (*key, symbols, *tangents_key(slots, ()), *laid_out)
         if key not in self.applied:
-            self.applied[key] = apply_rule(rule, call, slots, expander), alive
+            self.applied[key] = apply_rule(rule, call, slots, expander, sizes), alive
         return self.applied[key][0]
 
     def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:

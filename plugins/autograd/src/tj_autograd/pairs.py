@@ -11,15 +11,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.expand import bind_outputs
+from tj_core.expand import Expanded, bind_outputs
 from tj_core.proxy import Proxy, TensorProxy
 from tj_core.records import Decline, Executor, Pair
 from tj_core.rules import Rule
-from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.symbol import BoundSymbol, Context, Symbol
 from tj_core.trace import Change
 from tj_core.tree import leaves, map_tree
 from tj_torch.dialect.derive import Slot
 from tj_torch.dialect.expansion import Expander
+from tj_torch.dialect.sizes import Sizes
 
 from tj_autograd.joint import Differentiated, Slots, Workshop
 from tj_autograd.rules import (
@@ -71,12 +72,13 @@ def paired(
     slots: Slots,
     workshop: Workshop,
     expander: Expander,
+    sizes: Sizes,
 ) -> Differentiated:
     """``call`` as the executor's forward, and its backward.
 
     :raises PluginError: if the pair does not fit the call.
     """
-    pairing = _Pairing(call, executor, rule, slots, workshop, expander)
+    pairing = _Pairing(call, executor, rule, slots, workshop, expander, sizes)
     with fitting(call, pairing.whose):
         return pairing.differentiated()
 
@@ -91,6 +93,7 @@ class _Pairing:
     slots: Slots
     workshop: Workshop
     expander: Expander
+    sizes: Sizes
 
     @property
     def pair(self) -> Pair:
@@ -113,12 +116,18 @@ class _Pairing:
     def symbol(self, half: str) -> Symbol:
         return Symbol(self.executor.name, f"{self.call.symbol.qualname}.{half}")
 
+    def expanded(
+        self, meta: Callable[..., Any], args: Any, kwargs: Any, context: Context
+    ) -> Expanded:
+        """What ``meta`` says of a half."""
+        return expanded(
+            self.expander, self.sizes, self.call, self.whose, meta, args, kwargs, context
+        ).facts
+
     def forward(self, meta: Callable[..., Any]) -> tuple[BoundSymbol, Any]:
         """The forward call, and what it saves, as the values that hold it."""
         call = self.call
-        facts = expanded(
-            self.expander, call, self.whose, meta, call.args, call.kwargs, call.context
-        ).facts
+        facts = self.expanded(meta, call.args, call.kwargs, call.context)
         outputs, _ = returned_pair(facts.outputs)
         check_outputs(call, outputs, self.whose)
         known = call.flat_outs
@@ -154,9 +163,7 @@ class _Pairing:
         outs = [Slot("out", i) for i in range(len(call.flat_outs))]
         tangents = [self.slots.get(slot) for slot in outs]
         made = self.workshop.backward(call, self.symbol("backward"), tuple(saved), *tangents)
-        facts = expanded(
-            self.expander, call, self.whose, meta, made.args, (), self.workshop.context
-        ).facts
+        facts = self.expanded(meta, made.args, (), self.workshop.context)
         wanted = {
             g.name: i for i, g in per_argument(call, self.pair, facts.outputs) if g is not None
         }

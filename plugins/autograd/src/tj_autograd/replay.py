@@ -7,8 +7,8 @@ generators as they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,35 +19,62 @@ from tj_core.tags import TagSet
 from tj_core.trace import Namer, Trace
 from tj_core.tree import map_tree
 
-__all__ = ["advance", "exchange", "replayable", "resources", "states"]
+__all__ = [
+    "States",
+    "advance",
+    "draws_again",
+    "exchange",
+    "replayable",
+    "resources",
+    "restoring",
+    "states",
+]
 
 REPLAYED = ".replayed"
 """Ends the name of a random call as a function of the generators' states."""
 
 KIND = "tj_autograd.replay.States"
 
-States = tuple[torch.Tensor, ...]
-"""The state of each of some generators."""
-
 
 # ---------------------------------------------------------------------------- what runs
 
 
+@dataclass(eq=False, slots=True)
+class States:
+    """The state of each of some generators.
+
+    While a call runs from them, ``outer`` is what the generators go back to; that, in turn, knows
+    by ``inner`` what the call runs from.
+    """
+
+    devices: Sequence[str]
+    each: tuple[torch.Tensor, ...]
+    outer: States | None = None
+    inner: States | None = None
+
+
 def states(devices: Sequence[str]) -> States:
     """The states that the generators of ``devices`` have."""
-    return tuple([_state(torch.device(d)) for d in devices])
+    return States(devices, tuple([_state(torch.device(d)) for d in devices]))
 
 
 def exchange(devices: Sequence[str], given: States) -> States:
-    """Set the generators of ``devices`` to ``given`` states; those that they had."""
+    """Set the generators of ``devices`` to ``given`` states; those that they had.
+
+    Called before a call that is to draw again, and after it with what came from the first time.
+    """
     before = states(devices)
     advance(devices, given)
+    if given.inner is None:
+        given.outer, before.inner = before, given
+    else:
+        given.inner.outer = None
     return before
 
 
 def advance(devices: Sequence[str], given: States) -> None:
     """Set the generators of ``devices`` to ``given`` states."""
-    for device, state in zip(map(torch.device, devices), given, strict=True):
+    for device, state in zip(map(torch.device, devices), given.each, strict=True):
         if device.type == "cpu":
             torch.set_rng_state(state)
         else:
@@ -59,6 +86,31 @@ def _state(device: torch.device) -> torch.Tensor:
         return torch.get_rng_state()
     state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
     return state
+
+
+def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
+    """``program``, a boxed one in which calls draw again from states that it is given.
+
+    An error in such a call leaves the generators as they were before the call.
+    """
+
+    def run(values: list[Any]) -> Any:
+        given = [value for value in values if isinstance(value, States)]
+        try:
+            return program(values)
+        except BaseException:
+            for inner in given:
+                if inner.outer is not None:
+                    advance(inner.devices, inner.outer)
+                    inner.outer = None
+            raise
+
+    return run
+
+
+def draws_again(backward: Trace) -> bool:
+    """Whether calls in ``backward`` draw from states that it is given."""
+    return any(isinstance(p, OpaqueProxy) and p.type == KIND for p in backward.inputs)
 
 
 # ---------------------------------------------------------------------------- the calls

@@ -25,21 +25,27 @@ from typing import Any
 import torch
 from tj_core.errors import CannotExpandError, PluginError
 from tj_core.metatext import meta_text
-from tj_core.proxy import Proxy, TensorProxy
+from tj_core.proxy import NumberProxy, Proxy, TensorProxy
 from tj_core.records import Decline, Pair
 from tj_core.rules import Rule, RuleTable
-from tj_core.symbol import BoundSymbol
-from tj_core.tree import leaves
+from tj_core.sizes import evaluate, size_symbols
+from tj_core.symbol import BoundSymbol, Context
+from tj_core.tree import leaves, map_tree
+from tj_torch.dialect.convert import to_core_tree
 from tj_torch.dialect.derive import Derivation, Slot
 from tj_torch.dialect.errors import ExpansionError
 from tj_torch.dialect.expansion import Expander
+from tj_torch.dialect.instance import instance
 from tj_torch.dialect.run import Expansion
+from tj_torch.dialect.shapeenv import is_symbolic, number_text
+from tj_torch.dialect.sizes import Sizes
 
 __all__ = [
     "GradRule",
     "apply_rule",
     "check_gradients",
     "check_outputs",
+    "draws_elsewhere",
     "expanded",
     "find_rule",
     "fitting",
@@ -85,21 +91,21 @@ def apply_rule(
     call: BoundSymbol,
     tangents: Mapping[Slot, TensorProxy],
     expander: Expander,
+    sizes: Sizes,
 ) -> Derivation:
-    """The gradient of ``call`` by ``rule``.
+    """The gradient of ``call`` by ``rule``; ``sizes`` knows the symbols in the program's sizes.
 
     :raises PluginError: if the rule's functions do not fit the call.
     :raises CannotExpandError: if they depend on data.
     """
-    return _Application(rule, call, tangents, expander).derivation()
+    return _Application(rule, call, tangents, expander, sizes).derivation()
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
-    """One saved value: where it is found, or, where it is no tensor, itself."""
+class _Number:
+    """A number that depends on sizes, as an expression of their symbols."""
 
-    slot: Slot | None
-    constant: Any = None
+    text: str
 
 
 @dataclass
@@ -110,15 +116,28 @@ class _Application:
     call: BoundSymbol
     tangents: Mapping[Slot, TensorProxy]
     expander: Expander
+    sizes: Sizes
 
     def derivation(self) -> Derivation:
         kept, forward = self.forward()
         hidden = tuple(forward.outputs[1])
-        slots = list(dict.fromkeys(k.slot for k in kept if k.slot is not None))
-        given = [*map(self.places(forward).__getitem__, slots), *self.tangents.values()]
-        positions, backward = self.backward(kept, slots, given)
+        slots = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, Slot)))
+        numbers = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, _Number)))
+        names = tuple(dict.fromkeys(name for n in numbers for name in size_symbols(n.text)))
+        given = [
+            *map(self.places(forward).__getitem__, slots),
+            *(NumberProxy(name, "int", name) for name in names),
+            *self.tangents.values(),
+        ]
+        positions, backward = self.backward(kept, slots, numbers, given)
         return Derivation(
-            forward, hidden, tuple(slots), tuple(self.tangents), backward, tuple(positions)
+            forward,
+            hidden,
+            tuple(slots),
+            tuple(self.tangents),
+            backward,
+            tuple(positions),
+            numbers=names,
         )
 
     def places(self, forward: Expansion) -> dict[Slot, TensorProxy]:
@@ -132,41 +151,56 @@ class _Application:
 
     # ------------------------------------------------------------------ forward
 
-    def forward(self) -> tuple[list[_Kept], Expansion]:
-        """What is saved, and the forward, which returns the outputs and the hidden values."""
-        kept: list[_Kept] = []
+    def forward(self) -> tuple[Any, Expansion]:
+        """What is saved, and the forward, which returns the outputs and the hidden values.
+
+        In what is saved there is a slot for a tensor, a `_Number` for one that depends on sizes.
+        """
+        kept: list[Any] = []
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            kept.clear()  # the run may be repeated
             returned = self.rule.value.forward(*args, **kwargs)
             outputs, saved = returned_pair(returned)
             places = _places((args, kwargs), "arg") | _places(outputs, "out")
             hidden: dict[int, torch.Tensor] = {}
-            for value in saved:
-                if isinstance(value, torch.Tensor) and id(value) not in places:
+
+            def keep(value: Any) -> Any:
+                if is_symbolic(value):
+                    return _Number(number_text(value))
+                if not isinstance(value, torch.Tensor):
+                    return value
+                if id(value) not in places:
                     places[id(value)] = Slot("hidden", len(hidden))
                     hidden[id(value)] = value
-                tensor = isinstance(value, torch.Tensor)
-                kept.append(_Kept(places[id(value)]) if tensor else _Kept(None, value))
+                return places[id(value)]
+
+            # The run may be repeated.
+            kept[:] = [tuple(_where_needed(to_core_tree(x, keep), x) for x in saved)]
             return outputs, tuple(hidden.values())
 
         made = self.expand(run, self.call.args, self.call.kwargs, self.call.context)
         check_outputs(self.call, made.outputs[0], self.whose)
-        return kept, made
+        return kept[0], made
 
     # ------------------------------------------------------------------ backward
 
     def backward(
-        self, kept: Sequence[_Kept], slots: Sequence[Slot], given: Sequence[Proxy]
+        self,
+        kept: Any,
+        slots: Sequence[Slot],
+        numbers: Sequence[_Number],
+        given: Sequence[Proxy],
     ) -> tuple[list[int], Expansion]:
         """The arguments that get a gradient, and the backward over saved values and tangents."""
         positions: list[int] = []
-        count = len(slots)
 
-        def run(*values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            at = dict(zip(slots, values, strict=False))
-            saved = tuple(k.constant if k.slot is None else at[k.slot] for k in kept)
-            tangents = dict(zip(self.tangents, values[count:], strict=True))
+        def run(*values: Any) -> tuple[torch.Tensor, ...]:
+            at: dict[Any, Any] = dict(zip(slots, values, strict=False))
+            at |= _computed(numbers, given, values)
+            saved = map_tree(lambda x: at.get(x, x) if isinstance(x, Slot | _Number) else x, kept)
+            tangents = dict(
+                zip(self.tangents, values[len(values) - len(self.tangents) :], strict=True)
+            )
             outs = [Slot("out", i) for i in range(len(self.call.flat_outs))]
             returned = self.rule.value.backward(saved, *(tangents.get(s) for s in outs))
             positions.clear()
@@ -190,13 +224,13 @@ class _Application:
         return f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} ({rule.origin})"
 
     def expand(self, *call: Any) -> Expansion:
-        made = expanded(self.expander, self.call, self.whose, *call)
-        if made.body is not None and any(map(_draws_elsewhere, made.body.calls)):
+        made = expanded(self.expander, self.sizes, self.call, self.whose, *call)
+        if made.body is not None and any(map(draws_elsewhere, made.body.calls)):
             raise CannotExpandError("its body draws random numbers in another order than it says")
         return made
 
 
-def _draws_elsewhere(call: BoundSymbol) -> bool:
+def draws_elsewhere(call: BoundSymbol) -> bool:
     """Whether numbers drawn in place are drawn into other memory in a body.
 
     What is written to becomes a new tensor, contiguous whatever it was, and numbers are drawn in
@@ -206,6 +240,20 @@ def _draws_elsewhere(call: BoundSymbol) -> bool:
         return False
     tensors = [p for p in (*call.flat_args[:1], *call.flat_outs[:1]) if isinstance(p, TensorProxy)]
     return len(tensors) == 2 and tensors[0].strides != tensors[1].strides
+
+
+def _where_needed(kept: Any, value: Any) -> Any:
+    """``kept`` if it says where something is found, else the saved ``value`` itself."""
+    return kept if any(isinstance(x, Slot | _Number) for x in leaves(kept)) else value
+
+
+def _computed(
+    numbers: Sequence[_Number], given: Sequence[Proxy], values: Sequence[Any]
+) -> dict[_Number, Any]:
+    """The values of ``numbers``, computed from those of the symbols among ``given``."""
+    pairs = zip(given, values, strict=True)
+    symbols = {p.expr: v for p, v in pairs if isinstance(p, NumberProxy)}
+    return {n: evaluate(n.text, symbols.__getitem__) for n in numbers}
 
 
 def _places(tree: Any, kind: Any) -> dict[int, Slot]:
@@ -237,17 +285,30 @@ def _unfit(call: BoundSymbol, whose: str, problem: str) -> PluginError:
     return PluginError(f"{whose} does not fit: {problem}", source=call.source)
 
 
-def expanded(expander: Expander, call: BoundSymbol, whose: str, *arguments: Any) -> Expansion:
-    """`Expander.expand`, its errors those of ``whose`` functions.
+def expanded(
+    expander: Expander,
+    sizes: Sizes,
+    call: BoundSymbol,
+    whose: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Any,
+    context: Context,
+) -> Expansion:
+    """`Expander.expand`, its errors those of ``whose`` functions, brought into the program.
 
     :raises PluginError: if the functions fail or do not fit.
+    :raises CannotExpandError: if they depend on data.
     """
     try:
-        return expander.expand(*arguments)
+        made = expander.expand(fn, args, kwargs, context, sizes)
     except ExpansionError as error:
         cause = error.__cause__
         problem = str(cause) if isinstance(cause, Misfit) else error.message
         raise _unfit(call, whose, problem) from error
+    if made.made:
+        raise CannotExpandError("what it returns has sizes that depend on data")
+    return instance(made, (args, kwargs), made.symbols, sizes)
 
 
 def returned_pair(returned: Any) -> tuple[Any, Any]:

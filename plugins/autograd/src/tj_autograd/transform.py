@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from tj_core.trace import Trace
 from tj_autograd.boundary import differentiable, usual_layout
 from tj_autograd.checkpoints import checkpointed
 from tj_autograd.costs import Costs
+from tj_autograd.descent import Stuck, descended
 from tj_autograd.detached import detached
 from tj_autograd.identity import one_name_each
 from tj_autograd.inlined import inline_calls
@@ -47,21 +49,26 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
     found = unsupported(trace)
     if found is not None:
         return found
-    joint = _made(trace, context)
+    try:
+        joint = _made(trace, context)
+    except Stuck as stuck:
+        return stuck.decline
     return refused(joint) or joint
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
+    lookup = Lookup.of(context)
+    opened = descended(trace, lookup, context)
     made = joint(
-        trace,
-        differentiate=Lookup.of(context),
+        opened.trace,
+        differentiate=replace(lookup, refused=opened.refused),
         expand=context.expand,
         tags=context.tags,
         layout=layout,
         name=context.name,
         plugin=context.plugin,
     )
-    return checkpointed(made)
+    return checkpointed(opened.explained(made))
 
 
 def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Split | Wrapped:

@@ -19,6 +19,7 @@ from tj_torch.frontend.dynamo import compile_lock
 
 from tj_autograd.again import Again, again
 from tj_autograd.joint import Layout
+from tj_autograd.replay import draws_again, restoring
 from tj_autograd.split import Halves
 
 __all__ = ["Boxed", "Pullback", "Variants"]
@@ -90,11 +91,15 @@ class Variants:
 
     def _make(self, layout: Layout) -> Pullback:
         if layout == self.usual:
-            program = self.compile_later("backward", self.halves.backward).function
+            program = self._compiled("backward", self.halves.backward)
             every = tuple(range(len(self.halves.saved)))
             return Pullback(program, every, self.halves.tangents)  # type: ignore[arg-type]
         found = self._other(layout) if len(self.known) < LIMIT else None
         return found or self[self.usual]
+
+    def _compiled(self, name: str, backward: Trace) -> Boxed:
+        program = self.compile_later(name, backward).function
+        return restoring(program) if draws_again(backward) else program
 
     def _other(self, layout: Layout) -> Pullback | None:
         mine = {p.name: i for i, p in enumerate(self.halves.saved)}
@@ -105,7 +110,7 @@ class Variants:
         before, now = _makers(self.halves), _makers(made)
         if any(p.name not in mine or before.get(p.name) != now.get(p.name) for p in made.saved):
             return None
-        program = self.compile_later(f"backward_{len(self.known)}", made.backward).function
+        program = self._compiled(f"backward_{len(self.known)}", made.backward)
         tangents = iter(made.tangents)
         expected = tuple(None if how is None else next(tangents) for how in layout)
         return Pullback(

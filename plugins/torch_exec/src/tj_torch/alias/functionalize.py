@@ -33,6 +33,7 @@ from tj_torch.alias.forms import (
     output_place,
     versioned,
 )
+from tj_torch.alias.lone import lone_calls
 from tj_torch.alias.objects import (
     Objects,
     Place,
@@ -86,11 +87,13 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:
         run.begin(p)
-    for call in trace.calls:
+    for lone in lone_calls(trace, expand, tags):
         try:
-            run.call(call)
+            run.call(lone.call)
         except Unsuitable as error:
-            raise Unsuitable(error.reason, call.source) from error
+            raise Unsuitable(error.reason, lone.call.source) from error
+        for p in lone.overwritten:
+            run.overwrite(run.objects.place(p).root)
     run.versioned()
     return run
 

@@ -168,7 +168,7 @@ class Run:
         """Call the function, inside of `modes`."""
         before = {n: (w._version, w.grad_fn) for n, w in self.wrapped.items()}
         with watching(self.fn):
-            result = self._call()
+            result = self.call()
         outputs = _output_tree(result)
         after = {n: recorder.ref(private.unwrapped(w)) for n, w in self.wrapped.items()}
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
@@ -214,9 +214,9 @@ class Run:
         """Run the function on plain fakes for its results; the rest its schema says."""
         self.autograd = False
         with surroundings(self.grad, self.rest):
-            self._plainly()
+            self.plainly()
             with self.mode:
-                outputs = _output_tree(self._call())
+                outputs = _output_tree(self.call())
         effects = schema_effects(self.fn, *self.tree, outputs)
         written = set(effects.mutates)
         now = {n: self._afterwards(n, a.index in written) for n, a in self.arguments.items()}
@@ -254,7 +254,8 @@ class Run:
         private.deny_data_pointer(tensor)
         return tensor
 
-    def _call(self) -> Any:
+    def call(self) -> Any:
+        """What the function returns for the values it was made."""
         args, kwargs = map_tree(self._actual, self.tree)
         return self.fn(*args, **kwargs)
 
@@ -265,20 +266,22 @@ class Run:
             return self.wrapped[leaf.name]
         return leaf.value if isinstance(leaf, Constant) else leaf
 
-    def _plainly(self) -> None:
-        """Make plain fakes for the arguments."""
+    def plainly(self, *, autograd: bool = False) -> None:
+        """Make plain fakes for the arguments; with ``autograd`` they require gradients as those."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 self.numbers[name] = self._number(argument.proxy)
-            else:
-                self.wrapped[name] = make_fake(self.mode, argument.proxy, self.size)
+                continue
+            fake = make_fake(self.mode, argument.proxy, self.size)
+            grad = autograd and argument.proxy.requires_grad
+            self.wrapped[name] = fake.requires_grad_() if grad else fake
 
     def plain(self) -> None:
         """Run the function on plain fake tensors, to see whether that raises."""
         with surroundings(self.grad, self.rest):
-            self._plainly()
+            self.plainly()
             with self.mode, private.python_dispatcher(self.world is not None):
-                self._call()
+                self.call()
 
     # ------------------------------------------------------------------ describing
 
