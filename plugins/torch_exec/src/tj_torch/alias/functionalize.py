@@ -112,7 +112,7 @@ class Functionalized:
 
     ``values`` has the latest value of each place that has been computed, with the version of the
     root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
-    values.
+    values, ``direct`` the names of those that were computed for a view, not read off its root.
     """
 
     trace: Trace
@@ -131,6 +131,7 @@ class Functionalized:
     )
     versions: dict[str, int] = field(default_factory=dict)
     twins: dict[str, list[Proxy]] = field(default_factory=dict)
+    direct: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.heirs = Heirs(self.tags)
@@ -188,6 +189,13 @@ class Functionalized:
         except TjError as error:
             raise Unsuitable(f"{call.symbol}: {error}") from error
 
+    def straight(self, place: Place) -> Proxy | None:
+        """The value at ``place``, if it is one that a call computed and no view of the root."""
+        known = self.values.get((place.root, place.keys))
+        if known is None or known[0] != self.versions.get(place.root, 0):
+            return None
+        return known[1] if known[1].name in self.direct else None
+
     # ------------------------------------------------------------------ calls
 
     def call(self, call: BoundSymbol) -> None:
@@ -218,6 +226,8 @@ class Functionalized:
 
     def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
         """A call that writes nothing."""
+        if any(p.name in self.members and not _requires_grad(p) for p in call.flat_outs):
+            return self.argument(call)
         made = self.moved(functional, {})
         self.calls.append(made)
         self.objects.note(call)
@@ -228,6 +238,14 @@ class Functionalized:
         for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
             if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
                 self.keep(self.objects.place(old), new)
+
+    def argument(self, call: BoundSymbol) -> None:
+        """A view of a base that is an argument, which has its value, and no gradient to share."""
+        self.objects.note(call)
+        self.count_apart(call)
+        (p,) = call.flat_outs
+        given = next(q for q in self.trace.inputs if q.name == self.members[p.name])
+        self.keep(self.objects.place(p), given)
 
     def count_apart(self, call: BoundSymbol) -> None:
         """Views of mere memory count their own writes."""
@@ -332,6 +350,7 @@ class Functionalized:
         older = place.path and not (detached or _requires_grad(call.flat_args[index]))
         if older and grad is not False and _requires_grad(old):
             raise Unsuitable("a view is written that is older than the need of a gradient")
+        direct = value
         for i in reversed(range(len(place.path))):
             step = place.path[i]
             viewed = self.value(Place(place.root, place.path[:i]))
@@ -341,11 +360,14 @@ class Functionalized:
         assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
             context = call.context.with_("grad", True)
-            value = self.made(call, WITH_VALUE, (old, value), context)
+            direct = value = self.made(call, WITH_VALUE, (old, value), context)
         if self.count(call, index) and place.counter == place.root:
             self.overwrite(place.root)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
         self.keep(Place(place.root), value)
+        if direct is not value and direct.name not in {p.name for p in self.trace.inputs}:
+            self.keep(place, direct)
+            self.direct.add(direct.name)
         writes = self.writes.setdefault(place.root, {})
         name = self.objects.names[call.flat_args[index].name]
         visible = any(w.visible for w in writes.values())

@@ -259,8 +259,9 @@ class _Outer:
             target = self.call(Symbol("torch", DATA), (target,), out=target)
         else:
             self.done[counter] = self.done.get(counter, 0) + 1
-        value = self.receive(self.made.value(Place(write.place.root)))
-        for step in write.place.path:
+        straight = self.made.straight(write.place)
+        value = self.receive(straight or self.made.value(Place(write.place.root)))
+        for step in write.place.path if straight is None else ():
             value = self.view(step, value)
         grad = write.visible and self.trace.context.get("grad") is not False
         copy = Symbol("torch", "Tensor.copy_")

@@ -34,6 +34,7 @@ from tj_torch.dialect.convert import (
     to_core,
     to_core_tree,
 )
+from tj_torch.dialect.copies import without_copies
 from tj_torch.dialect.denied import watching
 from tj_torch.dialect.errors import CannotExpand
 from tj_torch.dialect.ops import OpTable
@@ -41,6 +42,7 @@ from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 from tj_torch.dialect.schemafacts import schema_effects
 from tj_torch.dialect.shapeenv import SymbolFacts, World, is_symbolic, plain, symbols_of
 from tj_torch.dialect.sizes import Sizes, bare, symbols_in
+from tj_torch.execute.functional import Functional, Inverse
 
 __all__ = ["Expansion", "Kind", "Run", "Traced"]
 
@@ -151,7 +153,14 @@ class Run:
             self.wrap(recorder)
             with self.modes(recorder):
                 traced = self.trace(recorder)
-        return self.describe(recorder, traced, recorder.calls)
+        return self.describe(recorder, traced, self.needed(recorder, traced))
+
+    def needed(self, recorder: Recorder, traced: Traced) -> list[Recorded]:
+        """What was recorded, without the copies that a functional form makes to run at all."""
+        if not isinstance(self.fn, Functional | Inverse):
+            return recorder.calls
+        returned = [leaf for leaf in leaves(traced.inner) if isinstance(leaf, Ref)]
+        return without_copies(recorder, recorder.calls, [*returned, *traced.after.values()])
 
     @contextlib.contextmanager
     def modes(self, recorder: Recorder) -> Iterator[None]:
