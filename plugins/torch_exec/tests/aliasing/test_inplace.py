@@ -5,9 +5,11 @@ The default run takes a sample; ``TJ_FULL=1`` runs all.
 
 from __future__ import annotations
 
+import functools
 import os
 
 import pytest
+import tj_core as tj
 import torch
 from tj_torch.conformance.inplace import (
     OutVariant,
@@ -59,6 +61,19 @@ def test_in_place(op: object, dtype: torch.dtype, grad: bool) -> None:
     result = run_in_place(op, dtype, grad=grad)
     assert result.ok, "\n".join(map(str, result.problems))
     assert not result.fallbacks or result.name in BREAKS_IN_PLACE, result.fallbacks
+
+
+@functools.cache
+def session() -> tj.Session:
+    return tj.Session(["torch"], overrides={"torch": {"functional": "always"}})
+
+
+@pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
+@pytest.mark.parametrize(("op", "dtype"), IN_PLACE if FULL else IN_PLACE[4::9], ids=named)
+def test_in_place_in_functional_form(op: object, dtype: torch.dtype, grad: bool) -> None:
+    jit = functools.partial(tj.jit, session=session())
+    result = run_in_place(op, dtype, grad=grad, jit=jit, lenient=True)
+    assert result.ok, "\n".join(map(str, result.problems))
 
 
 @pytest.mark.parametrize("variant", list(OutVariant), ids=lambda v: v.value)

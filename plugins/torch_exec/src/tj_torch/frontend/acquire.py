@@ -388,8 +388,9 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        told, refused = tells_autograd(call), may_be_refused(call)
-        if self.opaque_state or (refused and not told) or self.changes_state(call, node):
+        told = tells_autograd(call)
+        unknown = self.opaque_state or may_be_refused(call) or self.changes_state(call, node)
+        if unknown and not told:
             return None
         start = time.perf_counter()
         try:
