@@ -16,6 +16,7 @@ from tj_core.records import Claim, Decline, Executor, Pair
 from tj_core.rules import RuleTable
 from tj_core.stages import Stage
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 ADDMM = "aten.addmm.default"
 NORM = "aten.native_layer_norm.default"
@@ -290,6 +291,21 @@ def test_other_parts_have_the_gradients_they_would_have_alone() -> None:
     """Dropout has one of tj-autograd's own."""
     jitted = check(dropped, parameters(*WEIGHTS), rule(LINEAR))
     assert (DROPOUT, "autograd", "") in rows(jitted)
+
+
+@pytest.mark.parametrize("key", [LINEAR, SOFTMAX])
+def test_parts_of_a_checkpointed_region_run_again(key: str) -> None:
+    """From the same states of the generator, too."""
+
+    def f(*args: torch.Tensor) -> torch.Tensor:
+        return checkpoint(dropped, *args, use_reentrant=False) * 2
+
+    jitted = check(f, parameters(*WEIGHTS), rule(key))
+    assert opened(jitted) == [f"opened: {key} of Rules"]
+    trace = tj.last_trace(jitted, stage="SPLIT")
+    given = {p.name for p in trace.inputs}
+    made = [p for p in trace.outputs[2] if p.name not in given]
+    assert [type(p).__name__ for p in made] == ["OpaqueProxy"]
 
 
 # ------------------------------------------------------------------------------- not opened

@@ -47,7 +47,7 @@ def switches_gradients_on(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def through_a_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    return Given.apply(x @ w).sum()
+    return Given.apply(x @ w)  # returned: its caller may look at what was written
 
 
 class Given(torch.autograd.Function):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tj_core.bodies import canonical_body, formals
+from tj_core.bodies import canonical_body, formals, wrapped_body
 from tj_core.proxy import OpaqueProxy, Proxy
 from tj_core.symbol import PLAIN_CONTEXT, Alias, Body, BoundSymbol, Effects, Symbol
 from tj_core.tags import TagSet
@@ -138,8 +138,10 @@ def _asks(call: BoundSymbol) -> bool:
 def _made(call: BoundSymbol, namer: Namer) -> Iterator[BoundSymbol]:
     if not _asks(call):
         yield call
-    elif "STASH_RNG" in call.tags and call.body is not None and _only_draws(call):
-        yield from _replayed(call, namer)
+    elif "STASH_RNG" in call.tags and _only_draws(call):
+        # An operator in the place of a call that was opened has no body.
+        whole = call if call.body is not None else call.replace(body=wrapped_body(call))
+        yield from _replayed(whole, namer)
     else:  # what it returned stands for what it did
         kept = [(n, v) for n, v in call.tags.items() if n not in ("RECOMPUTE", "PREFER_RECOMPUTE")]
         yield call.replace(tags=TagSet(dict(kept)))
