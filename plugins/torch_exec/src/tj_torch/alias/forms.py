@@ -59,7 +59,7 @@ def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
     kwargs = dict(call.kwargs)
     place = call.flat_outs.index(value)
     versions = [0] * len(kwargs["written"])
-    versions[place] = count - 1
+    versions[place] = max(count - 1, 0)  # a write that nobody counts leaves none before it
     before = kwargs.get("versions", versions)
     merged = tuple(map(max, before, versions))
     return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from tj_core.tree import leaves, map_tree
 
 from tj_torch.dialect import private
+from tj_torch.dialect.body import live_calls
 from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
 __all__ = ["without_copies"]
@@ -20,24 +21,54 @@ def without_copies(
     """``calls`` without copies that nobody can tell from what they copy.
 
     They have the strides of that, and neither they nor views of them are ``returned``, the values
-    that leave the body: whoever gets these may write to them, or ask what they share.
+    that leave the body: whoever gets these may write to them, or ask what they share. A copy that
+    is viewed stays: what a view is to autograd depends on what it is of.
     """
-    values = recorder.values
-    leaving = _leaving(values, calls, returned)
+    values, returned = recorder.values, frozenset(returned)
+    calls = _without(values, calls, _leaving(values, calls, returned), _written_over)
+    calls = live_calls(calls, returned, _refs)
+    viewed = {r for call in calls for r in _viewed(values, call)}
+    return _without(values, calls, viewed | returned, _cloned)
+
+
+def _without(
+    values: Sequence[object],
+    calls: Sequence[Recorded],
+    staying: Container[Ref],
+    copied: Callable[[Recorded], Ref | None],
+) -> list[Recorded]:
+    """``calls`` without those whose result has the metadata of what ``copied`` says it copies."""
     same: dict[Ref, Ref] = {}
     kept = []
     for call in calls:
-        now = replace(
-            call,
-            args=map_tree(lambda r: same.get(r, r), call.args, Ref),
-            kwargs=map_tree(lambda r: same.get(r, r), call.kwargs, Ref),
-        )
-        copied = _copied(values, now)
-        if copied is None or call.outputs in leaving:
+        args, kwargs = map_tree(lambda r: same.get(r, r), (call.args, call.kwargs), Ref)
+        now = replace(call, args=args, kwargs=kwargs)
+        source = copied(now)
+        if source is None or now.outputs in staying or not _alike(values, now.outputs, source):
             kept.append(now)
         else:
-            same[call.outputs] = copied
+            same[now.outputs] = source
     return kept
+
+
+def _cloned(call: Recorded) -> Ref | None:
+    return call.args[0] if str(call.facts.symbol) == "aten.clone.default" else None
+
+
+def _written_over(call: Recorded) -> Ref | None:
+    return call.args[1] if str(call.facts.symbol) == "aten.copy.default" else None
+
+
+def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
+    a, b = values[one.index], values[other.index]
+    assert isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    return _described(a) == _described(b) and 0 not in a.shape
+
+
+def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
+    """The arguments of ``call`` that its results are views of."""
+    storages = {_storage(values[r.index]) for r in _refs(call.outputs)} - {None}
+    return (r for r in _refs((call.args, call.kwargs)) if _storage(values[r.index]) in storages)
 
 
 def _leaving(
@@ -46,25 +77,9 @@ def _leaving(
     """The values that leave the body, and those they are views of."""
     leaving = set(returned)
     for call in reversed(calls):
-        storages = {_storage(values[r.index]) for r in _refs(call.outputs) if r in leaving}
-        given = _refs((call.args, call.kwargs))
-        leaving |= {r for r in given if _storage(values[r.index]) in storages - {None}}
+        if not leaving.isdisjoint(_refs(call.outputs)):
+            leaving.update(_viewed(values, call))
     return leaving
-
-
-def _copied(values: Sequence[object], call: Recorded) -> Ref | None:
-    """What the result of ``call`` is a copy of, with the same metadata; None if of nothing."""
-    name = str(call.facts.symbol)
-    if name == "aten.clone.default":
-        source = call.args[0]
-    elif name == "aten.copy.default":
-        source = call.args[1]
-    else:
-        return None
-    made, given = values[call.outputs.index], values[source.index]
-    assert isinstance(made, torch.Tensor) and isinstance(given, torch.Tensor)
-    alike = _described(made) == _described(given) and 0 not in made.shape
-    return source if alike else None
 
 
 def _described(t: torch.Tensor) -> tuple[object, ...]:
