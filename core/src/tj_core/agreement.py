@@ -23,12 +23,30 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 
     ``nested`` says that the call is one in a body, whose values may be silent on autograd.
     """
-    said, found = list(leaves(call.outputs)), list(leaves(derived))
+    said, found = list(map(_settled, leaves(call.outputs))), list(map(_settled, leaves(derived)))
     if len(said) != len(found):
         return False
     names = _made(call, found, said)
     same = like if nested else Proxy.same_meta
     return all(_same(_renamed(a, b, names), b, same) for a, b in zip(found, said, strict=True))
+
+
+def _settled(leaf: Any) -> Any:
+    """``leaf`` with numbers for the sizes that guards have settled, maybe after it was made."""
+    if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
+        return leaf
+    return leaf.replace(
+        shape=tuple(map(_number, leaf.shape)), strides=tuple(map(_number, leaf.strides))
+    )
+
+
+def _may_settle(dim: Dim) -> bool:
+    return isinstance(dim, SymDim) and dim.settled is not None
+
+
+def _number(dim: Dim) -> Dim:
+    known = dim.settled() if isinstance(dim, SymDim) and dim.settled is not None else None
+    return dim if known is None else known
 
 
 def _same(derived: Any, said: Any, same: Any) -> bool:

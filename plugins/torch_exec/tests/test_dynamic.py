@@ -457,3 +457,21 @@ def test_a_stride_that_a_call_decides_on_is_a_number_in_the_calls_before() -> No
         assert torch.equal(x, expected)
     (b,) = (p for p in tj.last_traces(f)[0].inputs if isinstance(p, TensorProxy))
     assert b.strides == (2, 1)
+
+
+def test_a_stride_that_a_later_pass_decides_on_is_one_in_all_traces() -> None:
+    def write(a, b):
+        b[..., ::2][0] = 5
+        return a.view(-1)
+
+    def pair(*, shared: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        whole = torch.arange(6).reshape(2, 3)
+        part = whole[..., :2]
+        return (whole, part) if shared else (whole, part.clone())
+
+    session = Session(["torch"], overrides={"torch": {"functional": "always"}, "check": 2})
+    f = tj.jit(write, session=session)
+    for shared in (True, False):
+        given, expected = pair(shared=shared), pair(shared=shared)
+        same(f(*given), write(*expected))
+        same(given, expected)

@@ -36,6 +36,7 @@ __all__ = [
     "numbered",
     "plain",
     "prefix_of",
+    "settled",
     "shape_environment",
     "spelled",
     "symbol_called",
@@ -210,6 +211,12 @@ def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
 def assume(env: Any, condition: Any) -> bool:
     """Whether ``condition`` is true of the traced call; a guard of ``env`` if it need not be."""
     return bool(env.evaluate_expr(condition))
+
+
+def settled(env: Any, size: Any) -> int | None:
+    """The number that an expression is by what ``env`` knows, or None."""
+    found = env.replace(size)
+    return int(found) if found.is_Integer else None
 
 
 def hint_of(env: Any, symbol: Any) -> Any:

@@ -117,6 +117,7 @@ class Sizes:
         self._hints: dict[str, Any] = {}
         self._made: dict[str, SymbolFacts] = {}
         self._kept: dict[str, SymbolFacts] = {}
+        self._settled: dict[str, int | None] = {}
         self._dims: dict[str, SymDim] = {}
         self._assumed: set[str] = set()
         self._born: dict[str, SymbolFacts] = {}
@@ -132,6 +133,7 @@ class Sizes:
             for name in shapeenv.symbols_of(self.env):
                 self._kept[name] = self.facts(name)
                 self.hint(name)
+                self._settled[name] = self.settled(name)
         self.env = None
         self.instances.clear()
 
@@ -206,8 +208,18 @@ class Sizes:
         if found is None:
             hint = self.value(size) if self.env is not None or self._kept else None
             guard = None if hint is None else functools.partial(self._assume_equal, size)
-            found = self._dims[size] = SymDim(size, hint, guard)
+            settled = functools.partial(self.settled, size)
+            found = self._dims[size] = SymDim(size, hint, guard, settled)
         return found
+
+    def settled(self, text: str) -> int | None:
+        """The number that an expression is by the program's guards so far, or None."""
+        if self.env is not None:
+            return shapeenv.settled(self.env, self._expression(text))
+        numbers = {name: self._settled.get(name) for name in size_symbols(text)}
+        if None in numbers.values():
+            return None
+        return int(evaluate(text, lambda name: numbers[name]))
 
     def number(self, proxy: NumberProxy) -> NumberProxy:
         """``proxy`` with its hint."""
