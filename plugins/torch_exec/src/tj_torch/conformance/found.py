@@ -193,5 +193,12 @@ FOUND: Mapping[str, TextProgram] = {
         (),
         "a[:4] + a[2:]",
     ),
+    "view of what was copied needed a gradient in a body": TextProgram(
+        ("p = torch.arange(1., 7).reshape(2, 3).requires_grad_()", "a = p[..., :2]"),
+        ("a",),
+        ("p",),
+        ("t = a.t()", "with torch.no_grad():", "    t.add_(1)"),
+        "a * 2",
+    ),
 }
 """By what was wrong."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -14,36 +14,39 @@ from tj_torch.dialect.recorder import Recorded, Recorder, Ref
 
 __all__ = ["without_copies"]
 
+_COPIES = {"aten.clone.default": 0, "aten.copy.default": 1}
+"""Operators whose result is a copy of an argument, and its place."""
+
 
 def without_copies(
     recorder: Recorder, calls: Sequence[Recorded], returned: Iterable[Ref]
 ) -> list[Recorded]:
     """``calls`` without copies that nobody can tell from what they copy.
 
-    They have the strides of that, and neither they nor views of them are ``returned``, the values
-    that leave the body: whoever gets these may write to them, or ask what they share. A copy that
-    is viewed stays: what a view is to autograd depends on what it is of.
+    They have the strides of that, and are not ``returned``, the values that leave the body: whoever
+    gets these may write to them. A copy that is viewed stays: what a view is to autograd, and what
+    it shares, depends on what it is of.
     """
     values, returned = recorder.values, frozenset(returned)
-    calls = _without(values, calls, _leaving(values, calls, returned), _written_over)
-    calls = live_calls(calls, returned, _refs)
-    viewed = {r for call in calls for r in _viewed(values, call)}
-    return _without(values, calls, viewed | returned, _cloned)
+    while True:
+        live = live_calls(calls, returned, _refs)
+        viewed = {r for call in live for r in _viewed(values, call)}
+        made = _without(values, calls, viewed | returned)
+        if len(made) == len(calls):
+            return made
+        calls = made  # what viewed a copy may be dead now
 
 
 def _without(
-    values: Sequence[object],
-    calls: Sequence[Recorded],
-    staying: Container[Ref],
-    copied: Callable[[Recorded], Ref | None],
+    values: Sequence[object], calls: Sequence[Recorded], staying: Container[Ref]
 ) -> list[Recorded]:
-    """``calls`` without those whose result has the metadata of what ``copied`` says it copies."""
+    """``calls`` without copies that have the metadata of what they copy, but those ``staying``."""
     same: dict[Ref, Ref] = {}
     kept = []
     for call in calls:
         args, kwargs = map_tree(lambda r: same.get(r, r), (call.args, call.kwargs), Ref)
         now = replace(call, args=args, kwargs=kwargs)
-        source = copied(now)
+        source = _copied(now)
         if source is None or now.outputs in staying or not _alike(values, now.outputs, source):
             kept.append(now)
         else:
@@ -51,12 +54,10 @@ def _without(
     return kept
 
 
-def _cloned(call: Recorded) -> Ref | None:
-    return call.args[0] if str(call.facts.symbol) == "aten.clone.default" else None
-
-
-def _written_over(call: Recorded) -> Ref | None:
-    return call.args[1] if str(call.facts.symbol) == "aten.copy.default" else None
+def _copied(call: Recorded) -> Ref | None:
+    """What ``call`` copies, and nothing else."""
+    place = _COPIES.get(str(call.facts.symbol))
+    return None if place is None else call.args[place]
 
 
 def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
@@ -69,17 +70,6 @@ def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
     """The arguments of ``call`` that its results are views of."""
     storages = {_storage(values[r.index]) for r in _refs(call.outputs)} - {None}
     return (r for r in _refs((call.args, call.kwargs)) if _storage(values[r.index]) in storages)
-
-
-def _leaving(
-    values: Sequence[object], calls: Sequence[Recorded], returned: Iterable[Ref]
-) -> set[Ref]:
-    """The values that leave the body, and those they are views of."""
-    leaving = set(returned)
-    for call in reversed(calls):
-        if not leaving.isdisjoint(_refs(call.outputs)):
-            leaving.update(_viewed(values, call))
-    return leaving
 
 
 def _described(t: torch.Tensor) -> tuple[object, ...]:
