@@ -199,7 +199,7 @@ class _Outer:
                 self.env[root] = self.receive(self.made.value(Place(root)))
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
-        wanted |= set(self.refusable())
+        wanted |= {*self.made.members, *self.refusable()}
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w))
             for n, w in copies.items()

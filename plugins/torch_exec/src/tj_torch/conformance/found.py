@@ -200,5 +200,12 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.t()", "with torch.no_grad():", "    t.add_(1)"),
         "a * 2",
     ),
+    "argument that shares memory kept its shape": TextProgram(
+        ("p = torch.arange(1., 7)", "a = p.view(2, 3)", "b = a[1:]"),
+        ("a", "b"),
+        ("p",),
+        ("b.t_()", "a.mul_(2)"),
+        "[]",
+    ),
 }
 """By what was wrong."""
