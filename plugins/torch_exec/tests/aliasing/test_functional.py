@@ -64,4 +64,5 @@ def test_most_programs_are_functional() -> None:
     if not FIGURES.entries:
         pytest.skip("no program was compiled")
     print(FIGURES, FIGURES.declined)
+    assert FIGURES.with_bases > FIGURES.entries // 100
     assert sum(FIGURES.declined.values()) < 0.3 * FIGURES.entries, FIGURES.declined

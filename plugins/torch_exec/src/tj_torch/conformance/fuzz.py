@@ -36,8 +36,9 @@ class Figures:
 
     ``programs`` were compared, of which ``different`` differ from eager, ``raising`` raise in eager
     and ``falling_back`` were not captured whole; ``untraceable`` were passed over. Of the
-    ``entries`` that were compiled, ``with_backward`` have gradients that are a trace; ``declined``
-    are the reasons of transforms for not taking one.
+    ``entries`` that were compiled, ``with_backward`` have gradients that are a trace and
+    ``with_bases`` programs for arguments that share memory; ``declined`` are the reasons of
+    transforms for not taking one.
     """
 
     programs: int = 0
@@ -47,6 +48,7 @@ class Figures:
     untraceable: int = 0
     entries: int = 0
     with_backward: int = 0
+    with_bases: int = 0
     declined: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: Report) -> None:
@@ -58,6 +60,7 @@ class Figures:
         self.entries += len(report.compilations)
         self.with_backward += sum("backward" in c.others for c in report.compilations)
         for compilation in report.compilations:
+            self.with_bases += any(name.startswith("shared") for name in compilation.others)
             self.declined.update(answer.reason for _, answer in compilation.declined[:1])
 
     def __str__(self) -> str:
@@ -65,6 +68,7 @@ class Figures:
             f"{self.programs} programs, {self.different} different; {self.raising} raise, "
             f"{self.falling_back} fall back; {self.untraceable} more were not traced; "
             f"{self.entries} entries, {self.with_backward} with a backward trace, "
+            f"{self.with_bases} with bases, "
             f"{sum(self.declined.values())} declined"
         )
 
