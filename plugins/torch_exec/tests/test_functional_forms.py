@@ -10,7 +10,7 @@ from tj_core.symbol import Symbol
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.execute.midway import raising, unless_it_raises
-from tj_torch.execute.sharing import Group, groups, once, per_pattern, unless_shared
+from tj_torch.execute.sharing import WAYS, Group, groups, once, per_pattern, unless_shared
 from tj_torch.execute.versions import bump_version, versioned
 from tj_torch.names import resolve
 
@@ -156,9 +156,11 @@ def test_ways_of_sharing_memory() -> None:
         count = len(seen)
         return lambda *args: count
 
-    run = per_pattern((0, 1), (0,), make)
+    run = per_pattern((0, 1), (0,), make, lambda *args: "too many")
     calls = [run(x[:4], x[n:]) for n in (1, 2, 1, 2)]
     assert calls == [1, 2, 1, 2] and [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
+    calls = [run(x[:4], x[n:]) for n in (*range(3, 12), 2)]
+    assert calls == [*range(3, WAYS + 1), *["too many"] * 3, 2]
 
 
 def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> None:

@@ -123,7 +123,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                 return as_written
             return unless_it_raises(program, as_written, devices, generators)
 
-        shared = per_pattern(tensors, written, make)
+        shared = per_pattern(tensors, written, make, as_written)
         return unless_shared(run, tensors, written, shared, as_written, visible)
 
     return wrap

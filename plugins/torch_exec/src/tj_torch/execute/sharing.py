@@ -12,7 +12,11 @@ import torch
 
 from tj_torch.dialect.private import can_be_written
 
-__all__ = ["Group", "given_bases", "groups", "once", "per_pattern", "unless_shared"]
+__all__ = ["WAYS", "Group", "given_bases", "groups", "once", "per_pattern", "unless_shared"]
+
+WAYS = 8
+"""For so many ways of sharing memory a program has programs of their own; as many as Dynamo
+compiles a function again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,13 @@ def per_pattern(
     tensors: Sequence[int],
     written: Sequence[int],
     make: Callable[[tuple[Group, ...]], Callable[..., Any]],
+    otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """What ``make`` makes for the way in which arguments share memory, made once for each."""
+    """What ``make`` makes for the way in which arguments share memory, made once for each.
+
+    After `WAYS` of them, ``otherwise`` runs what comes in another: a window that moves over a
+    tensor has a new one in each call.
+    """
     programs: dict[tuple[Group, ...], Callable[..., Any]] = {}
     lock = threading.Lock()
 
@@ -75,8 +84,10 @@ def per_pattern(
         program = programs.get(found)
         if program is None:
             with lock:
-                program = programs.get(found) or programs.setdefault(found, make(found))
-        return program(*args)
+                program = programs.get(found)
+                if program is None and len(programs) < WAYS:
+                    program = programs[found] = make(found)
+        return (program or otherwise)(*args)
 
     return computation
 
