@@ -53,6 +53,13 @@ OPERATIONS = (
     ),
     Known(
         Kind.DECLINED,
+        "an offset counts from the beginning of memory, and where in it an argument lies only the "
+        "caller knows",
+        ("as_strided", "as_strided.partial_views", "as_strided_copy", "as_strided_scatter"),
+        sometimes=True,  # without an offset they have traces
+    ),
+    Known(
+        Kind.DECLINED,
         "what the operation views depends on a tensor's data",
         ("narrow", "tensor_split"),
         sometimes=True,
