@@ -220,9 +220,8 @@ class Functionalized:
 
     def unsuited(self, call: BoundSymbol) -> str | None:
         """Why ``call`` is no function of values, or None; the view of a base is one."""
-        if any(p.name in self.members for p in call.flat_outs):
-            return None
-        return goes_by_memory(call, self.objects, self.given)
+        known = any(p.name in self.members for p in call.flat_outs)
+        return None if known else goes_by_memory(call, self.objects, self.given)
 
     def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
         """A call that writes nothing."""
@@ -450,8 +449,9 @@ class Functionalized:
         Memory keeps its strides when it is written; what a body computes has strides of its own.
         """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
-        # What is known of an empty tensor's strides is not always what PyTorch's kernels make.
-        if 0 not in like.shape and value.strides == like.strides == computed(made, value).strides:
+        # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
+        known = not {0, 1}.intersection(like.shape)
+        if known and value.strides == like.strides == computed(made, value).strides:
             return value
         return self.made(call, WITH_STRIDES, (value, like), call.context)
 

@@ -207,5 +207,12 @@ FOUND: Mapping[str, TextProgram] = {
         ("b.t_()", "a.mul_(2)"),
         "[]",
     ),
+    "strides of a size of one were those of tensors without data": TextProgram(
+        ("p = torch.arange(1., 4).reshape(1, 3)", "a = p.t()"),
+        ("a",),
+        (),
+        ("t = a * 2", "t.add_(a)"),
+        "t",
+    ),
 }
 """By what was wrong."""

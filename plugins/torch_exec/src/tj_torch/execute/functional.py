@@ -85,9 +85,8 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
 
 
 def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
-    """``value`` laid out as ``like``, a tensor of the same shape."""
-    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device)
-    return made.copy_(value)
+    """``value`` laid out as ``like``, a tensor of the same shape; itself if it is so already."""
+    return value if value.stride() == like.stride() else _laid_out(value, like)
 
 
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
@@ -100,4 +99,9 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy
-    return with_strides(tensor, tensor)
+    return _laid_out(tensor, tensor)
+
+
+def _laid_out(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(like.shape, like.stride(), dtype=value.dtype, device=value.device)
+    return made.copy_(value)
