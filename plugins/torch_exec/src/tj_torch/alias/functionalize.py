@@ -94,6 +94,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
             raise Unsuitable(error.reason, lone.call.source) from error
         for p in lone.overwritten:
             run.overwrite(run.objects.place(p).root)
+    run.objects.check_use(leaves(trace.outputs))
     run.versioned()
     return run
 
@@ -202,6 +203,7 @@ class Functionalized:
         """Add what ``call`` becomes."""
         if problem := _problem(call) or self.unsuited(call):
             raise Unsuitable(problem)
+        self.objects.check_use(call.flat_args)
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
         if call.symbol.name == SETS_GRAD:
@@ -377,10 +379,8 @@ class Functionalized:
 
     def count(self, call: BoundSymbol, index: int) -> int:
         """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
-        counter = self.objects.place(call.flat_args[index]).counter
         bumps = dict(call.effects.versions).get(index, 1)
-        self.objects.bumps[counter] = self.objects.bumps.get(counter, 0) + bumps
-        return bumps
+        return self.objects.bump(call.flat_args[index], bumps)
 
     def overwrite(self, root: str) -> None:
         """The values of ``root`` and its views are those of a version that is no more."""

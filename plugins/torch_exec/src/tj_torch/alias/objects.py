@@ -66,6 +66,14 @@ class Step:
         """Equal for the same output of the same call."""
         return id(self.call), self.output
 
+    @property
+    def passes(self) -> bool:
+        """Whether autograd refuses to use the view once its memory is written: one of several
+        that a call made, or one made without gradients.
+        """
+        several = isinstance(self.call.outputs, tuple | list)
+        return several or self.call.context.get("grad") is False
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -89,13 +97,15 @@ class Objects:
     """The objects of a program so far: names to objects, objects to places.
 
     An object is known by the first name it had. ``bumps`` counts the writes that each counter of
-    versions has seen; ``hidden`` are roots that are views of memory nobody else knows.
+    versions has seen; ``hidden`` are roots that are views of memory nobody else knows, ``passed``
+    objects that autograd refuses to be used since their memory was written.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     bumps: dict[str, int] = field(default_factory=dict)
     hidden: set[str] = field(default_factory=set)
+    passed: set[str] = field(default_factory=set)
 
     def root(self, p: Proxy) -> None:
         """``p`` is new memory."""
@@ -105,6 +115,29 @@ class Objects:
     def place(self, p: Proxy) -> Place:
         """Where ``p`` is now."""
         return self.places[self.names[p.name]]
+
+    def bump(self, p: Proxy, count: int) -> int:
+        """``p`` was written, which is counted ``count`` times; that."""
+        counter = self.place(p).counter
+        self.bumps[counter] = self.bumps.get(counter, 0) + count
+        if count:
+            places = self.places.items()
+            self.passed |= {
+                name
+                for name, place in places
+                if place.counter == counter and any(step.passes for step in place.path)
+            }
+        return count
+
+    def check_use(self, used: Iterable[Any]) -> None:
+        """Look at values that a call takes, or that are returned.
+
+        :raises Unsuitable: if autograd refuses that.
+        """
+        for p in used:
+            tracked = isinstance(p, TensorProxy) and p.requires_grad
+            if tracked and self.names.get(p.name) in self.passed:
+                raise Unsuitable("a view is used that autograd refuses since it was written")
 
     def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
         """The outputs of ``call``, and the object it changes the metadata of by ``rebinding``.

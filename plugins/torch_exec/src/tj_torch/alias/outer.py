@@ -200,13 +200,14 @@ class _Outer:
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
         wanted |= {*self.made.members, *self.refusable()}
+        outside = {n: w for n, w in copies.items() if not self.copied_inside(n, w)}
+        again = self.needed(wanted)
         steps: list[tuple[int, Callable[[], None]]] = [
-            (2 * w.position, functools.partial(self.copy_back, n, w))
-            for n, w in copies.items()
-            if not self.copied_inside(n, w)
+            (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
         ]
-        for i, call in self.needed(wanted):
-            steps.append((2 * i + 1, functools.partial(self.again, call)))
+        for counter, (position, missing) in self.uncounted(outside, again).items():
+            steps.append((2 * position, functools.partial(self.catch_up, counter, missing)))
+        steps += [(2 * i + 1, functools.partial(self.again, call)) for i, call in again]
         # A view that was there when its memory was written is another to autograd than a later one.
         for _, step in sorted(steps, key=lambda step: step[0]):
             step()
@@ -266,6 +267,30 @@ class _Outer:
         grad = write.visible and self.trace.context.get("grad") is not False
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
+
+    def uncounted(
+        self, copies: Mapping[str, Write], again: Iterable[tuple[int, BoundSymbol]]
+    ) -> dict[str, tuple[int, int]]:
+        """Where the last copy to an input stands, and how many writes nothing counts by then.
+
+        By counter. All changes of metadata count as well, be they made before or after that.
+        """
+        planned = [self.objects.places[name].counter for name in copies]
+        for _, call in again:
+            planned += [
+                self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds
+            ]
+        last: dict[str, int] = {}
+        for name, write in copies.items():
+            counter = self.objects.places[name].counter
+            last[counter] = max(write.position, last.get(counter, 0))
+        found = {c: (at, self.objects.bumps.get(c, 0) - planned.count(c)) for c, at in last.items()}
+        return {c: (at, n) for c, (at, n) in found.items() if n > 0 and c in self.inputs}
+
+    def catch_up(self, counter: str, missing: int) -> None:
+        """Count the ``missing`` writes to an input, before views are made that come after them."""
+        self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
+        self.done[counter] = self.done.get(counter, 0) + missing
 
     def view(self, step: Step, viewed: Proxy) -> Proxy:
         """What ``step`` makes of ``viewed``; only roots come out of the functional program."""

@@ -166,7 +166,7 @@ FOUND: Mapping[str, TextProgram] = {
         ("a", "b"),
         ("p",),
         ("a.add_(1)", "t = b.view(-1)"),
-        "[]",
+        "t",
     ),
     "random numbers were drawn for a view that autograd lets nobody write": TextProgram(
         (
@@ -212,6 +212,27 @@ FOUND: Mapping[str, TextProgram] = {
         ("a",),
         (),
         ("t = a * 2", "t.add_(a)"),
+        "t",
+    ),
+    "one of several views was returned after their memory was written": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "s = t.split(1)[0]", "t.mul_(2)"),
+        "s",
+    ),
+    "view from no_grad was used after its memory was written": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "with torch.no_grad():", "    s = t.view(-1)", "t.mul_(2)"),
+        "s * 2",
+    ),
+    "writes were counted after a view was made that came after them": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("with torch.no_grad():", "    a.add_(1)", "    a.add_(1)", "    t = a.view(-1)"),
         "t",
     ),
 }
