@@ -68,7 +68,7 @@ POINTS = [
     "tj_torch.dialect.expansion.Expander.expand",
     "tj_torch.dialect.run.Run.expansion",
     "tj_torch.dialect.run.Run.wrap",
-    "tj_torch.dialect.run.Run._call",
+    "tj_torch.dialect.run.Run.call",
     "tj_torch.dialect.run.Run.describe",
     "tj_torch.dialect.run.surroundings",
     "tj_torch.dialect.run.make_fake",

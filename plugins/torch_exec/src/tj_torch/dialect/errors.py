@@ -37,7 +37,7 @@ class ExpansionError(TjError):
 
 
 OURS = (str(Path(__file__).parent), str(Path(tj_core.__file__).parent))
-CALLERS = frozenset({"_call", "_dispatch", "__torch_dispatch__"})
+CALLERS = frozenset({"call", "_dispatch", "__torch_dispatch__"})
 """Functions of ours that call PyTorch's, from where compiled code raises."""
 
 MISTAKES = (
