@@ -36,7 +36,8 @@ __all__ = ["around"]
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
 
-Wrap = Callable[[Callable[..., Any], Again], Callable[..., Any]]
+Run = Callable[..., Any]
+Wrap = Callable[[Run, Again], Run]
 
 Claimed = Callable[[BoundSymbol], bool]
 """Whether an executor that is not a fallback runs a call."""
@@ -75,10 +76,7 @@ def around(
     )
 
     inner = trace.replace(calls=(*made.calls, *writer.inside), outputs=received)
-    if made.members:
-        wrap = _with_bases(outer, made)
-    else:
-        wrap = _checked(_wrapping(trace, made, outer, expand), trace, made)
+    wrap = _with_bases(outer, made) if made.members else _wrapping(trace, made, outer, expand)
     return Wrapped(made.heirs.trace(inner), wrap, outer)
 
 
@@ -101,6 +99,9 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
     visible = [i for i in written if _is_seen(trace.inputs[i], made)]
     devices = list(_draws_from(trace))
     generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
+    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
+    detached = [i for i, call in told if detaches(call)]
+    freed = [i for i, call in told if not detaches(call)]
 
     def wrap(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
         if not changed:
@@ -108,6 +109,11 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
         as_written = once(lambda: again.acquired().function)
         plain = generate(outer, {PROGRAM: raising(function)}).function
         run = unless_it_raises(plain, as_written, devices, generators)
+        run = apart(run, again, as_written)
+        return unless_refused(run, detached, freed, as_written) if told else run
+
+    def apart(run: Run, again: Again, as_written: Run) -> Run:
+        """``run`` where memory that is written is not shared, else a program for that."""
         if not visible and (not written or len(tensors) == 1):
             return run
 
@@ -131,21 +137,6 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
 
 def _has_memory(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.layout == "strided"
-
-
-def _checked(wrap: Wrap, trace: Trace, made: Functionalized) -> Wrap:
-    """``wrap``, and a look at the inputs of which autograd is told something that it may refuse."""
-    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
-    if not told:
-        return wrap
-    detached = [i for i, call in told if detaches(call)]
-    freed = [i for i, call in told if not detaches(call)]
-
-    def checked(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
-        as_written = once(lambda: again.acquired().function)
-        return unless_refused(wrap(function, again), detached, freed, as_written)
-
-    return checked
 
 
 def _is_seen(p: Proxy, made: Functionalized) -> bool:
@@ -277,9 +268,7 @@ class _Outer:
         """
         planned = [self.objects.places[name].counter for name in copies]
         for _, call in again:
-            planned += [
-                self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds
-            ]
+            planned += self.bumped(call)
         last: dict[str, int] = {}
         for name, write in copies.items():
             counter = self.objects.places[name].counter
@@ -287,8 +276,14 @@ class _Outer:
         found = {c: (at, self.objects.bumps.get(c, 0) - planned.count(c)) for c, at in last.items()}
         return {c: (at, n) for c, (at, n) in found.items() if n > 0 and c in self.inputs}
 
+    def bumped(self, call: BoundSymbol) -> list[str]:
+        """The counters that see ``call`` change metadata, once for each change."""
+        if tells_autograd(call):
+            return []
+        return [self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds]
+
     def catch_up(self, counter: str, missing: int) -> None:
-        """Count the ``missing`` writes to an input, before views are made that come after them."""
+        """Count ``missing`` writes to an input that nothing else counts."""
         self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
         self.done[counter] = self.done.get(counter, 0) + missing
 
@@ -305,7 +300,7 @@ class _Outer:
             bumps = self.objects.bumps.get(counter, 0)
             missing = bumps - self.done.get(counter, 0)
             if counter in self.inputs and missing > 0:
-                self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
+                self.catch_up(counter, missing)
             elif counter in self.inputs and missing < 0:
                 raise Unsuitable(f"more copies to {counter} than writes")
             elif counter not in self.inputs and (
@@ -347,11 +342,10 @@ class _Outer:
     def again(self, call: BoundSymbol) -> None:
         """Do ``call`` again, on the caller's objects."""
         made = self.renamed(call, self.known)
+        for counter in self.bumped(call):
+            self.done[counter] = self.done.get(counter, 0) + 1
         rebinds = []
         for i, p in call.effects.rebinds:
-            place = self.objects.place(call.flat_args[i])
-            bumps = not tells_autograd(call)
-            self.done[place.counter] = self.done.get(place.counter, 0) + bumps
             now = p.replace(name=made.flat_args[i].name)
             self.env[self.objects.names[p.name]] = now
             rebinds.append((i, now))
