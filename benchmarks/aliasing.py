@@ -15,7 +15,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from timing import interleaved, table
-from tj_torch.execute.sharing import unless_shared
+from tj_torch.execute.sharing import Group, given_bases, unless_shared
 
 Arguments = tuple[torch.Tensor, ...]
 
@@ -90,10 +90,31 @@ def sharing(count: int, rounds: int) -> str:
     def nothing(*args: torch.Tensor) -> None:
         pass
 
-    checked = unless_shared(nothing, range(count), [0], lambda: nothing)
+    checked = unless_shared(nothing, range(count), [0], lambda found: nothing, nothing)
     calls = {"no check": lambda: nothing(*tensors), "check": lambda: checked(*tensors)}
     title = f"who shares memory, of {count} tensors"
     return table(title, interleaved(calls, baseline="no check", number=2000, rounds=rounds))
+
+
+def base(rounds: int) -> str:
+    """What a base costs: to find out who shares memory and how, the program for it, the base."""
+
+    def nothing(*args: torch.Tensor) -> None:
+        pass
+
+    def with_base(found: tuple[Group, ...]) -> Callable[..., Any]:
+        return given_bases(nothing, found, [20])
+
+    run = unless_shared(nothing, range(2), [0], with_base, nothing)
+    memory = torch.ones(20)
+    views = memory.view(5, 4)[:4], memory.view(5, 4)[1:]
+    unrelated = views[0].detach(), views[1]
+    calls = {
+        "no base": lambda: nothing(*views),
+        "of views of one tensor": lambda: run(*views),
+        "of memory": lambda: run(*unrelated),
+    }
+    return table("a base", interleaved(calls, baseline="no base", number=2000, rounds=rounds))
 
 
 def main() -> None:
@@ -107,6 +128,7 @@ def main() -> None:
         print(run(case, arguments.rounds), flush=True)
     for count in (2, 10, 50):
         print(sharing(count, arguments.rounds), flush=True)
+    print(base(arguments.rounds), flush=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from tj_core.codegen import generate
 from tj_core.language import Language
 from tj_core.proxy import NumberProxy, OpaqueProxy
+from tj_core.records import Dialect
 from tj_core.source import Source
 from tj_core.symbol import BoundSymbol, Constant, Context, Symbol
 from tj_core.trace import Trace
@@ -91,6 +92,26 @@ def program(*calls, inputs=(), outputs=(), boxed=False, **more):
 
 def chain(n):
     return tuple(op("fresh", cell(f"v{i}"), outputs=cell(f"v{i + 1}")) for i in range(n))
+
+
+# --------------------------------------------------------------------------------- entries
+
+
+def test_a_call_runs_through_the_entry_for_its_kind_of_arguments():
+    dialect = Dialect(
+        "op",
+        (),
+        lambda symbol: lambda *args: ("resolved", *args),
+        lambda call: (lambda *args: ("entry", *args)) if call.args == (1,) else None,
+    )
+    calls = op("f", 1, outputs=cell("a")), op("f", 2, outputs=cell("b"))
+    g = op("g", 1, outputs=cell("c"))
+    outputs = (cell("a"), cell("b"), cell("c"))
+    trace = Trace((), (*calls, g), outputs, language=Language([dialect]))
+    made = generate(trace, {g.symbol: lambda x: "an executor's"})
+    assert made.function() == (("entry", 1), ("resolved", 2), "an executor's")
+    assert "op_f(1)" in made.source
+    assert "op_f_1(2)" in made.source
 
 
 # ------------------------------------------------------------------------------- lifetimes

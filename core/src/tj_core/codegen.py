@@ -120,10 +120,13 @@ class _Writer:
 
     def callee(self, call: BoundSymbol) -> str:
         symbol = call.symbol
-        if symbol not in self.bound:
-            found = self.implementations.get(symbol) or self.trace.language.resolve(symbol)
-            self.bind(symbol, re.sub(r"\W", "_", symbol.qualname), found)
-        return self.bound[symbol]
+        mine, language = self.implementations.get(symbol), self.trace.language
+        entry = None if mine else language.entry(call)
+        key = (symbol, entry)
+        if key not in self.bound:
+            found = mine or entry or language.resolve(symbol)
+            self.bind(key, re.sub(r"\W", "_", symbol.qualname), found)
+        return self.bound[key]
 
     def constant(self, constant: Constant) -> str:
         key = (constant.text, id(constant.value))

@@ -15,7 +15,7 @@ from tj_core.symbol import PLAIN_CONTEXT
 
 if TYPE_CHECKING:
     from tj_core.records import Dialect
-    from tj_core.symbol import Context, Symbol
+    from tj_core.symbol import BoundSymbol, Context, Symbol
 
 __all__ = ["EMPTY_LANGUAGE", "ContextSpeller", "Language", "Resetting", "roots"]
 
@@ -84,6 +84,11 @@ class Language:
                 hint=f"dialects: {', '.join(sorted(self._dialects)) or 'none'}; "
                 "a plugin adds one through tj_dialects",
             ) from error
+
+    def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
+        """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        dialect = self._dialects.get(call.symbol.namespace)
+        return dialect.entry(call) if dialect and dialect.entry else None
 
     def evaluate(self, text: str) -> Any:
         """The value of an expression under the preludes of all dialects.

@@ -233,12 +233,14 @@ class Dialect:
 
     ``prelude`` are the import lines that printed programs start with, so that a symbol's printed
     name evaluates; ``resolve`` returns the callable behind a symbol and raises `LookupError` for
-    an unknown one.
+    an unknown one. ``entry``, if given, is asked for each call in a program that is to run: for
+    another callable that does the same with arguments of these kinds, and takes less time; or None.
     """
 
     namespace: str
     prelude: tuple[str, ...]
     resolve: Callable[[Symbol], Callable[..., Any]]
+    entry: Callable[[BoundSymbol], Callable[..., Any] | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import tj_core as tj
 import torch
@@ -10,7 +12,7 @@ from tj_core.symbol import Symbol
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.execute.midway import raising, unless_it_raises
-from tj_torch.execute.sharing import WAYS, Group, groups, once, per_pattern, unless_shared
+from tj_torch.execute.sharing import WAYS, Group, once, unless_shared
 from tj_torch.execute.versions import bump_version, versioned
 from tj_torch.names import resolve
 
@@ -121,22 +123,32 @@ def test_what_runs_where_memory_is_shared() -> None:
     def run(*args):
         return "functional"
 
+    def shared(found):
+        return lambda *args: found
+
     as_written = once(otherwise)
-    one = unless_shared(run, (0, 2), (2,), lambda *args: "shared", as_written)
+    one = unless_shared(run, (0, 2), (2,), shared, as_written)
     a, b = made(4), made(4)
     assert one(a, None, b) == "functional"
-    assert [one(a, None, a[1:]), one(b, 1, b)] == ["shared"] * 2
+    assert [one(a, None, a[1:])[0].places, one(b, 1, b)[0].places] == [(0, 2)] * 2
     assert not made_others
-    seen = unless_shared(run, (0,), (0,), run, as_written, visible=(0,))
+    seen = unless_shared(run, (0,), (0,), shared, as_written, visible=(0,))
     leaf = made(3).clone().requires_grad_()
     assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
     assert [seen(leaf[1:]), seen((leaf * 1).unbind(0)[0])] == ["as written"] * 2
     assert made_others == [1]
-    third = unless_shared(run, (0, 1, 2), (2,), lambda *args: "shared", as_written)
+    third = unless_shared(run, (0, 1, 2), (2,), shared, as_written)
     assert third(a, a[1:], b) == "functional"  # those that share are not written
+    two = unless_shared(run, range(5), (0, 3), shared, as_written)
+    assert [g.places for g in two(a, b, a, b, b)] == [(0, 2), (1, 3, 4)]
 
 
 def test_ways_of_sharing_memory() -> None:
+    def groups(args, tensors, written):
+        return unless_shared(
+            lambda *args: (), tensors, written, lambda found: lambda *args: found, lambda *args: ()
+        )(*args)
+
     x = torch.arange(12.0)
     rows, column = x.view(3, 4), x[::4]
     (views,) = groups((rows, column, made(3)), (0, 1, 2), (1,))
@@ -156,11 +168,26 @@ def test_ways_of_sharing_memory() -> None:
         count = len(seen)
         return lambda *args: count
 
-    run = per_pattern((0, 1), (0,), make, lambda *args: "too many")
+    run = unless_shared(lambda *args: 0, (0, 1), (0,), make, lambda *args: "too many")
     calls = [run(x[:4], x[n:]) for n in (1, 2, 1, 2)]
     assert calls == [1, 2, 1, 2] and [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
     calls = [run(x[:4], x[n:]) for n in (*range(3, 12), 2)]
     assert calls == [*range(3, WAYS + 1), *["too many"] * 3, 2]
+
+
+def test_ways_of_sharing_memory_are_told_apart_when_there_are_many() -> None:
+    run = unless_shared(
+        lambda *args: (), range(4), range(4), lambda found: lambda *args: found, lambda *args: None
+    )
+    tensors = [made(2) for _ in range(4)]
+    known = 0
+    for names in itertools.product(range(4), repeat=4):
+        same = [tuple(i for i in range(4) if names[i] == n) for n in dict.fromkeys(names)]
+        found = run(*(tensors[n] for n in names))
+        assert found is None or [g.places for g in found] == [g for g in same if len(g) > 1]
+        known += found is not None
+    # The first eight ways have programs; the fewest calls that are of one way are four.
+    assert known >= WAYS * 4
 
 
 def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> None:

@@ -18,6 +18,7 @@ from tj_core.proxy import NumberProxy, OpaqueProxy, TensorProxy
 from tj_core.records import Dialect
 from tj_core.symbol import Constant, Symbol
 
+from tj_torch.execute.entry import entry
 from tj_torch.execute.functional import Functional, Inverse
 from tj_torch.naming.aliases import Aliases
 from tj_torch.naming.methods import (
@@ -77,7 +78,10 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
 def dialects() -> tuple[Dialect, ...]:
     """The namespaces that are always there."""
-    return tuple(Dialect(name, prelude, resolve) for name, (_, prelude) in _ROOTS.items())
+    fast = {"aten": entry}
+    return tuple(
+        Dialect(name, prelude, resolve, fast.get(name)) for name, (_, prelude) in _ROOTS.items()
+    )
 
 
 def dialect_for(namespace: str) -> Dialect:

@@ -29,7 +29,7 @@ from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_ch
 from tj_torch.alias.told import detaches, tells_autograd
 from tj_torch.execute.midway import raising, unless_it_raises
 from tj_torch.execute.refusing import unless_refused
-from tj_torch.execute.sharing import Group, once, per_pattern, unless_shared
+from tj_torch.execute.sharing import Group, once, unless_shared
 
 __all__ = ["around"]
 
@@ -129,8 +129,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                 return as_written
             return unless_it_raises(program, as_written, devices, generators)
 
-        shared = per_pattern(tensors, written, make, as_written)
-        return unless_shared(run, tensors, written, shared, as_written, visible)
+        return unless_shared(run, tensors, written, make, as_written, visible)
 
     return wrap
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ __all__ = [
     "no_autocast",
     "paused_functionalization",
     "python_dispatcher",
+    "python_functions",
     "quiet",
     "set_conj",
     "set_neg",
@@ -161,6 +162,12 @@ def without_modes() -> Iterator[None]:
 
     with _disable_current_modes():
         yield
+
+
+def python_functions(name: str) -> list[Callable[..., Any]]:
+    """The functions that PyTorch generates in C++ for operators called ``name``, methods last."""
+    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)  # type: ignore[attr-defined]
+    return [getattr(home, name) for home in homes if hasattr(home, name)]
 
 
 def functionalized(tensor: torch.Tensor) -> torch.Tensor:

@@ -50,8 +50,8 @@ def unless_it_raises(
     drawn = sorted(set(devices))
 
     def computation(*args: Any) -> Any:
-        states = [(device, _state(device)) for device in drawn]
-        own = [(generator, generator.get_state()) for generator in generators]
+        states = [(device, _state(device)) for device in drawn] if drawn else ()
+        own = [(g, g.get_state()) for g in generators] if generators else ()
         try:
             return run(*args)
         except _Raised as raised:

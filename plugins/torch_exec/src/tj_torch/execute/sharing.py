@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from tj_torch.dialect.private import can_be_written
 
-__all__ = ["WAYS", "Group", "given_bases", "groups", "once", "per_pattern", "unless_shared"]
+__all__ = ["WAYS", "Group", "given_bases", "once", "unless_shared"]
 
 WAYS = 8
 """For so many ways of sharing memory a program has programs of their own; as many as Dynamo
 compiles a function again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(NamedTuple):
     """Arguments that share memory, and how: the same for two calls if one program serves both.
 
     ``places`` are those of the arguments, ``offsets`` what they start at in their storage.
@@ -38,92 +35,113 @@ def unless_shared(
     run: Callable[..., Any],
     tensors: Sequence[int],
     written: Sequence[int],
-    shared: Callable[..., Any],
-    refused: Callable[..., Any],
+    make: Callable[[tuple[Group, ...]], Callable[..., Any]],
+    otherwise: Callable[..., Any],
     visible: Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """``run``, or ``shared`` where a written argument shares storage with another.
+    """``run``, or where a written argument shares memory what ``make`` makes for how it does.
 
     ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
     that ``run`` writes, ``visible`` those of which autograd sees that: if it refuses that of one,
-    ``refused`` runs, which raises.
+    ``otherwise`` runs, which raises.
+
+    Programs are made once for each way. After `WAYS` of them, ``otherwise`` runs what comes in
+    another: a window that moves over a tensor has a new one in each call.
     """
-    places = {place: i for i, place in enumerate(tensors)}
-    indices = [places[place] for place in written]
+    sharing = _Sharing(tuple(tensors), frozenset(written), make, otherwise)
 
     def computation(*args: Any) -> Any:
         for place in visible:
             if not can_be_written(args[place]):
-                return refused(*args)
+                return otherwise(*args)
         storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
-            counts = Counter(storages)
-            if any(counts[storages[i]] > 1 for i in indices):
-                return shared(*args)
+            return (sharing.program(args, storages) or run)(*args)
         return run(*args)
 
     return computation
 
 
-def per_pattern(
-    tensors: Sequence[int],
-    written: Sequence[int],
-    make: Callable[[tuple[Group, ...]], Callable[..., Any]],
-    otherwise: Callable[..., Any],
-) -> Callable[..., Any]:
-    """What ``make`` makes for the way in which arguments share memory, made once for each.
+class _Sharing:
+    """The programs for the ways in which a program's arguments share memory."""
 
-    After `WAYS` of them, ``otherwise`` runs what comes in another: a window that moves over a
-    tensor has a new one in each call.
-    """
-    programs: dict[tuple[Group, ...], Callable[..., Any]] = {}
-    lock = threading.Lock()
+    def __init__(
+        self,
+        tensors: tuple[int, ...],
+        written: frozenset[int],
+        make: Callable[[tuple[Group, ...]], Callable[..., Any]],
+        otherwise: Callable[..., Any],
+    ) -> None:
+        self.tensors = tensors
+        self.written = written
+        self.make = make
+        self.otherwise = otherwise
+        self.programs: dict[tuple[Group, ...], Callable[..., Any]] = {}
+        self.together: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
+        self.lock = threading.Lock()
 
-    def computation(*args: Any) -> Any:
-        found = groups(args, tensors, written)
-        program = programs.get(found)
-        if program is None:
-            with lock:
-                program = programs.get(found)
-                if program is None and len(programs) < WAYS:
-                    program = programs[found] = make(found)
-        return (program or otherwise)(*args)
+    def program(self, args: Sequence[Any], storages: Sequence[int]) -> Callable[..., Any] | None:
+        """What runs for ``args``, whose tensors lie in ``storages``; None if none written shares.
 
-    return computation
+        This is on the way of each call that shares memory.
+        """
+        first: dict[int, int] = {}
+        partition = tuple(map(first.setdefault, storages, self.tensors))
+        concerned = self.together.get(partition)
+        if concerned is None:
+            concerned = self.concerned(partition)
+        if not concerned:
+            return None
+        found = tuple([_group(places, [args[place] for place in places]) for places in concerned])
+        return self.programs.get(found) or self.made(found)
 
+    def concerned(self, partition: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+        """The groups of places with a written one, of tensors each of which lies in the storage of
+        the one at the place that ``partition`` has for it."""
+        groups: dict[int, list[int]] = {}
+        for place, first in zip(self.tensors, partition, strict=True):
+            groups.setdefault(first, []).append(place)
+        found = tuple(
+            tuple(group)
+            for group in groups.values()
+            if len(group) > 1 and not self.written.isdisjoint(group)
+        )
+        if len(self.together) < WAYS:
+            self.together[partition] = found
+        return found
 
-def groups(
-    args: Sequence[Any], tensors: Sequence[int], written: Sequence[int]
-) -> tuple[Group, ...]:
-    """The arguments that share memory with a written one."""
-    places: dict[int, list[int]] = {}
-    for place in tensors:
-        places.setdefault(args[place].untyped_storage()._cdata, []).append(place)
-    return tuple(
-        _group(tuple(group), [args[place] for place in group])
-        for group in places.values()
-        if len(group) > 1 and not set(written).isdisjoint(group)
-    )
+    def made(self, found: tuple[Group, ...]) -> Callable[..., Any]:
+        """The program for the way ``found``, made now by the thread that comes first."""
+        with self.lock:
+            program = self.programs.get(found)
+            if program is None and len(self.programs) < WAYS:
+                program = self.programs[found] = self.make(found)
+        return program or self.otherwise
 
 
 def _group(places: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Group:
     offsets = tuple([int(t.storage_offset()) for t in tensors])
     first = tensors[0]
     base = _base_of(first)
+    at = None
+    for place, t in zip(places, tensors, strict=True):
+        if t is base:
+            at = place
+        elif t._base is not base:
+            return Group(places, offsets)
     if (
-        any(_base_of(t) is not base for t in tensors)
-        or base.storage_offset()
+        base.storage_offset()
         or base.dtype is not first.dtype
         or base.requires_grad is not first.requires_grad
         or (base.requires_grad and not all(map(can_be_written, tensors)))
     ):
         return Group(places, offsets)
-    at = next((i for i, t in zip(places, tensors, strict=True) if t is base), None)
-    return Group(places, offsets, at, (tuple(base.shape), tuple(base.stride())))
+    return Group(places, offsets, at, (tuple(base.shape), base.stride()))
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor._base is None else tensor._base
+    base = tensor._base
+    return tensor if base is None else base
 
 
 def given_bases(
@@ -134,6 +152,8 @@ def given_bases(
     Of groups that have but memory in common, those are the ``lengths`` first elements of it.
     """
     wanted = [(g, n) for g, n in zip(groups, lengths, strict=True) if g.base is None]
+    if not wanted:
+        return run
 
     def computation(*args: Any) -> Any:
         bases = [_base(args[group.places[0]], group, length) for group, length in wanted]
