@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_autograd.conformance.handwritten import (
+    layer_norm,
+    layer_norm_backward,
+    native_layer_norm,
+)
 from tj_autograd.rules import GradRule
 from tj_core.hookspecs import hookimpl
 from tj_core.records import Claim, Executor, Pair
@@ -172,20 +177,6 @@ def test_second_derivatives() -> None:
 LAYER_NORM, LINEAR = "torch.nn.functional.layer_norm", "torch.nn.functional.linear"
 
 
-def norm(x, normalized_shape, weight=None, bias=None, eps=1e-05):
-    out, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    return out, (x, weight, bias, mean, rstd, tuple(normalized_shape))
-
-
-def norm_backward(saved, grad):
-    x, weight, bias, mean, rstd, shape = saved
-    wanted = [True, weight is not None, bias is not None]
-    gx, gw, gb = torch.ops.aten.native_layer_norm_backward(
-        grad, x, shape, mean, rstd, weight, bias, wanted
-    )
-    return gx, None, gw, gb
-
-
 def linear(x, w, b=None):
     """Saves sizes, too: as they are, in a sequence, and computed with."""
     return F.linear(x, w, b), (x, w, x.shape, x.shape[0] * 2, b is not None)
@@ -211,7 +202,7 @@ def scaled_backward(saved, grad):
 
 
 FUNCTIONS: dict[str, Any] = {
-    LAYER_NORM: (norm, norm_backward),
+    LAYER_NORM: (layer_norm, layer_norm_backward),
     LINEAR: (linear, linear_backward),
     "torch.mean": (scaled, scaled_backward),
 }
@@ -260,11 +251,6 @@ def test_gradients_of_others_serve_many_sizes(f: Program, key: str, count: int, 
     assert [c.plugin for c in changes if c.rule == key] == ["mine"] * count
 
 
-def part(x, shape, weight, bias, eps):
-    out, mean, rstd = torch.native_layer_norm(x, shape, weight, bias, eps)
-    return (out, mean, rstd), (x, weight, bias, mean, rstd, shape)
-
-
 def addmm(bias, x, w, *, beta=1, alpha=1):
     return torch.addmm(bias, x, w), (x, w, x.shape[0])
 
@@ -275,7 +261,7 @@ def addmm_backward(saved, g):
 
 
 NORM, ADDMM = "aten.native_layer_norm.default", "aten.addmm.default"
-FUNCTIONS[NORM] = part, lambda saved, g, *_: norm_backward(saved, g)
+FUNCTIONS[NORM] = native_layer_norm, layer_norm_backward
 FUNCTIONS[ADDMM] = addmm, addmm_backward
 
 

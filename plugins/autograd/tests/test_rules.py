@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 import tj_core as tj
 import torch
+from tj_autograd.conformance.handwritten import layer_norm, layer_norm_backward
 from tj_autograd.rules import GradRule
 from tj_core.errors import PluginError
 from tj_core.hookspecs import hookimpl
@@ -37,20 +38,6 @@ def noted(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         return run
 
     return decorate
-
-
-def norm_forward(x, normalized_shape, weight=None, bias=None, eps=1e-05):
-    out, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
-    return out, (x, weight, bias, mean, rstd, tuple(normalized_shape))
-
-
-def norm_backward(saved, grad):
-    x, weight, bias, mean, rstd, shape = saved
-    wanted = [True, weight is not None, bias is not None]
-    gx, gw, gb = torch.ops.aten.native_layer_norm_backward(
-        grad, x, shape, mean, rstd, weight, bias, wanted
-    )
-    return gx, None, gw, gb
 
 
 def rules(key: str, rule: GradRule) -> Any:
@@ -108,7 +95,7 @@ def check(fn: Callable[..., Any], *plugins: Any, inference: bool = False) -> Any
 
 
 def test_a_rule_takes_the_place_of_the_derived_one() -> None:
-    jitted = check(f, rules(LAYER_NORM, GradRule(norm_forward, norm_backward)))
+    jitted = check(f, rules(LAYER_NORM, GradRule(layer_norm, layer_norm_backward)))
     trace = tj.last_trace(jitted, stage="JOINT")
     record = next(r for r in trace.history if r.name == "joint")
     assert ("layer_norm", "Rules", LAYER_NORM) in [
@@ -134,7 +121,7 @@ def test_a_rule_that_saves_only_arguments_and_results_leaves_the_call_alone() ->
 
 
 def test_a_rule_may_decline() -> None:
-    rule = GradRule(norm_forward, norm_backward, lambda call: Decline("not today"))
+    rule = GradRule(layer_norm, layer_norm_backward, lambda call: Decline("not today"))
     jitted = check(f, rules(LAYER_NORM, rule))
     changes = tj.last_trace(jitted, stage="JOINT").history[-1].changes
     assert {c.rule for c in changes} == {"derived"}
@@ -204,13 +191,13 @@ def test_what_is_saved_may_be_anything() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (GradRule(lambda x, *a: x, norm_backward), "return a pair"),
-        (GradRule(lambda x, *a: (x.sum(), ()), norm_backward), "its forward returns"),
-        (GradRule(norm_forward, lambda s, g: (g.sum(),)), "for argument 'sin'"),
-        (GradRule(norm_forward, lambda s, g: (None,) * 9), "9 gradients for the 5 parameters"),
-        (GradRule(norm_forward, lambda s, g: g), "a sequence with a gradient per parameter"),
-        (GradRule(norm_forward, lambda s, g: ([g, g],)), "2 gradients for the 1 tensors of 'x'"),
-        (GradRule(norm_forward, lambda s, g: g.view(17)), "does not fit"),
+        (GradRule(lambda x, *a: x, layer_norm_backward), "return a pair"),
+        (GradRule(lambda x, *a: (x.sum(), ()), layer_norm_backward), "its forward returns"),
+        (GradRule(layer_norm, lambda s, g: (g.sum(),)), "for argument 'sin'"),
+        (GradRule(layer_norm, lambda s, g: (None,) * 9), "9 gradients for the 5 parameters"),
+        (GradRule(layer_norm, lambda s, g: g), "a sequence with a gradient per parameter"),
+        (GradRule(layer_norm, lambda s, g: ([g, g],)), "2 gradients for the 1 tensors of 'x'"),
+        (GradRule(layer_norm, lambda s, g: g.view(17)), "does not fit"),
     ],
 )
 def test_a_rule_that_does_not_fit(rule: GradRule, message: str) -> None:
@@ -222,7 +209,9 @@ def test_a_rule_that_does_not_fit(rule: GradRule, message: str) -> None:
 # ------------------------------------------------------------------------------- pairs
 
 PAIR = Pair(
-    noted("forward")(norm_forward), noted("backward")(norm_backward), (norm_forward, norm_backward)
+    noted("forward")(layer_norm),
+    noted("backward")(layer_norm_backward),
+    (layer_norm, layer_norm_backward),
 )
 
 
@@ -266,7 +255,7 @@ def test_whose_gradient_it_is_and_who_had_none_is_explained(order: tuple[str, st
 
 
 def test_a_plugins_rule_is_explained() -> None:
-    rule = GradRule(norm_forward, norm_backward)
+    rule = GradRule(layer_norm, layer_norm_backward)
     assert gradient(check(f, rules(LAYER_NORM, rule))) == ("layer_norm", LAYER_NORM, "Rules")
     assert gradient(check(f)) == ("layer_norm", "derived", "autograd")
 
@@ -275,7 +264,7 @@ def test_a_plugins_rule_is_explained() -> None:
     "answer, reason", [(Decline("too small"), "too small"), (False, "its check says no")]
 )
 def test_who_declined_a_gradient_is_explained(answer: Any, reason: str) -> None:
-    rule = GradRule(norm_forward, norm_backward, lambda call: answer)
+    rule = GradRule(layer_norm, layer_norm_backward, lambda call: answer)
     pair = executor("pair", Claim(plain, lambda call: answer, PAIR))
     jitted = check(f, rules(LAYER_NORM, rule), pair)
     said = f"pair: {reason}; Rules: {reason}"
@@ -283,7 +272,7 @@ def test_who_declined_a_gradient_is_explained(answer: Any, reason: str) -> None:
 
 
 def test_a_pair_without_functions_for_metadata_runs_on_fakes() -> None:
-    check(f, executor("pair", Claim(plain, pair=Pair(norm_forward, norm_backward))))
+    check(f, executor("pair", Claim(plain, pair=Pair(layer_norm, layer_norm_backward))))
 
 
 def test_a_check_holds_for_the_pair_too() -> None:
@@ -295,7 +284,7 @@ def test_a_check_holds_for_the_pair_too() -> None:
 def test_a_pair_comes_before_a_rule() -> None:
     check(
         f,
-        rules(LAYER_NORM, GradRule(norm_forward, noted("rule")(norm_backward))),
+        rules(LAYER_NORM, GradRule(layer_norm, noted("rule")(layer_norm_backward))),
         executor("pair", WITH_PAIR),
     )
     assert RAN == ["forward", "backward"]
@@ -322,9 +311,9 @@ def test_a_pair_needs_an_implementation() -> None:
 @pytest.mark.parametrize("half", ["forward", "backward"])
 def test_a_pair_that_does_not_fit(half: str) -> None:
     wrong = {"forward": lambda x, *a: x, "backward": lambda s, g: (g.sum(),)}[half]
-    meta = (wrong, norm_backward) if half == "forward" else (norm_forward, wrong)
+    meta = (wrong, layer_norm_backward) if half == "forward" else (layer_norm, wrong)
     with pytest.raises(PluginError, match="pair for"):
-        check(f, executor("pair", Claim(plain, pair=Pair(norm_forward, norm_backward, meta))))
+        check(f, executor("pair", Claim(plain, pair=Pair(layer_norm, layer_norm_backward, meta))))
 
 
 # ------------------------------------------------------------------------------- recorded
