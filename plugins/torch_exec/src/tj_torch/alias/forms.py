@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,9 +12,20 @@ from tj_core.rules import RuleTable
 from tj_core.symbol import BoundSymbol, Context, Effects, Symbol
 from tj_core.tree import leaves
 
-from tj_torch.alias.objects import Step, Unsuitable
+from tj_torch.alias.objects import Step, Unsuitable, reads_data
+from tj_torch.alias.told import tells_autograd
 
-__all__ = ["computed", "detach", "form", "on_behalf", "out_of_place", "output_place", "versioned"]
+__all__ = [
+    "computed",
+    "detach",
+    "form",
+    "maker",
+    "on_behalf",
+    "out_of_place",
+    "output_place",
+    "problem",
+    "versioned",
+]
 
 
 def form(call: BoundSymbol, name: str) -> Symbol:
@@ -78,3 +90,24 @@ def detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
     )
     facts = expand.require(bare).value(bare)
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
+
+
+def maker(calls: Sequence[BoundSymbol], value: Proxy) -> int:
+    """The place of the call that ``value`` is a result of."""
+    (place,) = [i for i, call in enumerate(calls) if value in call.flat_outs]
+    return place
+
+
+def problem(call: BoundSymbol) -> str | None:
+    """Why ``call`` cannot be part of a functional program, or None."""
+    effects = call.effects
+    if reads_data(call):
+        return None
+    if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
+        return f"{call.symbol} writes, or returns what it is given, inside of its functions"
+    opaque = call.body is None and not tells_autograd(call)
+    if "side_effect" in effects.ordered and opaque and call.flat_args:
+        return f"what {call.symbol} does is not known"
+    if call.context.get("inference"):
+        return "it runs in inference mode"
+    return None

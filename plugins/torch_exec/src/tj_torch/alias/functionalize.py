@@ -28,9 +28,11 @@ from tj_torch.alias.forms import (
     computed,
     detach,
     form,
+    maker,
     on_behalf,
     out_of_place,
     output_place,
+    problem,
     versioned,
 )
 from tj_torch.alias.lone import lone_calls
@@ -201,8 +203,8 @@ class Functionalized:
 
     def call(self, call: BoundSymbol) -> None:
         """Add what ``call`` becomes."""
-        if problem := _problem(call) or self.unsuited(call):
-            raise Unsuitable(problem)
+        if reason := problem(call) or self.unsuited(call):
+            raise Unsuitable(reason)
         self.objects.check_use(call.flat_args)
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
@@ -279,8 +281,8 @@ class Functionalized:
         place, name = self.objects.place(tensor), self.objects.names[tensor.name]
         given = name in {p.name for p in self.trace.inputs}
         own = name == place.root and name not in self.objects.hidden
-        if problem := untellable(call, own=own, given=given):
-            raise Unsuitable(problem)
+        if reason := untellable(call, own=own, given=given):
+            raise Unsuitable(reason)
         if given and (detaches(call) or call.effects.rebinds):
             self.told.setdefault(name, []).append(call)
         if not call.effects.rebinds:
@@ -401,10 +403,12 @@ class Functionalized:
             if root not in self.writes or any(root == p.name for p in self.trace.inputs):
                 continue
             value = self.value(Place(root))
-            (at,) = [i for i, c in enumerate(self.calls) if value in c.flat_outs]
-            count = self.objects.bumps.get(root, 0)
-            if "written" in dict(self.calls[at].kwargs):
-                self.calls[at] = versioned(self.calls[at], value, count)
+            at, source = maker(self.calls, value), value
+            if self.calls[at].symbol == WITH_STRIDES:
+                source = self.calls[at].flat_args[0]
+            by, count = maker(self.calls, source), self.objects.bumps.get(root, 0)
+            if "written" in dict(self.calls[by].kwargs):
+                self.calls[by] = versioned(self.calls[by], source, count)
             made = self.made(self.calls[at], VERSIONED, (value, count), self.calls[at].context)
             self.calls.insert(at + 1, self.calls.pop())
             self.keep(Place(root), made)
@@ -483,18 +487,3 @@ def _requires_grad(p: Proxy) -> bool:
 def _detaches(step: Step) -> bool:
     """Whether autograd does not see through the view."""
     return step.call.symbol.name == "detach" or reads_data(step.call)
-
-
-def _problem(call: BoundSymbol) -> str | None:
-    """Why ``call`` cannot be part of a functional program, or None."""
-    effects = call.effects
-    if reads_data(call):
-        return None
-    if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
-        return f"{call.symbol} writes, or returns what it is given, inside of its functions"
-    opaque = call.body is None and not tells_autograd(call)
-    if "side_effect" in effects.ordered and opaque and call.flat_args:
-        return f"what {call.symbol} does is not known"
-    if call.context.get("inference"):
-        return "it runs in inference mode"
-    return None

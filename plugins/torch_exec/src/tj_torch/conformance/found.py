@@ -186,6 +186,13 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a * 2", "t.add_(1)", "t.relu_()"),
         "t",
     ),
+    "result that autograd saves, of a size of one, was taken for written": TextProgram(
+        ("a = torch.arange(1., 4).reshape(1, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "t.add_(1)", "t.relu_()"),
+        "t",
+    ),
     "gradients of two parts of a value were one": TextProgram(
         ("a = torch.arange(1., 7).requires_grad_()",),
         ("a",),
