@@ -2,417 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
-from torch._higher_order_ops.associative_scan import associative_scan
-from torch._higher_order_ops.map import map as tmap
-from torch._higher_order_ops.scan import scan
-from torch._higher_order_ops.while_loop import while_loop
-from torch.autograd.function import once_differentiable
+from tj_autograd.conformance import regions
+from tj_autograd.conformance.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
 
 Tensor = torch.Tensor
-Program = Callable[[Tensor, Tensor], Any]
-
-# ---------------------------------------------------------------------------- functions
-
-
-class Scaled(torch.autograd.Function):
-    """Saves arguments, a result and a number; one output cannot have a gradient."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor, k: float) -> Any:
-        y = x @ w
-        index = y.argmax()
-        ctx.save_for_backward(x, w, y)
-        ctx.mark_non_differentiable(index)
-        ctx.k = k
-        return y * k, index
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> Any:
-        x, w, y = ctx.saved_tensors
-        back = g * ctx.k * torch.cos(y)
-        left = back @ w.t() if ctx.needs_input_grad[0] else None
-        return left, x.t() @ back if ctx.needs_input_grad[1] else None, None
-
-
-class SetUp(torch.autograd.Function):
-    """Not the true gradient, so that nobody can have taken another; written in place."""
-
-    @staticmethod
-    def forward(x: Tensor) -> Tensor:
-        y = x.clone()
-        y[y < 0] = 0
-        return y
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(inputs[0])
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        back = g.clone()
-        back[x < 0] = 7
-        return back
-
-
-class Two(torch.autograd.Function):
-    """Two outputs, of which programs use one: the other's gradient is zeros."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
-        ctx.save_for_backward(x)
-        return x.exp(), x.sum(0)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return g * x + h * 2 + (h == 0) * 3
-
-
-class Once(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x * x
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        (x,) = ctx.saved_tensors
-        return 2 * x * g
-
-
-class Dirty(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        x.mul_(3)
-        ctx.mark_dirty(x)
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * 30
-
-
-class Through(torch.autograd.Function):
-    """Returns its argument, as a straight-through estimator does."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return g * 2
-
-
-class Viewing(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        return x.view(-1)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
-        return 5 * g.view(3, 4)
-
-
-def scaled(x: Tensor, w: Tensor) -> Any:
-    y, index = Scaled.apply(x.sin(), w, 3.0)
-    return y.cos(), index
-
-
-def scaled_one_argument(x: Tensor, w: Tensor) -> Any:
-    return Scaled.apply(x.detach(), w, 0.5)[0]
-
-
-def set_up(x: Tensor, w: Tensor) -> Any:
-    return SetUp.apply(x @ w) * 2
-
-
-def first_of_two(x: Tensor, w: Tensor) -> Any:
-    return Two.apply(x * 2)[0] @ w
-
-
-def second_of_two(x: Tensor, w: Tensor) -> Any:
-    return Two.apply(x * 2)[1] @ w
-
-
-def both_of_two(x: Tensor, w: Tensor) -> Any:
-    a, b = Two.apply(x @ w)
-    return a + b
-
-
-def of_a_function_twice(x: Tensor, w: Tensor) -> Any:
-    return Once.apply(Once.apply(x) @ w)
-
-
-def quantized(x: Tensor, w: Tensor) -> Any:
-    return Through.apply(x * w.sum()).sum()
-
-
-def viewing(x: Tensor, w: Tensor) -> Any:
-    return Viewing.apply(x @ w) * 2
-
-
-def dirty(x: Tensor, w: Tensor) -> Any:
-    y = x @ w
-    return Dirty.apply(y) + y
-
-
-class DirtyFirst(torch.autograd.Function):
-    """Two outputs, one of them its argument, which it saves as it is afterwards."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Any:
-        double = x * 2
-        x.sin_().mul_(3)
-        ctx.mark_dirty(x)
-        ctx.save_for_backward(x, w)
-        return x, double @ w
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
-        x, w = ctx.saved_tensors
-        return g * x + h @ w.t(), x.t() @ h
-
-
-def dirty_of_two(x: Tensor, w: Tensor) -> Any:
-    y = (x @ w) + 1
-    a, b = DirtyFirst.apply(y, w)
-    return y * a + b
-
-
-def dirty_twice(x: Tensor, w: Tensor) -> Any:
-    return Dirty.apply(Dirty.apply(x @ w)) @ w
-
-
-def dirty_without_a_gradient(x: Tensor, w: Tensor) -> Any:
-    return DirtyFirst.apply(x.detach() * 2, w)[0] * x
-
-
-def dirty_returned(x: Tensor, w: Tensor) -> Any:
-    return Dirty.apply(x @ w)
-
-
-def dirty_of_a_view(x: Tensor, w: Tensor) -> Any:
-    y = x @ w
-    z = y.t()
-    return Dirty.apply(y) * 2 + z.t()
-
-
-def dirty_and_written(x: Tensor, w: Tensor) -> Any:
-    return Dirty.apply(x @ w).add_(1) * 2
-
-
-def through_returned(x: Tensor, w: Tensor) -> Any:
-    return Through.apply(x @ w)
-
-
-def view_returned(x: Tensor, w: Tensor) -> Any:
-    return Viewing.apply(x @ w)
-
-
-# ---------------------------------------------------------------------------- operators
-
-
-@torch.library.custom_op("tj_test_regions::scale", mutates_args=())
-def scale(x: Tensor, k: float) -> Tensor:
-    return x * k
-
-
-@scale.register_fake
-def _(x: Tensor, k: float) -> Tensor:
-    return torch.empty_like(x)
-
-
-def _scale_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.save_for_backward(inputs[0], output)
-    ctx.k = inputs[1]
-
-
-def _scale_backward(ctx: Any, g: Tensor) -> Any:
-    x, y = ctx.saved_tensors
-    return g * ctx.k + 0.25 * x + 0.5 * y, None
-
-
-scale.register_autograd(_scale_backward, setup_context=_scale_context)
-
-
-@torch.library.custom_op("tj_test_regions::split", mutates_args=())
-def split(xs: list[Tensor], n: int) -> tuple[Tensor, Tensor]:
-    return torch.cat(xs)[:n].clone(), torch.cat(xs)[n:].clone()
-
-
-@split.register_fake
-def _(xs: list[Tensor], n: int) -> tuple[Tensor, Tensor]:
-    whole = torch.cat(xs)
-    return torch.empty_like(whole[:n]), torch.empty_like(whole[n:])
-
-
-def _split_context(ctx: Any, inputs: Any, output: Any) -> None:
-    ctx.sizes = [len(x) for x in inputs[0]]
-
-
-def _split_backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
-    return [3 * part.clone() for part in torch.cat([g, h]).split(ctx.sizes)], None
-
-
-split.register_autograd(_split_backward, setup_context=_split_context)
-
-
-def custom(x: Tensor, w: Tensor) -> Any:
-    return torch.ops.tj_test_regions.scale(x @ w, 3.0).sin() + scale(x, 2.0)
-
-
-def custom_of_lists(x: Tensor, w: Tensor) -> Any:
-    return torch.ops.tj_test_regions.split([x, w, x.sin()], 4)[0] * 2
-
-
-# ---------------------------------------------------------------------------- operations
-
-
-def branches(x: Tensor, w: Tensor) -> Any:
-    y = x @ w
-    return torch.cond(y.sum() > 0, lambda a: a.sin() @ w, lambda a: a.cos() @ w, (y,)) * 2
-
-
-def nested_branches(x: Tensor, w: Tensor) -> Any:
-    def inner(a: Tensor) -> Tensor:
-        return torch.cond(a.mean() > 0, lambda b: b @ w.cos(), lambda b: b @ w, (a,))
-
-    return torch.cond(x.sum() > 0, lambda a: a.sin() @ w, lambda a: inner(a) @ w, (x,))
-
-
-def mapped(x: Tensor, w: Tensor) -> Any:
-    return tmap(lambda row, v: (row @ v).sin(), x, w).cos()
-
-
-def scanned(x: Tensor, w: Tensor) -> Any:
-    def step(carry: Tensor, row: Tensor) -> Any:
-        return carry + row @ w, carry * row.sum()
-
-    last, rows = scan(step, torch.zeros(4), x, dim=0)
-    return last.sin(), rows * 2
-
-
-def scanned_in_reverse(x: Tensor, w: Tensor) -> Any:
-    """Of two values each, one of which carries no gradient."""
-
-    def step(carry: Any, row: Tensor) -> Any:
-        total, count = carry
-        return ((total * w.sum()).sin() + row, count + 1), (row * total, count * 2)
-
-    start = x[0].cos(), torch.zeros(())
-    (last, count), (rows, _) = scan(step, start, x, dim=0, reverse=True)
-    return last * count, rows.exp()
-
-
-def scanned_branches(x: Tensor, w: Tensor) -> Any:
-    def step(carry: Tensor, row: Tensor) -> Any:
-        taken = torch.cond(row.sum() > 0, lambda a: a.sin(), lambda a: a.cos(), (carry + row @ w,))
-        return taken, carry * 1
-
-    last, rows = scan(step, torch.zeros(4), x, dim=0)
-    return last.sum() + rows.sum()
-
-
-def summed_up(x: Tensor, w: Tensor) -> Any:
-    return associative_scan(lambda a, b: a + b, x @ w, 0, combine_mode="generic").sin()
-
-
-def recurrence(x: Tensor, w: Tensor) -> Any:
-    """A linear one, over pairs."""
-
-    def combine(a: Any, b: Any) -> Any:
-        return a[0] * b[0], a[1] * b[0] + b[1]
-
-    pair = (x @ w).sigmoid(), x.sin()
-    return associative_scan(combine, pair, 1, reverse=True, combine_mode="generic")[1] * 2
-
-
-def looped(x: Tensor, w: Tensor) -> Any:
-    return while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, (a @ w).sin()), (ZERO, x))[1] * 2
-
-
-def looped_by_data(x: Tensor, w: Tensor) -> Any:
-    """How often depends on values."""
-    return while_loop(lambda a: a.sum() < 100, lambda a: (a * 2 + 1,), ((x * x) @ w.abs(),))[0]
-
-
-def looped_without_gradients(x: Tensor, w: Tensor) -> Any:
-    doubled = while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, a * 2), (ZERO, x.detach()))[1]
-    return doubled * x @ w
-
-
-ZERO = torch.tensor(0)
-
-
-@torch.compiler.nested_compile_region
-def block(x: Tensor, w: Tensor) -> Tensor:
-    return torch.tanh(x @ w)
-
-
-def repeated(x: Tensor, w: Tensor) -> Any:
-    return block(block(x, w), w)
-
-
-FUNCTIONS = [
-    scaled,
-    scaled_one_argument,
-    set_up,
-    first_of_two,
-    second_of_two,
-    both_of_two,
-    of_a_function_twice,
-    quantized,
-    viewing,
-    dirty,
-    dirty_of_two,
-    dirty_without_a_gradient,
-]
-OPERATORS = [custom, custom_of_lists]
-LOOPS = [
-    scanned,
-    scanned_in_reverse,
-    scanned_branches,
-    looped,
-    looped_without_gradients,
-]
-OPERATIONS = [branches, nested_branches, mapped, repeated, *LOOPS]
-TAKEN = [*FUNCTIONS, *OPERATORS, *OPERATIONS]
-DECLINED = {
-    dirty_returned: "writes",
-    dirty_of_a_view: "writes",
-    dirty_and_written: "writes",
-    dirty_twice: "writes",
-    through_returned: "returns what it is given",
-    view_returned: "returns what it is given",
-    # Made of `vmap`, of which nobody knows what it does.
-    summed_up: "tj.transformed",
-    recurrence: "tj.transformed",
-    # What it returns may be what it was given, memory and all, if it never runs.
-    looped_by_data: "returns what it is given",
-}
-
-
-def inputs(scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    x, w = torch.randn(3, 4) * scale, torch.randn(4, 4)
-    return x.requires_grad_(), w.requires_grad_()
-
-
-def results(fn: Any, scale: float = 1.0) -> list[Tensor | None]:
-    x, w = inputs(scale)
-    returned = fn(x, w)
-    outs = list(returned) if isinstance(returned, tuple) else [returned]
-    sum(o.sum() for o in outs if o.requires_grad).backward()
-    return [*outs, x.grad, w.grad]
 
 
 def assert_equal(mine: list[Any], theirs: list[Any]) -> None:
@@ -433,20 +31,6 @@ def test_gradients_are_eagers_and_on_the_trace(f: Program) -> None:
     assert tj.last_trace(jitted, "backward").calls
 
 
-class Noted(torch.autograd.Function):
-    """Its backward writes to what it saved: eager's caller sees that."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        ctx.w = w
-        return x * 2
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        ctx.w.add_(1)
-        return g * 2, None
-
-
 def test_a_backward_that_writes_is_left_to_pytorch() -> None:
     def run(fn: Any) -> Tensor:
         x, _ = inputs()
@@ -454,14 +38,17 @@ def test_a_backward_that_writes_is_left_to_pytorch() -> None:
         fn(x, notes).sum().backward()
         return notes
 
-    jitted = tj.jit(lambda x, notes: Noted.apply(x, notes))
-    assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(run(Noted.apply), torch.ones(2))
+    jitted = tj.jit(lambda x, notes: regions.Noted.apply(x, notes))
+    assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(
+        run(regions.Noted.apply), torch.ones(2)
+    )
     (_, answer), *_ = tj.explain(jitted).declined
     assert "tj.autograd_function" in answer.reason
 
 
-@pytest.mark.parametrize("f", [scaled, set_up, both_of_two, custom, repeated])
-def test_one_program_for_many_sizes(f: Program) -> None:
+@pytest.mark.parametrize("name", ["scaled", "set_up", "both_of_two", "custom", "repeated"])
+def test_one_program_for_many_sizes(name: str) -> None:
+    f = getattr(regions, name)
     jitted = tj.jit(f, dynamic=True)
     for rows in (3, 5, 9):
         found = []
@@ -489,23 +76,19 @@ def test_what_a_function_saves_is_checked() -> None:
             y.add_(1)
         out.sum().backward()
 
-    for fn in (of_one_function, tj.jit(of_one_function)):
+    for fn in (regions.of_one_function, tj.jit(regions.of_one_function)):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             run(fn)
 
 
-def of_one_function(x: Tensor, w: Tensor) -> Any:
-    return Once.apply(x) @ w
-
-
 def test_rules_and_executors_see_what_is_inside() -> None:
-    jitted = tj.jit(scaled)
+    jitted = tj.jit(regions.scaled)
     results(jitted)
     forward, backward = (tj.last_trace(jitted, which) for which in ("forward", "backward"))
     inside = {c.symbol.qualname for c in forward.calls if c.parent}
     assert "aten.mm.default" in inside
     back = [c for c in backward.calls if c.symbol.qualname == "aten.mm.default"]
-    assert len(back) == 2 and all(c.source.file == __file__ for c in back if c.source)
+    assert len(back) == 2 and all(c.source.file == regions.__file__ for c in back if c.source)
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
@@ -517,23 +100,8 @@ def test_what_is_left_to_pytorch(f: Program) -> None:
     assert DECLINED[f] in str(tj.explain(jitted).declined)
 
 
-def saved_and_dirty(x: Tensor, w: Tensor) -> Any:
-    return Dirty.apply((x @ w).exp()) * 2
-
-
-def through_and_written(x: Tensor, w: Tensor) -> Any:
-    return Through.apply(x @ w).add_(1) * 2
-
-
-def dirty_argument(x: Tensor, w: Tensor) -> Any:
-    return Dirty.apply(x) @ w
-
-
-@pytest.mark.parametrize(
-    "f", [saved_and_dirty, through_and_written, dirty_argument], ids=lambda f: f.__name__
-)
+@pytest.mark.parametrize("f", REFUSED, ids=lambda f: f.__name__)
 def test_what_eager_refuses_is_refused(f: Program) -> None:
-    """A saved value is written, a view that a Function made is, a leaf is."""
     said = []
     for fn in (f, tj.jit(f)):
         with pytest.raises(RuntimeError) as caught:
@@ -545,14 +113,10 @@ def test_what_eager_refuses_is_refused(f: Program) -> None:
 def test_identity_and_versions_of_what_a_function_wrote() -> None:
     """What comes back is the argument itself, where that is the caller's."""
     found = []
-    for fn in (dirty_alone, tj.jit(dirty_alone)):
+    for fn in (regions.dirty_alone, tj.jit(regions.dirty_alone)):
         x, _ = inputs()
         y = x * 1
         out = fn(y)
         out.sum().backward()
         found.append((out is y, y._version, type(out.grad_fn).__name__ != "NoneType", x.grad))
     assert found[0][:3] == found[1][:3] and torch.equal(found[0][3], found[1][3])
-
-
-def dirty_alone(y: Tensor) -> Tensor:
-    return Dirty.apply(y)
