@@ -206,6 +206,8 @@ class Functionalized:
         if reason := problem(call) or self.unsuited(call):
             raise Unsuitable(reason)
         self.objects.check_use(call.flat_args)
+        if self.differentiates:
+            self.objects.check_counted(call, self.given, self.versions)
         if self.last:
             raise Unsuitable("grad mode is changed between calls")
         if call.symbol.name == SETS_GRAD:
@@ -393,20 +395,22 @@ class Functionalized:
                     self.heirs.inherit(q, TagSet([OVERWRITTEN.name]))
 
     def versioned(self) -> None:
-        """Let tensors that are returned, and were written, say how often.
+        """Let tensors that are returned, and were written or changed in metadata, say how often.
 
         They do so from when they are made: autograd compares what they say when it saves them and
         when it uses them.
         """
         returned = [p for p in leaves(self.trace.outputs) if isinstance(p, TensorProxy)]
         for root in dict.fromkeys(self.objects.place(p).root for p in returned):
-            if root not in self.writes or any(root == p.name for p in self.trace.inputs):
+            count = self.objects.bumps.get(root, 0)
+            unchanged = not count and root not in self.writes
+            if unchanged or any(root == p.name for p in self.trace.inputs):
                 continue
             value = self.value(Place(root))
             at, source = maker(self.calls, value), value
             if self.calls[at].symbol == WITH_STRIDES:
                 source = self.calls[at].flat_args[0]
-            by, count = maker(self.calls, source), self.objects.bumps.get(root, 0)
+            by = maker(self.calls, source)
             if "written" in dict(self.calls[by].kwargs):
                 self.calls[by] = versioned(self.calls[by], source, count)
             made = self.made(self.calls[at], VERSIONED, (value, count), self.calls[at].context)

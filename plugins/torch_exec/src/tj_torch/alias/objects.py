@@ -139,6 +139,25 @@ class Objects:
             if tracked and self.names.get(p.name) in self.passed:
                 raise Unsuitable("a view is used that autograd refuses since it was written")
 
+    def check_counted(
+        self, call: BoundSymbol, inputs: Container[str], written: Container[str]
+    ) -> None:
+        """Look at the arguments of a call that autograd may save; ``written`` are roots.
+
+        What changes the metadata of an input is counted as a write, and done again once the
+        functional program has run: to autograd, what it saved of that memory is then no more.
+
+        :raises Unsuitable: if the call came after the change.
+        """
+        if any(a.kind == "arg" for a in call.effects.aliases):
+            return
+        for i, p in enumerate(call.flat_args):
+            place = self.places.get(self.names.get(p.name, ""))
+            if place is None or i in call.effects.mutates or not self.bumps.get(place.counter):
+                continue
+            if place.root in inputs and place.root not in written:
+                raise Unsuitable("an input is used after a change of its metadata")
+
     def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
         """The outputs of ``call``, and the object it changes the metadata of by ``rebinding``.
 

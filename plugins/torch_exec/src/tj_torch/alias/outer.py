@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -184,14 +185,17 @@ class _Outer:
     def write(self) -> Any:
         """Write all calls; what the outer program returns."""
         tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
-        for root in dict.fromkeys(self.objects.place(p).root for p in tensors):
+        refusable = set(self.refusable())
+        returned = {self.objects.names[p.name]: None for p in tensors}
+        for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
-        wanted = {self.objects.names[p.name] for p in tensors} | self.inputs.keys() | copies.keys()
-        wanted |= {*self.made.members, *self.refusable()}
+        wanted = returned.keys() | self.inputs.keys() | copies.keys()
+        wanted |= self.made.members.keys() | refusable
         outside = {n: w for n, w in copies.items() if not self.copied_inside(n, w)}
         again = self.needed(wanted)
+        self.count_back(again)
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
         ]
@@ -281,6 +285,18 @@ class _Outer:
             return []
         return [self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds]
 
+    def count_back(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
+        """Let memory that the functional program made count the changes of its metadata anew.
+
+        Made there, it says how often it was changed in the end, for what autograd saves; what is
+        a view of it, before or after such a change, is told by the number of those until then.
+        """
+        changes = Counter(c for _, call in again for c in self.bumped(call))
+        for counter, count in changes.items():
+            if counter in self.env and counter not in self.inputs:
+                before = self.objects.bumps[counter] - count
+                self.call(Symbol("tj", "set_version"), (self.env[counter], before))
+
     def catch_up(self, counter: str, missing: int) -> None:
         """Count ``missing`` writes to an input that nothing else counts."""
         self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
@@ -319,11 +335,15 @@ class _Outer:
         return kept[::-1]
 
     def refusable(self) -> Iterator[str]:
-        """The objects whose change of metadata autograd refuses if they are views of a leaf."""
+        """The objects whose change of metadata autograd refuses if they are views of a leaf, or
+        one of several views.
+        """
         for call in self.made.views:
             for i, _ in call.effects.rebinds:
                 p = call.flat_args[i]
-                if isinstance(p, TensorProxy) and p.requires_grad:
+                place = self.objects.place(p)
+                may = place.root in self.inputs or any(step.passes for step in place.path)
+                if isinstance(p, TensorProxy) and p.requires_grad and may:
                     yield self.objects.names[p.name]
 
     def viewed(self, call: BoundSymbol) -> set[str]:

@@ -157,6 +157,41 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.view(-1)", "t.transpose_(0, -1)"),
         "[]",
     ),
+    "value was saved before a change of metadata was counted that came before it": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "t.t_()"),
+        "[t, t * t]",
+    ),
+    "argument was saved before a change of its metadata was counted": TextProgram(
+        ("p = torch.arange(1., 7).reshape(2, 3).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p",),
+        ("a.t_()",),
+        "a * a",
+    ),
+    "argument was saved before a change of metadata of its view was counted": TextProgram(
+        ("p = torch.arange(1., 7).reshape(2, 3).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p",),
+        ("t = a.view(-1)", "t.unsqueeze_(0)"),
+        "a * a",
+    ),
+    "change of metadata that nobody refuses was of an older value": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = torch.ones(2, 3)", "t.add_(a)", "t.t_()"),
+        "[]",
+    ),
+    "change of metadata of one of several views was of an older value": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = torch.ones(2, 3)", "t.add_(a)", "s = t.unbind(0)[0]", "s.unsqueeze_(0)"),
+        "[]",
+    ),
     "one of several views was used after another was written": TextProgram(
         (
             "p = torch.arange(1., 7).reshape(2, 3).requires_grad_()",
