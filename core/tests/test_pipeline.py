@@ -230,6 +230,14 @@ def test_a_program_that_is_declined_starts_again_without_the_later_stages_of_the
     assert "without joint: no" in str(explain_compilation(compiled))
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_nothing_is_removed_from_a_program_that_was_declined_because_it_raises(exact):
+    declining = Transform("mine", lambda trace, c: Decline("no", exact=exact), Stage.ACQUIRED)
+    calls = [call("neg", X, outputs=p) for p in (Y, Z)]
+    compiled = pipeline(declining).compile(program(*calls))
+    assert len(compiled.traces[-1].calls) == (2 if exact else 1)
+
+
 def test_a_transform_that_makes_no_stage_declines_for_itself():
     declining = Transform("mine", lambda trace, context: Decline("not today"), Stage.ACQUIRED)
     other = Transform("other", rename("forward"), Stage.ACQUIRED)

@@ -93,7 +93,12 @@ class Pipeline:
             try:
                 run.through(Stage.ACQUIRED)
             except _Declined as found:
-                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
+                pipeline = replace(
+                    pipeline,
+                    transforms=_without(pipeline.transforms, found.ranked),
+                    cse=pipeline.cse and not found.answer.exact,
+                    dce=pipeline.dce and not found.answer.exact,
+                )
                 declined.append((found.ranked.transform.name, found.answer))
                 continue
             return replace(run.finish(boxed), declined=tuple(declined))

@@ -47,11 +47,13 @@ class Decline:
 
     An executor declines a call, a transform a program: that starts again from the acquired trace,
     without the transform and those of its plugin that make later stages. ``source`` is the user's
-    line that the reason is found at.
+    line that the reason is found at. ``exact``: the program raises where nobody may need what is
+    computed, so that nothing of it is to be removed or merged.
     """
 
     reason: str
     source: Source | None = None
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)

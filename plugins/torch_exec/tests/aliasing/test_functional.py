@@ -13,10 +13,12 @@ from pathlib import Path
 
 import pytest
 import tj_core as tj
+import torch
 from tj_torch.conformance.cases import cases_in, run_case
 from tj_torch.conformance.found import FOUND
 from tj_torch.conformance.fuzz import Figures, chunks, compare_programs
 from tj_torch.conformance.programs import run_text
+from torch import fx
 
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "500"))
@@ -52,6 +54,20 @@ def test_case(case, kind) -> None:
 def test_found_before(name) -> None:
     report = run_text(FOUND[name], functional, lenient=True, ignore=("grad_fn",))
     assert report.ok, f"differs from eager:\n{report}\n\n{FOUND[name]}"
+
+
+def test_a_view_that_nobody_needs_is_refused() -> None:
+    def program(a):
+        t = a * 2
+        s = t.split(1)[0]
+        t.add_(1)
+        s.view(-1)
+        return t
+
+    jitted = tj.jit(fx.symbolic_trace(program), frontend="fx", session=session())
+    for f in (program, jitted):
+        with pytest.raises(RuntimeError, match="of a function that returns multiple views"):
+            f(torch.ones(2, 3, requires_grad=True))
 
 
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))

@@ -182,14 +182,14 @@ FOUND: Mapping[str, TextProgram] = {
         ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
         ("a",),
         (),
-        ("t = torch.ones(2, 3)", "t.add_(a)", "t.t_()"),
+        ("t = torch.zeros_like(a)", "t.add_(a)", "t.t_()"),
         "[]",
     ),
     "change of metadata of one of several views was of an older value": TextProgram(
         ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
         ("a",),
         (),
-        ("t = torch.ones(2, 3)", "t.add_(a)", "s = t.unbind(0)[0]", "s.unsqueeze_(0)"),
+        ("t = torch.zeros_like(a)", "t.add_(a)", "s = t.unbind(0)[0]", "s.unsqueeze_(0)"),
         "[]",
     ),
     "one of several views was used after another was written": TextProgram(
