@@ -127,8 +127,26 @@ def _each(
 
 
 def through_fx(session: tj.Session | None = None) -> Jit:
-    """A way of compiling: the program's FX graph."""
-    return lambda fn: tj.jit(traced(fn), session=session, frontend="fx")
+    """A way of compiling: the program's FX graph.
+
+    A graph has no ``with``: where it raises in between, in eager too, grad mode is as it was set.
+    """
+
+    def compile(fn: Any) -> Any:
+        jitted = tj.jit(traced(fn), session=session, frontend="fx")
+
+        def run(*args: Any) -> Any:
+            enabled = torch.is_grad_enabled()
+            try:
+                return jitted(*args)
+            except Exception:
+                torch.set_grad_enabled(enabled)
+                raise
+
+        run.__tj__ = jitted.__tj__  # type: ignore[attr-defined]
+        return run
+
+    return compile
 
 
 def _through(frontend: str | None, session: tj.Session) -> Jit:
