@@ -9,6 +9,7 @@ import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.symbol import Symbol
+from tj_torch.dialect.private import can_be_written
 from tj_torch.dialect.schemafacts import writes_nothing
 from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
 from tj_torch.execute.midway import raising, unless_it_raises
@@ -132,7 +133,7 @@ def test_what_runs_where_memory_is_shared() -> None:
     assert one(a, None, b) == "functional"
     assert [one(a, None, a[1:])[0].places, one(b, 1, b)[0].places] == [(0, 2)] * 2
     assert not made_others
-    seen = unless_shared(run, (0,), (0,), shared, as_written, visible=(0,))
+    seen = unless_shared(run, (0,), (0,), shared, as_written, [(0, can_be_written)])
     leaf = made(3).clone().requires_grad_()
     assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
     assert [seen(leaf[1:]), seen((leaf * 1).unbind(0)[0])] == ["as written"] * 2

@@ -56,18 +56,33 @@ def test_found_before(name) -> None:
     assert report.ok, f"differs from eager:\n{report}\n\n{FOUND[name]}"
 
 
-def test_a_view_that_nobody_needs_is_refused() -> None:
-    def program(a):
-        t = a * 2
-        s = t.split(1)[0]
-        t.add_(1)
-        s.view(-1)
-        return t
+def refused_view(a):
+    t = a * 2
+    s = t.split(1)[0]
+    t.add_(1)
+    s.view(-1)
+    return t
 
+
+def refused_argument(a):
+    a.detach().add_(1)
+    a.view(-1)
+
+
+@pytest.mark.parametrize("program", [refused_view, refused_argument])
+def test_what_nobody_needs_is_refused(program) -> None:
     jitted = tj.jit(fx.symbolic_trace(program), frontend="fx", session=session())
     for f in (program, jitted):
         with pytest.raises(RuntimeError, match="of a function that returns multiple views"):
-            f(torch.ones(2, 3, requires_grad=True))
+            f(torch.ones(2, 3, requires_grad=True).unbind(0)[0])
+
+
+def test_an_argument_that_nobody_refuses_is_used_in_functional_form() -> None:
+    jitted = tj.jit(fx.symbolic_trace(refused_argument), frontend="fx", session=session())
+    x = torch.ones(2, requires_grad=True) * 1
+    assert jitted(x) is None
+    assert torch.equal(x, torch.full((2,), 2.0)) and x._version == 1
+    assert tj.last_trace(jitted, stage="FUNCTIONAL")
 
 
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))

@@ -93,7 +93,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         try:
             run.call(lone.call)
         except Unsuitable as error:
-            raise type(error)(error.reason, lone.call.source) from error
+            raise Unsuitable(error.reason, lone.call.source) from error
         for p in lone.overwritten:
             run.overwrite(run.objects.place(p).root)
     run.objects.check_use(leaves(trace.outputs))

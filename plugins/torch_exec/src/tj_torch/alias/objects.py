@@ -25,7 +25,6 @@ __all__ = [
     "DATA",
     "Objects",
     "Place",
-    "Refused",
     "Step",
     "Unsuitable",
     "goes_by_memory",
@@ -50,10 +49,6 @@ class Unsuitable(Exception):
         super().__init__(reason)
         self.reason = reason
         self.source = source
-
-
-class Refused(Unsuitable):
-    """Autograd refuses a call of the program, whether anybody needs its result or not."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -137,12 +132,12 @@ class Objects:
     def check_use(self, used: Iterable[Any]) -> None:
         """Look at values that a call takes, or that are returned.
 
-        :raises Refused: if autograd does not let them be used.
+        :raises Unsuitable: if autograd refuses that.
         """
         for p in used:
             tracked = isinstance(p, TensorProxy) and p.requires_grad
             if tracked and self.names.get(p.name) in self.passed:
-                raise Refused("a view is used that autograd refuses since it was written")
+                raise Unsuitable("a view is used that autograd refuses since it was written")
 
     def check_counted(
         self, call: BoundSymbol, inputs: Container[str], written: Container[str]

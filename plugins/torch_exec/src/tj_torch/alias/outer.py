@@ -28,6 +28,7 @@ from tj_torch.alias.bases import compiled, overlap
 from tj_torch.alias.functionalize import Functionalized, Write
 from tj_torch.alias.objects import DATA, Place, Step, Unsuitable, is_metadata_change, reads_data
 from tj_torch.alias.told import detaches, tells_autograd
+from tj_torch.dialect.private import can_be_written, survives_writes
 from tj_torch.execute.midway import raising, unless_it_raises
 from tj_torch.execute.refusing import unless_refused
 from tj_torch.execute.sharing import Group, once, unless_shared
@@ -97,7 +98,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
     written = [i for i in tensors if trace.inputs[i].name in made.writes]
     changed = written or made.told
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
-    visible = [i for i in written if _is_seen(trace.inputs[i], made)]
+    allowed = list(_conditions(trace, made))
     devices = list(_draws_from(trace))
     generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
     told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
@@ -115,7 +116,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
 
     def apart(run: Run, again: Again, as_written: Run) -> Run:
         """``run`` where memory that is written is not shared, else a program for that."""
-        if not visible and (not written or len(tensors) == 1):
+        if not allowed and (not written or len(tensors) == 1):
             return run
 
         counter = itertools.count()
@@ -130,7 +131,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                 return as_written
             return unless_it_raises(program, as_written, devices, generators)
 
-        return unless_shared(run, tensors, written, make, as_written, visible)
+        return unless_shared(run, tensors, written, make, as_written, allowed)
 
     return wrap
 
@@ -139,10 +140,16 @@ def _has_memory(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.layout == "strided"
 
 
-def _is_seen(p: Proxy, made: Functionalized) -> bool:
-    """Whether autograd sees a write to the input ``p``, which requires a gradient."""
-    assert isinstance(p, TensorProxy)
-    return p.requires_grad and any(w.visible for w in made.writes[p.name].values())
+def _conditions(
+    trace: Trace, made: Functionalized
+) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
+    """What autograd must allow of inputs that require a gradient, and are written."""
+    for i, p in enumerate(trace.inputs):
+        if isinstance(p, TensorProxy) and p.requires_grad:
+            if any(write.visible for write in made.writes.get(p.name, {}).values()):
+                yield i, can_be_written
+            elif made.objects.bumps.get(p.name):
+                yield i, survives_writes
 
 
 def _draws_from(trace: Trace) -> Iterator[str]:

@@ -14,7 +14,7 @@ from tj_core.trace import Trace
 
 from tj_torch.alias.functionalize import OVERWRITTEN, functionalize
 from tj_torch.alias.hidden import with_roots
-from tj_torch.alias.objects import Refused, Unsuitable
+from tj_torch.alias.objects import Unsuitable
 from tj_torch.alias.outer import around
 
 __all__ = ["When", "functional"]
@@ -35,7 +35,7 @@ def functional(when: When) -> Transform:
             claimed = functools.partial(_claimed, context)
             result = around(trace, made, claimed, context.expand)
         except Unsuitable as error:
-            return Decline(error.reason, error.source, exact=isinstance(error, Refused))
+            return Decline(error.reason, error.source, exact=True)
         if Stage.JOINT in context.produced or not _needed(trace, context):
             return result
         return _refused(result if isinstance(result, Trace) else result.trace) or result
@@ -61,7 +61,8 @@ def _refused(trace: Trace) -> Decline | None:
             and not any(a.kind == "arg" for a in call.effects.aliases)
             and not (call.symbol.namespace == "tj" or call.symbol.name.endswith(".inverse"))
         ):
-            return Decline("a value that a gradient may need is written to later", call.source)
+            reason = "a value that a gradient may need is written to later"
+            return Decline(reason, call.source, exact=True)
     return None
 
 

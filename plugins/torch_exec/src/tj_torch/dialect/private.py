@@ -41,6 +41,7 @@ __all__ = [
     "set_conj",
     "set_neg",
     "storage_id",
+    "survives_writes",
     "unwrapped",
     "without_modes",
 ]
@@ -209,11 +210,16 @@ def is_dense(tensor: torch.Tensor) -> bool:
 
 def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether autograd lets the tensor be written where it sees it."""
+    root = tensor if tensor._base is None else tensor._base
+    return survives_writes(tensor) and not (root.is_leaf and root.requires_grad)
+
+
+def survives_writes(tensor: torch.Tensor) -> bool:
+    """Whether autograd lets the tensor be used once its memory was written."""
     if tensor._base is None:
-        return not (tensor.is_leaf and tensor.requires_grad)
+        return True
     autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
-    usual = autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT
-    return usual and not (tensor._base.is_leaf and tensor._base.requires_grad)
+    return bool(autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT)
 
 
 def deny_data_pointer(tensor: torch.Tensor) -> None:

@@ -37,13 +37,13 @@ def unless_shared(
     written: Sequence[int],
     make: Callable[[tuple[Group, ...]], Callable[..., Any]],
     otherwise: Callable[..., Any],
-    visible: Sequence[int] = (),
+    allowed: Sequence[tuple[int, Callable[[torch.Tensor], bool]]] = (),
 ) -> Callable[..., Any]:
     """``run``, or where a written argument shares memory what ``make`` makes for how it does.
 
     ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
-    that ``run`` writes, ``visible`` those of which autograd sees that: if it refuses that of one,
-    ``otherwise`` runs, which raises.
+    that ``run`` writes. If a tensor at a place is not ``allowed``, since autograd refuses what
+    is done to it, ``otherwise`` runs, which raises.
 
     Programs are made once for each way. After `WAYS` of them, ``otherwise`` runs what comes in
     another: a window that moves over a tensor has a new one in each call.
@@ -51,8 +51,8 @@ def unless_shared(
     sharing = _Sharing(tuple(tensors), frozenset(written), make, otherwise)
 
     def computation(*args: Any) -> Any:
-        for place in visible:
-            if not can_be_written(args[place]):
+        for place, is_allowed in allowed:
+            if not is_allowed(args[place]):
                 return otherwise(*args)
         storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
