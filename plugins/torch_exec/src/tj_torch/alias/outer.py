@@ -192,14 +192,14 @@ class _Outer:
     def write(self) -> Any:
         """Write all calls; what the outer program returns."""
         tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
-        refusable = set(self.refusable())
+        refusable = dict.fromkeys(self.refusable())
         returned = {self.objects.names[p.name]: None for p in tensors}
         for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = returned.keys() | self.inputs.keys() | copies.keys()
-        wanted |= self.made.members.keys() | refusable
+        wanted |= self.made.members.keys() | refusable.keys()
         outside = {n: w for n, w in copies.items() if not self.copied_inside(n, w)}
         again = self.needed(wanted)
         self.count_back(again)
