@@ -333,13 +333,17 @@ class _Outer:
     # ------------------------------------------------------------------ views and metadata
 
     def needed(self, objects: Iterable[str]) -> list[tuple[int, BoundSymbol]]:
-        """The calls that make the ``objects``, or change their metadata, and where they stand."""
-        wanted, kept = set(objects), []
-        for i, call in reversed(list(enumerate(self.made.views))):
-            if self.makes(call) & wanted:
-                kept.append((i, call))
-                wanted |= self.viewed(call)
-        return kept[::-1]
+        """The calls that make the ``objects``, or change their metadata, and where they stand.
+
+        What they are views of is wanted too: whoever has a view sees its base.
+        """
+        wanted: set[str] = set()
+        found = set(objects)
+        while found - wanted:
+            wanted |= found
+            kept = [(i, c) for i, c in enumerate(self.made.views) if self.makes(c) & wanted]
+            found = {name for _, call in kept for name in self.viewed(call)}
+        return kept
 
     def refusable(self) -> Iterator[str]:
         """The objects whose change of metadata autograd refuses if they are views of a leaf, or

@@ -157,6 +157,20 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.view(-1)", "t.transpose_(0, -1)"),
         "[]",
     ),
+    "base of what was returned kept its shape": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 3)",),
+        ("a",),
+        (),
+        ("t = a.detach()", "s = t.view(-1)", "t.t_()"),
+        "s",
+    ),
+    "base of what was returned kept a size of one": TextProgram(
+        ("a = torch.arange(1., 7).reshape(2, 1, 3).requires_grad_()",),
+        ("a",),
+        (),
+        ("t = a * 2", "t.mul_(t)", "s = t.unsqueeze(0)", "t.squeeze_()"),
+        "s",
+    ),
     "value was saved before a change of metadata was counted that came before it": TextProgram(
         ("a = torch.arange(1., 7).reshape(2, 3).requires_grad_()",),
         ("a",),
