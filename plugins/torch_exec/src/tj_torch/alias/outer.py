@@ -338,7 +338,7 @@ class _Outer:
         What they are views of is wanted too: whoever has a view sees its base.
         """
         wanted: set[str] = set()
-        found = set(objects)
+        found, kept = set(objects), []
         while found - wanted:
             wanted |= found
             kept = [(i, c) for i, c in enumerate(self.made.views) if self.makes(c) & wanted]
