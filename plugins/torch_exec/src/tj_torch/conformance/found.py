@@ -157,6 +157,17 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.view(-1)", "t.transpose_(0, -1)"),
         "[]",
     ),
+    "argument was saved before a change of metadata of one that shares its memory": TextProgram(
+        (
+            "p = torch.arange(1., 7).reshape(2, 3).requires_grad_()",
+            "b = p * 1",
+            "a = b[1:]",
+        ),
+        ("a", "b"),
+        ("p", "b"),
+        ("a.t_()",),
+        "b * b",
+    ),
     "base of what was returned kept its shape": TextProgram(
         ("a = torch.arange(1., 7).reshape(2, 3)",),
         ("a",),
