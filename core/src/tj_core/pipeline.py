@@ -93,15 +93,16 @@ class Pipeline:
             try:
                 run.through(Stage.ACQUIRED)
             except _Declined as found:
-                pipeline = replace(
-                    pipeline,
-                    transforms=_without(pipeline.transforms, found.ranked),
-                    cse=pipeline.cse and not found.answer.exact,
-                    dce=pipeline.dce and not found.answer.exact,
-                )
+                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
+                if found.answer.exact:
+                    pipeline = pipeline.exact()
                 declined.append((found.ranked.transform.name, found.answer))
                 continue
             return replace(run.finish(boxed), declined=tuple(declined))
+
+    def exact(self) -> Pipeline:
+        """This pipeline, without the passes that remove or merge calls."""
+        return replace(self, cse=False, dce=False)
 
 
 class _Declined(Exception):
@@ -282,7 +283,7 @@ class _Again:
         pipeline = self.run.pipeline
         staying = [r for r in pipeline.transforms if r.transform.produces is None]
         with pipeline.lock:
-            exact = replace(pipeline, transforms=staying, cse=False, dce=False)
+            exact = replace(pipeline, transforms=staying).exact()
             return exact.compile(self.run.traces[0])
 
     def compiled(self, trace: Trace) -> Compilation:

@@ -47,8 +47,8 @@ class Decline:
 
     An executor declines a call, a transform a program: that starts again from the acquired trace,
     without the transform and those of its plugin that make later stages. ``source`` is the user's
-    line that the reason is found at. ``exact``: the program raises where nobody may need what is
-    computed, so that nothing of it is to be removed or merged.
+    line that the reason is found at. ``exact``: errors of calls that nobody needs are
+    wanted, too, so that nothing of the program is removed or merged.
     """
 
     reason: str

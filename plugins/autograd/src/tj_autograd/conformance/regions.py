@@ -324,6 +324,7 @@ def nested_branches(x: Tensor, w: Tensor) -> Any:
 
 
 def mapped(x: Tensor, w: Tensor) -> Any:
+    # PyTorch annotates what is mapped as a TypeVarTuple, which no value has.
     return tmap(lambda row, v: (row @ v).sin(), x, w).cos()  # type: ignore[arg-type]
 
 

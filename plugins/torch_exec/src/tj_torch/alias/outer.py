@@ -96,8 +96,9 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
     """What makes ``outer`` call the functional program, or another one where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     # Arguments that share memory share the counter of a change of metadata, which autograd reads.
-    counted = made.objects.bumps.keys() if made.differentiates else set()
-    written = [i for i in tensors if trace.inputs[i].name in made.writes.keys() | counted]
+    counted = made.objects.bumps.keys() if made.differentiates else ()
+    names = {*made.writes, *counted}
+    written = [i for i in tensors if trace.inputs[i].name in names]
     changed = written or made.told
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     allowed = list(_conditions(trace, made))

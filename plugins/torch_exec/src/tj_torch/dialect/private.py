@@ -16,6 +16,7 @@ import torch
 
 __all__ = [
     "autograd_function_node",
+    "base_of",
     "can_be_written",
     "data_dependent",
     "data_mutated",
@@ -208,10 +209,16 @@ def is_dense(tensor: torch.Tensor) -> bool:
     return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
 
 
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What autograd knows the tensor as a view of; itself if it is none."""
+    base = tensor._base
+    return tensor if base is None else base
+
+
 def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether autograd lets the tensor be written where it sees it."""
-    root = tensor if tensor._base is None else tensor._base
-    return survives_writes(tensor) and not (root.is_leaf and root.requires_grad)
+    base = base_of(tensor)
+    return survives_writes(tensor) and not (base.is_leaf and base.requires_grad)
 
 
 def survives_writes(tensor: torch.Tensor) -> bool:

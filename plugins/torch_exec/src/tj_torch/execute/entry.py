@@ -8,13 +8,14 @@ what PyTorch dispatches.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from tj_core.proxy import NumberProxy, SymDim, TensorProxy
 from tj_core.symbol import BoundSymbol, Constant
 from tj_core.tree import map_tree
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.dialect import private
@@ -115,23 +116,9 @@ def _dispatched(
 
 
 def _same(one: Any, other: Any) -> bool:
-    if one is None or other is None:
-        return one is other
-    return all(
+    """Whether two notes say the same, tensors being the same objects."""
+    (mine, structure), (theirs, wanted) = pytree.tree_flatten(one), pytree.tree_flatten(other)
+    return structure == wanted and all(
         a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b))
-        for a, b in _pairs(one, other)
+        for a, b in zip(mine, theirs, strict=True)
     )
-
-
-def _pairs(one: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """The leaves of two trees, side by side; where these differ in structure, a pair that does."""
-    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
-        yield len(one), len(other)
-        for a, b in zip(one, other, strict=False):
-            yield from _pairs(a, b)
-    elif isinstance(one, dict) and isinstance(other, dict):
-        yield one.keys(), other.keys()
-        for key in one.keys() & other.keys():
-            yield from _pairs(one[key], other[key])
-    else:
-        yield one, other

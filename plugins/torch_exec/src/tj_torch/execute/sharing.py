@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from tj_torch.dialect.private import can_be_written
+from tj_torch.dialect.private import base_of, can_be_written
 
 __all__ = ["WAYS", "Group", "given_bases", "once", "unless_shared"]
 
@@ -62,23 +63,17 @@ def unless_shared(
     return computation
 
 
+@dataclass(slots=True)
 class _Sharing:
     """The programs for the ways in which a program's arguments share memory."""
 
-    def __init__(
-        self,
-        tensors: tuple[int, ...],
-        written: frozenset[int],
-        make: Callable[[tuple[Group, ...]], Callable[..., Any]],
-        otherwise: Callable[..., Any],
-    ) -> None:
-        self.tensors = tensors
-        self.written = written
-        self.make = make
-        self.otherwise = otherwise
-        self.programs: dict[tuple[Group, ...], Callable[..., Any]] = {}
-        self.together: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = {}
-        self.lock = threading.Lock()
+    tensors: tuple[int, ...]
+    written: frozenset[int]
+    make: Callable[[tuple[Group, ...]], Callable[..., Any]]
+    otherwise: Callable[..., Any]
+    programs: dict[tuple[Group, ...], Callable[..., Any]] = field(default_factory=dict)
+    together: dict[tuple[int, ...], tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.Lock)
 
     def program(self, args: Sequence[Any], storages: Sequence[int]) -> Callable[..., Any] | None:
         """What runs for ``args``, whose tensors lie in ``storages``; None if none written shares.
@@ -122,7 +117,7 @@ class _Sharing:
 def _group(places: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Group:
     offsets = tuple([int(t.storage_offset()) for t in tensors])
     first = tensors[0]
-    base = _base_of(first)
+    base = base_of(first)
     at = None
     for place, t in zip(places, tensors, strict=True):
         if t is base:
@@ -137,11 +132,6 @@ def _group(places: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Group:
     ):
         return Group(places, offsets)
     return Group(places, offsets, at, (tuple(base.shape), base.stride()))
-
-
-def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    base = tensor._base
-    return tensor if base is None else base
 
 
 def given_bases(
@@ -163,7 +153,7 @@ def given_bases(
 
 
 def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
-    return _base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
+    return base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
 
 
 def once(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
