@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tj_core.dce import dce
+from tj_core.regions import Region
 from tj_core.symbol import Alias, Effects
 from tj_core.testing.numeric import call, vector
 from tj_core.trace import Trace
@@ -45,3 +46,26 @@ def test_effects_stay_and_keep_what_they_need():
 
 def test_a_call_without_outputs_or_effects_goes():
     assert dce(Trace((X,), (call("f", X),), X)).calls == ()
+
+
+def test_after_a_write_what_autograd_may_refuse_stays():
+    x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
+    write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
+    dead = call("neg", x, outputs=y)
+    assert dce(Trace((x, Z), (dead, write), ())).calls == (write,)
+    kept = Trace((x, Z), (write, dead), ())
+    assert dce(kept) is kept
+    unseen = dead.replace(context=dead.context.with_("grad", False))
+    assert dce(Trace((x, Z), (write, unseen), ())).calls == (write,)
+    assert dce(Trace((X, Z), (write, call("neg", X, outputs=Y)), ())).calls == (write,)
+
+
+def test_in_regions_too():
+    x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
+    write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
+    program = Trace((x,), (call("neg", x, outputs=y),), ())
+    with_region = call("g", Region(program, (0,)), x, outputs=(W,))
+    before = dce(Trace((x, Z), (with_region, write), W))
+    assert before.calls[0].regions[0].program.calls == ()
+    after = dce(Trace((x, Z), (write, with_region), W))
+    assert after.calls[1].regions[0].program is program

@@ -17,6 +17,7 @@ from tj_torch.alias.told import tells_autograd
 
 __all__ = [
     "computed",
+    "data",
     "detach",
     "form",
     "maker",
@@ -83,11 +84,20 @@ def output_place(step: Step) -> int:
     return tensors.index(step.output)
 
 
+def data(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
+    """``x.data``, however it was captured, by an operation that says what it does."""
+    return _instead(call, Symbol("builtins", "getattr"), (call.args[0], "data"), expand)
+
+
 def detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
-    """``x.data`` as an ordinary view, which autograd does not look through either."""
-    bare = call.replace(
-        symbol=Symbol("torch", "detach"), args=call.args[:1], effects=Effects(), outputs=None
-    )
+    """A call that takes a tensor, as an ordinary view that autograd does not look through."""
+    return _instead(call, Symbol("torch", "detach"), call.args[:1], expand)
+
+
+def _instead(
+    call: BoundSymbol, symbol: Symbol, args: tuple[Any, ...], expand: RuleTable[Expand]
+) -> BoundSymbol:
+    bare = call.replace(symbol=symbol, args=args, effects=Effects(), outputs=None)
     facts = expand.require(bare).value(bare)
     return bind_outputs(bare, facts, lambda i: call.flat_outs[i].name)
 

@@ -26,6 +26,7 @@ from tj_core.tree import leaves, map_tree
 from tj_torch.alias.bases import MEMORY, members
 from tj_torch.alias.forms import (
     computed,
+    data,
     detach,
     form,
     maker,
@@ -214,7 +215,9 @@ class Functionalized:
             self.last.append(call)
             return
         if reads_data(call):
-            self.plain(call, detach(call, self.expand))
+            # What autograd saves of it is not to count the writes to what it is data of.
+            made = data if self.differentiates else detach
+            self.plain(call, made(call, self.expand))
         elif tells_autograd(call):
             self.tell(call)
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
@@ -281,7 +284,7 @@ class Functionalized:
         """A call that tells autograd what its argument is, be it news or not."""
         (tensor,) = call.flat_args
         place, name = self.objects.place(tensor), self.objects.names[tensor.name]
-        given = name in {p.name for p in self.trace.inputs}
+        given = name in self.given
         own = name == place.root and name not in self.objects.hidden
         if reason := untellable(call, own=own, given=given):
             raise Unsuitable(reason)
@@ -348,7 +351,7 @@ class Functionalized:
             raise Unsuitable("what was cut off from autograd is written, and has other views")
         detached = any(_detaches(step) for step in place.path)
         hidden = detached or grad is False
-        if any(reads_data(step.call) for step in place.path) and self.differentiates:
+        if self.differentiates and self.objects.counters(place.root) != {place.counter}:
             raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and isinstance(value, TensorProxy) and value.requires_grad:
             raise Unsuitable("a detached tensor comes to require a gradient")
@@ -370,7 +373,7 @@ class Functionalized:
             self.overwrite(place.root)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
         self.keep(Place(place.root), value)
-        if direct is not value and direct.name not in {p.name for p in self.trace.inputs}:
+        if direct is not value and direct.name not in self.given:
             self.keep(place, direct)
             self.direct.add(direct.name)
         writes = self.writes.setdefault(place.root, {})
@@ -404,7 +407,7 @@ class Functionalized:
         for root in dict.fromkeys(self.objects.place(p).root for p in returned):
             count = self.objects.bumps.get(root, 0)
             unchanged = not count and root not in self.writes
-            if unchanged or any(root == p.name for p in self.trace.inputs):
+            if unchanged or root in self.given:
                 continue
             value = self.value(Place(root))
             at, source = maker(self.calls, value), value

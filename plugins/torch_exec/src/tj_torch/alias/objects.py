@@ -116,6 +116,10 @@ class Objects:
         """Where ``p`` is now."""
         return self.places[self.names[p.name]]
 
+    def counters(self, root: str) -> set[str]:
+        """The counters of versions that objects with this root have."""
+        return {place.counter for place in self.places.values() if place.root == root}
+
     def bump(self, p: Proxy, count: int) -> int:
         """``p`` was written, which is counted ``count`` times; that."""
         counter = self.place(p).counter

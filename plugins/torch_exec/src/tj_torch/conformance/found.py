@@ -302,5 +302,39 @@ FOUND: Mapping[str, TextProgram] = {
         ("with torch.no_grad():", "    a.add_(1)", "    a.add_(1)", "    t = a.view(-1)"),
         "t",
     ),
+    "refusal of one of several views was lost, for nobody needs the call": TextProgram(
+        ("p = torch.ones(1).requires_grad_()", "q = p * 1", "a = q.unbind(0)[0]", "b = q[:1]"),
+        ("a", "b"),
+        ("p", "q"),
+        ("torch._foreach_add_([b], 1)", "t = a * a"),
+        "a",
+    ),
+    "data was saved, and a write to what it is data of was counted": TextProgram(
+        ("p = torch.arange(1., 7).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p",),
+        ("t = a.data",),
+        "[a, a * t]",
+    ),
+    "data was saved, and then written as an argument that shares its memory": TextProgram(
+        (
+            "p = torch.ones(1)",
+            "q = torch.arange(1., 7).requires_grad_()",
+            "a = p.view(-1)",
+            "b = q * 1",
+            "c = p.unsqueeze(0)",
+        ),
+        ("a", "b", "c"),
+        ("p", "q", "b"),
+        ("t = a.data", "b.mul_(t[0])", "c.fill_(7)"),
+        "[]",
+    ),
+    "gradient of zeros had another stride where the size is one": TextProgram(
+        ("p = torch.arange(1., 4).reshape(1, 3).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p", "a"),
+        ("a.uniform_()", "a.t_()"),
+        "[]",
+    ),
 }
 """By what was wrong."""

@@ -92,6 +92,12 @@ def _strides(tensor: torch.Tensor) -> Any:
     return tensor.stride() if tensor.layout is torch.strided else None
 
 
+def _strides_that_reach(tensor: torch.Tensor) -> Any:
+    """Without those of dimensions of size one, which PyTorch's kernels choose as they like."""
+    strides = _strides(tensor)
+    return strides and [s for s, n in zip(strides, tensor.shape, strict=True) if n > 1]
+
+
 FACTS: dict[str, Look] = {
     "type": lambda t: type(t).__name__,
     "shape": lambda t: tuple(t.shape),
@@ -123,8 +129,14 @@ RELATIONS: dict[str, Look] = {
 says of any two tensors whether and where they overlap."""
 
 
-GRADIENT = frozenset({"type", "shape", "dtype", "device", "layout", "strides", "requires_grad"})
+GRADIENT: dict[str, Look] = {
+    name: FACTS[name]
+    for name in ("type", "shape", "dtype", "device", "layout", "strides", "requires_grad")
+}
 """What counts of a gradient; its version and memory are the autograd engine's own business."""
+
+ROUNDED: dict[str, Look] = {**GRADIENT, "strides": _strides_that_reach}
+"""What counts of one that may be added up in another order, and so of other zeros."""
 
 
 def compare_worlds(
@@ -141,9 +153,11 @@ def compare_worlds(
     found = [*_other_values(got, expected, when)]
     for (label, mine), (_, theirs) in zip(got.tensors, expected.tensors, strict=True):
         gradient = label.endswith(".grad")
-        names = [n for n in (GRADIENT if gradient else FACTS) if n not in ignore]
-        values = _same_but_for_rounding if gradient and rounding else same_bits
-        found += _facts(mine, theirs, f"{when}: {label}", names, values)
+        facts, values = GRADIENT if gradient else FACTS, same_bits
+        if gradient and rounding:
+            facts, values = ROUNDED, _same_but_for_rounding
+        wanted = {name: look for name, look in facts.items() if name not in ignore}
+        found += _facts(mine, theirs, f"{when}: {label}", wanted, values)
     found += _relations(got, expected, when)
     return found
 
@@ -166,11 +180,11 @@ def _facts(
     mine: torch.Tensor,
     theirs: torch.Tensor,
     where: str,
-    names: Collection[str],
+    facts: dict[str, Look],
     values: Callable[[torch.Tensor, torch.Tensor], str | None],
 ) -> Iterator[Difference]:
-    for name in names:
-        a, b = attempt(FACTS[name], mine), attempt(FACTS[name], theirs)
+    for name, look in facts.items():
+        a, b = attempt(look, mine), attempt(look, theirs)
         if a != b:
             yield Difference(where, f"{name} {a} instead of {b}")
     if (what := values(mine, theirs)) is not None:
