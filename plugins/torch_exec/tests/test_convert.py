@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import BuiltinFunctionType, FunctionType
 
 import pytest
 import torch
@@ -116,7 +117,15 @@ CONSTANTS = [
 ]
 
 
-@pytest.mark.parametrize("value", CONSTANTS, ids=str)
+def _name(value: object) -> str:
+    return (
+        value.__name__
+        if isinstance(value, type | FunctionType | BuiltinFunctionType)
+        else str(value)
+    )
+
+
+@pytest.mark.parametrize("value", CONSTANTS, ids=_name)
 def test_constant_evaluates(value: object) -> None:
     constant = convert.to_core(value)
     assert isinstance(constant, Constant)

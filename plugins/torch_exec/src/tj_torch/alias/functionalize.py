@@ -268,6 +268,8 @@ class Functionalized:
         if call.effects.mutates or len(indices) != 1:
             raise Unsuitable(f"{call.symbol} changes data and metadata")
         (index,) = indices
+        if call.context.get("grad") is False and _requires_grad(call.flat_args[index]):
+            raise Unsuitable(f"{call.symbol} changes metadata, unseen by autograd")
         view = self.expanded(out_of_place(call), [call.flat_args[index].name])
         if [p.shape for p in view.flat_outs if isinstance(p, TensorProxy)] != [
             p.shape for _, p in call.effects.rebinds if isinstance(p, TensorProxy)

@@ -329,6 +329,13 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.data", "b.mul_(t[0])", "c.fill_(7)"),
         "[]",
     ),
+    "change of metadata that autograd does not see came before all writes": TextProgram(
+        ("p = torch.arange(1., 10).reshape(3, 3).requires_grad_()", "b = p * 1", "a = b[1:]"),
+        ("a", "b"),
+        ("p", "b"),
+        ("a.mul_(2)", "with torch.no_grad():", "    b.t_()", "a.mul_(3)"),
+        "[]",
+    ),
     "gradient of zeros had another stride where the size is one": TextProgram(
         ("p = torch.arange(1., 4).reshape(1, 3).requires_grad_()", "a = p * 1"),
         ("a",),
