@@ -18,9 +18,25 @@ from tj_torch.conformance.oracle import compare, differences, seeded
 from tj_torch.conformance.result import Kind, Problem, Result
 from tj_torch.conformance.twins import clone_tree
 
-__all__ = ["ORIGINS", "aten_graph", "module_graphs", "run_graphs", "torch_graph"]
+__all__ = [
+    "ORIGINS",
+    "aten_graph",
+    "hand_built",
+    "module_graphs",
+    "run_graphs",
+    "torch_graph",
+]
 
 Tensors = tuple[torch.Tensor, ...]
+
+
+def hand_built(
+    build: Callable[[torch.fx.Graph], Any], root: torch.nn.Module | None = None
+) -> torch.fx.GraphModule:
+    """The graph that ``build`` adds nodes to, whose output is what ``build`` returns."""
+    graph = torch.fx.Graph()
+    graph.output(build(graph))
+    return torch.fx.GraphModule(root or torch.nn.Module(), graph)
 
 
 def aten_graph(function: Callable[..., Any], tensors: Tensors) -> torch.fx.GraphModule:

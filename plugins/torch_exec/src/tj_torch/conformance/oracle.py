@@ -201,14 +201,17 @@ def assert_equal(got: Any, expected: Any) -> None:
     assert not found, "\n".join(map(str, found))
 
 
-def assert_jits(f: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Compiled, then from the cache, ``tj.jit(f)`` returns what ``f`` does, without a fallback.
+def assert_jits(
+    f: Callable[..., Any], *args: Any, jit: Callable[..., Any] = tj.jit, **kwargs: Any
+) -> Any:
+    """Compiled, then from the cache, ``jit(f)`` does what ``f`` does, without a fallback.
 
     Returns the jitted ``f``.
     """
-    jitted = tj.jit(f)
+    jitted = jit(f)
     for _ in range(2):
-        assert_equal(seeded(jitted, args, kwargs), seeded(f, args, kwargs))
+        found = compare(f, jitted, args, kwargs)
+        assert not found, "\n".join(map(str, found))
     stats = tj.stats(jitted)
-    assert (stats.hits, stats.fallbacks) == (1, ())
+    assert (stats.hits, stats.misses, stats.fallbacks) == (1, 1, ())
     return jitted
