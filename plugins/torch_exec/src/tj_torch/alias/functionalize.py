@@ -160,11 +160,15 @@ class Functionalized:
         """The value that stands for ``p`` now."""
         return self.value(self.objects.place(p)) if p.name in self.objects.names else p
 
+    def latest(self, place: Place) -> Proxy | None:
+        """The value at ``place`` now, if it has been computed."""
+        version, known = self.values.get((place.root, place.keys), (None, None))
+        return known if version == self.versions.get(place.root, 0) else None
+
     def value(self, place: Place) -> Proxy:
         """The value at ``place`` now; made again if the root was written since."""
-        known = self.values.get((place.root, place.keys))
-        if known is not None and known[0] == self.versions.get(place.root, 0):
-            return known[1]
+        if known := self.latest(place):
+            return known
         *before, step = place.path
         viewed = self.value(Place(place.root, tuple(before)))
         made = self.view(step, viewed)
@@ -195,10 +199,8 @@ class Functionalized:
 
     def straight(self, place: Place) -> Proxy | None:
         """The value at ``place``, if it is one that a call computed and no view of the root."""
-        known = self.values.get((place.root, place.keys))
-        if known is None or known[0] != self.versions.get(place.root, 0):
-            return None
-        return known[1] if known[1].name in self.direct else None
+        known = self.latest(place)
+        return known if known and known.name in self.direct else None
 
     # ------------------------------------------------------------------ calls
 
@@ -245,7 +247,11 @@ class Functionalized:
             self.views.append(call)
         for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
             if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
-                self.keep(self.objects.place(old), new)
+                place = self.objects.place(old)
+                if known := self.latest(place):  # the call returned what it was given
+                    self.twins.setdefault(known.name, []).append(new)
+                else:
+                    self.keep(place, new)
 
     def argument(self, call: BoundSymbol) -> None:
         """A view of a base that is an argument, which has its value, and no gradient to share."""
@@ -351,7 +357,7 @@ class Functionalized:
         old = self.value(Place(place.root))
         if place.root in self.cut:
             raise Unsuitable("what was cut off from autograd is written, and has other views")
-        detached = any(_detaches(step) for step in place.path)
+        detached = any(step.detaches for step in place.path)
         hidden = detached or grad is False
         if self.differentiates and self.objects.counters(place.root) != {place.counter}:
             raise Unsuitable("data that autograd may have saved is written, unseen")
@@ -491,8 +497,3 @@ class Functionalized:
 
 def _requires_grad(p: Proxy) -> bool:
     return isinstance(p, TensorProxy) and p.requires_grad
-
-
-def _detaches(step: Step) -> bool:
-    """Whether autograd does not see through the view."""
-    return step.call.symbol.name == "detach" or reads_data(step.call)

@@ -67,6 +67,11 @@ class Step:
         return id(self.call), self.output
 
     @property
+    def detaches(self) -> bool:
+        """Whether autograd does not see through the view."""
+        return self.call.symbol.name == "detach" or reads_data(self.call)
+
+    @property
     def passes(self) -> bool:
         """Whether autograd refuses to use the view once its memory is written: one of several
         that a call made, or one made without gradients.

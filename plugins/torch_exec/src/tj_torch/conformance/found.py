@@ -336,6 +336,13 @@ FOUND: Mapping[str, TextProgram] = {
         ("a.mul_(2)", "with torch.no_grad():", "    b.t_()", "a.mul_(3)"),
         "[]",
     ),
+    "what a call had returned again was saved for the backward, and then written": TextProgram(
+        ("p = torch.ones(1).requires_grad_()", "a = p * 1"),
+        ("a",),
+        ("p", "a"),
+        ("t = a.flatten()", "a.scatter_(0, torch.zeros_like(a[:1], dtype=torch.int64), 9)"),
+        "[]",
+    ),
     "gradient of zeros had another stride where the size is one": TextProgram(
         ("p = torch.arange(1., 4).reshape(1, 3).requires_grad_()", "a = p * 1"),
         ("a",),
