@@ -438,3 +438,31 @@ def subclass_after_a_tensor(x, y):
 def subclass_is_written(x, y):
     x.add_(1)
     return x * y
+
+
+def integers_to_fill(new):
+    return new.scene(new(2, 3), torch.zeros((), dtype=torch.int32))
+
+
+def number_to_fill(new):
+    return new.scene(new(3, 3), torch.zeros((), dtype=torch.float64))
+
+
+def truths(new):
+    return new.scene(torch.ones(3, dtype=torch.bool))
+
+
+@known(OURS, layouts=(truths,))
+def truths_times_a_number(x):
+    x.mul_(2)
+    return x
+
+
+@known(OURS, layouts=(integers_to_fill,))
+def sum_into_integers(x, y):
+    return torch.sum(x / 3, (0, 1), out=y)
+
+
+@known(OURS, layouts=(number_to_fill,))
+def rank_into_a_number(x, y):
+    return torch.linalg.matrix_rank(x, out=y)

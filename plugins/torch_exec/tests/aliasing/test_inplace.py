@@ -30,6 +30,18 @@ IN_PLACE += [(op, INT) for op in in_place_operations(INT) if (op, FLOAT) not in 
 OUT = [(op, FLOAT) for op in out_operations(FLOAT)]
 OUT += [(op, INT) for op in out_operations(INT) if (op, FLOAT) not in OUT]
 FOREACH = foreach_operations(FLOAT)
+MIXED = [
+    (FLOAT, torch.float64),
+    (FLOAT, torch.float16),
+    (FLOAT, INT),
+    (INT, torch.bool),
+    (INT, FLOAT),
+    (torch.complex64, FLOAT),
+    (FLOAT, torch.complex64),
+]
+"""Data types of arguments, and of what is written."""
+IN_PLACE_MIXED = [(op, *pair) for pair in MIXED for op in in_place_operations(pair[0])]
+OUT_MIXED = [(op, *pair) for pair in MIXED for op in out_operations(pair[0])]
 
 _VIEW = "Dynamo does not capture metadata changes of arguments"
 _DYNAMIC = "fake tensors with symbolic sizes do not run it"
@@ -49,6 +61,8 @@ BREAKS_OUT = {
     **dict.fromkeys(("_batch_norm_with_update", "_native_batch_norm_legit"), _PACKET),
 }
 """Where the graph breaks, as torch.compile's does, and why."""
+
+ROUNDED_OUT = {("norm.nuc", FLOAT), ("linalg.cond", FLOAT)}
 
 
 def named(value: object) -> str:
@@ -83,6 +97,28 @@ def test_out(op: object, dtype: torch.dtype, variant: OutVariant) -> None:
     assert result.ok, "\n".join(map(str, result.problems))
     if variant is OutVariant.FITS:  # Dynamo captures no other
         assert not result.fallbacks or result.name in BREAKS_OUT, result.fallbacks
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "written"), IN_PLACE_MIXED if FULL else IN_PLACE_MIXED[::25], ids=named
+)
+def test_in_place_with_another_data_type(
+    op: object, dtype: torch.dtype, written: torch.dtype
+) -> None:
+    jit = functools.partial(tj.jit, session=session())
+    result = run_in_place(op, dtype, written=written, count=2, jit=jit, lenient=True)
+    assert result.ok, "\n".join(map(str, result.problems))
+
+
+@pytest.mark.parametrize(
+    ("op", "dtype", "written"), OUT_MIXED if FULL else OUT_MIXED[::40], ids=named
+)
+def test_out_of_another_data_type(op: object, dtype: torch.dtype, written: torch.dtype) -> None:
+    if (full_name(op), written) in ROUNDED_OUT:
+        pytest.skip("the singular values are computed with the vectors, and rounded otherwise")
+    jit = functools.partial(tj.jit, session=session())
+    result = run_out(op, dtype, variant=OutVariant.FITS, written=written, jit=jit)
+    assert result.ok, "\n".join(map(str, result.problems))
 
 
 @pytest.mark.parametrize("op", FOREACH if FULL else FOREACH[::4], ids=lambda op: op.name)

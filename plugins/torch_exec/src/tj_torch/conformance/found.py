@@ -343,6 +343,13 @@ FOUND: Mapping[str, TextProgram] = {
         ("t = a.flatten()", "a.scatter_(0, torch.zeros_like(a[:1], dtype=torch.int64), 9)"),
         "[]",
     ),
+    "write of numbers to truth values, which PyTorch refuses, was computed": TextProgram(
+        ("a = torch.ones(3)", "b = torch.ones(3, dtype=torch.bool)"),
+        ("a", "b"),
+        (),
+        ("torch._foreach_mul_([a, b], 2)",),
+        "[]",
+    ),
     "gradient of zeros had another stride where the size is one": TextProgram(
         ("p = torch.arange(1., 4).reshape(1, 3).requires_grad_()", "a = p * 1"),
         ("a",),

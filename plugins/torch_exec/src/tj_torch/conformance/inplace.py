@@ -79,14 +79,19 @@ def run_in_place(
     count: int = 3,
     jit: Jit = tj.jit,
     lenient: bool = False,
+    written: torch.dtype | None = None,
 ) -> Result:
     """Compare the in-place variant of ``op`` on ``count`` samples; ``grad``: all need gradients.
 
     ``lenient``: autograd sees other calls than the user's, see
-    `tj_torch.conformance.aliasing.check`.
+    `tj_torch.conformance.aliasing.check`. What is written has the data type ``written``, if given,
+    and the other arguments ``dtype``.
     """
-    samples = sample_arguments(op, dtype, count, grad=False)
-    return _run(full_name(op), op.inplace_variant, list(samples), grad, jit, lenient)
+    samples = [
+        ((_as(given, written), *others), kwargs)
+        for (given, *others), kwargs in sample_arguments(op, dtype, count, grad=False)
+    ]
+    return _run(full_name(op), op.inplace_variant, samples, grad, jit, lenient)
 
 
 def run_foreach(op: Any, dtype: torch.dtype, *, count: int = 4, jit: Jit = tj.jit) -> Result:
@@ -107,15 +112,31 @@ _OF_THE_TESTS = frozenset({"disable_fastpath", "ref_args", "zero_size"})
 
 
 def run_out(
-    op: Any, dtype: torch.dtype, *, variant: OutVariant, count: int = 2, jit: Jit = tj.jit
+    op: Any,
+    dtype: torch.dtype,
+    *,
+    variant: OutVariant,
+    count: int = 2,
+    jit: Jit = tj.jit,
+    written: torch.dtype | None = None,
 ) -> Result:
-    """Compare ``op`` with ``out=`` on ``count`` samples."""
+    """Compare ``op`` with ``out=`` on ``count`` samples; ``out=`` has the data type ``written``."""
     samples = []
     for args, kwargs in sample_arguments(op, dtype, count, grad=False):
         out = _out(op, args, kwargs, variant)
         if out is not None:
+            out = (
+                tuple(_as(t, written) for t in out) if isinstance(out, tuple) else _as(out, written)
+            )
             samples.append((args, {**kwargs, "out": out}))
     return _run(full_name(op), op.op, samples, False, jit)
+
+
+def _as(value: Any, dtype: torch.dtype | None) -> Any:
+    """A tensor in another data type, if one is given."""
+    if dtype is None or not isinstance(value, torch.Tensor):
+        return value
+    return (value if dtype.is_complex or not value.is_complex() else value.real).to(dtype)
 
 
 def _out(op: Any, args: Any, kwargs: Any, variant: OutVariant) -> Any:

@@ -27,6 +27,7 @@ from tj_torch.dialect.arguments import Argument, make_fake
 from tj_torch.dialect.autogradinfo import NonLeaf, may_require_grad, runs_python
 from tj_torch.dialect.body import BodyBuilder, alias_facts
 from tj_torch.dialect.context import expansion_context, surroundings
+from tj_torch.dialect.conversions import refused_writes
 from tj_torch.dialect.convert import (
     dim_to_core,
     number_proxy,
@@ -179,6 +180,8 @@ class Run:
         with watching(self.fn):
             result = self.call()
         outputs = _output_tree(result)
+        if reason := refused_writes(recorder, self.tree[1]):
+            raise CannotExpand(reason)
         after = {n: recorder.ref(private.unwrapped(w)) for n, w in self.wrapped.items()}
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         tensors = [x for x in values if isinstance(x, torch.Tensor)]
@@ -187,6 +190,8 @@ class Run:
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
         idle = {n for n in self._counted(before) if _is_in_place(self.fn)} - set(changed)
         mutated = tuple(n for n in after if n in idle or (n in changed and self._written(n)))
+        if self._outs() - {*changed, *idle}:
+            raise CannotExpand("functionalization loses a write to out=")
         # A change in place to the same shape is an event all the same: versions count it.
         events = frozenset(changed) - frozenset(mutated)
         # Nobody counts the writes to tensors in lists where there is no data; eager does.
@@ -198,6 +203,12 @@ class Run:
         }
         hidden = frozenset(n for n in mutated if self._is_hidden(n, before[n][1]))
         return Traced(outputs, values, inner, after, mutated, events, versions, hidden)
+
+    def _outs(self) -> set[str]:
+        """The arguments given as ``out=`` to a function that writes them."""
+        if isinstance(self.fn, Functional):
+            return set()
+        return {p.name for p in leaves(self.tree[1].get("out")) if isinstance(p, Proxy)}
 
     def _counted(self, before: Mapping[str, tuple[int, Any]]) -> Iterator[str]:
         """The arguments to which a write was counted, be there one: ``conj_physical_`` of real
