@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import BuiltinFunctionType, FunctionType
 
 import pytest
 import torch
@@ -117,15 +116,7 @@ CONSTANTS = [
 ]
 
 
-def _name(value: object) -> str:
-    return (
-        value.__name__
-        if isinstance(value, type | FunctionType | BuiltinFunctionType)
-        else str(value)
-    )
-
-
-@pytest.mark.parametrize("value", CONSTANTS, ids=_name)
+@pytest.mark.parametrize("value", CONSTANTS, ids=lambda v: getattr(v, "__name__", str(v)))
 def test_constant_evaluates(value: object) -> None:
     constant = convert.to_core(value)
     assert isinstance(constant, Constant)

@@ -13,6 +13,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_torch.conformance.oracle import assert_equal
 from torch import nn
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -48,10 +49,6 @@ def net() -> Net:
     return Net()
 
 
-def same(got: Any, expected: Any) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
-
-
 def test_state_is_shared(net: Net) -> None:
     g = tj.jit(net)
     assert list(g.state_dict()) == list(net.state_dict())
@@ -78,10 +75,10 @@ def test_it_is_an_instance_and_looks_like_one(net: Net) -> None:
 
 def test_attributes_are_set_and_deleted_through_it(net: Net) -> None:
     g = tj.jit(net.eval())
-    same(g(X), net(X))
+    assert_equal(g(X), net(X))
     g.scale = 5.0
     assert net.scale == 5.0
-    same(g(X), net(X))
+    assert_equal(g(X), net(X))
     net.scale = 1.0
     assert g.scale == 1.0
     g.extra = "new"
@@ -90,10 +87,10 @@ def test_attributes_are_set_and_deleted_through_it(net: Net) -> None:
     assert not hasattr(net, "extra")
     g.last = nn.Identity()
     assert net.last is g.last
-    same(g(X), net(X))
+    assert_equal(g(X), net(X))
     g.offset = torch.zeros(3)
     assert "offset" in net.state_dict()
-    same(g(X), net(X))
+    assert_equal(g(X), net(X))
 
 
 def test_train_eval_and_conversions_return_it(net: Net) -> None:
@@ -105,7 +102,7 @@ def test_train_eval_and_conversions_return_it(net: Net) -> None:
     assert net.norm.training
     assert g.double() is g
     assert net.first.weight.dtype is torch.float64
-    same(g(X.double()), net(X.double()))
+    assert_equal(g(X.double()), net(X.double()))
     assert g.to(torch.float32) is g
     assert g.requires_grad_(False) is g
     assert not any(p.requires_grad for p in net.parameters())
@@ -113,19 +110,19 @@ def test_train_eval_and_conversions_return_it(net: Net) -> None:
 
 def test_forward_called_directly_is_the_original(net: Net) -> None:
     g = tj.jit(net.eval())
-    same(g.forward(X), net(X))
-    same(g.helper(X), net.helper(X))
+    assert_equal(g.forward(X), net(X))
+    assert_equal(g.helper(X), net.helper(X))
     assert tj.stats(g).calls == 0
-    same(g(X, shift=2.0), net(X, shift=2.0))
+    assert_equal(g(X, shift=2.0), net(X, shift=2.0))
     assert tj.stats(g).calls == 1
 
 
 def test_load_state_dict(net: Net) -> None:
     g = tj.jit(net.eval())
-    same(g(X), net(X))
+    assert_equal(g(X), net(X))
     other = Net().eval()
     g.load_state_dict(other.state_dict())
-    same(g(X), other(X))
+    assert_equal(g(X), other(X))
     assert tj.stats(g).misses == 1
 
 
@@ -135,7 +132,7 @@ def test_state_dict_is_saved_and_loaded(net: Net) -> None:
     buffer.seek(0)
     found = torch.load(buffer)
     assert list(found) == list(net.state_dict())
-    same(list(found.values()), list(net.state_dict().values()))
+    assert_equal(list(found.values()), list(net.state_dict().values()))
 
 
 def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
@@ -144,7 +141,7 @@ def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
     for other in (copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
         assert isinstance(other, Net)
         assert tj.stats(other).calls == 0
-        same(other(X), net(X))
+        assert_equal(other(X), net(X))
         assert tj.stats(other).calls == 1
         assert other.first.weight is not net.first.weight
         with torch.no_grad():
@@ -152,14 +149,14 @@ def test_deepcopy_and_pickle_drop_the_caches(net: Net) -> None:
         assert net.first.weight.abs().sum() > 0
     shallow = copy.copy(g)
     assert shallow.first is net.first
-    same(shallow(X), net(X))
+    assert_equal(shallow(X), net(X))
 
 
 def test_whole_modules_are_saved(net: Net) -> None:
     buffer = io.BytesIO()
     torch.save(tj.jit(net.eval()), buffer)
     buffer.seek(0)
-    same(torch.load(buffer, weights_only=False)(X), net(X))
+    assert_equal(torch.load(buffer, weights_only=False)(X), net(X))
 
 
 # --------------------------------------------------------------------------- training
@@ -174,7 +171,7 @@ def test_gradients_accumulate_in_the_originals_parameters(net: Net) -> None:
     for mine, theirs in zip(net.parameters(), other.parameters(), strict=True):
         assert mine.grad is not None
         assert theirs.grad is not None
-        same(mine.grad, theirs.grad)
+        assert_equal(mine.grad, theirs.grad)
     g.zero_grad()
     assert all(p.grad is None for p in net.parameters())
 
@@ -189,7 +186,7 @@ def test_training_steps_never_retrace(net: Net, optimizer: Any) -> None:
             step.zero_grad()
             module(X).square().sum().backward()
             step.step()
-    same(list(net.state_dict().values()), list(other.state_dict().values()))
+    assert_equal(list(net.state_dict().values()), list(other.state_dict().values()))
     assert tj.stats(g).misses == 1
     assert int(net.norm.num_batches_tracked) == 4
 
@@ -199,10 +196,10 @@ def test_running_statistics_are_updated_in_place(net: Net) -> None:
     mean = net.norm.running_mean
     g = tj.jit(net)
     for _ in range(3):
-        same(g(X), other(X))
+        assert_equal(g(X), other(X))
     assert net.norm.running_mean is mean
-    same(net.norm.running_mean, other.norm.running_mean)
-    same(net.norm.running_var, other.norm.running_var)
+    assert_equal(net.norm.running_mean, other.norm.running_mean)
+    assert_equal(net.norm.running_var, other.norm.running_var)
 
 
 def test_gradients_of_inputs_and_hooks_on_parameters(net: Net) -> None:
@@ -213,9 +210,9 @@ def test_gradients_of_inputs_and_hooks_on_parameters(net: Net) -> None:
     x, y = X.clone().requires_grad_(), X.clone().requires_grad_()
     g(x).sum().backward()
     other(y).sum().backward()
-    same(x.grad, y.grad)
+    assert_equal(x.grad, y.grad)
     assert len(seen) >= 1
-    same(net.last.weight.grad, other.last.weight.grad * 2)
+    assert_equal(net.last.weight.grad, other.last.weight.grad * 2)
 
 
 # --------------------------------------------------------------------------- hooks
@@ -229,13 +226,13 @@ def test_hooks_registered_on_the_wrapper(net: Net) -> None:
         g.register_forward_pre_hook(lambda m, args: seen.append("pre")),
         g.register_forward_hook(lambda m, args, out: out + 1),
     ]
-    same(g(X), plain + 1)
+    assert_equal(g(X), plain + 1)
     assert seen == ["pre"]
-    same(g(X), plain + 1)
+    assert_equal(g(X), plain + 1)
     assert seen == ["pre", "pre"]
     for handle in handles:
         handle.remove()
-    same(g(X), plain)
+    assert_equal(g(X), plain)
     assert seen == ["pre", "pre"]
 
 
@@ -243,7 +240,7 @@ def test_hooks_with_keyword_arguments(net: Net) -> None:
     g = tj.jit(net.eval())
     expected = net(X, shift=3.0)
     net.register_forward_pre_hook(lambda m, a, k: (a, {"shift": 3.0}), with_kwargs=True)
-    same(g(X), expected)
+    assert_equal(g(X), expected)
 
 
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
@@ -265,10 +262,10 @@ def test_full_backward_hooks(net: Net) -> None:
 def test_as_a_submodule(net: Net) -> None:
     outer = nn.Sequential(tj.jit(net.eval()), nn.ReLU())
     assert next(n for n, _ in outer.named_parameters()) == "0.first.weight"
-    same(outer(X), net(X).relu())
+    assert_equal(outer(X), net(X).relu())
     assert tj.stats(outer[0]).calls == 1
     whole = tj.jit(outer)
-    same(whole(X), net(X).relu())
+    assert_equal(whole(X), net(X).relu())
     assert tj.stats(outer[0]).calls == 1  # the inner one became part of the outer program
 
 
@@ -278,8 +275,8 @@ def test_weights_shared_by_two_modules_and_tied(net: Net) -> None:
     other.last.weight = other.first.weight
     f, g = tj.jit(net), tj.jit(other)
     for _ in range(2):
-        same(f(X), net(X))
-        same(g(X), other(X))
+        assert_equal(f(X), net(X))
+        assert_equal(g(X), other(X))
         with torch.no_grad():
             net.first.weight.add_(1)
     g(X).sum().backward()
@@ -304,7 +301,7 @@ def test_containers() -> None:
     module = Lists()
     g = tj.jit(module)
     for name in ("relu", "tanh", "relu"):
-        same(g(X, name), module(X, name))
+        assert_equal(g(X, name), module(X, name))
     assert tj.stats(g).misses == 2
 
 
@@ -319,17 +316,19 @@ def test_a_module_that_wraps_another_in_its_forward() -> None:
 
     net = Net().eval()
     g = tj.jit(Parallel(net))
-    same(g(X, shift=1.0), net(X, shift=1.0))
+    assert_equal(g(X, shift=1.0), net(X, shift=1.0))
     outside = Parallel(tj.jit(net))
-    same(outside(X, shift=1.0), net(X, shift=1.0))
+    assert_equal(outside(X, shift=1.0), net(X, shift=1.0))
 
 
 def test_the_functional_call_of_a_jitted_module(net: Net) -> None:
     g = tj.jit(net.eval())
     g(X)
     values = {n: torch.zeros_like(p) for n, p in net.named_parameters()}
-    same(torch.func.functional_call(g, values, (X,)), torch.func.functional_call(net, values, (X,)))
-    same(g(X), net(X))
+    assert_equal(
+        torch.func.functional_call(g, values, (X,)), torch.func.functional_call(net, values, (X,))
+    )
+    assert_equal(g(X), net(X))
 
 
 def test_training_with_dropout_and_a_loss() -> None:
@@ -344,7 +343,7 @@ def test_training_with_dropout_and_a_loss() -> None:
         module.zero_grad()
         torch.manual_seed(seed)
         F.cross_entropy(module(X), target).backward()
-        same(mine, [p.grad for p in module.parameters()])
+        assert_equal(mine, [p.grad for p in module.parameters()])
         module.zero_grad()
 
 

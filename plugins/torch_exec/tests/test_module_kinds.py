@@ -8,13 +8,10 @@ from typing import Any, ClassVar
 import pytest
 import tj_core as tj
 import torch
+from tj_torch.conformance.oracle import assert_equal
 from torch import nn
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
-
-
-def same(got: Any, expected: Any) -> None:
-    torch.testing.assert_close(got, expected, rtol=0, atol=0)
 
 
 # --------------------------------------------------------------------------- unusual classes
@@ -123,11 +120,11 @@ def test_unusual_classes(cls: Any) -> None:
     g = tj.jit(module)
     assert isinstance(g, cls)
     for _ in range(2):
-        same(g(X), module(X))
+        assert_equal(g(X), module(X))
     assert registered == Registered.kinds
     assert list(g.state_dict()) == list(module.state_dict())
     if cls is not Slotted:  # which PyTorch cannot copy either
-        same(copy.deepcopy(g)(X), module(X))
+        assert_equal(copy.deepcopy(g)(X), module(X))
 
 
 def test_metaclasses_are_kept() -> None:
@@ -139,10 +136,10 @@ def test_slots_are_shared() -> None:
     g = tj.jit(module)
     g.gain = 4.0
     assert module.gain == 4.0
-    same(g(X), X * 4)
+    assert_equal(g(X), X * 4)
     module.gain = 5.0
     assert g.gain == 5.0
-    same(g(X), X * 5)
+    assert_equal(g(X), X * 5)
 
 
 def test_set_attributes_go_through_the_class() -> None:
@@ -162,7 +159,7 @@ def test_super_calls_and_class_cells() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return super().forward(x) + 1
 
-    same(tj.jit(Child())(X), X * 2 + 1)
+    assert_equal(tj.jit(Child())(X), X * 2 + 1)
 
 
 # --------------------------------------------------------------------------- torch's own kinds
@@ -208,15 +205,15 @@ def test_modules_of_torch(make: Any) -> None:
     reference = copy.deepcopy(module)
     g = tj.jit(module)
     for _ in range(3):
-        same(g(X), reference(X))
+        assert_equal(g(X), reference(X))
     assert list(g.state_dict()) == list(reference.state_dict())
-    same(list(g.state_dict().values()), list(reference.state_dict().values()))
+    assert_equal(list(g.state_dict().values()), list(reference.state_dict().values()))
     g(X).sum().backward()
     reference(X).sum().backward()
     for mine, theirs in zip(module.parameters(), reference.parameters(), strict=True):
         assert (mine.grad is None) == (theirs.grad is None)
         if mine.grad is not None:
-            same(mine.grad, theirs.grad)
+            assert_equal(mine.grad, theirs.grad)
 
 
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
@@ -226,7 +223,7 @@ def test_lazy_modules() -> None:
     g = tj.jit(module)
     for _ in range(2):
         got = g(X)
-        same(got, module(X))
+        assert_equal(got, module(X))
     assert type(module[0]) is nn.Linear
     assert module[0].weight.shape == (4, 3)
 
@@ -237,8 +234,8 @@ def test_lazy_modules() -> None:
 def test_script_modules() -> None:
     module = torch.jit.script(nn.Linear(3, 3))
     g = tj.jit(module)
-    same(g(X), module(X))
-    same(g(X), module(X))
+    assert_equal(g(X), module(X))
+    assert_equal(g(X), module(X))
 
 
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
@@ -249,6 +246,6 @@ def test_recurrent_modules(cls: Any) -> None:
     g = tj.jit(module)
     x = torch.randn(2, 5, 3)
     for _ in range(2):
-        same(g(x), module(x))
+        assert_equal(g(x), module(x))
     got = torch.autograd.grad(g(x)[0].sum(), list(module.parameters()))
-    same(got, torch.autograd.grad(module(x)[0].sum(), list(module.parameters())))
+    assert_equal(got, torch.autograd.grad(module(x)[0].sum(), list(module.parameters())))

@@ -125,10 +125,8 @@ def run_out(
     for args, kwargs in sample_arguments(op, dtype, count, grad=False):
         out = _out(op, args, kwargs, variant)
         if out is not None:
-            out = (
-                tuple(_as(t, written) for t in out) if isinstance(out, tuple) else _as(out, written)
-            )
-            samples.append((args, {**kwargs, "out": out}))
+            given = pytree.tree_map(lambda t: _as(t, written), out)
+            samples.append((args, {**kwargs, "out": given}))
     return _run(full_name(op), op.op, samples, False, jit)
 
 

@@ -6,47 +6,31 @@ writes, which fake tensors do not always tell, and compute others in the data ty
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
-from tj_torch.dialect.recorder import Recorded, Recorder
+from tj_torch.dialect.recorder import Recorder
 
 __all__ = ["refused_writes"]
+
+_BY_A_WRITE = {"dtype", "layout"}
+"""What functionalization names where it converts: no device, other than users mostly do."""
 
 
 def refused_writes(recorder: Recorder, kwargs: Mapping[str, Any]) -> str | None:
     """Why what was recorded of a call with ``kwargs`` may not be what kernels do, or None."""
     for call in recorder.calls:
-        for result, written in _converted(recorder, call):
+        operator = str(call.facts.symbol)
+        if operator == "aten._to_copy.default" and call.kwargs.keys() == _BY_A_WRITE:
+            result, written = recorder.values[call.args[0].index].dtype, call.kwargs["dtype"]
             if not torch.can_cast(result, written):
                 return f"a result of {result} is written to a tensor of {written}"
-    if "out" in kwargs and any(
-        a != b for call in recorder.calls for a, b in _written(recorder, call)
-    ):
-        return "its out= has another data type than its result"
+        elif operator == "aten.copy.default":  # the operation's own
+            written, result = (recorder.values[ref.index].dtype for ref in call.args[:2])
+        else:
+            continue
+        if "out" in kwargs and result != written:
+            return "its out= has another data type than its result"
     return None
-
-
-Pairs = Iterator[tuple[torch.dtype, torch.dtype]]
-
-
-def _converted(recorder: Recorder, call: Recorded) -> Pairs:
-    """The data types of a result and of what it is written to, where functionalization converts.
-
-    It names the layout and no device, as users hardly ever do.
-    """
-    if str(call.facts.symbol) == "aten._to_copy.default" and call.kwargs.keys() == _BY_A_WRITE:
-        yield recorder.values[call.args[0].index].dtype, call.kwargs["dtype"]
-
-
-def _written(recorder: Recorder, call: Recorded) -> Pairs:
-    """The same, also where the operation itself copies."""
-    yield from _converted(recorder, call)
-    if str(call.facts.symbol) == "aten.copy.default":
-        target, source = (recorder.values[ref.index] for ref in call.args[:2])
-        yield source.dtype, target.dtype
-
-
-_BY_A_WRITE = {"dtype", "layout"}
