@@ -15,7 +15,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from timing import interleaved, table
-from tj_torch.execute.sharing import Group, given_bases, unless_shared
+from tj_torch.functionalize.input_aliasing import Group, given_bases, unless_shared
 
 Arguments = tuple[torch.Tensor, ...]
 

@@ -113,7 +113,7 @@ def inspect(wheel: Wheel) -> None:
     require(meta["Summary"] and meta.get_payload(), f"{name} has no description")
     require(not [n for n in wheel.names if "/tests/" in n], f"{name} ships its tests")
     if name == "tj-core":
-        wanted = {"tj": "tj_core.cli:main"}
+        wanted = {"tj": "tj_core.cli.main:main"}
         require(wheel.entry_points.get("console_scripts") == wanted, "tj-core has no command tj")
         require("tj" not in wheel.entry_points, "tj-core registers a plugin")
     else:

@@ -6,7 +6,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from tj_torch.conformance.composability import ROWS, Row, Status, run_row
+from tj_conformance.composability import ROWS, Row, Status, run_row
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/composability.md"
 EVERY = list(itertools.chain.from_iterable(ROWS.values()))

@@ -3,7 +3,7 @@
 The default run takes a sample, chosen by the names' hash, and ``TJ_SAMPLE=1``, ``2`` and so on take
 others; ``TJ_FULL=1`` (``tox -e conformance``) runs everything, which takes hours: ``-k`` picks a
 data type (``-k complex64``) or operations. What differs from eager has to be
-in the tables of `tj_torch.conformance.known`, and in a full run the tables have to be right.
+in the tables of `tj_conformance.known`, and in a full run the tables have to be right.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance import known
-from tj_torch.conformance.errors import failing_operations, run_error_inputs
-from tj_torch.conformance.module_db import modules, run_module
-from tj_torch.conformance.op_db import full_name, operations, run_operation, sample_arguments
-from tj_torch.conformance.result import Kind, Result
-from tj_torch.conformance.tally import Part, Tally, tally_dtype
+from tj_conformance import known
+from tj_conformance.errors import failing_operations, run_error_inputs
+from tj_conformance.module_db import modules, run_module
+from tj_conformance.op_db import full_name, operations, run_operation, sample_arguments
+from tj_conformance.result import Kind, Result
+from tj_conformance.tally import Part, Tally, tally_dtype
 
 FULL = os.environ.get("TJ_FULL") == "1"
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))

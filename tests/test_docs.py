@@ -86,7 +86,7 @@ def run(block: Block, path: Path, folder: Path, namespace: dict[str, Any]) -> st
 @contextlib.contextmanager
 def a_fresh_process(folder: Path) -> Iterator[dict[str, Any]]:
     """A module's namespace, a blank project in ``folder``, and no session yet."""
-    from tj_core import session
+    from tj_core.host import session
 
     (folder / "pyproject.toml").write_text("[tool.tj]\n", "utf-8")
     module = types.ModuleType(f"page{next(_serial)}")  # Dynamo remembers modules by name
@@ -181,7 +181,7 @@ def actual(thing: Any) -> list[str]:
 
 
 def test_every_hook_is_in_the_plugins_page() -> None:
-    from tj_core import hookspecs
+    from tj_core.host import hookspecs
 
     page = (DOCS / "plugins.md").read_text("utf-8")
     hooks = [name for name in vars(hookspecs) if name.startswith("tj_")]
@@ -195,43 +195,58 @@ def test_every_hook_is_in_the_plugins_page() -> None:
 
 
 def test_every_config_key_is_in_the_plugins_page() -> None:
-    from tj_core.config import CORE_KEYS
+    from tj_core.host.config import CORE_KEYS
 
     page = (DOCS / "plugins.md").read_text("utf-8")
     assert [key for key in CORE_KEYS if f"\n| `{key}` |" not in page] == []
 
 
 def test_every_built_in_tag_is_in_the_tags_page() -> None:
-    from tj_core.tags import BUILTIN_TAGS
+    from tj_core.ir.tags import BUILTIN_TAGS
 
     page = (DOCS / "tags.md").read_text("utf-8")
     assert [t.name for t in BUILTIN_TAGS if f"\n| `{t.name}` |" not in page] == []
 
 
-MAP = re.compile(r"^\| `([\w/.]+\.py)` \|", re.MULTILINE)
+SOURCES = {
+    "tj-core": "core/src/tj_core",
+    "tj-torch": "plugins/torch_exec/src/tj_torch",
+    "tj-autograd": "plugins/autograd/src/tj_autograd",
+    "tj-conformance": "plugins/conformance/src/tj_conformance",
+}
 
 
-def test_the_map_in_the_architecture_page_is_complete() -> None:
-    """Every module of the core, tj-torch and tj-autograd is in the tables, and nothing else."""
-    listed = sorted(MAP.findall((DOCS / "architecture.md").read_text("utf-8")))
-    sources = [
-        ROOT / "core/src/tj_core",
-        ROOT / "plugins/torch_exec/src/tj_torch",
-        ROOT / "plugins/autograd/src/tj_autograd",
+def modules_page() -> str:
+    """Every module of ours with the first sentence of its docstring."""
+    parts = [
+        "# Modules\n\nEvery file, and what it is for. Written by `python tests/test_docs.py`.\n"
     ]
-    there = [
-        f.relative_to(source).as_posix()
-        for source in sources
-        for f in source.rglob("*.py")
-        if not f.name.startswith("__")
-    ]
-    assert listed == sorted(there)
+    for name, folder in SOURCES.items():
+        parts.append(f"\n## {name}: `{folder}/`\n\n| file | |\n|---|---|\n")
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            said = ast.get_docstring(ast.parse(file.read_text("utf-8")))
+            if said and file.name != "__main__.py":
+                first = (
+                    said.split("\n\n")[0].replace("\n", " ").replace("``", "`").replace("|", "\\|")
+                )
+                parts.append(f"| `{file.relative_to(ROOT / folder).as_posix()}` | {first} |\n")
+    return "".join(parts)
+
+
+def test_the_modules_page_is_complete() -> None:
+    page = (DOCS / "modules.md").read_text("utf-8")
+    assert page == modules_page(), "python tests/test_docs.py writes it anew"
+
+
+def test_the_architecture_page_is_short() -> None:
+    assert len((DOCS / "architecture.md").read_text("utf-8").splitlines()) <= 350
 
 
 def main() -> None:
     """Write the output blocks of all pages anew."""
     import tempfile
 
+    (DOCS / "modules.md").write_text(modules_page(), "utf-8")
     for path in PAGES:
         with tempfile.TemporaryDirectory() as folder:
             new = rendered(path, Path(folder))

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import tj_core as tj
-from tj_torch.conformance.graphs import ORIGINS, module_graphs, run_graphs
-from tj_torch.conformance.module_db import modules
-from tj_torch.conformance.op_db import full_name, operations
-from tj_torch.conformance.oracle import differences, seeded
-from tj_torch.conformance.twins import clone_tree
+from tj_conformance.graphs import ORIGINS, module_graphs, run_graphs
+from tj_conformance.module_db import modules
+from tj_conformance.op_db import full_name, operations
+from tj_conformance.oracle import differences, seeded
+from tj_conformance.twins import clone_tree
 
 FULL = os.environ.get("TJ_FULL") == "1"
 OPERATIONS = operations()

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import torch
-from tj_torch.conformance.module_db import modules
-from tj_torch.conformance.op_db import full_name, operations, sample_arguments
-from tj_torch.conformance.remembered import compare_memo
-from tj_torch.dialect import memo
+from tj_conformance.module_db import modules
+from tj_conformance.op_db import full_name, operations, sample_arguments
+from tj_conformance.remembered import compare_memo
+from tj_torch.ops.memo import memo
 
 FULL = os.environ.get("TJ_FULL") == "1"
 SAMPLES = 2

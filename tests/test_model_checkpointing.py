@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.models import MODELS, step
-from tj_torch.conformance.oracle import assert_equal
+from tj_conformance.models import MODELS, step
+from tj_conformance.oracle import assert_equal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the model is transformers'")

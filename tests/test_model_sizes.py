@@ -11,9 +11,9 @@ import os
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.models import MODELS, contents, step
+from tj_conformance.oracle import assert_equal
 from tj_core.extend import Session
-from tj_torch.conformance.models import MODELS, contents, step
-from tj_torch.conformance.oracle import assert_equal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.models import MODELS, Model, contents, language, step
-from tj_torch.conformance.oracle import assert_equal
-from tj_torch.conformance.remembered import compare_memo
+from tj_conformance.models import MODELS, Model, contents, language, step
+from tj_conformance.oracle import assert_equal
+from tj_conformance.remembered import compare_memo
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import tj_core as tj
 from tj_core.api import backend_state
+from tj_core.compile.transforms import Transform
 from tj_core.errors import ConfigError, TjError
-from tj_core.jitted import Entry, Fallback, Jitted, jitted_of
-from tj_core.records import Transform
+from tj_core.host.jitted import Entry, Fallback, Jitted, jitted_of
 from tj_core.source import Source
 from tj_core.testing.numeric import NullPlugin, NumericPlugin, num
 
@@ -24,7 +24,7 @@ def plain(x, y):
 
 
 def test_a_decorator_with_and_without_arguments(session, monkeypatch):
-    from tj_core import session as sessions
+    from tj_core.host import session as sessions
 
     monkeypatch.setattr(sessions, "_current", session)
     for jitted in (tj.jit(plain), tj.jit()(plain), tj.jit(session=session)(plain)):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.claim import NEEDS_GRADIENT, claim
-from tj_core.errors import PluginError, RuleMissingError, TagError, TraceError
-from tj_core.expand import bind_outputs
-from tj_core.records import Claim, Decline, Executor
-from tj_core.rules import RuleTable
+from tj_core.analysis.verify import verify
+from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.expansion import bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.errors import PluginError, RuleMissingError, TagError
+from tj_core.ir.effects import Effects
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Context, Symbol
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Body, Trace
+from tj_core.passes.claim import NEEDS_GRADIENT, claim
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import Body, Context, Effects, Symbol
-from tj_core.tags import TagRegistry
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y = vector("x", 2), vector("y", 2)
 TAGS = TagRegistry()
@@ -55,7 +57,7 @@ def told(done):
 
 
 def axpy(**more):
-    return Trace((X,), (made("axpy", X, X, X, **more),), Y)
+    return Trace((X,), (made("axpy", X, X, X, **more),), Y, language=EMPTY_LANGUAGE)
 
 
 def test_a_whole_call_goes_to_the_first_that_takes_it():
@@ -135,7 +137,7 @@ def test_fallbacks_are_asked_in_order():
 
 
 def test_a_call_that_nobody_runs_is_an_error():
-    trace = Trace((X,), (made("neg", X),), Y)
+    trace = Trace((X,), (made("neg", X),), Y, language=EMPTY_LANGUAGE)
     with pytest.raises(RuleMissingError, match=r"no executor runs num.neg") as error:
         claimed(trace, executor("a", check=None), executor("p", "other.*", fallback=True))
     assert "a: has no claim for num.neg; p: has no claim for num.neg" in error.value.message
@@ -145,7 +147,7 @@ def test_a_call_that_nobody_runs_is_an_error():
 
 
 def test_a_claim_needs_an_implementation():
-    with pytest.raises(TraceError, match=r"'a' claims num.axpy without an implementation"):
+    with pytest.raises(PluginError, match=r"'a' claims num.axpy without an implementation"):
         claimed(axpy(), executor("a", "num.axpy", implementation=None))
 
 
@@ -170,7 +172,9 @@ def test_a_check_that_fails_is_the_executors_fault():
 
 def test_what_needs_gradients_is_left_to_the_fallback():
     g = X.replace(requires_grad=True)
-    trace = Trace((g,), (made("axpy", g, g, g),), Y.replace(requires_grad=True))
+    trace = Trace(
+        (g,), (made("axpy", g, g, g),), Y.replace(requires_grad=True), language=EMPTY_LANGUAGE
+    )
     done = claimed(trace, executor("a", "num.axpy", "num.mul"), PYTHON)
     assert told(done) == [("y", "axpy", "python", ["a"], 0)]
     assert done.records[0].declined == (("a", NEEDS_GRADIENT),)
@@ -182,7 +186,9 @@ def test_mutating_calls_are_never_taken_apart():
     a0, v = vector("a0", 2), vector("_0", 2)
     body = Body((a0,), (call("neg", a0, outputs=v),), None, ((0, v),))
     for effects in (Effects(mutates=(0,)), Effects(rebinds=((0, X),))):
-        trace = Trace((X,), (call("neg_", X, body=body, effects=effects),), ())
+        trace = Trace(
+            (X,), (call("neg_", X, body=body, effects=effects),), (), language=EMPTY_LANGUAGE
+        )
         done = claimed(trace, executor("a", "num.neg"), PYTHON, check=False)
         assert [c.symbol.name for c in done.trace.calls] == ["neg_"]
         with pytest.raises(RuleMissingError, match=r"num\.neg_"):
@@ -190,7 +196,7 @@ def test_mutating_calls_are_never_taken_apart():
 
 
 def test_a_mutating_call_may_be_taken_whole():
-    trace = Trace((X,), (made("fill_", X, 1.0),), Y)
+    trace = Trace((X,), (made("fill_", X, 1.0),), Y, language=EMPTY_LANGUAGE)
     (taken,) = claimed(trace, executor("a", "num.fill_"), PYTHON).trace.calls
     assert taken.effects == trace.calls[0].effects
     assert taken.body.calls[0].effects == taken.effects
@@ -211,7 +217,9 @@ def test_a_shared_body_is_asked_once():
         first.map_proxies(lambda p, i=i: p if p is X else vector(f"v{i}", 2)) for i in range(5)
     )
     claimed(
-        Trace((X,), (first, *others), ()), executor("a", "num.mul", "num.add", check=check), PYTHON
+        Trace((X,), (first, *others), (), language=EMPTY_LANGUAGE),
+        executor("a", "num.mul", "num.add", check=check),
+        PYTHON,
     )
     assert asked == ["_0", "_1"]
 
@@ -225,7 +233,11 @@ def test_under_another_context_it_is_asked_again_and_sees_it():
 
     first = made("axpy", X, X, X, out="p", context=Context.of(mode=1))
     second = first.replace(outputs=vector("q", 2), context=Context.of(mode=2))
-    done = claimed(Trace((X,), (first, second), ()), executor("a", "num.mul", check=check), PYTHON)
+    done = claimed(
+        Trace((X,), (first, second), (), language=EMPTY_LANGUAGE),
+        executor("a", "num.mul", check=check),
+        PYTHON,
+    )
     assert [(c.symbol.qualname, c.context.get("mode")) for c in done.trace.calls] == [
         ("num.axpy", 1), ("a.num.mul", 2), ("num.add", 2),
     ]  # fmt: skip
@@ -244,7 +256,9 @@ def deep(levels):
 
 
 def test_descending_goes_as_deep_as_somebody_wants():
-    done = claimed(Trace((X,), (deep(3),), Y), executor("a", "num.neg"), PYTHON)
+    done = claimed(
+        Trace((X,), (deep(3),), Y, language=EMPTY_LANGUAGE), executor("a", "num.neg"), PYTHON
+    )
     assert [r.depth for r in done.records] == [0, 1, 2, 3]
     assert [c.symbol.qualname for c in done.trace.calls] == ["a.num.neg"]
     assert done.trace.calls[0].parent == "y"
@@ -259,7 +273,9 @@ def test_values_that_a_body_hands_on():
     outer_body = Body((a0,), (inner,), (v0, vector("_1", 2)))
     z = vector("z", 2)
     outer = call("both", X, outputs=(Y, z), body=outer_body)
-    trace = Trace((X,), (outer, made("add", z, Y, out="s")), [z, vector("s", 2)])
+    trace = Trace(
+        (X,), (outer, made("add", z, Y, out="s")), [z, vector("s", 2)], language=EMPTY_LANGUAGE
+    )
     done = claimed(trace, executor("a", "num.neg"), PYTHON)
     neg, add = done.trace.calls
     assert (neg.args, neg.outputs) == ((X,), Y)
@@ -275,7 +291,11 @@ def test_arguments_that_become_one_share_a_formal():
     )
     body = Body((a0, a1), (call("add", a0, a1, outputs=v0),), v0)
     user = call("plus", X, z, outputs=vector("w", 2), body=body)
-    done = claimed(Trace((X,), (both, user), vector("w", 2)), executor("a", "num.neg"), PYTHON)
+    done = claimed(
+        Trace((X,), (both, user), vector("w", 2), language=EMPTY_LANGUAGE),
+        executor("a", "num.neg"),
+        PYTHON,
+    )
     plus = done.trace.calls[1]
     assert plus.args == (X, X)
     assert [f.name for f in plus.body.inputs] == ["a0"]

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tj_core import cli, console
+from tj_core.cli import console
+from tj_core.cli import main as cli
 from tj_core.testing.plugins import FakeDist
 
 pytestmark = pytest.mark.usefixtures("own_project")
@@ -207,7 +208,7 @@ def test_trace_prints_the_last_trace(asked: list[Any], capsys: Capture) -> None:
 
 
 def test_trace_of_a_stage(asked: list[Any], capsys: Capture) -> None:
-    from tj_core.stages import Stage
+    from tj_core.ir.stage import Stage
 
     run(capsys, "trace", "--stage", "split", "--which=backward", "program:main")
     assert asked == [("jitted", {"which": "backward", "stage": Stage.SPLIT})]

@@ -7,13 +7,13 @@ import linecache
 import traceback
 
 import pytest
-from tj_core.codegen import generate
-from tj_core.language import Language
-from tj_core.proxy import NumberProxy, OpaqueProxy
-from tj_core.records import Dialect
+from tj_core.compile.codegen import generate
+from tj_core.contract.dialects import Dialect
+from tj_core.ir.proxy import NumberProxy, OpaqueProxy
+from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.source import Source
-from tj_core.symbol import BoundSymbol, Constant, Context, Symbol
-from tj_core.trace import Trace
+from tj_core.text.language import EMPTY_LANGUAGE, Language
 
 
 class Cell:
@@ -84,7 +84,7 @@ def op(name, *args, outputs=None, **more):
 
 
 def program(*calls, inputs=(), outputs=(), boxed=False, **more):
-    trace = Trace(tuple(map(cell, inputs)), calls, outputs, **more)
+    trace = Trace(tuple(map(cell, inputs)), calls, outputs, **{"language": EMPTY_LANGUAGE, **more})
     counts.clear()
     log.clear()
     return generate(trace, impl(None), boxed=boxed)
@@ -268,7 +268,7 @@ def test_names_of_the_program_do_not_hide_its_own():
 
 def test_odd_symbols_get_names_that_are_always_the_same():
     symbol = Symbol("op", "<lambda>-3.from")
-    trace = Trace((), (BoundSymbol(symbol, (1,), (("from", 2),)),), ())
+    trace = Trace((), (BoundSymbol(symbol, (1,), (("from", 2),)),), (), language=EMPTY_LANGUAGE)
     made = generate(trace, {symbol: lambda *a, **k: log.append((a, k))})
     log.clear()
     made.function()

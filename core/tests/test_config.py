@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tj_core.config import CORE_KEYS, Config, CoreOptions, Value, load_config, strength
 from tj_core.errors import ConfigError
-from tj_core.options import env_layer, layer, resolve, schema
+from tj_core.host.config import CORE_KEYS, Config, CoreOptions, Value, load_config, strength
+from tj_core.host.options import env_layer, layer, resolve, schema
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

@@ -4,21 +4,23 @@ import pytest
 import tj_core as tj
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tj_core.alias import analyse
-from tj_core.bodies import formals
-from tj_core.claim import claim
-from tj_core.codegen import generate
-from tj_core.cse import cse
-from tj_core.expand import Expanded, bind_outputs
-from tj_core.records import Claim, Executor
-from tj_core.rules import RuleTable
-from tj_core.session import Session
-from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, Constant, Context, Effects
-from tj_core.tags import Tag, TagRegistry, TagSet
+from tj_core.analysis.alias import alias_facts
+from tj_core.analysis.verify import verify
+from tj_core.compile.codegen import generate
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.bodies import formals
+from tj_core.host.session import Session
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.tags import Tag, TagRegistry, TagSet
+from tj_core.ir.trace import Body, Trace
+from tj_core.passes.claim import claim
+from tj_core.passes.cse import cse
 from tj_core.testing.numeric import NumericPlugin, call, expansions, vector
-from tj_core.trace import Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
 
 TAGS = TagRegistry(
     [
@@ -66,7 +68,7 @@ def view(of, out):
 
 
 def after(*calls, outputs, inputs=(X, Y), stage=Stage.ACQUIRED):
-    trace = Trace(inputs, calls, outputs, stage=stage)
+    trace = Trace(inputs, calls, outputs, stage=stage, language=EMPTY_LANGUAGE)
     verify(trace, level=2, tags=TAGS, expand=EXPANSIONS)
     found = cse(trace, TAGS)
     verify(found, level=2, tags=TAGS, expand=EXPANSIONS)
@@ -131,7 +133,7 @@ def test_constants_are_told_apart_by_type_and_bits(one, other, same):
 
     a, b = scaled(one, "a"), scaled(other, "b")
     z = made("add", a.outputs, b.outputs, out="z")
-    trace = Trace((X,), (a, b, z), (z.outputs,))
+    trace = Trace((X,), (a, b, z), (z.outputs,), language=EMPTY_LANGUAGE)
     assert (len(cse(trace, TAGS).calls) == 2) is same
 
 
@@ -152,7 +154,7 @@ def test_bodies_with_other_constants_compute_other_things(one, other, same, deep
     calls = [backward(one, "a"), backward(other, "b"), backward(other, "c")]
     sums = made("add", calls[0].outputs, calls[1].outputs, out="s")
     total = made("add", sums.outputs, calls[2].outputs, out="z")
-    trace = Trace((X,), (*calls, sums, total), (total.outputs,))
+    trace = Trace((X,), (*calls, sums, total), (total.outputs,), language=EMPTY_LANGUAGE)
     gone = {c.label for c in trace.calls} - {c.label for c in cse(trace, TAGS).calls}
     assert gone == ({"b", "c"} if same else {"c"})
 
@@ -173,10 +175,12 @@ def test_what_the_program_returns_stays_two_objects():
 def test_returned_views_of_two_values_do_not_become_views_of_one():
     a, b = made("neg", X, out="a"), made("neg", X, out="b")
     va, vb = view(a.outputs, "va"), view(b.outputs, "vb")
-    trace = Trace((X,), (a, b, va, vb), (va.outputs, vb.outputs))
+    trace = Trace((X,), (a, b, va, vb), (va.outputs, vb.outputs), language=EMPTY_LANGUAGE)
     assert cse(trace, TAGS) is trace
     inside = made("neg", vb.outputs, out="z")
-    trace = Trace((X,), (a, b, va, vb, inside), (va.outputs, inside.outputs))
+    trace = Trace(
+        (X,), (a, b, va, vb, inside), (va.outputs, inside.outputs), language=EMPTY_LANGUAGE
+    )
     assert [c.label for c in cse(trace, TAGS).calls] == ["a", "va", "z"]
 
 
@@ -222,7 +226,7 @@ def test_nothing_is_merged_around_memory_that_is_written(written):
     target = {"x": X, "a": a.outputs, "b": b.outputs, "view of b": v.outputs}[written]
     w = made("fill_", target, 3.0, out="w")
     z = made("add", a.outputs, b.outputs, out="z")
-    trace = Trace((X,), (a, b, v, w, z), (z.outputs,))
+    trace = Trace((X,), (a, b, v, w, z), (z.outputs,), language=EMPTY_LANGUAGE)
     assert cse(trace, TAGS) is trace
 
 
@@ -239,7 +243,7 @@ def test_unknown_side_effects_may_write_what_they_take():
     b = made("neg", X, out="b")
     c, d = made("neg", Y, out="c"), made("neg", Y, out="d")
     z = made("add", b.outputs, d.outputs, out="z")
-    trace = Trace((X, Y), (a, u, b, c, d, z), (z.outputs, c.outputs))
+    trace = Trace((X, Y), (a, u, b, c, d, z), (z.outputs, c.outputs), language=EMPTY_LANGUAGE)
     assert [x.label for x in cse(trace, TAGS).calls] == ["a", "num.unknown", "b", "c", "z"]
 
 
@@ -261,7 +265,9 @@ def test_other_contexts_are_other_calls():
     a = made("neg", X, out="a", context=Context.of(mode=1))
     b = made("neg", X, out="b", context=Context.of(mode=2))
     z = made("add", a.outputs, b.outputs, out="z", context=Context.of(mode=1))
-    trace = Trace((X,), (a, b, z), (z.outputs,), context=Context.of(mode=1))
+    trace = Trace(
+        (X,), (a, b, z), (z.outputs,), context=Context.of(mode=1), language=EMPTY_LANGUAGE
+    )
     assert cse(trace, TAGS) is trace
 
 
@@ -324,7 +330,7 @@ def test_roots_and_writes():
     a = made("neg", X, out="a")
     v = view(a.outputs, "v")
     w = made("fill_", v.outputs, 1.0, out="w")
-    facts = analyse(Trace((X, Y), (a, v, w), (v.outputs, X)))
+    facts = alias_facts(Trace((X, Y), (a, v, w), (v.outputs, X), language=EMPTY_LANGUAGE))
     assert dict(facts.roots) == {"x": "x", "y": "y", "a": "a", "v": "a", "w": "a"}
     assert dict(facts.objects) == {"x": "x", "y": "y", "a": "a", "v": "v", "w": "v"}
     assert facts.written == {"a"}
@@ -372,7 +378,7 @@ def programs(draw):
         calls.append(made_call)
         values.append(made_call.flat_outs[0])
     returned = draw(st.lists(st.sampled_from(values), min_size=1, max_size=4))
-    return Trace((X, Y), tuple(calls), tuple(returned))
+    return Trace((X, Y), tuple(calls), tuple(returned), language=EMPTY_LANGUAGE)
 
 
 def run(trace):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from tj_core.dce import dce
-from tj_core.regions import Region
-from tj_core.symbol import Alias, Effects
+from tj_core.edit.regions import Region
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.trace import Trace
+from tj_core.passes.dce import dce
 from tj_core.testing.numeric import call, vector
-from tj_core.trace import Trace
+from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y, Z, W = (vector(n, 2) for n in "xyzw")
 
 
 def test_nothing_dead_is_the_same_object():
-    trace = Trace((X,), (call("neg", X, outputs=Y),), Y)
+    trace = Trace((X,), (call("neg", X, outputs=Y),), Y, language=EMPTY_LANGUAGE)
     assert dce(trace) is trace
 
 
@@ -23,7 +24,7 @@ def test_chains_go_and_what_stays_is_the_same():
         call("split", X, 1, outputs=(vector("l", 1), vector("r", 1))),
         call("neg", Z, outputs=W),
     )
-    after = dce(Trace((X,), calls, [{"k": vector("r", 1)}]))
+    after = dce(Trace((X,), calls, [{"k": vector("r", 1)}], language=EMPTY_LANGUAGE))
     assert after.calls == (calls[2],)
     assert after.calls[0] is calls[2]
     assert [r.name for r in after.history] == ["dce"]
@@ -38,34 +39,43 @@ def test_effects_stay_and_keep_what_they_need():
         Effects(ordered=("side_effect",)),
     )
     for effect in effects:
-        trace = Trace((X,), (seed, call("f", Y, outputs=Z, effects=effect)), ())
+        trace = Trace(
+            (X,), (seed, call("f", Y, outputs=Z, effects=effect)), (), language=EMPTY_LANGUAGE
+        )
         assert dce(trace) is trace
     view = Effects(aliases=(Alias(0, "arg", 0),))
-    assert dce(Trace((X,), (seed, call("f", Y, outputs=Z, effects=view)), ())).calls == ()
+    assert (
+        dce(
+            Trace((X,), (seed, call("f", Y, outputs=Z, effects=view)), (), language=EMPTY_LANGUAGE)
+        ).calls
+        == ()
+    )
 
 
 def test_a_call_without_outputs_or_effects_goes():
-    assert dce(Trace((X,), (call("f", X),), X)).calls == ()
+    assert dce(Trace((X,), (call("f", X),), X, language=EMPTY_LANGUAGE)).calls == ()
 
 
 def test_after_a_write_what_autograd_may_refuse_stays():
     x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
     write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
     dead = call("neg", x, outputs=y)
-    assert dce(Trace((x, Z), (dead, write), ())).calls == (write,)
-    kept = Trace((x, Z), (write, dead), ())
+    assert dce(Trace((x, Z), (dead, write), (), language=EMPTY_LANGUAGE)).calls == (write,)
+    kept = Trace((x, Z), (write, dead), (), language=EMPTY_LANGUAGE)
     assert dce(kept) is kept
     unseen = dead.replace(context=dead.context.with_("grad", False))
-    assert dce(Trace((x, Z), (write, unseen), ())).calls == (write,)
-    assert dce(Trace((X, Z), (write, call("neg", X, outputs=Y)), ())).calls == (write,)
+    assert dce(Trace((x, Z), (write, unseen), (), language=EMPTY_LANGUAGE)).calls == (write,)
+    assert dce(
+        Trace((X, Z), (write, call("neg", X, outputs=Y)), (), language=EMPTY_LANGUAGE)
+    ).calls == (write,)
 
 
 def test_in_regions_too():
     x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
     write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
-    program = Trace((x,), (call("neg", x, outputs=y),), ())
+    program = Trace((x,), (call("neg", x, outputs=y),), (), language=EMPTY_LANGUAGE)
     with_region = call("g", Region(program, (0,)), x, outputs=(W,))
-    before = dce(Trace((x, Z), (with_region, write), W))
+    before = dce(Trace((x, Z), (with_region, write), W, language=EMPTY_LANGUAGE))
     assert before.calls[0].regions[0].program.calls == ()
-    after = dce(Trace((x, Z), (write, with_region), W))
+    after = dce(Trace((x, Z), (write, with_region), W, language=EMPTY_LANGUAGE))
     assert after.calls[1].regions[0].program is program

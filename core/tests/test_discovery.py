@@ -6,8 +6,8 @@ import subprocess
 import sys
 
 import pytest
-from tj_core.discovery import Found, core_version, discover, installed_version
 from tj_core.errors import PluginConflictError
+from tj_core.host.discovery import Found, core_version, discover, installed_version
 from tj_core.testing.plugins import FakeDist
 
 pytestmark = pytest.mark.usefixtures("own_project")
@@ -32,7 +32,7 @@ def test_imports_no_plugin(only_fake_dists: FakeDist) -> None:
 
 def test_importing_tj_discovers_nothing() -> None:
     code = (
-        "import tj_core, tj_core.discovery, sys; "
+        "import tj_core, tj_core.host.discovery, sys; "
         "assert 'importlib_metadata' not in sys.modules; "
         "assert 'pluggy' not in sys.modules"
     )
@@ -40,7 +40,7 @@ def test_importing_tj_discovers_nothing() -> None:
 
 
 def test_importing_the_plugin_manager_discovers_nothing() -> None:
-    code = "import tj_core.plugins, sys; assert 'importlib_metadata' not in sys.modules"
+    code = "import tj_core.host.plugins, sys; assert 'importlib_metadata' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -79,5 +79,5 @@ def test_installed_version(only_fake_dists: FakeDist) -> None:
 
 
 def test_core_version_without_installation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tj_core.discovery.installed_version", lambda name: None)
+    monkeypatch.setattr("tj_core.host.discovery.installed_version", lambda name: None)
     assert core_version() == "0+unknown"

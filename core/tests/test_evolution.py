@@ -11,16 +11,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tj_core import deprecated, hookspecs, loading
-from tj_core.cli import main
+from tj_core import deprecated
+from tj_core.cli.main import main
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
-from tj_core.discovery import UNKNOWN, Found, core_version
 from tj_core.errors import PluginError, TjWarning
-from tj_core.hookcall import call_hook
-from tj_core.hookspecs import hookimpl, hookspec
-from tj_core.loading import inline_plugin, new_manager
-from tj_core.plugins import PluginManager
-from tj_core.tags import Tag
+from tj_core.host import hookspecs, loading
+from tj_core.host.discovery import UNKNOWN, Found, core_version
+from tj_core.host.hookcall import call_hook
+from tj_core.host.hookspecs import hookimpl, hookspec
+from tj_core.host.loading import inline_plugin, new_manager
+from tj_core.host.plugins import PluginManager
+from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
 
@@ -342,7 +343,7 @@ def test_a_distribution_out_of_range_is_not_imported(
 
 
 def test_a_prerelease_is_in_its_range(fake_dist: FakeDist, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tj_core.requirements.core_version", lambda: "0.2.0.dev1")
+    monkeypatch.setattr("tj_core.host.requirements.core_version", lambda: "0.2.0.dev1")
     fake_dist("x", requires=["tj-core>=0.1,<0.3"])
     assert manager("x").names == ("x",)
 
@@ -350,7 +351,7 @@ def test_a_prerelease_is_in_its_range(fake_dist: FakeDist, monkeypatch: pytest.M
 def test_a_core_without_a_version_fits(
     fake_dist: FakeDist, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tj_core.requirements.core_version", lambda: UNKNOWN)
+    monkeypatch.setattr("tj_core.host.requirements.core_version", lambda: UNKNOWN)
     fake_dist("x", requires=["tj-core>=0.1,<0.2"])
     made: PluginManager = manager("x")
     assert made.names == ("x",)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import pytest
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.edit.inlining import can_inline, inline
 from tj_core.errors import TraceError
-from tj_core.expand import Expanded, bind_outputs, can_inline, inline
+from tj_core.ir.effects import Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.symbol import Context
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Body, BoundSymbol
 from tj_core.source import Source
-from tj_core.symbol import Body, BoundSymbol, Context, Effects
-from tj_core.tags import TagRegistry
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import Namer
 
 X, Y = vector("x", 2), vector("y", 2)
 A0, A1, V0, V1, V2 = (vector(n, 2) for n in ("a0", "a1", "_0", "_1", "_2"))
@@ -139,7 +142,7 @@ def test_inlining_is_linear():
         )
         made = BoundSymbol(call("f").symbol, (X,), (), Y, body=Body((A0,), calls, values[-1]))
         seen.clear()
-        from tj_core import inlining
+        from tj_core.edit import inlining
 
         scope = inlining._Scope(made, made.body, Namer({"x", "y"}), TAGS)
         scope.env = Counting(scope.env)

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tj_core import hookspecs
-from tj_core.config import CORE_KEYS
+from tj_core.compile.transforms import Transform
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginConflictError, PluginError, RuleConflictError
-from tj_core.hookspecs import hookimpl
-from tj_core.plugins import PluginManager
-from tj_core.records import Dialect, Transform
-from tj_core.rules import RuleTable
-from tj_core.stages import Stage
-from tj_core.tags import Tag
+from tj_core.host import hookspecs
+from tj_core.host.config import CORE_KEYS
+from tj_core.host.hookspecs import hookimpl
+from tj_core.host.plugins import PluginManager
+from tj_core.ir.stage import Stage
+from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
 from tj_core.testing.plugins import plugin_object as plugin
@@ -77,7 +78,7 @@ def test_an_exception_in_a_hook_names_its_plugin(fake_dist: FakeDist) -> None:
 
 
 def test_two_records_with_one_name_are_an_error(fake_dist: FakeDist) -> None:
-    source = "from tj_core.tags import Tag\n@hookimpl\ndef tj_tags(): return (Tag('T'),)"
+    source = "from tj_core.ir.tags import Tag\n@hookimpl\ndef tj_tags(): return (Tag('T'),)"
     fake_dist("a", source, version="1.1")
     fake_dist("b", source, version="2.2")
     with pytest.raises(PluginConflictError) as caught:
@@ -160,7 +161,7 @@ def test_hooks_and_file_of_a_plugin_are_recorded(fake_dist: FakeDist) -> None:
 
 
 TABLE = """
-from tj_core.rules import RuleTable
+from tj_core.contract.rules import RuleTable
 table = RuleTable("t")
 table.set("torch.add", __name__)
 @hookimpl
@@ -244,7 +245,7 @@ def test_hook_tj_executors(fake_dist: FakeDist) -> None:
     fake_dist(
         "x",
         """
-        from tj_core.rules import RuleTable
+        from tj_core.contract.rules import RuleTable
         @hookimpl
         def tj_executors(): return (Executor("e", RuleTable("claim")),)
         """,
@@ -299,7 +300,7 @@ def test_every_core_key_is_documented() -> None:
 
 def test_core_imports_neither_torch_nor_pytest_nor_rich() -> None:
     code = (
-        "import sys, tj_core.cli, tj_core.plugins; "
+        "import sys, tj_core.cli.main, tj_core.host.plugins; "
         "assert not {'torch', 'pytest', 'rich'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

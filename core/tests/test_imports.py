@@ -37,7 +37,7 @@ def test_importing_discovers_nothing():
 
 
 @pytest.mark.parametrize(
-    "code", ["from tj_core import *", "import tj_core.extend", "import tj_core.cli"]
+    "code", ["from tj_core import *", "import tj_core.extend", "import tj_core.cli.main"]
 )
 def test_nothing_imports_torch(code):
     loaded = modules(code)
@@ -55,8 +55,8 @@ def test_every_module_is_small_and_says_what_it_is_for(file):
     tree = ast.parse(text)
     assert len(text.splitlines()) <= 500
     assert ast.get_docstring(tree)
-    if file.name == "__main__.py" or (file.parent.name == "testing" and file.name == "__init__.py"):
-        return
+    if file.name == "__main__.py" or (file.name == "__init__.py" and file.parent != ROOT):
+        return  # a folder says what it holds, and exports nothing
     named = [
         n for n in tree.body if isinstance(n, ast.Assign) and ast.unparse(n.targets[0]) == "__all__"
     ]

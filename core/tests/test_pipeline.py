@@ -3,33 +3,40 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.dce import dce
-from tj_core.errors import RuleMissingError, TraceError, VerificationError
-from tj_core.pipeline import Pipeline, Ranked
-from tj_core.records import Claim, Decline, Executor, Transform, Wrapped
-from tj_core.report import explain_compilation
-from tj_core.rewrite import Replacement
-from tj_core.rules import RuleTable
-from tj_core.stages import Stage
-from tj_core.symbol import Effects
-from tj_core.tags import TagRegistry
+from tj_core.compile.pipeline import Pipeline, Ranked
+from tj_core.compile.transforms import Transform, Wrapped
+from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.rewrite import Replacement
+from tj_core.errors import PassError, PluginError, RuleMissingError, TraceError, VerificationError
+from tj_core.host.report import explain_compilation
+from tj_core.ir.effects import Effects
+from tj_core.ir.stage import Stage
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Trace
+from tj_core.passes.dce import dce
+from tj_core.source import Source
 from tj_core.testing.numeric import MEANING, call, expansions, vector
-from tj_core.trace import Trace
+from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
 
 
-def pipeline(*transforms, check=2, implementations=None):
+def pipeline(*transforms, check=2, implementations=None, strict=True):
     claims: RuleTable[Claim] = RuleTable("claim")
     for name, meaning in {**MEANING, **(implementations or {})}.items():
         claims.set(f"num.{name}", Claim(meaning))
     ranked = [t if isinstance(t, Ranked) else Ranked("mine", t) for t in transforms]
     tables = {"expand": expansions}
-    return Pipeline(ranked, [Executor("ex", claims)], expansions, TagRegistry(), tables, check)
+    return Pipeline(
+        ranked, [Executor("ex", claims)], expansions, TagRegistry(), tables, check, strict=strict
+    )
 
 
 def program(*calls, outputs=Y, **more):
-    return Trace((X,), calls or (call("neg", X, outputs=Y),), outputs, **more)
+    return Trace(
+        (X,), calls or (call("neg", X, outputs=Y),), outputs, **{"language": EMPTY_LANGUAGE, **more}
+    )
 
 
 def rename(name):
@@ -189,6 +196,47 @@ def test_an_error_of_tj_stays_what_it_is_and_names_the_pass():
     with pytest.raises(RuleMissingError, match=r"no rule for 'num.none'") as error:
         pipeline(Transform("bad", missing, Stage.ACQUIRED)).compile(program())
     assert error.value.__notes__ == ["tj: in transform 'bad' of plugin 'mine'"]
+
+
+def test_a_pass_of_tjs_own_that_fails_is_named_with_the_users_line():
+    line = Source("model.py", 7, "y = -x")
+    made = program(call("neg", X, outputs=Y).replace(source=line))
+
+    def bad(trace, context):
+        for one in trace.calls:
+            assert not one.args
+        return trace
+
+    transform = Transform("bad", bad, Stage.ACQUIRED, falls_back=True)
+    with pytest.raises(PassError, match="the pass 'bad' failed: AssertionError") as error:
+        pipeline(transform, strict=False).compile(made)
+    assert error.value.source == line
+    assert isinstance(error.value.__cause__, AssertionError)
+    with pytest.raises(TraceError, match="transform 'bad' of plugin 'mine' failed: AssertionErr"):
+        pipeline(transform, strict=True).compile(made)
+
+
+@pytest.mark.parametrize("name", ["dce", "cse", "claim", "generate"])
+def test_each_pass_of_the_core_is_tjs_own(name, monkeypatch):
+    monkeypatch.setattr(f"tj_core.compile.pipeline.{name}", lambda *_, **__: 1 / 0)
+    shown = "codegen" if name == "generate" else name
+    with pytest.raises(PassError, match=f"the pass '{shown}' failed: ZeroDivisionError"):
+        pipeline(strict=False).compile(program())
+    with pytest.raises(ZeroDivisionError):
+        pipeline(strict=True).compile(program())
+
+
+def test_what_a_plugin_answers_for_stays_its_error():
+    def broken(trace, context):
+        raise PluginError("the kernel of 'them' is wrong")
+
+    for falls_back in (False, True):
+        transform = Transform("bad", broken, Stage.ACQUIRED, falls_back=falls_back)
+        with pytest.raises(PluginError, match="'them'"):
+            pipeline(transform, strict=False).compile(program())
+    with pytest.raises(TraceError, match="of plugin 'mine' failed: ZeroDivisionError"):
+        broken_pass = Transform("bad", lambda t, c: 1 / 0, Stage.ACQUIRED)
+        pipeline(broken_pass, strict=False).compile(program())
 
 
 def test_a_core_pass_can_be_a_transform():

@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tj_core import hookspecs
-from tj_core.config import load_config
-from tj_core.discovery import core_version
 from tj_core.errors import (
     ConfigError,
     PluginConflictError,
@@ -19,9 +16,12 @@ from tj_core.errors import (
     TjError,
     TjWarning,
 )
-from tj_core.hookspecs import hookimpl
-from tj_core.plugins import PluginManager, split_plugins
-from tj_core.tags import Tag
+from tj_core.host import hookspecs
+from tj_core.host.config import load_config
+from tj_core.host.discovery import core_version
+from tj_core.host.hookspecs import hookimpl
+from tj_core.host.plugins import PluginManager, split_plugins
+from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
 from tj_core.testing.plugins import plugin_object as plugin
@@ -296,7 +296,7 @@ def test_a_hook_without_its_mark_is_an_error(fake_dist: FakeDist) -> None:
 
 
 def test_an_imported_helper_is_no_unmarked_hook(fake_dist: FakeDist) -> None:
-    fake_dist("x", "from tj_core.hookspecs import tj_executors")
+    fake_dist("x", "from tj_core.host.hookspecs import tj_executors")
     assert manager("x").names == ("x",)
 
 
@@ -340,7 +340,9 @@ def test_loading_is_transactional(fake_dist: FakeDist) -> None:
         def tj_options(): return int
         """,
     )
-    fake_dist("good", "from tj_core.tags import Tag\n@hookimpl\ndef tj_tags(): return (Tag('T'),)")
+    fake_dist(
+        "good", "from tj_core.ir.tags import Tag\n@hookimpl\ndef tj_tags(): return (Tag('T'),)"
+    )
     with pytest.warns(TjWarning, match="must be a frozen dataclass"):
         made = manager()
     assert made.tags() == (("good", Tag("T")),)
@@ -350,7 +352,7 @@ def test_a_target_may_be_an_object_in_a_module(fake_dist: FakeDist) -> None:
     fake_dist(
         "x",
         """
-        from tj_core.tags import Tag
+        from tj_core.ir.tags import Tag
         class Plugin:
             @hookimpl
             def tj_tags(self): return (Tag("T"),)
@@ -425,7 +427,7 @@ def test_required_is_checked(fake_dist: FakeDist) -> None:
 
 
 def test_minversion_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tj_core.requirements.core_version", lambda: "0.5")
+    monkeypatch.setattr("tj_core.host.requirements.core_version", lambda: "0.5")
     manager(minversion="0.5")
     assert "tj-core 0.6 or later, installed is 0.5" in failure(minversion="0.6")
     assert "not a version" in failure(kind=ConfigError, minversion="new")

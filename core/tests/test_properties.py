@@ -7,24 +7,27 @@ import copy
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tj_core.bodies import formals
-from tj_core.claim import claim
-from tj_core.codegen import generate
-from tj_core.dce import dce
-from tj_core.expand import Expanded, bind_outputs
-from tj_core.language import Language
-from tj_core.proxy import Device, DType, OpaqueProxy, SubclassInfo, SymDim, TensorProxy
-from tj_core.records import Claim, Dialect, Executor
-from tj_core.rewrite import Replacement, rewrite
-from tj_core.rules import RuleTable
+from tj_core.analysis.verify import verify
+from tj_core.compile.codegen import generate
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.bodies import formals
+from tj_core.edit.rewrite import Replacement, rewrite
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import Device, DType, OpaqueProxy, SubclassInfo, SymDim, TensorProxy
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.tags import Tag, TagRegistry, TagSet
+from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
+from tj_core.ir.tree import map_tree
+from tj_core.passes.claim import claim
+from tj_core.passes.dce import dce
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects, Region
-from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.testing.numeric import MEANING, call, expansions, vector
-from tj_core.trace import Namer, Trace
-from tj_core.tree import map_tree
-from tj_core.verify import verify
+from tj_core.text.language import Language
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("tj", deadline=None, max_examples=60, suppress_health_check=SLOW)

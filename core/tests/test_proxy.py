@@ -6,8 +6,7 @@ import dataclasses
 
 import pytest
 from tj_core.errors import ParseError
-from tj_core.metatext import meta_text, parse_meta
-from tj_core.proxy import (
+from tj_core.ir.proxy import (
     Device,
     DType,
     NumberProxy,
@@ -18,7 +17,8 @@ from tj_core.proxy import (
     TensorProxy,
     contiguous_strides,
 )
-from tj_core.tags import TagSet
+from tj_core.ir.tags import TagSet
+from tj_core.text.metadata import meta_text, parse_meta
 
 F32 = DType("float32", 32, "float")
 S0 = SymDim("s0", 4)

@@ -5,24 +5,27 @@ from __future__ import annotations
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tj_core.claim import claim
-from tj_core.codegen import generate
-from tj_core.dce import dce
+from tj_core.analysis.verify import verify
+from tj_core.compile.codegen import generate
+from tj_core.compile.context import PassContext
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.expansion import bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.regions import inline_region, map_programs, summed_effects, with_programs
+from tj_core.edit.rewrite import Replacement
 from tj_core.errors import TjError, TraceError, VerificationError
-from tj_core.expand import bind_outputs
-from tj_core.language import Language
-from tj_core.passes import PassContext
-from tj_core.records import Claim, Dialect, Executor
-from tj_core.regions import inline_region, map_programs, summed, with_programs
-from tj_core.rewrite import Replacement
-from tj_core.rules import RuleTable
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.tags import Tag, TagRegistry, TagSet
+from tj_core.ir.trace import BoundSymbol, Region, Trace
+from tj_core.passes.claim import claim
+from tj_core.passes.dce import dce
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import Alias, BoundSymbol, Constant, Context, Effects, Region
-from tj_core.tags import Tag, TagRegistry, TagSet
 from tj_core.testing.numeric import MEANING, call, expansions, vector
-from tj_core.trace import Namer, Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE, Language
 
 X, Y, Z = (vector(n, 2) for n in "xyz")
 TAGS = TagRegistry([("test", Tag("HOT")), ("test", Tag("COLD", into_body=False))])
@@ -154,19 +157,19 @@ EFFECTS = [
     ("region", "effects"), [e[1:] for e in EFFECTS], ids=[e[0] for e in EFFECTS]
 )
 def test_effects_are_the_sum_of_what_regions_do(region, effects):
-    assert summed(once(region, X, Y)) == effects
+    assert summed_effects(once(region, X, Y)) == effects
 
 
 def test_outputs_that_share_storage_with_one_another():
     both = body(("neg", "x"), ("same", "t0"), outputs=["t0", "t1"])
     made = call("once", both, X, outputs=(Y, Z))
-    assert summed(made).aliases == (Alias(1, "out", 0),)
+    assert summed_effects(made).aliases == (Alias(1, "out", 0),)
 
 
 def test_an_operation_of_unknown_effects_may_return_its_arguments():
     inner = call("neg", X, outputs=Y, effects=Effects(ordered=("side_effect",)))
-    region = Region(Trace((X,), (inner,), (Y,), "body"), (0,), True)
-    found = summed(once(region, X))
+    region = Region(Trace((X,), (inner,), (Y,), "body", language=EMPTY_LANGUAGE), (0,), True)
+    found = summed_effects(once(region, X))
     assert found == Effects(aliases=(Alias(0, "arg", 0),), ordered=("side_effect",))
 
 
@@ -174,14 +177,14 @@ def test_effects_of_branches_add_up():
     yes = body(("fill_", "x", 1.0), ("neg", "x"), inputs=(X, Y))
     no = Region(program("no", (X, Y), ("noise", "y")), (0, 1), True)
     made = call("either", True, yes, no, X, Y, outputs=(Z,))
-    assert summed(made) == Effects(mutates=(0,), ordered=("random:num",))
+    assert summed_effects(made) == Effects(mutates=(0,), ordered=("random:num",))
 
 
 def test_regions_of_regions_count():
     inner = once(body(("fill_", "x", 1.0), ("neg", "x")), X)
-    inner = inner.replace(effects=summed(inner))
+    inner = inner.replace(effects=summed_effects(inner))
     outer = Region(Trace((X,), (inner,), (Z,), "outer", language=LANGUAGE), (1,), True)
-    assert summed(call("once", outer, Y, X, outputs=(Z,))).mutates == (1,)
+    assert summed_effects(call("once", outer, Y, X, outputs=(Z,))).mutates == (1,)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +195,7 @@ def test_regions_of_regions_count():
 )  # fmt: skip
 def test_dead_calls_go_by_their_regions(region, kept):
     made = once(region, X)
-    made = made.replace(effects=summed(made))
+    made = made.replace(effects=summed_effects(made))
     trace = whole(made, outputs=(X,))
     assert (dce(trace) is trace) == kept
 
@@ -454,7 +457,7 @@ def nested(draw, depth=2):
         if kind == "once":
             inner = draw(nested(depth - 1)).replace(name=f"f{n}")
             made = call("once", Region(inner, (0, 1), True), *args, outputs=(out,))
-            made = made.replace(effects=summed(made))
+            made = made.replace(effects=summed_effects(made))
         else:
             bare = call(kind, *args, *([2.0] if kind == "fill_" else []))
             made = bind_outputs(bare, expansions.require(bare).value(bare), lambda i, n=n: f"t{n}")
@@ -488,7 +491,7 @@ def test_dce_inlining_and_text_keep_what_programs_do(trace):
 def test_summed_effects_say_all_that_is_written(trace):
     """A program as a region: what it really wrote is among what the call says it writes."""
     made = call("once", Region(trace.replace(name="body"), (0, 1), True), X, Y, outputs=(Z,))
-    effects = summed(made)
+    effects = summed_effects(made)
     _, after = outcome(trace)
     written = {
         i for i, (a, b) in enumerate(zip(after, [[1.0, 2.0], [3.0, 5.0]], strict=True)) if a != b

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from tj_core.analysis.verify import verify
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.rewrite import Replacement, rewrite
 from tj_core.errors import RuleMissingError, TraceError
-from tj_core.expand import Expanded, bind_outputs
-from tj_core.metatext import meta_text
-from tj_core.proxy import DType
-from tj_core.rewrite import Replacement, rewrite
-from tj_core.rules import RuleTable
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.proxy import DType
+from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Body, BoundSymbol, Trace
 from tj_core.source import Source
-from tj_core.symbol import Alias, Body, BoundSymbol, Constant, Context, Effects
-from tj_core.tags import TagRegistry
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.text.metadata import meta_text
 
 X, Y = vector("x", 2), vector("y", 2)
 F32 = Constant("_f32", DType("float32", 32, "float"), named=False)
@@ -48,7 +50,7 @@ def chain(*names, inputs=(X,)):
             made(name, *([last] * arity.get(name, 1)), out=f"v{i}", source=Source("f.py", i))
         )
         last = calls[-1].flat_outs[0]
-    trace = Trace(inputs, tuple(calls), last)
+    trace = Trace(inputs, tuple(calls), last, language=EMPTY_LANGUAGE)
     verify(trace, level=2, tags=TAGS, expand=expand)
     return trace
 
@@ -144,7 +146,9 @@ def test_values_may_become_constants():
     table.set("num.fill_", lambda c: Expanded(vector("_0", 2), Effects(aliases=last(c))))
     rules = RuleTable("rules")
     rules.set("num.noise", lambda c, edit: Replacement((), {"n": 3.0}))
-    trace = Trace((X,), (made("noise", X, out="n"), user), [Y, vector("n", 2)])
+    trace = Trace(
+        (X,), (made("noise", X, out="n"), user), [Y, vector("n", 2)], language=EMPTY_LANGUAGE
+    )
     after = rewrite(trace, rules, expand=table, tags=TAGS, name="pass")
     assert after.calls[0].args == (3.0, 1.0, 3.0, X)
     assert after.calls[0].effects.aliases == (Alias(0, "arg", 0),)
@@ -214,7 +218,11 @@ def test_a_shared_body_is_asked_once_and_edited_once():
         return to("num.add")(c, edit)
 
     after = apply(
-        Trace((X,), (first, second), [Y.replace(name="a"), vector("b", 2)]), rule, "num.mul"
+        Trace(
+            (X,), (first, second), [Y.replace(name="a"), vector("b", 2)], language=EMPTY_LANGUAGE
+        ),
+        rule,
+        "num.mul",
     )
     assert len(asked) == 1
     assert after.calls[0].body is after.calls[1].body
@@ -230,7 +238,11 @@ def test_under_another_context_a_body_is_another():
         asked.append(c.context)
         return to("num.add")(c, edit) if c.context.get("grad") else None
 
-    after = apply(Trace((X,), (first, second), [vector("a", 2), vector("b", 2)]), rule, "num.mul")
+    after = apply(
+        Trace((X,), (first, second), [vector("a", 2), vector("b", 2)], language=EMPTY_LANGUAGE),
+        rule,
+        "num.mul",
+    )
     assert asked == [Context.of(grad=True), Context.of(grad=False)]
     assert after.calls[1] is second
     assert {c.context for c in after.calls[0].body.calls} == {Context()}  # relative, as before
@@ -242,7 +254,7 @@ def test_new_calls_in_a_body_keep_what_differs_from_the_call_around():
     outer = call(
         "f", X, outputs=Y, body=Body((a0,), (inner,), v), context=Context.of(grad=0, mode=1)
     )
-    trace = Trace((X,), (outer,), Y)
+    trace = Trace((X,), (outer,), Y, language=EMPTY_LANGUAGE)
     edited = apply(trace, to("num.noise"), "num.neg").calls[0]
     assert edited.body.calls[0].context == Context.of(mode=2)
     assert edited.body.calls[0].parent is None
@@ -261,7 +273,9 @@ def test_effects_of_the_new_body_are_the_calls():
 def test_inlining_inside_a_body():
     a0, v = vector("a0", 2), vector("_0", 2)
     inner = made("axpy", a0, a0, a0, out="_0")
-    trace = Trace((X,), (call("f", X, outputs=Y, body=Body((a0,), (inner,), v)),), Y)
+    trace = Trace(
+        (X,), (call("f", X, outputs=Y, body=Body((a0,), (inner,), v)),), Y, language=EMPTY_LANGUAGE
+    )
     edited = apply(trace, lambda c, edit: edit.inline(), "num.axpy").calls[0]
     assert [(c.symbol.name, c.outputs.name) for c in edited.body.calls] == [
         ("mul", "_0"),
@@ -285,7 +299,7 @@ def test_outputs_that_a_body_no_longer_computes():
         effects=Effects(aliases=(Alias(3, "hidden"),)),
     )  # fmt: skip
     user = made("add", outs[0], outs[2], out="u")
-    trace = Trace((X,), (outer, user), [*outs, user.outputs])
+    trace = Trace((X,), (outer, user), [*outs, user.outputs], language=EMPTY_LANGUAGE)
 
     def rule(c, edit):
         return Replacement((), {c.outputs.name: a0 if c.symbol.name == "same" else 3.0})
@@ -311,7 +325,9 @@ def test_outputs_keep_what_bodies_do_not_say():
         c.map_proxies(lambda p: body.inputs[0] if p.name == "a0" else p) for c in body.calls
     ), body.outputs)  # fmt: skip
     out = vector("y", 2, requires_grad=True)
-    trace = Trace((g,), (call("axpy", g, g, g, outputs=out, body=body),), out)
+    trace = Trace(
+        (g,), (call("axpy", g, g, g, outputs=out, body=body),), out, language=EMPTY_LANGUAGE
+    )
     edited = apply(trace, to("num.add"), "num.mul", check=False).calls[0]
     assert edited.outputs is out
 
@@ -352,7 +368,7 @@ def test_a_body_whose_values_change_changes_the_calls_outputs():
     a0, v0, v1 = vector("a0", 2), vector("_0", 2), vector("_1", 2)
     body = Body((a0,), (call("mul", a0, a0, outputs=v0), call("neg", v0, outputs=v1)), v1)
     calls = call("f", X, outputs=Y, body=body), made("add", Y, Y, out="z")
-    after = apply(Trace((X,), calls, vector("z", 2)), to_f32, "num.mul")
+    after = apply(Trace((X,), calls, vector("z", 2), language=EMPTY_LANGUAGE), to_f32, "num.mul")
     assert [str(c.flat_outs[0].dtype) for c in after.calls[0].body.calls] == ["f32"] * 4
     assert str(after.calls[0].outputs.dtype) == "f32"
     assert str(after.outputs.dtype) == "f32"
@@ -383,7 +399,9 @@ def test_another_structure_of_outputs_is_an_error():
     def _fickle(given):
         return Expanded((vector("_0", 2),) * (2 if given.args[0].dtype == F32.value else 1))
 
-    trace = Trace((X,), (made("neg", X, out="a"), made("fickle", vector("a", 2))), ())
+    trace = Trace(
+        (X,), (made("neg", X, out="a"), made("fickle", vector("a", 2))), (), language=EMPTY_LANGUAGE
+    )
     with pytest.raises(TraceError, match=r"num.fickle has other outputs now"):
         apply(trace, cast, "num.neg")
 
@@ -397,7 +415,12 @@ def test_rebound_values_follow():
     first = made("neg", X, out="a")
     shrink = made("shrink_", first.outputs)
     small = shrink.effects.rebinds[0][1]
-    trace = Trace((X,), (first, shrink, made("neg", small, out="b")), [small, vector("b", 1)])
+    trace = Trace(
+        (X,),
+        (first, shrink, made("neg", small, out="b")),
+        [small, vector("b", 1)],
+        language=EMPTY_LANGUAGE,
+    )
     verify(trace, level=2, tags=TAGS, expand=expand)
     after = apply(trace, lambda c, e: cast(c, e) if c.outputs.name == "a" else None, "num.neg")
     assert meta_text(after.calls[-1].args[0]) == "cpu f32[1]"
@@ -414,7 +437,12 @@ def test_a_mutating_call_whose_arguments_coincide_expands_again():
         return Expanded(None, Effects(mutates=(0,)))
 
     first, second = made("neg", X, out="a"), made("same", X, out="b")
-    trace = Trace((X,), (first, second, made("into_", first.outputs, second.outputs)), ())
+    trace = Trace(
+        (X,),
+        (first, second, made("into_", first.outputs, second.outputs)),
+        (),
+        language=EMPTY_LANGUAGE,
+    )
     seen.clear()
     apply(trace, lambda c, e: Replacement((), {"b": first.outputs}), "num.same", check=False)
     assert seen == [["a", "a"]]
@@ -422,7 +450,7 @@ def test_a_mutating_call_whose_arguments_coincide_expands_again():
 
 def test_a_call_that_cannot_be_inlined_says_so():
     g = X.replace(requires_grad=True)
-    trace = Trace((g,), (made("detach", g),), Y)
+    trace = Trace((g,), (made("detach", g),), Y, language=EMPTY_LANGUAGE)
     answers = []
     apply(trace, lambda c, edit: answers.append(edit.can_inline()), "num.detach")
     assert answers == [False]

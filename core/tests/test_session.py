@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tj_core.compile.transforms import Transform
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.rules import RuleTable
 from tj_core.errors import (
     ConfigError,
     PluginConflictError,
@@ -10,14 +14,13 @@ from tj_core.errors import (
     RuleConflictError,
     TagError,
 )
-from tj_core.hookspecs import hookimpl
+from tj_core.host.frontends import Frontend
+from tj_core.host.hookspecs import hookimpl
+from tj_core.host.session import Session, current_session
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Context, Symbol
+from tj_core.ir.tags import Tag
 from tj_core.namespaces import Namespace
-from tj_core.records import Claim, Dialect, Executor, Frontend, Transform
-from tj_core.rules import RuleTable
-from tj_core.session import Session, current_session
-from tj_core.stages import Stage
-from tj_core.symbol import Context, Symbol
-from tj_core.tags import Tag
 from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin
 
 
@@ -108,8 +111,7 @@ def test_contexts_are_spelled_by_their_table():
 def test_two_sessions_live_side_by_side():
     a, b = (Session(plugins=[NumericPlugin()]) for _ in range(2))
     assert a.tables is not b.tables
-    assert a.cache("memo", list) is a.cache("memo", dict)
-    assert a.cache("memo", list) is not b.cache("memo", list)
+    assert a.executors is not b.executors
 
 
 # ------------------------------------------------------------------------------- frontends
@@ -218,7 +220,7 @@ def test_an_executor_in_the_namespace_of_a_dialect_keeps_the_dialect():
 
 
 def test_the_current_session_is_made_once_and_when_asked(monkeypatch, only_fake_dists):
-    from tj_core import session
+    from tj_core.host import session
 
     monkeypatch.setattr(session, "_current", None)
     assert current_session() is current_session()
@@ -226,7 +228,8 @@ def test_the_current_session_is_made_once_and_when_asked(monkeypatch, only_fake_
 
 
 def test_namespaces_resolve_in_the_current_session(monkeypatch):
-    from tj_core import namespaces, session
+    from tj_core import namespaces
+    from tj_core.host import session
 
     made = Session(plugins=[NullPlugin("num.add", answer=lambda a, b: a + b), NumericPlugin()])
     monkeypatch.setattr(session, "_current", made)

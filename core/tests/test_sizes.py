@@ -7,11 +7,19 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tj_core.agreement import agrees
+from tj_core.analysis.agreement import agrees
 from tj_core.errors import ParseError
-from tj_core.proxy import NumberProxy, SymDim, TensorProxy
-from tj_core.sizes import Operation, evaluate, normal_size, parse_size, same_size, size_symbols
-from tj_core.symbol import BoundSymbol, Symbol
+from tj_core.ir.proxy import NumberProxy, SymDim, TensorProxy
+from tj_core.ir.sizes import (
+    Operation,
+    evaluate_size,
+    normal_size,
+    parse_size,
+    same_size,
+    size_symbols,
+)
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import BoundSymbol
 
 SYMBOLS = ("s0", "s1", "u0")
 
@@ -43,7 +51,7 @@ def python(text: str, values: dict[str, int]) -> Any:
 
 @given(EXPRESSIONS, VALUES)
 def test_expressions_mean_what_python_says(text: str, values: dict[str, int]) -> None:
-    assert evaluate(text, values.__getitem__) == python(text, values)
+    assert evaluate_size(text, values.__getitem__) == python(text, values)
     assert set(size_symbols(text)) == {name for name in SYMBOLS if name in text}
 
 
@@ -67,7 +75,7 @@ def test_other_names_change_nothing_else(text: str, values: dict[str, int]) -> N
         other = other.replace(f"<{name}>", new)
     assert same_size(text, other, names)
     renamed = {new: values[name] for name, new in names.items()}
-    assert evaluate(text, values.__getitem__) == evaluate(other, renamed.__getitem__)
+    assert evaluate_size(text, values.__getitem__) == evaluate_size(other, renamed.__getitem__)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +101,7 @@ def test_other_names_change_nothing_else(text: str, values: dict[str, int]) -> N
     ],
 )
 def test_operations(text: str, value: Any) -> None:
-    assert evaluate(text, {"s0": 3, "s1": 5}.get) == value
+    assert evaluate_size(text, {"s0": 3, "s1": 5}.get) == value
 
 
 @pytest.mark.parametrize("text", ["s0 +", "s0[1]", "f(x=1)", "a.b", "", "'s0'", "lambda: 1"])
@@ -106,7 +114,7 @@ def test_unknown_functions_parse_and_do_not_compute() -> None:
     assert parse_size("Strange(s0)") == Operation("Strange", ("s0",))
     assert same_size("Strange(s0*s1)", "Strange(s1*s0)")
     with pytest.raises(ParseError, match="'Strange' of sizes is not supported"):
-        evaluate("Strange(s0)", {"s0": 1}.get)
+        evaluate_size("Strange(s0)", {"s0": 1}.get)
 
 
 def test_functions_are_no_polynomials() -> None:

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.bodies import canonical_body, formals, with_args, wrapped_body
+from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.errors import TraceError
-from tj_core.symbol import (
-    PLAIN_CONTEXT,
-    Alias,
-    Body,
-    BoundSymbol,
-    Constant,
-    Context,
-    Effects,
-    Symbol,
-)
-from tj_core.tags import TagSet
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
+from tj_core.ir.tags import TagSet
+from tj_core.ir.trace import Body, BoundSymbol
+from tj_core.ir.tree import leaves, map_tree
 from tj_core.testing.numeric import call, vector
-from tj_core.tree import leaves, map_tree
 
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
 

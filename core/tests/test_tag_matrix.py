@@ -14,18 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tj_core.claim import claim
-from tj_core.cse import cse
-from tj_core.dce import dce
-from tj_core.expand import Expanded, bind_outputs
-from tj_core.records import Claim, Executor
-from tj_core.rewrite import Replacement, rewrite
-from tj_core.rules import RuleTable
-from tj_core.symbol import Alias, BoundSymbol, Effects
-from tj_core.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.analysis.verify import verify
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.rewrite import Replacement, rewrite
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.passes.claim import claim
+from tj_core.passes.cse import cse
+from tj_core.passes.dce import dce
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y = vector("x", 2), vector("y", 2)
 POLICIES = ("into_body", "to_replacement", "through_views", "to_backward")
@@ -47,7 +48,12 @@ class World:
     value: TagSet
 
     def program(self, *calls, outputs=None, inputs=(X, Y)):
-        trace = Trace(inputs, calls, calls[-1].outputs if outputs is None else outputs)
+        trace = Trace(
+            inputs,
+            calls,
+            calls[-1].outputs if outputs is None else outputs,
+            language=EMPTY_LANGUAGE,
+        )
         verify(trace, level=2, tags=self.registry, expand=expansions)
         return trace
 
@@ -271,7 +277,7 @@ def test_what_travels_to_the_backward(policy):
 
 def test_views_that_the_program_made_itself():
     """Frontends put what travels through views on the outputs of calls that alias arguments."""
-    from tj_core.travel import with_view_tags
+    from tj_core.edit.tag_propagation import with_view_tags
 
     registry = TagRegistry([("test", Tag("T", through_views=True)), ("test", Tag("U"))])
     base = vector("b", 2, tags=TagSet(["T", "U"]))

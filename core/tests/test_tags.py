@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.claim import claim
-from tj_core.dce import dce
+from tj_core.analysis.verify import verify
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.expansion import Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.rewrite import Replacement, rewrite
 from tj_core.errors import ParseError, PluginConflictError, TagError
-from tj_core.expand import Expanded, bind_outputs
-from tj_core.metatext import parse_tags, tags_text
-from tj_core.records import Claim, Executor
-from tj_core.rewrite import Replacement, rewrite
-from tj_core.rules import RuleTable
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.tags import BUILTIN_TAGS, NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.ir.trace import Body, Trace
+from tj_core.passes.claim import claim
+from tj_core.passes.dce import dce
 from tj_core.source import Source
-from tj_core.symbol import Alias, Body, Effects
-from tj_core.tags import BUILTIN_TAGS, NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import Namer, Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.text.metadata import parse_tags, tags_text
 
 OWN = (
     Tag("ALL", through_views=True, to_backward=True),
@@ -177,7 +179,9 @@ EVERY = ("ALL", "STAY", "BODY", "PLACE")
 
 
 def program(*calls, inputs=(X,), outputs=None):
-    trace = Trace(inputs, calls, calls[-1].outputs if outputs is None else outputs)
+    trace = Trace(
+        inputs, calls, calls[-1].outputs if outputs is None else outputs, language=EMPTY_LANGUAGE
+    )
     verify(trace, level=2, tags=TAGS, expand=expansions)
     return trace
 
@@ -357,7 +361,7 @@ def test_tags_of_a_value_that_claiming_passes_through():
         body=Body((x,), (call("mul", x, x, outputs=product),), (product, x)),
     )  # fmt: skip
     user = made("neg", both.outputs[1], out="r")
-    trace = Trace((X,), (both, user), (both.outputs[0], user.outputs))
+    trace = Trace((X,), (both, user), (both.outputs[0], user.outputs), language=EMPTY_LANGUAGE)
     verify(trace, tags=TAGS)
     after = claimed(trace, "num.mul")
     assert after.inputs[0].tags == TagSet(["SAVE"])
@@ -398,7 +402,7 @@ def test_tags_through_views_in_an_inlined_body():
     alias = Effects(aliases=(Alias(0, "arg", 0),))
     body = Body((a0,), (call("same", a0, outputs=v, effects=alias), call("neg", v, outputs=w)), w)
     both = call("both", base, outputs=vector("y", 2), body=body)
-    trace = Trace((base,), (both,), both.outputs)
+    trace = Trace((base,), (both,), both.outputs, language=EMPTY_LANGUAGE)
     view, neg = rewritten(trace, lambda c, edit: edit.inline(), "num.both").calls
     assert view.outputs.tags == neg.args[0].tags == TagSet(["STATIC_MEMORY_LOCATION"])
     assert neg.outputs.tags == NO_TAGS

@@ -9,25 +9,20 @@ from pathlib import Path
 
 import pytest
 import tj_core
+from tj_core.compile.codegen import generate
+from tj_core.contract.dialects import Dialect
 from tj_core.errors import ParseError, RuleMissingError, TraceError
-from tj_core.language import EMPTY_LANGUAGE, Language, roots
-from tj_core.proxy import DType, NumberProxy, OpaqueProxy, SubclassInfo, SymDim, TensorProxy
-from tj_core.records import Dialect
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import DType, NumberProxy, OpaqueProxy, SubclassInfo, SymDim, TensorProxy
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.tags import TagSet
+from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Region, Trace
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import (
-    Alias,
-    Body,
-    BoundSymbol,
-    Constant,
-    Context,
-    Effects,
-    Region,
-    Symbol,
-)
-from tj_core.tags import TagSet
 from tj_core.testing.numeric import MEANING, call, vector
-from tj_core.trace import Namer, PassRecord, Trace
+from tj_core.text.language import EMPTY_LANGUAGE, Language
+from tj_core.text.roots import roots
 
 F32 = DType("float32", 32, "float")
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
@@ -377,7 +372,7 @@ def test_blocks_open_where_the_context_changes():
 )
 def test_what_is_no_trace(text, message):
     with pytest.raises(ParseError, match=message):
-        Trace.parse(text)
+        Trace.parse(text, language=EMPTY_LANGUAGE)
 
 
 # ------------------------------------------------------------------------------- running
@@ -396,7 +391,7 @@ def test_the_text_runs():
         outputs={"k": [vector("l", 1), Y.replace(shape=(1,))]},
     )
     assert run(trace)([1.0, 2.0]) == {"k": [[1.0], [-2.0]]}
-    assert trace.callable()([1.0, 2.0]) == run(trace)([1.0, 2.0])
+    assert generate(trace).function([1.0, 2.0]) == run(trace)([1.0, 2.0])
 
 
 def test_the_text_runs_with_constants_of_both_kinds():

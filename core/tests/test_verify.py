@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from tj_core.analysis.verify import verify
+from tj_core.contract.expansion import bind_outputs
+from tj_core.contract.rules import RuleTable
 from tj_core.errors import CannotExpandError, VerificationError
-from tj_core.expand import bind_outputs
-from tj_core.proxy import DType
-from tj_core.rules import RuleTable
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.proxy import DType
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.tags import TagRegistry, TagSet
+from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Region, Trace
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import (
-    Alias,
-    Body,
-    BoundSymbol,
-    Constant,
-    Context,
-    Effects,
-    Region,
-    Symbol,
-)
-from tj_core.tags import TagRegistry, TagSet
 from tj_core.testing.numeric import call, expansions, vector
-from tj_core.trace import PassRecord, Trace
-from tj_core.verify import verify
+from tj_core.text.language import EMPTY_LANGUAGE
 
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
 A0, A1, V0, V1 = (vector(n, 2) for n in ("a0", "a1", "_0", "_1"))
@@ -41,11 +34,14 @@ def wrong(match, trace, **more):
 
 
 def program(*calls, inputs=(X,), outputs=(), **more):
-    return Trace(inputs, calls, outputs, **more)
+    return Trace(inputs, calls, outputs, **{"language": EMPTY_LANGUAGE, **more})
 
 
 def region(*calls, inputs=(X,), outputs=(), name="fn", **more):
-    return Region(Trace(inputs, calls, outputs, name, **more), (0,) * len(inputs))
+    return Region(
+        Trace(inputs, calls, outputs, name, **{"language": EMPTY_LANGUAGE, **more}),
+        (0,) * len(inputs),
+    )
 
 
 def operation(*regions):
@@ -275,6 +271,25 @@ def test_invariants_hold_from_their_stage_on():
     wrong("mutates", rebinding, reached={Stage.FUNCTIONAL})
     wrong("belongs to no executor", program(NEG), reached={Stage.CLAIMED})
     check(program(NEG.replace(executor="python")), reached=set(Stage))
+
+
+def test_the_forward_uses_nothing_of_the_backward():
+    tangent = vector("g", 2).replace(tags=TagSet(["BACKWARD"]))
+    back = call("neg", tangent, outputs=Y).replace(tags=TagSet(["BACKWARD"]))
+    joint = {"reached": {Stage.JOINT}}
+    check(program(NEG.replace(outputs=Z), back, inputs=(X, tangent), outputs=[Z, Y]), **joint)
+    late = program(back, call("neg", Y, outputs=Z), inputs=(X, tangent))
+    wrong("call 'z' .* uses a value of the backward", late, **joint)
+    early = program(call("neg", tangent, outputs=Z), inputs=(X, tangent))
+    wrong("uses a value of the backward", early, **joint)
+
+
+def test_the_forward_has_no_call_of_the_backward():
+    back = NEG.replace(tags=TagSet(["BACKWARD"]))
+    wrong("stands in the forward", program(back), reached={Stage.SPLIT})
+    tangent = X.replace(tags=TagSet(["BACKWARD"]))
+    taken = back.replace(args=(tangent,))
+    check(program(taken, inputs=(tangent,)), reached={Stage.JOINT, Stage.SPLIT})
 
 
 def test_values_are_copied_back_at_the_end():

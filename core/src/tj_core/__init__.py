@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tj_core.api import explain, guards, jit, last_trace, last_traces, stats
     from tj_core.errors import TjError, TjWarning
-    from tj_core.session import Session
-    from tj_core.stages import Stage
+    from tj_core.host.session import Session
+    from tj_core.ir.stage import Stage
+    from tj_core.ir.trace import Trace
     from tj_core.tagging import tag
-    from tj_core.trace import Trace
 
 __all__ = [
     "Session",
@@ -33,11 +33,11 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Session": "session",
-    "Stage": "stages",
+    "Session": "host.session",
+    "Stage": "ir.stage",
     "TjError": "errors",
     "TjWarning": "errors",
-    "Trace": "trace",
+    "Trace": "ir.trace",
     "explain": "api",
     "guards": "api",
     "jit": "api",

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from tj_core.config import CORE_KEYS
+from tj_core.compile.transforms import Transform
+from tj_core.contract.executors import Executor
 from tj_core.errors import ConfigError, TjError, did_you_mean
-from tj_core.jitted import Guard, JitOptions, Jitted, Stats, jitted_of
-from tj_core.records import Executor, Transform
-from tj_core.report import Explanation, explain_compilation
-from tj_core.session import Session, current_session
-from tj_core.stages import Stage
-from tj_core.trace import Trace
+from tj_core.host.config import CORE_KEYS
+from tj_core.host.jitted import Guard, JitOptions, Jitted, Stats, jitted_of
+from tj_core.host.report import Explanation, explain_compilation
+from tj_core.host.session import Session, current_session
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import Trace
 
 __all__ = ["backend_state", "explain", "guards", "jit", "last_trace", "last_traces", "stats"]
 
@@ -88,8 +89,9 @@ def _jit(fn: Any, arguments: _Arguments) -> Any:
         raise TjError(f"tj.jit needs a function or a module, not {type(fn).__name__}")
     if isinstance(getattr(fn, "__tj__", None), Jitted):
         fn = fn.__tj__.fn  # jitting twice is jitting once, with the newer options
-    jitted = _state(fn, arguments)
-    return jitted.session.frontend_for(fn, arguments.frontend).wrap(fn, jitted)
+    session = _session(arguments)
+    jitted = _state(fn, session, arguments)
+    return session.frontend_for(fn, arguments.frontend).wrap(fn, jitted)
 
 
 def backend_state(fn: Any, **keywords: Any) -> Jitted:
@@ -99,11 +101,11 @@ def backend_state(fn: Any, **keywords: Any) -> Jitted:
     """
     given = {k: keywords.pop(k, None) for k in _Arguments.__slots__ if k != "options"}
     given["transforms"] = tuple(given["transforms"] or ())
-    return _state(fn, _Arguments(**given, options=keywords))
+    arguments = _Arguments(**given, options=keywords)
+    return _state(fn, _session(arguments), arguments)
 
 
-def _state(fn: Any, arguments: _Arguments) -> Jitted:
-    session = _session(arguments)
+def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
     if arguments.autocast is not None and "autocast" not in session.tables:
         raise ConfigError(
             "autocast= needs a plugin that provides it", hint="pip install tj-autocast"

@@ -19,7 +19,7 @@ what 0.1 deprecates warns in 0.1 and 0.2, is an error by default in 0.3, and is 
 3. *Gone*: the hook, argument or name, its class here, and that line. What is left in a plugin is
    an unknown hook or argument, which is an error that names plugin and tj-core.
 
-``PLUGIN_API`` (in `tj_core.hookspecs`) is not part of this. It is raised by changes that no
+``PLUGIN_API`` (in `tj_core.host.hookspecs`) is not part of this. It is raised by changes that no
 warning can announce, because the same implementation would mean something else.
 """
 

@@ -18,6 +18,7 @@ __all__ = [
     "CaptureError",
     "ConfigError",
     "ParseError",
+    "PassError",
     "PluginConflictError",
     "PluginError",
     "RuleConflictError",
@@ -94,6 +95,21 @@ class CannotExpandError(TjError):
 
 class CaptureError(TjError):
     """A frontend could not turn the user's program into a trace."""
+
+
+class PassError(TjError):
+    """A pass of tj's own failed; the frontend runs the program as PyTorch does, and says so.
+
+    The cause is what the pass raised.
+    """
+
+    def __init__(self, name: str, cause: Exception, *, source: Source | None = None) -> None:
+        said = cause.message if isinstance(cause, TjError) else str(cause)
+        super().__init__(
+            f"the pass {name!r} failed: {type(cause).__name__}: {said}",
+            source=source,
+            hint="it runs without tj; please report this (strict = true makes it an error)",
+        )
 
 
 class TjWarning(UserWarning):

@@ -16,12 +16,34 @@ Importing this module imports pluggy (for `hookimpl`) and nothing else beyond th
 
 from __future__ import annotations
 
+from tj_core.analysis.alias import AliasFacts, alias_facts
+from tj_core.analysis.liveness import last_uses, live_calls, value_names
+from tj_core.analysis.verify import verify
+from tj_core.analysis.wellformed import same_metadata
+from tj_core.api import backend_state
+from tj_core.compile.codegen import Program, generate
+from tj_core.compile.compilation import Compilation
+from tj_core.compile.context import PassContext
+from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
+from tj_core.compile.transforms import Again, Split, Transform, Wrapped
+from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
+from tj_core.contract.executors import Claim, Decline, Executor, Fusion, Pair
+from tj_core.contract.expansion import Expand, Expanded, bind_outputs
+from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
+from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
+from tj_core.edit.editor import TraceEditor
+from tj_core.edit.inlining import can_inline, inline
+from tj_core.edit.reexpand import note_new_values, reexpand
+from tj_core.edit.regions import joined_effects, summed_effects
+from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
+from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
     ConfigError,
     ParseError,
+    PassError,
     PluginConflictError,
     PluginError,
     RuleConflictError,
@@ -31,14 +53,18 @@ from tj_core.errors import (
     TjWarning,
     TraceError,
     VerificationError,
+    add_note,
+    notes,
 )
-from tj_core.expand import Expand, Expanded, bind_outputs, can_inline, inline
-from tj_core.hookspecs import PLUGIN_API, hookimpl
-from tj_core.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats
-from tj_core.language import ContextSpeller, Language, Resetting
-from tj_core.passes import PassContext
-from tj_core.pipeline import Compilation
-from tj_core.proxy import (
+from tj_core.host.commands import CliCommand
+from tj_core.host.frontends import Frontend
+from tj_core.host.hookspecs import PLUGIN_API, hookimpl
+from tj_core.host.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats, jitted_of
+from tj_core.host.services import Services
+from tj_core.host.session import Session
+from tj_core.ir.effects import NO_EFFECTS, Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import (
     Device,
     Dim,
     DType,
@@ -49,42 +75,28 @@ from tj_core.proxy import (
     SymDim,
     TensorProxy,
     contiguous_strides,
+    requires_grad,
 )
-from tj_core.records import (
-    Again,
-    Claim,
-    CliCommand,
-    Decline,
-    Dialect,
-    Executor,
-    Frontend,
-    Fusion,
-    Pair,
-    Split,
-    Transform,
-    Wrapped,
+from tj_core.ir.sizes import (
+    Operation,
+    SizeTree,
+    evaluate_size,
+    normal_size,
+    parse_size,
+    same_size,
+    size_symbols,
 )
-from tj_core.rewrite import Editor, Replacement, RewriteRule, rewrite
-from tj_core.rules import Rule, RuleTable
-from tj_core.session import Session
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
+from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
+from tj_core.ir.tree import leaves, map_tree
+from tj_core.passes.claim import ask
+from tj_core.passes.dce import dce
 from tj_core.source import Source
-from tj_core.stages import Stage
-from tj_core.symbol import (
-    NO_EFFECTS,
-    PLAIN_CONTEXT,
-    Alias,
-    Body,
-    BoundSymbol,
-    Constant,
-    Context,
-    Effects,
-    Region,
-    Symbol,
-)
-from tj_core.tags import NO_TAGS, Tag, TagRegistry, TagSet
-from tj_core.trace import Change, Namer, PassRecord, Trace
-from tj_core.tree import leaves, map_tree
-from tj_core.verify import verify
+from tj_core.text.language import Language
+from tj_core.text.metadata import meta_text
+from tj_core.text.printer import value_text
 
 __all__ = [
     "NO_EFFECTS",
@@ -93,6 +105,7 @@ __all__ = [
     "PLUGIN_API",
     "Again",
     "Alias",
+    "AliasFacts",
     "Body",
     "BoundSymbol",
     "CannotExpandError",
@@ -125,14 +138,18 @@ __all__ = [
     "Jitted",
     "Language",
     "Namer",
+    "Notation",
     "NumberProxy",
     "OpaqueProxy",
+    "Operation",
     "Pair",
     "ParseError",
     "PassContext",
+    "PassError",
     "PassRecord",
     "PluginConflictError",
     "PluginError",
+    "Program",
     "Proxy",
     "Region",
     "Replacement",
@@ -142,7 +159,9 @@ __all__ = [
     "RuleConflictError",
     "RuleMissingError",
     "RuleTable",
+    "Services",
     "Session",
+    "SizeTree",
     "Source",
     "Split",
     "Stage",
@@ -152,6 +171,7 @@ __all__ = [
     "Symbol",
     "Tag",
     "TagError",
+    "TagInheritance",
     "TagRegistry",
     "TagSet",
     "TensorProxy",
@@ -159,17 +179,50 @@ __all__ = [
     "TjError",
     "TjWarning",
     "Trace",
+    "TraceEditor",
     "TraceError",
     "Transform",
     "VerificationError",
     "Wrapped",
+    "add_note",
+    "alias_facts",
+    "ask",
+    "backend_state",
     "bind_outputs",
+    "call_of",
     "can_inline",
+    "canonical_body",
     "contiguous_strides",
+    "dce",
+    "evaluate_size",
+    "formals",
+    "generate",
     "hookimpl",
     "inline",
+    "jitted_of",
+    "joined_effects",
+    "last_uses",
     "leaves",
+    "live_calls",
     "map_tree",
+    "meta_text",
+    "normal_size",
+    "note_new_values",
+    "notes",
+    "own_pass",
+    "parse_size",
+    "reexpand",
+    "requires_grad",
     "rewrite",
+    "same_metadata",
+    "same_size",
+    "size_symbols",
+    "source_of",
+    "summed_effects",
+    "value_names",
+    "value_text",
     "verify",
+    "warn_of",
+    "with_args",
+    "wrapped_body",
 ]

@@ -23,8 +23,8 @@ class Namespace:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the implementation, in the current session."""
-        from tj_core.session import current_session
-        from tj_core.symbol import Symbol
+        from tj_core.host.session import current_session
+        from tj_core.ir.symbol import Symbol
 
         return current_session().language.resolve(Symbol.parse(self._qualname))(*args, **kwargs)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tj_core.proxy import Device, DType, SymDim, TensorProxy
-from tj_core.records import Decline
-from tj_core.symbol import BoundSymbol, Symbol
-from tj_core.tags import TagSet
+from tj_core.contract.executors import Decline
+from tj_core.ir.proxy import Device, DType, SymDim, TensorProxy
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.tags import TagSet
+from tj_core.ir.trace import BoundSymbol
 from tj_example_exec.executor import example_executor
 from tj_example_exec.plugin import Options
 

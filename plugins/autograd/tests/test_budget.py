@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.costs import estimate
+from tj_autograd.split.costs import estimate
 from tj_core.errors import ConfigError
 from tj_core.extend import Claim, Executor, Fusion, RuleTable, TensorProxy
 from torch.nn import functional as F

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_core.hookspecs import hookimpl
-from tj_core.proxy import TensorProxy
-from tj_core.records import Claim, Executor
-from tj_core.rules import RuleTable
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.rules import RuleTable
+from tj_core.host.hookspecs import hookimpl
+from tj_core.ir.proxy import TensorProxy
 from torch.nn import functional as F
 from torch.utils.checkpoint import (
     CheckpointPolicy,
@@ -146,7 +146,7 @@ def test_only_inputs_and_states_are_saved(f: Program) -> None:
     inputs = {p.name for p in forward.inputs}
     others = [p for p in forward.outputs[2] if p.name not in inputs]
     assert {type(p).__name__ for p in others} <= {"OpaqueProxy"}
-    draws = [c for c in forward.calls if c.symbol.qualname == "tj_autograd.replay.advance"]
+    draws = [c for c in forward.calls if c.symbol.qualname == "tj_autograd.joint.replay.advance"]
     assert bool(draws) == (f is not plain)
 
 

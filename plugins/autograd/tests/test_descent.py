@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.conformance.handwritten import layer_norm_backward, native_layer_norm
-from tj_autograd.rules import GradRule
+from tj_autograd.joint.rules import GradRule
+from tj_conformance.gradients.handwritten import layer_norm_backward, native_layer_norm
+from tj_core.contract.executors import Claim, Decline, Executor, Pair
+from tj_core.contract.rules import RuleTable
 from tj_core.extend import Replacement, Transform
-from tj_core.hookspecs import hookimpl
-from tj_core.records import Claim, Decline, Executor, Pair
-from tj_core.rules import RuleTable
-from tj_core.stages import Stage
+from tj_core.host.hookspecs import hookimpl
+from tj_core.ir.stage import Stage
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
@@ -406,7 +406,7 @@ def test_second_derivatives_of_opened_calls() -> None:
 
 
 def test_a_layer_repeated_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tj_autograd.descent as descent
+    import tj_autograd.joint.descent as descent
 
     runs: list[Any] = []
     run = descent.observed

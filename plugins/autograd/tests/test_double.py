@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -21,18 +24,34 @@ def leaves() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(4, 3, requires_grad=True), torch.randn(3, 5, requires_grad=True)
 
 
+def one_result(x: torch.Tensor, w: torch.Tensor) -> Any:
+    a, b = f(x, w)
+    return a + b.sum()
+
+
 def orders(fn: Any, x: torch.Tensor, w: torch.Tensor) -> list[torch.Tensor]:
-    a, b = fn(x, w)
-    first = torch.autograd.grad(a + b.sum(), [x, w], create_graph=True)
+    outs = fn(x, w)
+    loss = outs[0] + outs[1].sum() if isinstance(outs, tuple) else outs
+    first = torch.autograd.grad(loss, [x, w], create_graph=True)
     second = torch.autograd.grad(sum((g**2).sum() for g in first), [x, w], create_graph=True)
     third = torch.autograd.grad(sum((g**3).sum() for g in second), [x, w])
     return [*first, *second, *third]
 
 
 def test_first_second_and_third_order() -> None:
-    jitted = tj.jit(f)
-    for mine, theirs in zip(orders(jitted, *leaves()), orders(f, *leaves()), strict=True):
+    jitted = tj.jit(one_result)
+    pairs = zip(orders(jitted, *leaves()), orders(one_result, *leaves()), strict=True)
+    for mine, theirs in pairs:
         assert torch.equal(mine, theirs)
+
+
+def test_orders_of_two_results() -> None:
+    """Two nodes: the gradients of their gradients are added in another order than in one graph."""
+    jitted = tj.jit(f)
+    pairs = list(zip(orders(jitted, *leaves()), orders(f, *leaves()), strict=True))
+    for mine, theirs in pairs:
+        torch.testing.assert_close(mine, theirs)
+    assert all(torch.equal(mine, theirs) for mine, theirs in pairs[:2])
 
 
 def test_gradient_penalty() -> None:
@@ -66,21 +85,164 @@ def test_hessian() -> None:
     assert torch.equal(mine, torch.autograd.functional.hessian(g, x))
 
 
-def test_an_input_written_in_between() -> None:
-    x, w = leaves()
-    b = x * 1
-    out = tj.jit(lambda b, w: b + w.sum())(b, w)
+def biased(b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return b + w.exp().sum(0)
+
+
+def scaled(b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return b * w.sum(0)
+
+
+def squashed(b: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """Saves no argument; eager none either."""
+    return torch.tanh(b + w.sum(0))
+
+
+ONE_ARGUMENT_MATTERS = [biased, scaled, squashed]
+
+
+@pytest.mark.parametrize("f", ONE_ARGUMENT_MATTERS, ids=lambda f: f.__name__)
+def test_an_input_written_in_between(f: Any) -> None:
+    """Eager refuses where the gradient depends on its value; tj also where it is not saved."""
+
+    def run(fn: Any) -> torch.Tensor:
+        w = leaves()[1]
+        b = w[0] * 2
+        out = fn(b, w)
+        with torch.no_grad():
+            b.add_(1)
+        return torch.autograd.grad(out.sum(), w, create_graph=True)[0]
+
+    if f is biased:
+        assert torch.equal(run(tj.jit(f)), run(f))
+        return
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        run(tj.jit(f))
+
+
+def test_an_input_written_in_between_of_which_nothing_is_differentiated_again() -> None:
+    w = leaves()[1]
+    b = w[0] * 2
+    out = tj.jit(squashed)(b, w)
     with torch.no_grad():
         b.add_(1)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        torch.autograd.grad(out.sum(), w, create_graph=True)
+    out.sum().backward()
+    assert w.grad is not None
 
 
-def test_an_input_that_is_gone() -> None:
-    w = torch.ones(3, requires_grad=True)
-    out = tj.jit(lambda b, w: b + w)(torch.ones(3), w)
-    with pytest.raises(RuntimeError, match="has been freed"):
-        torch.autograd.grad(out.sum(), w, create_graph=True)
+@pytest.mark.parametrize("f", ONE_ARGUMENT_MATTERS, ids=lambda f: f.__name__)
+@pytest.mark.parametrize("hooks", [False, True])
+def test_inputs_that_are_gone(f: Any, hooks: bool) -> None:
+    """Temporaries are there as long as the graph is, also where somebody packs what is saved."""
+
+    def run(fn: Any) -> list[torch.Tensor]:
+        w = leaves()[1]
+        packing = torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach() * 1, lambda t: t)
+        with packing if hooks else contextlib.nullcontext():
+            out = fn(w[0] * 2, w * 3)
+        gc.collect()
+        (g,) = torch.autograd.grad((out**2).sum(), w, create_graph=True)
+        return [g, *torch.autograd.grad(g.pow(2).sum(), w)] if not hooks else [g]
+
+    for a, b in zip(run(tj.jit(f)), run(f), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_what_is_kept_is_freed_with_the_graph() -> None:
+    w = leaves()[1]
+    b = torch.ones(5)
+    kept = weakref.ref(b)
+    out = tj.jit(squashed)(b, w).sum()
+    del b
+    assert kept() is not None
+    out.backward()
+    assert kept() is None
+    with pytest.raises(RuntimeError, match="a second time"):
+        torch.autograd.grad(out, w, create_graph=True)
+
+
+@pytest.mark.parametrize("f", ONE_ARGUMENT_MATTERS, ids=lambda f: f.__name__)
+def test_inputs_whose_value_does_not_matter_are_not_kept(f: Any) -> None:
+    w, b = leaves()[1], torch.ones(5)
+    kept = weakref.ref(b)
+    out = tj.jit(f)(b, w)
+    del b
+    assert (kept() is None) is (f is biased)
+    assert out.requires_grad
+
+
+def test_a_layer_called_twice() -> None:
+    def run(fn: Any) -> list[torch.Tensor]:
+        x = torch.tensor([3.0], requires_grad=True)
+        (g,) = torch.autograd.grad(fn(fn(x, x), x), x, create_graph=True)
+        return [g, *torch.autograd.grad(g, x)]
+
+    def cube(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * b
+
+    assert all(map(torch.equal, run(tj.jit(cube)), run(cube)))
+
+
+def test_arguments_made_of_each_other() -> None:
+    """A way between the arguments, which is not the program's."""
+
+    def run(fn: Any) -> list[torch.Tensor]:
+        x, w = leaves()
+        y = (x @ w).tanh()
+        seen: list[torch.Tensor] = []
+        y.register_hook(lambda g: seen.append(g.detach()))
+        first = torch.autograd.grad(fn(y, w, x), [x, w, y], create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), [x, w])
+        return [*first, *second, *seen]
+
+    def g(y: torch.Tensor, w: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return (y.sin() * (x @ w)).sum()
+
+    mine, theirs = run(tj.jit(g)), run(g)
+    for a, b in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("name", ["hvp", "vhp", "jacobian", "hessian", "jvp", "vjp"])
+def test_functions_of_autograd(name: str) -> None:
+    def inner(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x**2).tanh()
+
+    def run(fn: Any) -> Any:
+        x = leaves()[0].detach()
+        vector = name in ("hvp", "vhp", "hessian")
+
+        def g(x: torch.Tensor) -> torch.Tensor:
+            y = fn(fn(x * 2) + x)
+            return y.sum() if vector else y
+
+        more = [] if name in ("jacobian", "hessian") else [torch.ones_like(x)]
+        found = getattr(torch.autograd.functional, name)(g, x, *more)
+        return found if isinstance(found, tuple) else (found,)
+
+    for a, b in zip(run(tj.jit(inner)), run(inner), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_nested_checkpoint_of_a_compiled_layer() -> None:
+    def layer(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.tanh((x @ w).relu() @ w.t())
+
+    def run(fn: Any) -> list[torch.Tensor]:
+        x, w = leaves()
+
+        def inner(a: torch.Tensor) -> torch.Tensor:
+            return fn(a * 2, w) + 1
+
+        def outer(a: torch.Tensor) -> torch.Tensor:
+            return checkpoint(inner, fn(a, w), use_reentrant=False) * 2
+
+        out = checkpoint(outer, x, use_reentrant=False)
+        (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
+        return [g, *torch.autograd.grad((g**2).sum(), [x, w])]
+
+    for a, b in zip(run(tj.jit(layer)), run(layer), strict=True):
+        torch.testing.assert_close(a, b)
 
 
 def writes_its_argument(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -153,7 +315,7 @@ def test_only_inputs_that_are_written_are_copied() -> None:
         node = out.grad_fn
         while "Compiled" not in type(node).__name__:
             node = node.next_functions[0][0]
-        assert len(node.copies) == copies
+        assert len(node.kept.copies) == copies
 
 
 def test_batch_norm_in_training() -> None:

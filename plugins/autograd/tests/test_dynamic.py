@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.conformance.handwritten import (
+from tj_autograd.joint.rules import GradRule
+from tj_conformance.gradients.handwritten import (
     layer_norm,
     layer_norm_backward,
     native_layer_norm,
 )
-from tj_autograd.rules import GradRule
-from tj_core.hookspecs import hookimpl
-from tj_core.records import Claim, Executor, Pair
-from tj_core.rules import RuleTable
+from tj_core.contract.executors import Claim, Executor, Pair
+from tj_core.contract.rules import RuleTable
+from tj_core.host.hookspecs import hookimpl
 from torch.nn import functional as F
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]

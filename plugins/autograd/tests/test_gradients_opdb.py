@@ -1,6 +1,6 @@
 """Gradients of PyTorch's `op_db` and `module_db` through traces, eager as the oracle, bit for bit.
 
-The default run takes a sample; ``TJ_FULL=1`` takes all. `tj_autograd.conformance.tally` gives
+The default run takes a sample; ``TJ_FULL=1`` takes all. `tj_conformance.gradients.tally` gives
 figures of whole runs.
 """
 
@@ -13,18 +13,18 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.conformance import known, tally
-from tj_autograd.conformance.gradients import (
+from tj_conformance.gradients import known, tally
+from tj_conformance.gradients.gradients import (
     differentiable_operations,
     run_gradients,
     run_second,
 )
-from tj_autograd.conformance.numerical import run_gradcheck
-from tj_torch.conformance.known import disagreements
-from tj_torch.conformance.module_db import modules, run_module
-from tj_torch.conformance.op_db import full_name
-from tj_torch.conformance.result import Kind
-from tj_torch.conformance.tally import Part
+from tj_conformance.gradients.numerical import run_gradcheck
+from tj_conformance.known import disagreements
+from tj_conformance.module_db import modules, run_module
+from tj_conformance.op_db import full_name
+from tj_conformance.result import Kind
+from tj_conformance.tally import Part
 
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = 3 if FULL else 2

@@ -265,7 +265,7 @@ def test_less_is_saved(name: str, part: float) -> None:
 
 
 def test_dropouts_own_rule_gives_way_to_a_plugins() -> None:
-    from tj_autograd.rules import GradRule
+    from tj_autograd.joint.rules import GradRule
     from tj_core.extend import RuleTable, hookimpl
 
     class Mine:
@@ -294,7 +294,7 @@ def test_dropouts_own_rule_gives_way_to_a_plugins() -> None:
 
 
 def test_equal_layers_apply_a_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tj_autograd import lookup
+    from tj_autograd.joint import lookup
 
     applied = []
     real = lookup.apply_rule

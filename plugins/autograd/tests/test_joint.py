@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_core.hookspecs import hookimpl
-from tj_core.records import Claim, Executor, Transform
-from tj_core.rules import RuleTable
-from tj_core.stages import Stage
-from tj_core.symbol import BoundSymbol
-from tj_core.tags import Tag, TagSet
-from tj_torch.conformance.oracle import assert_equal, clone_tree, seeded
+from tj_conformance.oracle import assert_equal, clone_tree, seeded
+from tj_core.compile.transforms import Transform
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.rules import RuleTable
+from tj_core.host.hookspecs import hookimpl
+from tj_core.ir.stage import Stage
+from tj_core.ir.tags import Tag, TagSet
+from tj_core.ir.trace import BoundSymbol
 from torch.nn import functional as F
 
 
@@ -252,3 +253,13 @@ def test_a_tangent_that_is_a_conjugate_has_a_backward_of_its_own(last: Any) -> N
 def test_equal_tangents_through_calls_with_other_constants(f: Any) -> None:
     """Two backward calls of one tangent, told apart by constants in their bodies only."""
     same(f, X)
+
+
+def test_a_kernel_that_the_program_spells_out() -> None:
+    """`torch.tensor` of numbers is expanded to a constant, not to a call that makes it."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        kernel = torch.tensor([[[-1.0, 0.0, 1.0]], [[0.5, 0.5, 0.5]]])
+        return F.conv1d(x, kernel, padding=1) * kernel.sum()
+
+    same(f, torch.randn(2, 1, 6, requires_grad=True))

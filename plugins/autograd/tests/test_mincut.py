@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tj_autograd.mincut import INFINITE, Network
+from tj_autograd.split.mincut import INFINITE, Network
 
 NODES = st.integers(0, 6)
 EDGES = st.lists(st.tuples(NODES, NODES, st.sampled_from([0, 1, 2, 5, 9])), max_size=24)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.conformance import regions
-from tj_autograd.conformance.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
+from tj_conformance.gradients import regions
+from tj_conformance.gradients.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
 
 Tensor = torch.Tensor
 

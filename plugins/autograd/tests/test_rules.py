@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 import tj_core as tj
 import torch
-from tj_autograd.conformance.handwritten import layer_norm, layer_norm_backward
-from tj_autograd.rules import GradRule
+from tj_autograd.joint.rules import GradRule
+from tj_conformance.gradients.handwritten import layer_norm, layer_norm_backward
+from tj_core.contract.executors import Claim, Decline, Executor, Pair
+from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError
-from tj_core.hookspecs import hookimpl
-from tj_core.records import Claim, Decline, Executor, Pair
-from tj_core.rules import RuleTable
+from tj_core.host.hookspecs import hookimpl
 from torch.nn import functional as F
 
 LAYER_NORM = "torch.nn.functional.layer_norm"
@@ -193,11 +193,14 @@ def test_what_is_saved_may_be_anything() -> None:
     [
         (GradRule(lambda x, *a: x, layer_norm_backward), "return a pair"),
         (GradRule(lambda x, *a: (x.sum(), ()), layer_norm_backward), "its forward returns"),
-        (GradRule(layer_norm, lambda s, g: (g.sum(),)), "for argument 'sin'"),
+        (GradRule(layer_norm, lambda s, g: (g.sum(), None, None)), "for argument 'sin'"),
         (GradRule(layer_norm, lambda s, g: (None,) * 9), "9 gradients for the 5 parameters"),
         (GradRule(layer_norm, lambda s, g: g), "a sequence with a gradient per parameter"),
         (GradRule(layer_norm, lambda s, g: ([g, g],)), "2 gradients for the 1 tensors of 'x'"),
         (GradRule(layer_norm, lambda s, g: g.view(17)), "does not fit"),
+        (GradRule(layer_norm, lambda s, g: ()), "0 gradients, none for 'x', which needs one"),
+        (GradRule(layer_norm, lambda s, g: (1.0,)), "a float as a gradient of 'x'"),
+        (GradRule(layer_norm, lambda s, g: (g.double(), None, None)), "for argument 'sin'"),
     ],
 )
 def test_a_rule_that_does_not_fit(rule: GradRule, message: str) -> None:
@@ -261,7 +264,7 @@ def test_a_plugins_rule_is_explained() -> None:
 
 
 @pytest.mark.parametrize(
-    "answer, reason", [(Decline("too small"), "too small"), (False, "its check says no")]
+    "answer, reason", [(Decline("too small"), "too small"), (False, "declined without a reason")]
 )
 def test_who_declined_a_gradient_is_explained(answer: Any, reason: str) -> None:
     rule = GradRule(layer_norm, layer_norm_backward, lambda call: answer)
@@ -327,8 +330,8 @@ def test_an_operation_that_looks_at_data() -> None:
         return torch.istft(spectrum, 8, window=w.new_ones(8)).sum() * w.exp().sum()
 
     symbols = [c.symbol.qualname for c in tj.last_trace(check(g), stage="JOINT").calls]
-    assert "tj_autograd.recorded.forward" in symbols
-    assert "tj_autograd.recorded.backward" in symbols
+    assert "tj_autograd.joint.recorded.forward" in symbols
+    assert "tj_autograd.joint.recorded.backward" in symbols
 
 
 def test_parts_around_a_graph_break_have_gradients() -> None:

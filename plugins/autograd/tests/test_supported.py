@@ -135,6 +135,24 @@ def test_what_a_call_does_may_be_unknown() -> None:
     assert reasons["joint"].reason == "torch._foreach_mul_ may write to what it is given"
 
 
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="needs oneDNN")
+def test_tensors_without_strides_are_differentiated_by_pytorch() -> None:
+    """Also their gradients are such tensors, which fake tensors do not know."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.to_dense().sin()
+
+    x = torch.randn(3, 4).to_mkldnn().requires_grad_()
+    jitted = tj.jit(program)
+    (mine,), (theirs,) = (torch.autograd.grad(f(x).sum(), x) for f in (jitted, program))
+    assert mine.layout == theirs.layout == torch._mkldnn
+    assert torch.equal(mine.to_dense(), theirs.to_dense())
+    reasons = dict(tj.explain(jitted).declined)
+    assert (
+        reasons["joint"].reason == "torch.Tensor.to_dense takes or makes a tensor without strides"
+    )
+
+
 def test_a_program_that_needs_no_gradient_is_not_declined() -> None:
     jitted = tj.jit(writes)
     jitted(torch.ones(2, 2), torch.ones(2, 2))

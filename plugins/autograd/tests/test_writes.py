@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.aliasing import check, stateless
+from tj_conformance.cases import cases_in, modules_in, run_case
+from tj_conformance.found import FOUND
+from tj_conformance.fuzz import Figures, chunks, compare_programs, through_fx
+from tj_conformance.programs import run_text
+from tj_conformance.scenes import placed
+from tj_conformance.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
-from tj_torch.conformance.aliasing import check, stateless
-from tj_torch.conformance.cases import cases_in, modules_in, run_case
-from tj_torch.conformance.found import FOUND
-from tj_torch.conformance.fuzz import Figures, chunks, compare_programs, through_fx
-from tj_torch.conformance.programs import run_text
-from tj_torch.conformance.scenes import placed
-from tj_torch.conformance.traced import traced
 
 FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"

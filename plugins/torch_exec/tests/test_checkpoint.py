@@ -11,6 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_conformance.oracle import assert_equal
 from tj_core.extend import (
     Claim,
     Executor,
@@ -20,7 +21,6 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
-from tj_torch.conformance.oracle import assert_equal
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import (

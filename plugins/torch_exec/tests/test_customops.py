@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.oracle import assert_equal, assert_jits, seeded
 from tj_core.extend import Alias, Claim, Executor, RuleTable, hookimpl
-from tj_torch.conformance.oracle import assert_equal, assert_jits, seeded
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 logged: list[float] = []

@@ -17,10 +17,11 @@ from tj_core.extend import (
     Session,
     Stage,
     Transform,
+    generate,
     hookimpl,
 )
-from tj_core.proxy import SymDim, TensorProxy
-from tj_core.trace import Trace
+from tj_core.ir.proxy import SymDim, TensorProxy
+from tj_core.ir.trace import Trace
 
 Sequence = list[tuple[Any, ...]]
 
@@ -190,7 +191,7 @@ def test_text_reads_back_and_runs_at_other_sizes(fn: Callable[..., Any]) -> None
         other = torch.rand(9, 3)
         values = [other if n == "x" else other.shape["01".index(n[-1])] for n in inputs]
         same(jitted(other), fn(other))
-        same(again.callable()(*values), traces[0].callable()(*values))
+        same(generate(again).function(*values), generate(traces[0]).function(*values))
 
 
 def test_hints_and_guards_of_sizes() -> None:
@@ -430,6 +431,16 @@ def test_symbols_that_calls_make_are_their_own() -> None:
     one, two, both = (c.outputs.shape[0] for c in tj.last_trace(jitted).calls)
     assert one != two
     assert set(str(both).split(" + ")) == {str(one), str(two)}
+
+
+def test_a_number_that_capture_knows_is_one_inside_of_a_transform() -> None:
+    def second_derivatives(x):
+        return torch.func.hessian(lambda y: y.cumsum(0).sin())(x)
+
+    f = tj.jit(second_derivatives, plugins=["torch"], dynamic=True, check=2, strict=True)
+    for n in (4, 5, 7):
+        x = torch.rand(n)
+        same(f(x), second_derivatives(x))
 
 
 # ---------------------------------------------------------------------------- the hook

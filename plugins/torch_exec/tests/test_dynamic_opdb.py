@@ -20,17 +20,17 @@ from typing import Any
 
 import pytest
 import torch
-from tj_core.proxy import Proxy, TensorProxy
-from tj_core.sizes import evaluate
-from tj_core.symbol import Context
-from tj_core.tree import leaves
-from tj_torch.conformance.sizes import actual_sizes, same_metadata, symbol_values
-from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
-from tj_torch.dialect.errors import CannotExpand
-from tj_torch.dialect.expansion import Expansion
-from tj_torch.dialect.memo import Memo
-from tj_torch.dialect.replay import replay
-from tj_torch.dialect.sizes import Sizes
+from tj_conformance.sizes import actual_sizes, same_metadata, symbol_values
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.sizes import evaluate_size
+from tj_core.ir.symbol import Context
+from tj_core.ir.tree import leaves
+from tj_torch.ops.convert import tensor_proxy, to_core, to_core_tree
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.expander import Expansion
+from tj_torch.ops.expansion.replay import replay
+from tj_torch.ops.memo.memo import Memo
+from tj_torch.ops.sizes.program import Sizes
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
@@ -244,7 +244,7 @@ def test_sample_expands_and_replays_at_other_sizes(op: Any, memo: Memo) -> None:
             continue
         for step in (1, 2) if name not in ELSEWHERE_INVALID else ():
             other = {n: call.sizes.hint(n) + step for n in expansion.symbols}
-            if all(evaluate(guard, other.__getitem__) for guard in expansion.guards):
+            if all(evaluate_size(guard, other.__getitem__) for guard in expansion.guards):
                 with contextlib.suppress(EagerFails):
                     run(call, op.op, lambda e=expansion: e, name, other)
     assert not failed or name in UNEXPANDED, failed

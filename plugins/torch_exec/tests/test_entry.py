@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from tj_core.proxy import Device, DType, NumberProxy, SubclassInfo, SymDim, TensorProxy
-from tj_core.symbol import BoundSymbol, Constant, Symbol
-from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
-from tj_torch.execute.entry import entry
+from tj_core.ir.proxy import Device, DType, NumberProxy, SubclassInfo, SymDim, TensorProxy
+from tj_core.ir.symbol import Constant, Symbol
+from tj_core.ir.trace import BoundSymbol
+from tj_torch.ops.convert import tensor_proxy, to_core, to_core_tree
+from tj_torch.ops.entry import entry
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_structure

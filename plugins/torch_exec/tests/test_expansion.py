@@ -9,14 +9,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from tj_core.errors import TjWarning
-from tj_core.proxy import Device, NumberProxy, Proxy, TensorProxy
-from tj_core.symbol import PLAIN_CONTEXT, Alias, Constant, Context
-from tj_core.tree import leaves
-from tj_torch.dialect.context import entered, spelling
-from tj_torch.dialect.convert import constant, tensor_proxy
-from tj_torch.dialect.errors import CannotExpand, ExpansionError, InternalError
-from tj_torch.dialect.expansion import Expander, Expansion, expand
-from tj_torch.dialect.replay import replay
+from tj_core.ir.effects import Alias
+from tj_core.ir.proxy import Device, NumberProxy, Proxy, TensorProxy
+from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context
+from tj_core.ir.tree import leaves
+from tj_torch.ops.context import entered, spelling
+from tj_torch.ops.convert import constant, tensor_proxy
+from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError
+from tj_torch.ops.expansion.expander import Expander, Expansion, expand
+from tj_torch.ops.expansion.replay import replay
 
 
 def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:
@@ -454,7 +455,7 @@ def test_an_expansion_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
 def test_a_mistake_of_ours_is_said_to_be_one(
     expander: Expander, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tj_torch.dialect.run.alias_facts", None)
+    monkeypatch.setattr("tj_torch.ops.expansion.run.alias_facts", None)
     with (
         pytest.warns(TjWarning, match=r"internal error while expanding sin: TypeError.*run\.py"),
         pytest.raises(InternalError) as caught,

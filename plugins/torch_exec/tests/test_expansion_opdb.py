@@ -17,18 +17,18 @@ from typing import Any
 
 import pytest
 import torch
-from tj_core.proxy import Proxy, TensorProxy
-from tj_core.symbol import Context
-from tj_core.tree import leaves
-from tj_torch.conformance.known import DTYPES
-from tj_torch.conformance.oracle import same_bits
-from tj_torch.conformance.sizes import same_metadata, symbol_values
-from tj_torch.conformance.twins import twin
-from tj_torch.dialect import private
-from tj_torch.dialect.convert import tensor_proxy, to_core, to_core_tree
-from tj_torch.dialect.errors import CannotExpand
-from tj_torch.dialect.expansion import Expander, Expansion
-from tj_torch.dialect.replay import replay
+from tj_conformance.known import DTYPES
+from tj_conformance.oracle import same_bits
+from tj_conformance.sizes import same_metadata, symbol_values
+from tj_conformance.twins import twin
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.symbol import Context
+from tj_core.ir.tree import leaves
+from tj_torch.ops import private
+from tj_torch.ops.convert import tensor_proxy, to_core, to_core_tree
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.expander import Expander, Expansion
+from tj_torch.ops.expansion.replay import replay
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -8,14 +8,14 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_core.symbol import Symbol
-from tj_torch.dialect.private import can_be_written
-from tj_torch.dialect.schemafacts import writes_nothing
-from tj_torch.execute.functional import Functional, Inverse, with_strides, with_value
-from tj_torch.execute.midway import raising, unless_it_raises
-from tj_torch.execute.sharing import WAYS, Group, once, unless_shared
-from tj_torch.execute.versions import bump_version, versioned
-from tj_torch.names import resolve
+from tj_core.ir.symbol import Symbol
+from tj_torch.functionalize.input_aliasing import WAYS, Group, once, unless_shared
+from tj_torch.ops.names import resolve
+from tj_torch.ops.private import can_be_written
+from tj_torch.ops.schema_facts import writes_nothing
+from tj_torch.runtime.functional import Functional, Inverse, with_strides, with_value
+from tj_torch.runtime.rollback import raising, unless_it_raises
+from tj_torch.runtime.versions import bump_version, versioned
 
 
 def made(*shape, **options):

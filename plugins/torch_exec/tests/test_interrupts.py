@@ -33,74 +33,74 @@ POINTS = [
     "torch._dynamo.output_graph.OutputGraph.compile_and_call_fx_graph",
     "torch._dynamo.guards.CheckFunctionManager.__init__",
     "torch._subclasses.fake_tensor.FakeTensorMode.__torch_dispatch__",
-    "tj_torch.frontend.dynamo.capture",
-    "tj_torch.frontend.dynamo._guard_manager",
-    "tj_torch.frontend.dynamo.Capture.build",
-    "tj_torch.frontend.dispatch.Dispatcher._compile",
-    "tj_torch.frontend.dispatch.extra_guards",
-    "tj_torch.frontend.dispatch.module_types",
-    "tj_torch.frontend.compile.GraphCompiler.compile",
-    "tj_torch.frontend.compile.GraphCompiler.backend",
-    "tj_torch.frontend.compile.GraphCompiler.finish",
-    "tj_torch.frontend.acquire.input_names",
-    "tj_torch.frontend.acquire.node_source",
-    "tj_torch.frontend.acquire.bind_outputs",
-    "tj_torch.frontend.acquire.Importer.node",
-    "tj_torch.frontend.acquire.Importer.expanded",
-    "tj_torch.frontend.acquire.Importer.place",
-    "tj_torch.frontend.acquire.Importer.acquired",
-    "tj_torch.frontend.contexts.ContextTracker.handles",
-    "tj_torch.frontend.fx.FxDispatcher._compile",
-    "tj_torch.frontend.fx.FxDispatcher._imported",
-    "tj_torch.frontend.fx.FxDispatcher._guarded",
-    "tj_torch.frontend.fxinputs.Inputs.enter",
-    "tj_torch.frontend.fximport.GraphImporter.node",
-    "tj_torch.frontend.fximport.GraphImporter.trace_leaf",
-    "tj_torch.frontend.fakes.FakeRuns.actual",
-    "tj_torch.frontend.leaves.LeafRecorder.__torch_function__",
-    "tj_torch.frontend.entries.Entries.add",
-    "tj_torch.frontend.entries.Entries._refresh",
-    "tj_torch.names.Names.symbol",
-    "tj_torch.dialects.TorchDialects.expand",
-    "tj_torch.dialects.resolve",
-    "tj_torch.dialect.memo.Memo._keyed",
-    "tj_torch.dialect.memo.Memo._remember",
-    "tj_torch.dialect.expansion.Expander.expand",
-    "tj_torch.dialect.run.Run.expansion",
-    "tj_torch.dialect.run.Run.wrap",
-    "tj_torch.dialect.run.Run.call",
-    "tj_torch.dialect.run.Run.describe",
-    "tj_torch.dialect.run.surroundings",
-    "tj_torch.dialect.run.make_fake",
-    "tj_torch.dialect.private.functionalization",
-    "tj_torch.dialect.private.python_dispatcher",
-    "tj_torch.dialect.private.functionalized",
-    "tj_torch.dialect.private.unwrapped",
-    "tj_torch.dialect.private.quiet",
-    "tj_torch.dialect.recorder.Recorder.__torch_dispatch__",
-    "tj_torch.dialect.body.BodyBuilder.build",
-    "tj_core.trace.Namer.__call__",
-    "tj_core.jitted.Jitted.compile",
-    "tj_core.jitted.Jitted.add",
-    "tj_core.pipeline._Run.step",
-    "tj_core.pipeline._Run.transform",
-    "tj_core.pipeline.claim",
-    "tj_core.pipeline.dce",
-    "tj_core.pipeline.verify",
-    "tj_core.pipeline.generate",
-    "tj_core.codegen._register",
-    "tj_core.rewrite.Editor.call",
+    "tj_torch.capture.dynamo.adapter.capture",
+    "tj_torch.capture.dynamo.adapter._guard_manager",
+    "tj_torch.capture.dynamo.adapter.Capture.build",
+    "tj_torch.dispatch.dispatcher.Dispatcher._compile",
+    "tj_torch.dispatch.dispatcher.extra_guards",
+    "tj_torch.dispatch.dispatcher.module_types",
+    "tj_torch.dispatch.compiler.GraphCompiler.compile",
+    "tj_torch.dispatch.compiler.GraphCompiler.backend",
+    "tj_torch.dispatch.compiler.GraphCompiler.finish",
+    "tj_torch.capture.acquire.input_names",
+    "tj_torch.capture.acquire.node_source",
+    "tj_torch.capture.acquire.bind_outputs",
+    "tj_torch.capture.acquire.Importer.node",
+    "tj_torch.capture.acquire.Importer.expanded",
+    "tj_torch.capture.acquire.Importer.place",
+    "tj_torch.capture.acquire.Importer.acquired",
+    "tj_torch.ops.contexts.ContextTracker.handles",
+    "tj_torch.dispatch.fx.FxDispatcher._compile",
+    "tj_torch.dispatch.fx.FxDispatcher._imported",
+    "tj_torch.dispatch.fx.FxDispatcher._guarded",
+    "tj_torch.capture.fx.inputs.Inputs.enter",
+    "tj_torch.capture.fx.importer.GraphImporter.node",
+    "tj_torch.capture.fx.importer.GraphImporter.trace_leaf",
+    "tj_torch.capture.fakes.FakeRuns.actual",
+    "tj_torch.capture.fx.leaves.LeafRecorder.__torch_function__",
+    "tj_torch.dispatch.entries.Entries.add",
+    "tj_torch.dispatch.entries.Entries._refresh",
+    "tj_torch.ops.names.Names.symbol",
+    "tj_torch.ops.service.TorchDialects.expand",
+    "tj_torch.ops.service.resolve",
+    "tj_torch.ops.memo.memo.Memo._keyed",
+    "tj_torch.ops.memo.memo.Memo._remember",
+    "tj_torch.ops.expansion.expander.Expander.expand",
+    "tj_torch.ops.expansion.run.Run.expansion",
+    "tj_torch.ops.expansion.run.Run.wrap",
+    "tj_torch.ops.expansion.run.Run.call",
+    "tj_torch.ops.expansion.run.Run.describe",
+    "tj_torch.ops.expansion.run.surroundings",
+    "tj_torch.ops.expansion.run.make_fake",
+    "tj_torch.ops.private.functionalization",
+    "tj_torch.ops.private.python_dispatcher",
+    "tj_torch.ops.private.functionalized",
+    "tj_torch.ops.private.unwrapped",
+    "tj_torch.ops.private.quiet",
+    "tj_torch.ops.expansion.recorder.Recorder.__torch_dispatch__",
+    "tj_torch.ops.expansion.body.BodyBuilder.build",
+    "tj_core.ir.names.Namer.__call__",
+    "tj_core.host.jitted.Jitted.compile",
+    "tj_core.host.jitted.Jitted.add",
+    "tj_core.compile.pipeline._Run.step",
+    "tj_core.compile.pipeline._Run.transform",
+    "tj_core.compile.pipeline.claim",
+    "tj_core.compile.pipeline.dce",
+    "tj_core.compile.pipeline.verify",
+    "tj_core.compile.pipeline.generate",
+    "tj_core.compile.codegen._register",
+    "tj_core.edit.rewrite.Editor.call",
 ]
 
 ON_FAKES = (
-    "tj_torch.dialect.body.",
-    "tj_torch.dialect.run.Run.",
-    "tj_torch.dialect.run.make_fake",
-    "tj_torch.dialect.run.surroundings",
-    "tj_torch.dialect.private.",
-    "tj_torch.dialect.recorder.",
-    "tj_torch.frontend.fakes.",
-    "tj_torch.frontend.leaves.",
+    "tj_torch.ops.expansion.body.",
+    "tj_torch.ops.expansion.run.Run.",
+    "tj_torch.ops.expansion.run.make_fake",
+    "tj_torch.ops.expansion.run.surroundings",
+    "tj_torch.ops.private.",
+    "tj_torch.ops.expansion.recorder.",
+    "tj_torch.capture.fakes.",
+    "tj_torch.capture.fx.leaves.",
     "torch._subclasses.",
 )
 """An error here is a call's that does not run on fake tensors; it, or its module, stays whole."""
@@ -432,7 +432,10 @@ def test_an_interrupted_specialisation_keeps_the_others() -> None:
     jitted = tj.jit(lambda x: x * 2, dynamic=False)
     x = torch.arange(6.0)
     same(jitted(x), x * 2)
-    for point in ("tj_core.pipeline.generate", "tj_torch.frontend.entries.Entries._refresh"):
+    for point in (
+        "tj_core.compile.pipeline.generate",
+        "tj_torch.dispatch.entries.Entries._refresh",
+    ):
         interrupted(jitted, x[:3], point)
         assert (tj.stats(jitted).entries, tj.stats(jitted).misses) == (1, 1)
         same(jitted(x), x * 2)
@@ -446,7 +449,7 @@ def test_an_interrupt_after_publishing_takes_the_entry_back() -> None:
     x = torch.arange(6.0)
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
         injector = Injector(KeyboardInterrupt, 2)  # the second event: it has returned
-        entries = _owner("tj_torch.frontend.entries.Entries._refresh")[0]
+        entries = _owner("tj_torch.dispatch.entries.Entries._refresh")[0]
         patch.setattr(entries, "_refresh", injector.around(entries._refresh, "_refresh"))
         jitted(x)
     assert (tj.stats(jitted).calls, tj.stats(jitted).entries) == (0, 0)
@@ -479,7 +482,7 @@ def test_an_interrupted_renewal_is_done_again(edit: str) -> None:
         module.forward = lambda x: torch.cos(x)
     for point in ("fx.FxDispatcher._shell", "entries.Entries.clear", "fx.is_recompiled"):
         if edit == "graph" or point != "fx.is_recompiled":  # not asked for a forward of its own
-            interrupted(jitted, x, f"tj_torch.frontend.{point}")
+            interrupted(jitted, x, f"tj_torch.dispatch.{point}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tj.TjWarning)  # a forward of its own runs as it is
         same(jitted(x), x.cos())

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tj_core.proxy import NumberProxy, OpaqueProxy, TensorProxy
-from tj_core.symbol import Constant, Symbol
-from tj_torch.names import Names, dialect_for, dialects, resolve
+from tj_core.ir.proxy import NumberProxy, OpaqueProxy, TensorProxy
+from tj_core.ir.symbol import Constant, Symbol
+from tj_torch.ops.names import Names, dialect_for, dialects, resolve
 
 X = TensorProxy("x", (2, 3))
 Y = TensorProxy("y", (2, 3))
@@ -267,7 +267,7 @@ def test_printed_names_evaluate_under_the_prelude() -> None:
 
 _SCRIPT = """
 import torch
-from tj_torch.names import Names
+from tj_torch.ops.names import Names
 names = Names()
 for path in sorted(names._public.values()):
     print(path)

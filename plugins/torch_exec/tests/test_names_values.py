@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from tj_core.proxy import TensorProxy
-from tj_core.symbol import Constant
-from tj_core.tree import map_tree
-from tj_torch.names import Names, resolve
+from tj_core.ir.proxy import TensorProxy
+from tj_core.ir.symbol import Constant
+from tj_core.ir.tree import map_tree
+from tj_torch.ops.names import Names, resolve
 
 X = TensorProxy("x", (2, 3))
 SHARED = Names()
@@ -154,22 +154,22 @@ FULL = os.environ.get("TJ_FULL") == "1"
 
 def op_db() -> list[Any]:
     pytest.importorskip("expecttest", reason=UNKNOWN)
-    from tj_torch.conformance.op_db import operations
+    from tj_conformance.op_db import operations
 
     return operations()
 
 
 def samples(op: Any, count: int) -> list[tuple[Any, dict[str, Any]]]:
-    from tj_torch.conformance.op_db import sample_arguments
+    from tj_conformance.op_db import sample_arguments
 
     return list(sample_arguments(op, torch.float32, count, grad=False))
 
 
 def is_defined(op: Any, function: Any, args: Any, kwargs: Any) -> bool:
     """Whether eager gives one answer to one call."""
-    from tj_torch.conformance.known import UNDEFINED
-    from tj_torch.conformance.op_db import full_name
-    from tj_torch.conformance.oracle import compare
+    from tj_conformance.known import UNDEFINED
+    from tj_conformance.op_db import full_name
+    from tj_conformance.oracle import compare
 
     try:
         return full_name(op) not in UNDEFINED and not compare(function, function, args, kwargs)
@@ -203,8 +203,8 @@ def graphs(function: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.GraphMo
 
 @pytest.mark.filterwarnings("ignore")
 def test_graphs_of_op_db() -> None:
-    from tj_torch.conformance.oracle import compare
-    from tj_torch.conformance.twins import clone_tree
+    from tj_conformance.oracle import compare
+    from tj_conformance.twins import clone_tree
 
     nodes, failures, uncaptured = 0, [], []
     for op in op_db()[:: 1 if FULL else 8]:
@@ -237,7 +237,7 @@ def _variants(op: Any) -> list[Any]:
 @pytest.mark.filterwarnings("ignore")
 def test_variants_of_op_db() -> None:
     """Methods, in-place methods, operators and aliases of all of op_db."""
-    from tj_torch.conformance.oracle import compare
+    from tj_conformance.oracle import compare
 
     calls = 0
     for op in op_db()[:: 1 if FULL else 4]:

@@ -10,6 +10,8 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_conformance.oracle import assert_equal, seeded
+from tj_conformance.twins import clone_tree
 from tj_core.extend import (
     Claim,
     Executor,
@@ -20,8 +22,6 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
-from tj_torch.conformance.oracle import assert_equal, seeded
-from tj_torch.conformance.twins import clone_tree
 from torch._higher_order_ops.associative_scan import associative_scan
 from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as map_

@@ -21,7 +21,7 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
-from tj_core.tags import TagSet
+from tj_core.ir.tags import TagSet
 
 BFLOAT16 = Constant("torch.bfloat16", torch.bfloat16)
 X = torch.linspace(-2, 2, 8).reshape(2, 4)

@@ -13,17 +13,21 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tj_core.expand import Expanded
-from tj_core.hookspecs import hookimpl
-from tj_core.jitted import Entry, Guard, Jitted
-from tj_core.proxy import DType, Proxy, TensorProxy
-from tj_core.records import Claim, Decline, Dialect, Executor, Frontend
-from tj_core.rules import RuleTable
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.expansion import Expanded
+from tj_core.contract.rules import RuleTable
+from tj_core.host.frontends import Frontend
+from tj_core.host.hookspecs import hookimpl
+from tj_core.host.jitted import Entry, Guard, Jitted
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import DType, Proxy, TensorProxy
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.tags import TagSet
+from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Trace
+from tj_core.ir.tree import map_tree
 from tj_core.source import Source
-from tj_core.symbol import Alias, Body, BoundSymbol, Effects, Symbol
-from tj_core.tags import TagSet
-from tj_core.trace import Namer, PassRecord, Trace
-from tj_core.tree import map_tree
 
 __all__ = ["NullPlugin", "NumericPlugin", "call", "vector"]
 
@@ -167,7 +171,7 @@ class _Tracer:
         self.calls: list[BoundSymbol] = []
 
     def record(self, name: str, *args: Any) -> Any:
-        from tj_core.expand import bind_outputs
+        from tj_core.contract.expansion import bind_outputs
 
         plain = tuple(a.proxy if isinstance(a, Var) else a for a in args)
         made = call(name, *plain, source=self.source())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tj_core.plugins import PluginManager
+    from tj_core.host.plugins import PluginManager
 
 __all__ = [
     "FakeDist",
@@ -48,7 +48,7 @@ class FakeDist:
         """Write a distribution and put it on ``sys.path``; return its folder.
 
         :param name: the plugin's name; the module is ``fake_<name>``.
-        :param source: the module's text, in which ``hookimpl`` and ``tj_core.records`` are
+        :param source: the module's text, in which ``hookimpl`` and the records are
             imported; None for a distribution without a module.
         :param distribution: the distribution's name, else ``tj-<name>``.
         :param target: the entry point's value, else the module.
@@ -68,7 +68,7 @@ class FakeDist:
         return folder
 
 
-_PRELUDE = "from tj_core.hookspecs import hookimpl\nfrom tj_core.records import *\n"
+_PRELUDE = "from tj_core.host.hookspecs import hookimpl\nfrom tj_core.extend import *\n"
 
 
 def _write_metadata(
@@ -91,8 +91,8 @@ def load_plugins(
 
     ``keys`` are config keys and tables of plugins, ``environ`` stands for the environment.
     """
-    from tj_core.config import load_config
-    from tj_core.plugins import PluginManager, split_plugins
+    from tj_core.host.config import load_config
+    from tj_core.host.plugins import PluginManager, split_plugins
 
     names, objects = split_plugins(plugins or None)
     overrides = keys if names is None else {**keys, "plugins": names}
@@ -108,7 +108,7 @@ def plugin_object(name: str, /, **hooks: object) -> types.SimpleNamespace:
 
 
 def _constant(hook: str, value: object) -> Callable[[], object]:
-    from tj_core.hookspecs import hookimpl
+    from tj_core.host.hookspecs import hookimpl
 
     def implementation() -> object:
         return value
@@ -131,7 +131,7 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
 @pytest.fixture
 def only_fake_dists(fake_dist: FakeDist, monkeypatch: pytest.MonkeyPatch) -> FakeDist:
     """`fake_dist`, with all plugins hidden that are really installed."""
-    from tj_core import discovery
+    from tj_core.host import discovery
 
     real = discovery._entry_points
 
@@ -155,9 +155,9 @@ def env_unchanged() -> Iterator[None]:
 @pytest.fixture
 def hook_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The hook calls of the test so far, each as plugin and hook."""
-    from tj_core import plugins
-    from tj_core.config import Config
-    from tj_core.hookcall import HookCall, Observer
+    from tj_core.host import plugins
+    from tj_core.host.config import Config
+    from tj_core.host.hookcall import HookCall, Observer
 
     calls: list[tuple[str, str]] = []
     original = plugins.default_observers

@@ -11,9 +11,7 @@ import inspect
 import math
 from collections.abc import Callable, Iterator
 
-from tj_core.proxy import SymDim, TensorProxy
-from tj_core.records import Decline
-from tj_core.symbol import BoundSymbol
+from tj_core.extend import BoundSymbol, Decline, SymDim, TensorProxy
 
 from tj_example_exec.plugin import SKIP
 

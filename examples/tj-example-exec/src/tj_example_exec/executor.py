@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tj_core.records import Claim, Executor
-from tj_core.rules import RuleTable
+from tj_core.extend import Claim, Executor, RuleTable
 
 from tj_example_exec import kernels
 from tj_example_exec.checks import every, fits, large, not_tagged, plain

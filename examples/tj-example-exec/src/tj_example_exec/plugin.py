@@ -10,11 +10,9 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.hookspecs import hookimpl
-from tj_core.records import Executor
-from tj_core.tags import Tag
+from tj_core.extend import Executor, Tag, hookimpl
 
-# The contract this plugin is written for: tj_core.hookspecs.PLUGIN_API of that day, as a number.
+# The contract this plugin is written for: `tj_core.extend.PLUGIN_API` of that day, as a number.
 TJ_PLUGIN_API = 1
 
 

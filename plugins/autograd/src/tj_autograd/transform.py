@@ -8,26 +8,36 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from tj_core.codegen import Program
-from tj_core.passes import PassContext
-from tj_core.records import Decline, Split, Transform, Wrapped
-from tj_core.stages import Stage
-from tj_core.trace import Trace
+from tj_core.extend import (
+    CannotExpandError,
+    Decline,
+    PassContext,
+    Program,
+    Split,
+    Stage,
+    Trace,
+    Transform,
+    Wrapped,
+)
+from tj_torch.extend import pass_over_package, uncaptured
 
-from tj_autograd.boundary import differentiable, usual_layout
-from tj_autograd.checkpoints import checkpointed
-from tj_autograd.costs import Costs
-from tj_autograd.descent import Stuck, descended
-from tj_autograd.detached import detached
-from tj_autograd.identity import one_name_each
-from tj_autograd.inlined import inline_calls
-from tj_autograd.joint import Layout, joint
-from tj_autograd.lookup import Lookup
-from tj_autograd.opened import opened
-from tj_autograd.plugin import Options
-from tj_autograd.split import is_backward, split
-from tj_autograd.supported import needs_gradient, refused, unsupported
-from tj_autograd.variants import Variants
+from tj_autograd.joint.build import Layout, Stuck, joint
+from tj_autograd.joint.checkpoints import checkpointed
+from tj_autograd.joint.descent import descended
+from tj_autograd.joint.detached import detached
+from tj_autograd.joint.identity import one_name_each
+from tj_autograd.joint.inlined import inline_calls
+from tj_autograd.joint.lookup import Lookup
+from tj_autograd.joint.segments import cut
+from tj_autograd.joint.supported import needs_gradient, refused, unsupported
+from tj_autograd.options import Options
+from tj_autograd.run.boundary import Compiled, differentiable, usual_layout
+from tj_autograd.run.depended import depended
+from tj_autograd.run.freed import frees
+from tj_autograd.run.variants import Variants
+from tj_autograd.split.costs import Costs
+from tj_autograd.split.halves import is_backward, split
+from tj_autograd.split.opened import opened
 
 __all__ = ["transforms"]
 
@@ -35,10 +45,12 @@ __all__ = ["transforms"]
 def transforms(options: Options) -> tuple[Transform, ...]:
     """The transforms of the plugin, set up by its options."""
     split_ = functools.partial(_split, options=options)
+    pass_over_package("tj_autograd")
+    uncaptured(Compiled.backward)
     return (
         inline_calls(),
-        Transform("joint", _joint, after=Stage.FUNCTIONAL, produces=Stage.JOINT),
-        Transform("split", split_, after=Stage.LOWERED, produces=Stage.SPLIT),
+        Transform("joint", _joint, Stage.FUNCTIONAL, Stage.JOINT, falls_back=True),
+        Transform("split", split_, Stage.LOWERED, Stage.SPLIT, falls_back=True),
     )
 
 
@@ -53,6 +65,8 @@ def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
         joint = _made(trace, context)
     except Stuck as stuck:
         return stuck.decline
+    except CannotExpandError as error:
+        return Decline(error.message, error.source)
     return refused(joint) or joint
 
 
@@ -65,6 +79,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         expand=context.expand,
         tags=context.tags,
         layout=layout,
+        cut=cut(trace),
         name=context.name,
         plugin=context.plugin,
     )
@@ -77,23 +92,39 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
             return trace
         return Wrapped(detached(trace), lambda function, _: torch.no_grad()(function))
     costs, budget = Costs(context.executors), options.memory_budget
-    halves = split(opened(trace, costs, context), costs, budget)
+    functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
+    segments = cut(functional)
+    made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
+    whole = opened(trace, costs, context)
+    halves = split(whole, costs, budget, cut=segments)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
-    functional = next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT)
+
+    def variants(index: int, compile_later: Callable[[str, Trace], Program]) -> Variants:
+        part = halves.parts[index]
+        gradients = whole.outputs[1] if segments.whole else whole.outputs[1][index]
+        return Variants(
+            halves,
+            segments,
+            index,
+            compile_later,
+            functional,
+            lambda layout: _made(functional, context, layout),
+            lambda joint, layout, names: split(
+                opened(joint, costs, context), costs, budget, names, segments, layout
+            ),
+            usual=tuple(map(usual_layout, part.tangents)),
+            within=lambda: dialects.among(sizes),
+            depended=depended(whole, gradients, [p.name for p in segments.taken(index)]),
+            frees=frees(made, segments, index),
+            strict=context.strict,
+        )
 
     def assemble(
         forward: Program, compile_later: Callable[[str, Trace], Program]
     ) -> Callable[..., Any]:
-        make = Variants(
-            halves,
-            compile_later,
-            functional,
-            lambda layout: _made(functional, context, layout),
-            lambda other, names: split(opened(other, costs, context), costs, budget, names),
-            usual=tuple(map(usual_layout, halves.tangents)),
-            within=lambda: dialects.among(sizes),
-        )
-        return differentiable(halves, forward.function, make)
+        made = [variants(i, compile_later) for i in range(len(halves.parts))]
+        return differentiable(halves, forward.function, made)
 
-    return Split(halves.forward, {"backward": halves.backward}, assemble, boxed=True)
+    named = {f"backward.{i}" if i else "backward": p.backward for i, p in enumerate(halves.parts)}
+    return Split(halves.forward, named, assemble, boxed=True)

@@ -7,16 +7,18 @@ from typing import Any
 
 import torch
 from tj_core import tag
-from tj_core.api import backend_state
+from tj_core.extend import backend_state
 
-from tj_torch.dialects import TorchDialects
-from tj_torch.frontend import dynamo
-from tj_torch.frontend.compile import GraphCompiler
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo import applied
+from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.ops.service import TorchDialects
 
 __all__ = ["tj"]
 
 # Before the first capture: torch.compile looks the backend up first, then looks at the program.
 dynamo.record_calls(tag)
+applied.install()
 
 
 def tj(

@@ -8,9 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_core.errors import TjError
-from tj_core.records import CliCommand
-from tj_core.session import Session
+from tj_core.extend import CliCommand, Session, TjError, TraceEditor
 
 if TYPE_CHECKING:
     import torch
@@ -183,6 +181,6 @@ def _one_layer(trace: Any) -> Any:
     defined = {p.name for call in calls for p in call.flat_outs}
     used = {p.name: p for call in calls for p in call.flat_args if p.name not in defined}
     last = calls[-1].outputs
-    return trace.replace(
-        name="layer", inputs=tuple(used.values()), calls=tuple(calls), outputs=last
-    )
+    editor = TraceEditor(trace)
+    editor.keep(*calls)
+    return editor.done(name="layer", inputs=tuple(used.values()), outputs=last)

@@ -8,12 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from tj_core.hookspecs import hookimpl
+from tj_core.extend import hookimpl
 
 if TYPE_CHECKING:
-    from tj_core.records import CliCommand, Dialect, Executor, Frontend, Transform
-    from tj_core.rules import RuleTable
-    from tj_core.tags import Tag
+    from tj_core.extend import CliCommand, Dialect, Executor, Frontend, RuleTable, Tag, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -46,45 +44,45 @@ def tj_options() -> type[Any]:
 
 @hookimpl
 def tj_frontends(options: Options) -> tuple[Frontend, ...]:
-    from tj_torch.frontend.records import frontends
+    from tj_torch.dispatch.frontends import frontends
 
     return frontends()
 
 
 @hookimpl
 def tj_dialects() -> tuple[Dialect, ...]:
-    from tj_torch.names import dialects
+    from tj_torch.ops.names import dialects
 
     return dialects()
 
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
-    from tj_torch.dialects import rule_tables
+    from tj_torch.ops.service import rule_tables
 
     return rule_tables(options.memo_size)
 
 
 @hookimpl
 def tj_tags(options: Options) -> tuple[Tag, ...]:
-    from tj_torch.alias.bases import MEMBER, MEMORY
-    from tj_torch.alias.functionalize import OVERWRITTEN
-    from tj_torch.checkpoint import TAGS
+    from tj_torch.capture.higher_order.checkpoint import TAGS
+    from tj_torch.functionalize.bases import MEMBER, MEMORY
+    from tj_torch.functionalize.functionalize import OVERWRITTEN
 
     return (*TAGS, MEMBER, MEMORY, OVERWRITTEN)
 
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
-    from tj_torch.alias.transform import functional
-    from tj_torch.checkpoint import inline_checkpoints
+    from tj_torch.capture.higher_order.checkpoint import inline_checkpoints
+    from tj_torch.functionalize.transform import functional
 
     return (inline_checkpoints(), functional(options.functional))
 
 
 @hookimpl
 def tj_executors() -> tuple[Executor, ...]:
-    from tj_torch.execute.eager import eager_executor
+    from tj_torch.eager.executor import eager_executor
 
     return (eager_executor(),)
 

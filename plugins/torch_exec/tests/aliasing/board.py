@@ -6,9 +6,9 @@ A program is on the board if what goes wrong can be seen from a call, be it righ
 from __future__ import annotations
 
 import torch
-from tj_torch.conformance.aliasing import Program
-from tj_torch.conformance.cases import Table
-from tj_torch.conformance.scenes import (
+from tj_conformance.aliasing import Program
+from tj_conformance.cases import Table
+from tj_conformance.scenes import (
     base_and_row,
     one,
     overlapping,
@@ -18,7 +18,7 @@ from tj_torch.conformance.scenes import (
     storage_only,
     viewed,
 )
-from tj_torch.dialect.private import make_effectful
+from tj_torch.ops.private import make_effectful
 
 case = Table()
 WHERE: dict[str, str] = {}

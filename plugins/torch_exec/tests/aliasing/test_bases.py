@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_core.stages import Stage
-from tj_core.trace import Trace
-from tj_torch.conformance.aliasing import Scene, check, stateless
+from tj_conformance.aliasing import Scene, check, stateless
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import Trace
 
 Make = Callable[[], Scene]
 

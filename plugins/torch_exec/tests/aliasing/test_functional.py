@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.cases import cases_in, run_case
-from tj_torch.conformance.found import FOUND
-from tj_torch.conformance.fuzz import Figures, chunks, compare_programs
-from tj_torch.conformance.programs import run_text
+from tj_conformance.cases import cases_in, run_case
+from tj_conformance.found import FOUND
+from tj_conformance.fuzz import Figures, chunks, compare_programs
+from tj_conformance.programs import run_text
 from torch import fx
 
 FULL = os.environ.get("TJ_FULL") == "1"

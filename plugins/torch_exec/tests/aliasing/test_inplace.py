@@ -11,7 +11,7 @@ import os
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.inplace import (
+from tj_conformance.inplace import (
     OutVariant,
     foreach_operations,
     in_place_operations,
@@ -20,7 +20,7 @@ from tj_torch.conformance.inplace import (
     run_in_place,
     run_out,
 )
-from tj_torch.conformance.op_db import full_name
+from tj_conformance.op_db import full_name
 
 FULL = os.environ.get("TJ_FULL") == "1"
 FLOAT, INT = torch.float32, torch.int64

@@ -17,10 +17,10 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.conformance.aliasing import check
-from tj_torch.conformance.cases import modules_in
-from tj_torch.conformance.scenes import placed
-from tj_torch.conformance.world import FACTS, RELATIONS
+from tj_conformance.aliasing import check
+from tj_conformance.cases import modules_in
+from tj_conformance.scenes import placed
+from tj_conformance.world import FACTS, RELATIONS
 
 PAGE = Path(__file__).resolve().parents[4] / "docs" / "scoreboard.md"
 FULL = os.environ.get("TJ_FULL") == "1"

@@ -10,12 +10,12 @@ import functools
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.aliasing import check
+from tj_conformance.cases import Table, run_case
+from tj_conformance.fuzz import through_fx
+from tj_conformance.scenes import KINDS, one, pair, placed, viewed
+from tj_conformance.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
-from tj_torch.conformance.aliasing import check
-from tj_torch.conformance.cases import Table, run_case
-from tj_torch.conformance.fuzz import through_fx
-from tj_torch.conformance.scenes import KINDS, one, pair, placed, viewed
-from tj_torch.conformance.traced import traced
 
 case = Table()
 GRAD = ("leaf", "inner")

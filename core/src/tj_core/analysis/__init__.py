@@ -1,0 +1,1 @@
+"""Facts about traces: aliases, well-formedness, the verifier. Nothing is changed."""

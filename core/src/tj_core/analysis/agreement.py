@@ -1,0 +1,124 @@
+"""Whether the outputs of a call are those derived for it, names of values and symbols apart.
+
+A call whose sizes or numbers depend on data makes symbols, and whoever derives it again makes
+others. So a symbol that is not the arguments' may stand for one that the call says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from tj_core.analysis.wellformed import same_metadata
+from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
+from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, size_symbols
+from tj_core.ir.trace import BoundSymbol
+from tj_core.ir.tree import leaves
+
+__all__ = ["agrees"]
+
+
+def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
+    """Whether ``derived`` are the outputs that ``call`` says it has.
+
+    ``nested`` says that the call is one in a body, whose values may be silent on autograd.
+    """
+    said, found = list(map(_settled, leaves(call.outputs))), list(map(_settled, leaves(derived)))
+    if len(said) != len(found):
+        return False
+    names = _made(call, found, said)
+    same = same_metadata if nested else Proxy.same_meta
+    return all(_same(_renamed(a, b, names), b, same) for a, b in zip(found, said, strict=True))
+
+
+def _settled(leaf: Any) -> Any:
+    """``leaf`` with numbers for the sizes that guards have settled, maybe after it was made."""
+    if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
+        return leaf
+    return leaf.replace(
+        shape=tuple(map(_number, leaf.shape)), strides=tuple(map(_number, leaf.strides))
+    )
+
+
+def _may_settle(dim: Dim) -> bool:
+    return isinstance(dim, SymDim) and dim.settled is not None
+
+
+def _number(dim: Dim) -> Dim:
+    known = dim.settled() if isinstance(dim, SymDim) and dim.settled is not None else None
+    return dim if known is None else known
+
+
+def _same(derived: Any, said: Any, same: Any) -> bool:
+    if isinstance(derived, Proxy) and isinstance(said, Proxy):
+        return bool(same(derived, said))
+    if isinstance(derived, bool) and isinstance(said, NumberProxy):
+        return said.kind == "bool" and bool(said.expr)  # what later checks of the program settle
+    return not isinstance(said, Proxy) and bool(derived == said)
+
+
+def _texts(proxy: Any) -> tuple[str, ...]:
+    """The expressions in the metadata of ``proxy``: a tensor's sizes, then its strides."""
+    if isinstance(proxy, TensorProxy):
+        return tuple(map(str, (*proxy.shape, *proxy.strides)))
+    return (proxy.expr,) if isinstance(proxy, NumberProxy) and proxy.expr else ()
+
+
+def _made(call: BoundSymbol, derived: list[Any], said: list[Any]) -> Mapping[str, str]:
+    """What ``call`` says in the place of each symbol that deriving it made."""
+    known = {s for p in call.flat_args for text in _texts(p) for s in size_symbols(text)}
+    pairs = (p for p in _pairs(derived, said) if p[0].isidentifier())
+    found = (*_of_booleans(derived, said), *reversed(list(pairs)))  # the last one counts
+    return {mine: theirs for mine, theirs in found if mine not in known}
+
+
+def _pairs(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
+    for a, b in zip(derived, said, strict=True):
+        yield from zip(_texts(a), _texts(b), strict=False)
+
+
+def _of_booleans(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
+    """The symbols of truth values: there are none but in comparisons, such as ``Eq(u0, 1)``."""
+    for a, b in zip(derived, said, strict=True):
+        if isinstance(a, NumberProxy) and a.kind == "bool":
+            for mine, theirs in zip(_texts(a), _texts(b), strict=False):
+                yield from _corresponding(parse_size(mine), parse_size(theirs))
+
+
+def _corresponding(mine: SizeTree, theirs: SizeTree) -> Iterator[tuple[str, str]]:
+    """The symbols in the same places of two expressions, as in ``Eq(u1, 1)`` and ``Eq(u0, 1)``."""
+    if isinstance(mine, str) and isinstance(theirs, str):
+        yield mine, theirs
+    elif isinstance(mine, Operation) and isinstance(theirs, Operation) and _alike(mine, theirs):
+        for a, b in zip(mine.args, theirs.args, strict=True):
+            yield from _corresponding(a, b)
+
+
+def _alike(mine: Operation, theirs: Operation) -> bool:
+    return mine.name == theirs.name and len(mine.args) == len(theirs.args)
+
+
+def _renamed(derived: Any, said: Any, names: Mapping[str, str]) -> Any:
+    """``derived`` with the sizes that ``said`` has, where they are the same by other names."""
+    if not names or type(derived) is not type(said):
+        return derived
+    if isinstance(derived, NumberProxy):
+        same = same_size(derived.expr, said.expr, names)
+        return derived.replace(expr=said.expr) if same else derived
+    if not isinstance(derived, TensorProxy):
+        return derived
+    return derived.replace(
+        shape=_dims(derived.shape, said.shape, names),
+        strides=_dims(derived.strides, said.strides, names),
+    )
+
+
+def _dims(
+    derived: tuple[Dim, ...], said: tuple[Dim, ...], names: Mapping[str, str]
+) -> tuple[Dim, ...]:
+    if len(derived) != len(said):
+        return derived
+    return tuple(
+        b if isinstance(a, SymDim) and same_size(str(a), str(b), names) else a
+        for a, b in zip(derived, said, strict=True)
+    )

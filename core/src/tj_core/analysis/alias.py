@@ -1,0 +1,88 @@
+"""Alias analysis: which values share memory, and whose memory is written.
+
+One pure function from the effects of calls to facts. Nobody stores or rewrites its results: a pass
+that changed a trace asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.ir.tree import leaves
+
+__all__ = ["AliasFacts", "alias_facts"]
+
+
+@dataclass(frozen=True, slots=True)
+class AliasFacts:
+    """What the effects of a trace's calls come to.
+
+    ``roots`` has, for every value, the first value in the same memory, ``objects`` the first that
+    is the same object. ``written`` are the roots whose memory is written, or whose metadata is
+    changed, anywhere in the program, as far as that can be known; ``escaping`` those that the
+    program returns.
+    """
+
+    roots: Mapping[str, str]
+    objects: Mapping[str, str]
+    written: frozenset[str]
+    escaping: frozenset[str]
+
+    def is_written(self, value: Proxy) -> bool:
+        """Whether the memory of ``value`` may be written somewhere in the program."""
+        return self.roots[value.name] in self.written
+
+
+def alias_facts(trace: Trace) -> AliasFacts:
+    """The facts of ``trace``.
+
+    Inputs may overlap each other in ways that a trace does not show: if one is written, all are. A
+    call of which nothing is known but that it has side effects may write all it takes and returns.
+    """
+    roots = {p.name: p.name for p in trace.inputs}
+    objects = dict(roots)
+    written: set[str] = set()
+    for call in trace.calls:
+        objects |= _defined(call, objects, identical=True)
+        roots |= _defined(call, roots)
+        written.update(roots[p.name] for p in _written(call))
+    inputs = {p.name for p in trace.inputs}
+    if not written.isdisjoint(inputs):
+        written |= inputs
+    returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
+    return AliasFacts(
+        roots, objects, frozenset(written), frozenset(roots[p.name] for p in returned)
+    )
+
+
+def _defined(
+    call: BoundSymbol, known: Mapping[str, str], *, identical: bool = False
+) -> dict[str, str]:
+    """The roots of the values that ``call`` defines; the objects they are with ``identical``."""
+    found: dict[str, str] = {}
+    aliases = [a for a in call.effects.aliases if a.identical or not identical]
+    bases = {a.output: a for a in aliases if a.kind != "hidden"}
+    for i, p in enumerate(call.flat_outs):
+        alias = bases.get(i)
+        if p.name in known:  # an argument under its own name
+            continue
+        if alias is None:
+            found[p.name] = p.name
+        elif alias.kind == "arg":
+            found[p.name] = known[call.flat_args[alias.index].name]
+        else:
+            base = call.flat_outs[alias.index].name
+            found[p.name] = found.get(base) or known[base]
+    return found
+
+
+def _written(call: BoundSymbol) -> Iterator[Proxy]:
+    effects = call.effects
+    for index in (*effects.mutates, *(i for i, _ in effects.rebinds)):
+        yield call.flat_args[index]
+    if "side_effect" in effects.ordered and call.body is None:
+        yield from call.flat_args
+        yield from call.flat_outs

@@ -1,0 +1,108 @@
+"""What holds of a trace from each stage on, whoever made it.
+
+A trace keeps the invariants of all stages that it has reached. `tj_core.analysis.verify` checks
+them after every pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from tj_core.analysis.liveness import value_names
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import BoundSymbol, Trace
+
+__all__ = ["INVARIANTS", "Broken", "is_copy_back"]
+
+COPY_BACK = "tj.copy_back"
+BACKWARD = "BACKWARD"
+
+Broken = Iterator[tuple[int, str]]
+"""Places of calls and what is wrong there. The place after the last call is the return."""
+
+
+def is_copy_back(call: BoundSymbol) -> bool:
+    """Whether ``call`` is ``tj.copy_back(input, value)``, claimed by an executor or not."""
+    return COPY_BACK in (call.symbol.qualname, call.symbol.name)
+
+
+def _acquired(trace: Trace) -> Broken:
+    """A call says under which context it runs."""
+    for position, call in enumerate(trace.calls):
+        if problem := _lost_context(trace, call):
+            yield position, problem
+
+
+def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
+    lost = {key for key, _ in trace.context.items} - {key for key, _ in call.context.items}
+    if lost:
+        return f"lost the context {', '.join(sorted(lost))}"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _lost_context(region.program, inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
+
+
+def _functional(trace: Trace) -> Broken:
+    """Nothing mutates. What is copied back to an input nobody sees but the caller."""
+    inputs = {p.name for p in trace.inputs}
+    written: set[str] = set()
+    for position, call in enumerate(trace.calls):
+        if is_copy_back(call):
+            target, *values = (p.name for p in call.flat_args)
+            if target not in inputs or written & {target, *values}:
+                yield position, "copies back to no input, or uses one that was copied back to"
+            written.add(target)
+        elif call.effects.mutates or call.effects.rebinds:
+            yield position, "mutates"
+        elif written:
+            yield position, "comes after a value was copied back to an input"
+    if written & value_names(trace.outputs):
+        yield len(trace.calls), "the program returns an input that was copied back to"
+
+
+def _joint(trace: Trace) -> Broken:
+    """The forward uses neither tangents nor gradients."""
+    backward = {p.name for p in trace.inputs if BACKWARD in p.tags}
+    for position, call in enumerate(trace.calls):
+        if BACKWARD in call.tags:
+            backward.update(p.name for p in call.defined())
+        elif not backward.isdisjoint(p.name for p in call.flat_args):
+            yield position, "belongs to the forward, and uses a value of the backward"
+
+
+def _split(trace: Trace) -> Broken:
+    """A program that takes no tangents has no call of the backward."""
+    if any(BACKWARD in p.tags for p in trace.inputs):
+        return
+    for position, call in enumerate(trace.calls):
+        if BACKWARD in call.tags:
+            yield position, "belongs to the backward, and stands in the forward"
+
+
+def _claimed(trace: Trace) -> Broken:
+    """Every call belongs to an executor."""
+    for position, call in enumerate(trace.calls):
+        if problem := _unowned(call):
+            yield position, problem
+
+
+def _unowned(call: BoundSymbol) -> str | None:
+    if not call.executor:
+        return "belongs to no executor"
+    for region in call.regions:
+        for inner in region.program.calls:
+            if problem := _unowned(inner):
+                return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+    return None
+
+
+INVARIANTS: Mapping[Stage, Callable[[Trace], Broken]] = {
+    Stage.ACQUIRED: _acquired,
+    Stage.FUNCTIONAL: _functional,
+    Stage.JOINT: _joint,
+    Stage.SPLIT: _split,
+    Stage.CLAIMED: _claimed,
+}
+"""Per stage, where a trace breaks its promise. LOWERED has no owner yet."""

@@ -1,0 +1,176 @@
+"""The verifier: what must hold of a trace, checked after every pass (``TJ_CHECK``).
+
+Level 1 checks form (`tj_core.analysis.wellformed`) and the invariant of the stage; level 2 also
+derives the metadata of every call again, in bodies too. An error shows the calls around the fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.analysis.agreement import agrees
+from tj_core.analysis.invariants import INVARIANTS, Broken
+from tj_core.analysis.wellformed import Scope, used, wrong_name
+from tj_core.contract.expansion import Expand
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.reexpand import derive
+from tj_core.errors import CannotExpandError, TjError, TraceError, VerificationError
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import PLAIN_CONTEXT, Context
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.ir.tree import leaves
+from tj_core.text.metadata import meta_text
+from tj_core.text.printer import call_text
+
+__all__ = ["CHECK_FORM", "CHECK_METADATA", "verify"]
+
+CHECK_FORM = 1
+CHECK_METADATA = 2
+AROUND = 10
+
+
+def verify(
+    trace: Trace,
+    *,
+    level: int = CHECK_FORM,
+    tags: TagRegistry,
+    expand: RuleTable[Expand] | None = None,
+    reached: Iterable[Stage] = (),
+) -> None:
+    """Check ``trace``; ``reached`` are the stages whose invariants hold by now.
+
+    A call that no rule can expand is taken at its word.
+
+    :raises VerificationError: naming the call, what is wrong, and the calls around it.
+    """
+    if level < CHECK_FORM:
+        return
+    scope = Scope(tags, {}, _taken(trace))
+    for wrong in _header(trace, scope):
+        raise VerificationError(f"{_when(trace)}: {wrong}")
+    metadata = _Metadata(expand, tags) if level >= CHECK_METADATA and expand is not None else None
+    for position, call in enumerate(trace.calls):
+        problem = scope.problem(call)
+        if problem is None and metadata is not None:
+            problem = metadata.problem(call)
+        if problem is not None:
+            raise _error(trace, position, problem)
+    for stage in sorted({Stage.ACQUIRED, *reached}):
+        for position, problem in INVARIANTS.get(stage, _nothing)(trace):
+            raise _error(trace, position, problem)
+    for leaf in leaves(trace.outputs):
+        if isinstance(leaf, Proxy) and (unknown := used(leaf, scope.env)):
+            raise _error(trace, len(trace.calls), f"the program returns {unknown}")
+
+
+def _nothing(trace: Trace) -> Broken:
+    return iter(())
+
+
+def _taken(trace: Trace) -> set[str]:
+    """Names that mean something else in the printed program."""
+    try:
+        constants = set(trace.constants())
+    except TraceError as error:
+        raise VerificationError(f"{_when(trace)}: {error.message}") from error
+    return constants | {c.symbol.namespace for c in trace.walk()}
+
+
+def _header(trace: Trace, scope: Scope) -> Iterator[str]:
+    """What is wrong with inputs and the trace's own tags; defines the inputs."""
+    for p in trace.inputs:
+        if p.name in scope.env:
+            yield f"two inputs are called {p.name!r}"
+        if problem := wrong_name(p.name, scope.taken):
+            yield f"an input is called {p.name!r}, which {problem}"
+        scope.env[p.name] = p
+    try:
+        for name in trace.tags:
+            scope.tags.require(name, "trace")
+        for name in {name: None for p in trace.inputs for name in p.tags}:
+            scope.tags.require(name, "proxy")
+    except TjError as error:
+        yield error.message
+
+
+@dataclass
+class _Metadata:
+    """Derives metadata again; each shared body once per context."""
+
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    seen: dict[tuple[int, Context], None] = field(default_factory=dict)
+
+    def problem(self, call: BoundSymbol) -> str | None:
+        """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
+        problem = self.wrong(call, PLAIN_CONTEXT, False) or self.body(call, call.context)
+        return problem or self.regions(call)
+
+    def regions(self, call: BoundSymbol) -> str | None:
+        for region in call.regions:
+            key = id(region.program), PLAIN_CONTEXT
+            if key in self.seen:
+                continue
+            self.seen[key] = None
+            for inner in region.program.calls:
+                if problem := self.problem(inner):
+                    return f"has a region {region.name!r} in which {inner.symbol} {problem}"
+        return None
+
+    def wrong(self, call: BoundSymbol, context: Context, nested: bool) -> str | None:
+        try:
+            expanded = derive(call, self.expand, self.tags, context)
+        except CannotExpandError:
+            return None  # whoever made the call knew better
+        except Exception as error:
+            return f"cannot be expanded: {type(error).__name__}: {error}"
+        if expanded is None or agrees(call, expanded.outputs, nested=nested):
+            return None
+        return f"computes {_facts(expanded.outputs)}, not {_facts(call.outputs)} as the trace says"
+
+    def body(self, call: BoundSymbol, context: Context) -> str | None:
+        if call.body is None or (id(call.body), context) in self.seen:
+            return None
+        self.seen[id(call.body), context] = None
+        for inner in call.body.calls:
+            problem = self.wrong(inner, context, True)
+            problem = problem or self.body(inner, inner.context.over(context))
+            if problem is not None:
+                return f"has a body in which {inner.symbol} {problem}"
+        return None
+
+
+def _facts(outputs: Any) -> str:
+    texts = (meta_text(p) if isinstance(p, Proxy) else repr(p) for p in leaves(outputs))
+    return f"[{', '.join(texts)}]"
+
+
+def _when(trace: Trace) -> str:
+    last = trace.history[-1].name if trace.history else "acquisition"
+    return f"after {last}, at stage {trace.stage.name}"
+
+
+def _line(call: BoundSymbol) -> str:
+    try:
+        return call_text(call)
+    except TraceError:  # its outputs are no assignment target, which is then the fault
+        return f"{call.symbol}(...)"
+
+
+def _error(trace: Trace, position: int, problem: str) -> VerificationError:
+    call = trace.calls[position] if position < len(trace.calls) else None
+    first = max(0, position - AROUND)
+    lines = [
+        f"{'-->' if i == position else '   '} {_line(c)}"
+        for i, c in enumerate(trace.calls[first : position + AROUND + 1], first)
+    ]
+    subject = f"call {call.label!r} ({call.symbol}) {problem}" if call else problem
+    return VerificationError(
+        f"{_when(trace)}: {subject}",
+        source=call.source if call else None,
+        hint="\n  ".join(lines),
+    )

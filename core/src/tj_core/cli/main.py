@@ -1,0 +1,299 @@
+"""The command line ``tj``: its own commands, and those of plugins.
+
+``plugins`` and ``config`` show what they can even where a session would not start; all other
+commands need one. A `TjError` is one message on stderr and exit status 2; what the user's program
+raises is shown with its traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tj_core.cli.console import print_error, print_json, print_python, print_table
+from tj_core.errors import PluginConflictError, TjError
+from tj_core.host.activation import reported
+from tj_core.host.config import REST, load_config
+from tj_core.host.discovery import core_version
+from tj_core.host.options import Value
+from tj_core.host.plugins import PluginManager
+from tj_core.ir.stage import Stage
+
+if TYPE_CHECKING:
+    from tj_core.host.config import Config
+    from tj_core.host.session import Session
+
+__all__ = ["main"]
+
+Run = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return the exit status."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(argv)
+    except TjError as error:
+        print_error(error)
+        return 2
+
+
+def _run(argv: list[str]) -> int:
+    options = _global_options()
+    known, rest = options.parse_known_args(argv)
+    parser, commands = _parser()
+    # The own commands, and help, must work where a plugin does not.
+    if not rest or rest[0] in ("-h", "--help"):
+        with reported(print_error):
+            _add_plugin_commands(known, commands)
+    elif rest[0] not in _OWN | {"--version"}:
+        _add_plugin_commands(known, commands)
+    args = parser.parse_args(rest, known)
+    run: Run | None = getattr(args, "run", None)
+    if run is None:
+        parser.print_help()
+        return 0
+    return run(args)
+
+
+# ------------------------------------------------------------------------------- parsers
+
+
+def _global_options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    group = parser.add_argument_group("global options")
+    group.add_argument("--plugins", metavar="A,B", type=_names, help="plugins to load, in order")
+    group.add_argument(
+        "--disable", metavar="X,Y", type=_names, help="plugins to block, besides the config's"
+    )
+    group.add_argument("--config", metavar="PATH", help="the pyproject.toml to read")
+    return parser
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _parser() -> tuple[argparse.ArgumentParser, Any]:
+    parser = argparse.ArgumentParser(
+        prog="tj",
+        description="Compile PyTorch programs through readable traces.",
+        parents=[_global_options()],
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tj-core {core_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_plugins(commands)
+    _add_config(commands)
+    _add_trace(commands)
+    _add_explain(commands)
+    return parser, commands
+
+
+def _add_plugins(commands: Any) -> None:
+    parser = commands.add_parser("plugins", help="list the plugins, in order, and their states")
+    parser.add_argument("--all", action="store_true", help="also those that take no part")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_plugins)
+
+
+def _add_config(commands: Any) -> None:
+    parser = commands.add_parser("config", help="print every setting and where it comes from")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(run=_config)
+
+
+def _add_trace(commands: Any) -> None:
+    parser = commands.add_parser("trace", help="run a function and print the trace it leaves")
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.add_argument(
+        "--stage",
+        type=str.upper,
+        choices=[stage.name for stage in Stage],
+        help="the trace as it was at this stage, not the last one",
+    )
+    parser.add_argument("--which", choices=["forward", "backward"], default="forward")
+    parser.set_defaults(run=_trace)
+
+
+def _add_explain(commands: Any) -> None:
+    parser = commands.add_parser("explain", help="run a function and say who claimed its calls")
+    parser.add_argument("target", metavar="TARGET", help=_TARGET)
+    parser.set_defaults(run=_explain)
+
+
+_OWN = frozenset({"plugins", "config", "trace", "explain"})
+
+_TARGET = (
+    "file.py:function or package.module:function; "
+    "the function takes nothing, runs what tj.jit returned and returns it"
+)
+
+
+# ------------------------------------------------------------------------------- listing
+
+
+def _plugins(args: argparse.Namespace) -> int:
+    manager = PluginManager(_resolved(args), lenient=True)
+    shown = [s for s in manager.states if args.all or s.state not in ("blocked", "installed")]
+    if args.json:
+        print_json([s.as_dict() for s in shown])
+    else:
+        print_table(_COLUMNS, [_plugin_row(s.as_dict()) for s in shown])
+    return _report(manager)
+
+
+_COLUMNS = ("order", "name", "state", "distribution", "version", "hooks", "file", "reason")
+
+
+def _plugin_row(state: Mapping[str, Any]) -> list[str]:
+    cells = {**state, "hooks": " ".join(h.removeprefix("tj_") for h in state["hooks"])}
+    return [_cell(cells[column]) for column in _COLUMNS]
+
+
+def _cell(value: object) -> str:
+    # One line a row: a reason may quote an error of several.
+    return "-" if value is None or value == "" else " ".join(str(value).split())
+
+
+def _config(args: argparse.Namespace) -> int:
+    config = _resolved(args)
+    manager = PluginManager(config, lenient=True)
+    tables = _plugin_tables(config, manager)
+    if args.json:
+        plugins = {name: _values(table) for name, table in tables.items()}
+        file = None if config.file is None else str(config.file)
+        print_json({"file": file, "core": _values(dict(config.items())), "plugins": plugins})
+    else:
+        rows = _rows("", dict(config.items()))
+        rows += [r for name, table in tables.items() for r in _rows(name + ".", table)]
+        print_table(("key", "value", "origin"), rows)
+    return _report(manager)
+
+
+def _plugin_tables(config: Config, manager: PluginManager) -> dict[str, dict[str, Value[Any]]]:
+    """The options of each loaded plugin; of the others what is written in the file."""
+    tables: dict[str, dict[str, Value[Any]]] = {}
+    for name in manager.names:
+        resolved = manager.resolved_options(name)
+        if resolved is not None:
+            tables[name] = dict(resolved.items())
+    for name, table in config.tables.items():
+        if name not in manager.names:
+            tables[name] = dict(table)
+    return tables
+
+
+def _values(table: Mapping[str, Value[Any]]) -> dict[str, dict[str, Any]]:
+    return {key: {"value": v.value, "origin": v.origin} for key, v in table.items()}
+
+
+def _rows(prefix: str, table: Mapping[str, Value[Any]]) -> list[list[str]]:
+    return [[prefix + key, _toml(v.value), v.origin] for key, v in table.items()]
+
+
+def _toml(value: object) -> str:
+    """A value as one writes it in ``pyproject.toml``; ``-`` for one that is left out."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_toml, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "-" if value is None else str(value)
+
+
+def _report(manager: PluginManager) -> int:
+    """Say what keeps a session from starting, after the listing that shows the rest."""
+    for error in manager.problems:
+        print_error(error)
+    return 2 if manager.problems else 0
+
+
+# ------------------------------------------------------------------------------- programs
+
+
+def _trace(args: argparse.Namespace) -> int:
+    import tj_core
+
+    jitted = _run_target(args)
+    stage = None if args.stage is None else Stage[args.stage]
+    print_python(str(tj_core.last_trace(jitted, which=args.which, stage=stage)))
+    return 0
+
+
+def _explain(args: argparse.Namespace) -> int:
+    import tj_core
+
+    print(tj_core.explain(_run_target(args)))
+    return 0
+
+
+def _run_target(args: argparse.Namespace) -> object:
+    from tj_core.cli.target import load_target
+
+    with _as_environment(args):
+        jitted = load_target(args.target)()
+    if jitted is None:
+        raise TjError(f"{args.target} returned nothing", hint="it must return what tj.jit returned")
+    return jitted
+
+
+@contextlib.contextmanager
+def _as_environment(args: argparse.Namespace) -> Iterator[None]:
+    """Put the global options where sessions that the user's program makes will see them."""
+    found = {
+        "TJ_PLUGINS": None if args.plugins is None else ",".join(args.plugins),
+        "TJ_DISABLE": None if args.disable is None else ",".join((*args.disable, REST)),
+        "TJ_CONFIG": args.config,
+    }
+    changes = {name: value for name, value in found.items() if value is not None}
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+# ------------------------------------------------------------------------------- plugins' commands
+
+
+def _overrides(args: argparse.Namespace) -> dict[str, object]:
+    overrides: dict[str, object] = {}
+    if args.plugins is not None:
+        overrides["plugins"] = Value(args.plugins, "cli --plugins")
+    if args.disable is not None:
+        overrides["disable"] = Value((*args.disable, REST), "cli --disable")
+    return overrides
+
+
+def _resolved(args: argparse.Namespace) -> Config:
+    return load_config(args.config, _overrides(args))
+
+
+def _add_plugin_commands(args: argparse.Namespace, commands: Any) -> None:
+    from tj_core.host.session import Session
+
+    session = Session(start=args.config, overrides=_overrides(args))
+    for plugin, command in session.plugins.cli_commands():
+        if command.name in _OWN:
+            raise PluginConflictError(
+                f"{session.plugins.identity(plugin)} registers the command {command.name!r}, "
+                "which is tj's own"
+            )
+        parser = commands.add_parser(command.name, help=command.help)
+        command.configure(parser)
+        parser.set_defaults(run=_bound(command.run, session))
+
+
+def _bound(run: Callable[[argparse.Namespace, Session], int], session: Session) -> Run:
+    return lambda args: run(args, session)

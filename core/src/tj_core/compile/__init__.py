@@ -1,0 +1,1 @@
+"""From an acquired trace to a program: stages, pipeline, code generation."""

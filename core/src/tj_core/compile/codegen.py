@@ -1,0 +1,211 @@
+"""Executable programs from traces: what runs, next to what is printed.
+
+The generated function is the printed program with callables bound to flat names, values deleted
+after their last use, and every line mapped to the call it runs, so that an error raised by a call
+names the user's line. Its source is registered in `linecache` for tracebacks and debuggers.
+"""
+
+from __future__ import annotations
+
+import builtins
+import itertools
+import linecache
+import re
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+from tj_core.analysis.liveness import last_uses, value_names
+from tj_core.compile.first_run import FirstRun
+from tj_core.errors import add_note
+from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.trace import BoundSymbol, Region, Trace
+from tj_core.source import Source
+from tj_core.text.printer import INDENT, call_text, value_text
+
+__all__ = ["Program", "generate"]
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A generated function, its source, and the call behind each of its lines."""
+
+    function: Callable[..., Any]
+    source: str
+    file: str
+    lines: Mapping[int, BoundSymbol]
+
+
+def generate(
+    trace: Trace,
+    implementations: Mapping[Symbol, Callable[..., Any]] | None = None,
+    *,
+    boxed: bool = False,
+) -> Program:
+    """The program of ``trace``.
+
+    A symbol runs as ``implementations`` says, else as the trace's language resolves it. What the
+    former return is held against the trace at the first run. A ``boxed`` program takes one list and
+    empties it, so that the caller holds no argument alive.
+    """
+    writer = _Writer(trace, implementations or {}, boxed)
+    source = writer.text()
+    file = f"<tj {trace.name} {next(_serial)}>"
+    lines = writer.lines
+    writer.globals["_annotate"] = lambda error: _annotate(error, file, lines)
+    exec(compile(source, file, "exec"), writer.globals)
+    # Out of its own globals, so that the program is freed without the cycle collector.
+    function = writer.globals.pop(trace.name)
+    for first in writer.first_runs:
+        first.program = weakref.ref(function)
+    _register(function, file, source)
+    return Program(function, source, file, lines)
+
+
+def _register(function: Callable[..., Any], file: str, source: str) -> None:
+    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
+    # Frames hold the code, so that the text is there as long as a traceback may want it.
+    weakref.finalize(function.__code__, linecache.cache.pop, file, None).atexit = False
+
+
+class _Writer:
+    """Writes one program's text and collects the globals it runs with."""
+
+    def __init__(
+        self, trace: Trace, implementations: Mapping[Symbol, Callable[..., Any]], boxed: bool
+    ) -> None:
+        self.trace = trace
+        self.boxed = boxed
+        self.implementations = implementations
+        self.globals: dict[str, Any] = {}
+        self.lines: dict[int, BoundSymbol] = {}
+        self.first_runs: list[FirstRun] = []
+        own = {trace.name, "_annotate", "_args", "_error", "_"}
+        values = trace.names() - {r.name for call in trace.calls for r in call.regions}
+        self.names = values | set(dir(builtins)) | own
+        self.bound: dict[object, str] = {}
+
+    def text(self) -> str:
+        names = ", ".join(p.name for p in self.trace.inputs)
+        out = [f"def {self.trace.name}({'_args' if self.boxed else names}):"]
+        if self.boxed and names:
+            out += [f"{INDENT}{names}, = _args", f"{INDENT}_args.clear()"]
+            if unused := _unused_inputs(self.trace):
+                out.append(f"{INDENT}del {', '.join(unused)}")
+        body = list(self.statements(len(out) + 2))
+        result = f"return {value_text(self.trace.outputs, str, self.constant)}"
+        if not body:
+            return "\n".join([*out, INDENT + result, ""])
+        out += [f"{INDENT}try:", *body, f"{INDENT}except Exception as _error:"]
+        out += [f"{INDENT * 2}_annotate(_error)", f"{INDENT * 2}raise"]
+        return "\n".join([*out, INDENT + result, ""])
+
+    def statements(self, line: int) -> Iterator[str]:
+        """The statements inside the ``try``; ``line`` is the number of the first."""
+        context = Context()
+        indent = INDENT * 2
+        uses = last_uses(self.trace.calls, self.trace.outputs)
+        for call, dead in zip(self.trace.calls, uses, strict=True):
+            if (beyond := call.context.beyond(self.trace.context)) != context:
+                context = beyond
+                entered = self.trace.language.enter(call.context, self.trace.context)
+                indent = INDENT * (3 if entered else 2)
+                if entered:
+                    yield f"{INDENT * 2}with {', '.join(map(self.manager, entered))}:"
+                    line += 1
+            self.lines[line] = call
+            deletion = f"; del {', '.join(dead)}" if dead else ""
+            text = call_text(call, str, self.callee(call), self.constant, self.region)
+            yield f"{indent}{text}{deletion}"
+            line += 1
+
+    def callee(self, call: BoundSymbol) -> str:
+        symbol = call.symbol
+        mine, language = self.implementations.get(symbol), self.trace.language
+        wish = re.sub(r"\W", "_", symbol.qualname)
+        if mine is not None and call.executor is not None:
+            return self.claimed(call, mine, wish)
+        entry = None if mine else language.entry(call)
+        key = (symbol, entry)
+        if key not in self.bound:
+            self.bind(key, wish, mine or entry or language.resolve(symbol))
+        return self.bound[key]
+
+    def claimed(self, call: BoundSymbol, implementation: Callable[..., Any], wish: str) -> str:
+        """The name of an executor's implementation, each call's own until it has run."""
+        name = self.free(wish)
+        first = FirstRun(implementation, call, self.trace.language.observe, name)
+        self.first_runs.append(first)
+        self.globals[name] = first
+        return name
+
+    def constant(self, constant: Constant) -> str:
+        key = (constant.text, id(constant.value))
+        if key not in self.bound:
+            self.bind(key, "_" + re.sub(r"\W", "_", constant.text).strip("_"), constant.value)
+        return self.bound[key]
+
+    def region(self, region: Region) -> str:
+        """A region is a program of its own: it sees nothing of the one that its call is in."""
+        key = ("region", id(region.program))
+        if key not in self.bound:
+            program = generate(region.program, self.implementations)
+            self.bind(key, region.name, program.function)
+        return self.bound[key]
+
+    def manager(self, text: str) -> str:
+        """A context manager is made anew at each entry, so its expression is a thunk."""
+        if text not in self.bound:
+            evaluate = self.trace.language.evaluate
+            self.bind(text, "_context", evaluate(f"lambda: {text}"))
+        return f"{self.bound[text]}()"
+
+    def bind(self, key: object, wish: str, value: Any) -> None:
+        self.bound[key] = name = self.free(wish)
+        self.globals[name] = value
+
+    def free(self, wish: str) -> str:
+        """A name like ``wish`` that nothing has, taken from here on."""
+        name = wish
+        for n in itertools.count(1):
+            if name not in self.names:
+                break
+            name = f"{wish}_{n}"
+        self.names.add(name)
+        return name
+
+
+def _unused_inputs(trace: Trace) -> list[str]:
+    used = value_names(trace.outputs)
+    used.update(p.name for call in trace.calls for p in call.flat_args)
+    return [p.name for p in trace.inputs if p.name not in used]
+
+
+def _annotate(error: Exception, file: str, lines: Mapping[int, BoundSymbol]) -> None:
+    """Add to ``error`` a note that names the call of ``file`` that raised it, and its source."""
+    call = _raising(error.__traceback__, file, lines)
+    if call is None:
+        return
+    note = f"tj: raised by `{call_text(call)}`"
+    if call.source is not None:
+        note += f"\n  at {_full(call.source)}"
+    add_note(error, note)
+
+
+def _raising(
+    traceback: TracebackType | None, file: str, lines: Mapping[int, BoundSymbol]
+) -> BoundSymbol | None:
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename == file:
+            return lines.get(traceback.tb_lineno)
+        traceback = traceback.tb_next
+    return None
+
+
+def _full(source: Source) -> str:
+    path = f" ({source.module_path})" if source.module_path else ""
+    return f"{source}{path}"

@@ -1,0 +1,42 @@
+"""What a trace became: every pass's trace, the claims, the program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.compile.codegen import Program
+from tj_core.contract.executors import Decline
+from tj_core.ir.trace import Trace
+from tj_core.passes.claim import ClaimRecord
+
+__all__ = ["Compilation", "Track"]
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """What one trace became on its way to a program."""
+
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+    program: Program
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """Everything one acquired trace became: each pass's trace, the claims, the program.
+
+    ``function`` is what runs: the program's, or what a plugin made of several programs or put
+    around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
+    ``"outer"``, what stands around; those not yet compiled have a trace only. ``declined`` are
+    the transforms that did not take the program, and why.
+    """
+
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+    program: Program
+    function: Callable[..., Any]
+    seconds: dict[str, float]
+    others: dict[str, Track | Trace] = field(default_factory=dict)
+    declined: tuple[tuple[str, Decline], ...] = ()

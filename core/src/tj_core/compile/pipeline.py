@@ -1,0 +1,313 @@
+"""From an acquired trace to a program: transforms stage by stage, claiming, code generation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.analysis.verify import verify
+from tj_core.compile.codegen import Program, generate
+from tj_core.compile.compilation import Compilation, Track
+from tj_core.compile.context import PassContext
+from tj_core.compile.failures import own_pass, warn_of
+from tj_core.compile.transforms import Split, Transform, Wrapped
+from tj_core.contract.executors import Decline, Executor
+from tj_core.contract.expansion import Expand
+from tj_core.contract.rules import RuleTable
+from tj_core.errors import PassError, TjError, TraceError, add_note
+from tj_core.ir.stage import Stage
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import PassRecord, Trace
+from tj_core.passes.claim import ClaimRecord, claim
+from tj_core.passes.cse import cse
+from tj_core.passes.dce import dce
+
+__all__ = ["Pipeline", "Ranked"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A transform and the plugin it is from; a user's own come from ``user``."""
+
+    plugin: str
+    transform: Transform
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The passes of one session, in order.
+
+    Transforms run after their stage by order of ``transforms`` given here, which the session has
+    sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
+    that stage.
+    """
+
+    transforms: Sequence[Ranked]
+    executors: Sequence[Executor]
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    tables: dict[str, RuleTable[Any]]
+    check: int = 0
+    cse: bool = True
+    dce: bool = True
+    strict: bool = False
+    lock: Any = field(default_factory=threading.RLock, compare=False)
+
+    def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
+        """The program of ``acquired`` and how it came about.
+
+        :raises PassError: from a pass of tj's own, unless in strict mode.
+        :raises TjError: from a plugin's pass; a note names it.
+        """
+        pipeline: Pipeline = self
+        declined: list[tuple[str, Decline]] = []
+        while True:
+            run = _Run(pipeline, [acquired], {Stage.ACQUIRED})
+            with pipeline.own("acquire"):
+                run.check(acquired)
+            try:
+                run.through(Stage.ACQUIRED)
+            except _Declined as found:
+                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
+                if found.answer.exact:
+                    pipeline = pipeline.exact()
+                declined.append((found.ranked.transform.name, found.answer))
+                continue
+            return replace(run.finish(boxed), declined=tuple(declined))
+
+    def as_written(self, trace: Trace, *, boxed: bool = False) -> Compilation:
+        """The program of ``trace`` by the fewest passes: the fallback executor runs every call.
+
+        For a program that a pass failed on when its first part had run already.
+        """
+        owners = {call.executor for call in trace.calls}
+        executors = [e for e in self.executors if e.fallback or e.name in owners]
+        plain = replace(self, transforms=(), executors=executors, check=0).exact()
+        return plain.compile(trace, boxed=boxed)
+
+    def own(self, name: str) -> contextlib.AbstractContextManager[None]:
+        """While a pass of tj's own runs: see `own_pass`."""
+        return own_pass(name, strict=self.strict)
+
+    def exact(self) -> Pipeline:
+        """This pipeline, without the passes that remove or merge calls."""
+        return replace(self, cse=False, dce=False)
+
+
+class _Declined(Exception):
+    """A transform does not take the program: it starts again without it."""
+
+    def __init__(self, ranked: Ranked, answer: Decline) -> None:
+        super().__init__(answer.reason)
+        self.ranked = ranked
+        self.answer = answer
+
+
+def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
+    """``transforms`` but the one that declined and those of its plugin that make later stages."""
+
+    def builds_on_it(ranked: Ranked) -> bool:
+        made, missing = ranked.transform.produces, declined.transform.produces
+        if ranked.plugin != declined.plugin or made is None or missing is None:
+            return ranked is declined
+        return made >= missing
+
+    return tuple(ranked for ranked in transforms if not builds_on_it(ranked))
+
+
+@dataclass
+class _Run:
+    """One trace on its way through the pipeline."""
+
+    pipeline: Pipeline
+    traces: list[Trace]
+    reached: set[Stage]
+    seconds: dict[str, float] = field(default_factory=dict)
+    claims: tuple[ClaimRecord, ...] = ()
+    implementations: dict[Any, Any] = field(default_factory=dict)
+    parts: Split | None = None
+    wrapped: list[Wrapped] = field(default_factory=list)
+    others: dict[str, Track | Trace] = field(default_factory=dict)
+
+    def through(self, first: Stage) -> None:
+        """Run the passes of the stages from ``first`` on."""
+        for stage in [s for s in Stage if s >= first]:
+            if stage is Stage.CLAIMED:
+                if self.pipeline.dce:
+                    self.own_step("dce", dce)
+                if self.pipeline.cse:
+                    self.own_step("cse", lambda trace: cse(trace, self.pipeline.tags))
+                self.claim()
+            for ranked in self.pipeline.transforms:
+                if ranked.transform.after is stage:
+                    self.transform(ranked)
+
+    def check(self, trace: Trace) -> None:
+        if self.pipeline.check:
+            start = time.perf_counter()
+            verify(
+                trace,
+                level=self.pipeline.check,
+                tags=self.pipeline.tags,
+                expand=self.pipeline.expand,
+                reached=self.reached,
+            )
+            self.spend("verify", start)
+
+    def spend(self, name: str, start: float) -> None:
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def step(self, name: str, plugin: str, apply: Any) -> None:
+        """Run one pass on the latest trace and keep what it made."""
+        before = self.traces[-1]
+        start = time.perf_counter()
+        after = apply(before)
+        seconds = time.perf_counter() - start
+        self.spend(name, start)
+        if not isinstance(after, Trace):
+            raise TraceError(
+                f"pass {name!r} of plugin {plugin!r} returned {type(after).__name__}, not a Trace"
+            )
+        if after is before:
+            return
+        if len(after.history) == len(before.history):
+            after = after.after(PassRecord(name, plugin))
+        *earlier, last = after.history
+        after = after.replace(history=(*earlier, replace(last, seconds=seconds)))
+        self.traces.append(after)
+        self.check(after)
+
+    def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
+        """One of the core's own passes."""
+        with self.pipeline.own(name):
+            self.step(name, "core", apply)
+
+    def transform(self, ranked: Ranked) -> None:
+        transform, p = ranked.transform, self.pipeline
+        stages = (other.transform.produces for other in p.transforms)
+        context = PassContext(
+            transform.name,
+            ranked.plugin,
+            p.expand,
+            p.tags,
+            p.tables,
+            p.executors,
+            tuple(self.traces),
+            frozenset(stage for stage in stages if stage is not None),
+            p.strict,
+        )
+
+        def apply(trace: Trace) -> Any:
+            after = transform.apply(trace, context)
+            if isinstance(after, Decline):
+                raise _Declined(ranked, after)
+            if after is None and transform.produces is not None:
+                return trace
+            if isinstance(after, Split):
+                self.parts, after = after, after.trace
+            if isinstance(after, Wrapped):
+                self.wrapped.append(after)
+                after = after.trace
+            if transform.produces is not None and isinstance(after, Trace):
+                self.reached.add(transform.produces)
+                after = after.replace(stage=transform.produces)
+            return after
+
+        theirs = p.strict or not transform.falls_back
+        try:
+            with own_pass(transform.name, strict=theirs, but=(_Declined,)):
+                self.step(transform.name, ranked.plugin, apply)
+        except (_Declined, PassError):
+            raise
+        except TjError as error:
+            add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"transform {transform.name!r} of plugin {ranked.plugin!r} failed: "
+                f"{type(error).__name__}: {error}",
+                hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
+            ) from error
+
+    def claim(self) -> None:
+        def apply(trace: Trace) -> Trace:
+            claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
+            self.claims, self.implementations = claimed.records, claimed.implementations
+            self.reached.add(Stage.CLAIMED)
+            return claimed.trace
+
+        self.own_step("claim", apply)
+
+    def program(self, boxed: bool) -> Program:
+        start = time.perf_counter()
+        with self.pipeline.own("codegen"):
+            program = generate(self.traces[-1], self.implementations, boxed=boxed)
+        self.spend("codegen", start)
+        return program
+
+    def finish(self, boxed: bool) -> Compilation:
+        program = self.program(self.parts.boxed if self.parts else boxed)
+        function = program.function
+        others = self.others
+        if self.parts is not None:
+            others |= self.parts.others
+            function = self.parts.assemble(program, lambda name, t: self.later(name, t, others))
+        for wrapped in reversed(self.wrapped):
+            function = wrapped.wrap(function, _Again(self))
+            if wrapped.outer is not None:
+                others["outer"] = wrapped.outer
+        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
+
+    def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
+        """The program of another trace of the same compilation, made when it is first needed."""
+        with self.pipeline.lock:
+            try:
+                return self._later(name, trace, others)
+            except PassError as error:  # the forward has run: the program cannot start again
+                warn_of(error)
+                made = self.pipeline.as_written(trace, boxed=True)
+                others[name] = Track(made.traces, made.claims, made.program)
+                return made.program
+
+    def _later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
+        run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED})
+        with self.pipeline.own(name):
+            run.check(trace)
+        run.through(Stage.SPLIT)
+        program = run.program(boxed=True)
+        others[name] = Track(tuple(run.traces), run.claims, program)
+        for key, spent in run.seconds.items():
+            self.seconds[f"{name}: {key}"] = spent
+        return program
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """See `Again`: of one run."""
+
+    run: _Run
+
+    def acquired(self) -> Compilation:
+        pipeline = self.run.pipeline
+        staying = [r for r in pipeline.transforms if r.transform.produces is None]
+        exact = replace(pipeline, transforms=staying).exact()
+        return self._of(exact, self.run.traces[0])
+
+    def compiled(self, trace: Trace) -> Compilation:
+        return self._of(self.run.pipeline, trace)
+
+    def _of(self, pipeline: Pipeline, trace: Trace) -> Compilation:
+        with pipeline.lock:
+            try:
+                return pipeline.compile(trace)
+            except PassError as error:
+                warn_of(error)
+                return pipeline.as_written(trace)
+
+    def keep(self, name: str, compilation: Compilation) -> None:
+        track = Track(compilation.traces, compilation.claims, compilation.program)
+        self.run.others[name] = track

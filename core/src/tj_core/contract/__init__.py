@@ -1,0 +1,1 @@
+"""What plugins give: rule tables, executors, dialects, expansions. Records only."""

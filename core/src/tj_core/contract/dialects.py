@@ -1,0 +1,51 @@
+"""What symbols and contexts are in Python: dialects, and the rules of table ``context``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import BoundSymbol
+
+__all__ = ["ContextSpeller", "Dialect", "Resetting"]
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What the symbols of one namespace mean as Python.
+
+    ``prelude`` are the import lines that printed programs start with, so that a symbol's printed
+    name evaluates; ``resolve`` returns the callable behind a symbol and raises `LookupError` for
+    an unknown one. ``entry``, if given, is asked for each call in a program that is to run: for
+    another callable that does the same with arguments of these kinds, and takes less time; or None.
+    ``observe``, if given, says the metadata of a value at run time, or None for one that is not the
+    dialect's: what kernels return is held against the trace by it.
+    """
+
+    namespace: str
+    prelude: tuple[str, ...]
+    resolve: Callable[[Symbol], Callable[..., Any]]
+    entry: Callable[[BoundSymbol], Callable[..., Any] | None] | None = None
+    observe: Callable[[Any], Proxy | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resetting:
+    """A `ContextSpeller` whose context manager also sets other keys, which must be set again.
+
+    ``torch.inference_mode()`` sets grad mode, so its speller ``resets`` the key ``grad``.
+    """
+
+    spell: Callable[[Any], str]
+    resets: tuple[str, ...]
+
+    def __call__(self, value: Any) -> str:
+        """The text for ``value``."""
+        return self.spell(value)
+
+
+ContextSpeller = Callable[[Any], str]
+"""Turns a context key's value into the Python expression of a context manager."""

@@ -1,0 +1,158 @@
+"""Rule tables: the one way a plugin says what a symbol means to a transformation.
+
+A table maps a key to a rule. The key is a symbol's qualified name (``torch.add``), a namespace
+(``torch.*``) for a rule that serves every symbol in it, or ``*`` for one that serves all; the most
+specific key answers.
+Tables are values: ``a | b`` has the rules of both, and where both have one, that of the higher
+priority, else that of the left; equal priority with different owners is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from tj_core.errors import RuleConflictError, RuleMissingError, did_you_mean
+
+if TYPE_CHECKING:
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import BoundSymbol
+
+__all__ = ["Rule", "RuleTable"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule(Generic[T]):
+    """One entry: the rule itself, who registered it, and where."""
+
+    key: str
+    value: T
+    plugin: str = ""
+    priority: int = 0
+    origin: str = ""
+
+
+class RuleTable(Generic[T]):
+    """A named mapping from symbols to rules, open until it is frozen.
+
+    ::
+
+        grad = RuleTable("grad")
+
+        @grad.register("torch.sin")
+        def sin_grad(call, cotangent): ...
+    """
+
+    __slots__ = ("_frozen", "_rules", "name")
+
+    def __init__(self, name: str, rules: dict[str, Rule[T]] | None = None) -> None:
+        self.name = name
+        self._rules: dict[str, Rule[T]] = dict(rules or {})
+        self._frozen = False
+
+    def register(self, *keys: str) -> Callable[[T], T]:
+        """Return a decorator that registers its argument for ``keys``.
+
+        :raises RuleConflictError: if the table has a rule for one of them already.
+        """
+
+        def add(value: T) -> T:
+            for key in keys:
+                self.set(key, value)
+            return value
+
+        return add
+
+    def set(self, key: str, value: T) -> None:
+        """Register ``value`` for ``key``; the plain form of `register`."""
+        if self._frozen:
+            raise RuleConflictError(
+                f"table {self.name!r} is frozen: its session has started",
+                hint="register rules in the plugin's tj_rule_tables hook",
+            )
+        if key in self._rules:
+            raise RuleConflictError(f"table {self.name!r} has a rule for {key!r} already")
+        self._rules[key] = Rule(key, value, origin=_origin(value))
+
+    def stamped(self, plugin: str, priority: int) -> RuleTable[T]:
+        """The same rules, owned by ``plugin`` with ``priority`` (higher wins)."""
+        return RuleTable(
+            self.name,
+            {k: replace(r, plugin=plugin, priority=priority) for k, r in self._rules.items()},
+        )
+
+    def frozen(self) -> RuleTable[T]:
+        """A table with the same rules that accepts no more."""
+        table = RuleTable(self.name, self._rules)
+        table._frozen = True
+        return table
+
+    def __or__(self, other: RuleTable[T]) -> RuleTable[T]:
+        if other.name != self.name:
+            raise RuleConflictError(f"cannot add table {other.name!r} to table {self.name!r}")
+        merged = dict(self._rules)
+        for key, rule in other._rules.items():
+            mine = merged.setdefault(key, rule)
+            if mine is rule:
+                continue
+            if mine.priority == rule.priority:
+                raise RuleConflictError(
+                    f"table {self.name!r} has two rules for {key!r}: "
+                    f"from {mine.plugin or 'core'} ({mine.origin}) "
+                    f"and from {rule.plugin or 'core'} ({rule.origin})",
+                    hint="order the two plugins in [tool.tj] plugins, or disable one",
+                )
+            if rule.priority > mine.priority:
+                merged[key] = rule
+        return RuleTable(self.name, merged)
+
+    def get(self, symbol: Symbol) -> Rule[T] | None:
+        """The rule for ``symbol``: under its own name, its namespace, or ``*``; else None."""
+        rules = self._rules
+        return rules.get(symbol.qualname) or rules.get(symbol.namespace + ".*") or rules.get("*")
+
+    def of(self, call: BoundSymbol) -> Rule[T] | None:
+        """The rule for ``call``: that of its symbol. Of a tensor subclass, only one under ``*``:
+        rules for an operation say what it means to plain tensors.
+        """
+        return self._rules.get("*") if call.on_subclass else self.get(call.symbol)
+
+    def require(self, call: BoundSymbol) -> Rule[T]:
+        """The rule for ``call``'s symbol.
+
+        :raises RuleMissingError: naming the symbol, the table, the plugins that have rules in it,
+            the user's line and how to register one.
+        """
+        rule = self.get(call.symbol)
+        if rule is not None:
+            return rule
+        name = call.symbol.qualname
+        owners = sorted({r.plugin or "core" for r in self._rules.values()})
+        raise RuleMissingError(
+            f"no rule for {name!r} in table {self.name!r} "
+            f"(plugins with rules in it: {', '.join(owners) or 'none'})."
+            + did_you_mean(name, self._rules),
+            source=call.source,
+            hint=f'register one with table.register("{name}") in a plugin\'s tj_rule_tables hook',
+        )
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._rules
+
+    def __iter__(self) -> Iterator[Rule[T]]:
+        return iter(self._rules.values())
+
+    def __len__(self) -> int:
+        return len(self._rules)
+
+    def __repr__(self) -> str:
+        return f"RuleTable({self.name!r}, {len(self)} rules)"
+
+
+def _origin(value: object) -> str:
+    """``file:line`` of a function, else the type's name."""
+    code = getattr(value, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else type(value).__name__

@@ -1,0 +1,1 @@
+"""Edits of traces: substitution, inlining, re-expansion, tag propagation."""

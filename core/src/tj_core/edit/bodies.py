@@ -1,0 +1,172 @@
+"""Bodies under formal names: making them, and keeping them true when arguments change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tj_core.errors import TraceError
+from tj_core.ir.effects import Effects
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.symbol import PLAIN_CONTEXT
+from tj_core.ir.tags import NO_TAGS
+from tj_core.ir.trace import Body, BoundSymbol, Region
+from tj_core.ir.tree import leaves, map_tree
+
+__all__ = ["canonical_body", "formals", "passed_on", "with_args", "wrapped_body"]
+
+
+def formals(call: BoundSymbol) -> dict[str, Proxy]:
+    """The inputs of ``call``'s body, by the names of the arguments they stand for."""
+    found: dict[str, Proxy] = {}
+    for index, arg in enumerate(call.flat_args):
+        if arg.name not in found:
+            found[arg.name] = arg.replace(name=f"a{index}", tags=NO_TAGS)
+    return found
+
+
+def wrapped_body(call: BoundSymbol) -> Body:
+    """A body that consists of ``call`` alone, for a call that stands in for it."""
+    inputs = formals(call)
+    outs = {p.name: p.replace(name=f"_{i}") for i, p in enumerate(call.defined())}
+    known = {**outs, **inputs}
+    rebinds = tuple((i, p.replace(name=inputs[p.name].name)) for i, p in call.effects.rebinds)
+    inner = call.replace(
+        source=None,
+        parent=None,
+        context=PLAIN_CONTEXT,
+        effects=replace(call.effects, rebinds=rebinds),
+    ).map_proxies(lambda p: known[p.name])
+    return Body(tuple(inputs.values()), (inner,), inner.outputs)
+
+
+def canonical_body(body: Body) -> Body:
+    """``body`` with the values its calls define renamed to ``_0, _1, ...`` in order.
+
+    :raises TraceError: if a call uses a value that nothing defines.
+    """
+    names = {p.name: p.name for p in body.inputs}
+    for call in body.calls:
+        for p in call.defined():
+            names.setdefault(p.name, f"_{len(names) - len(body.inputs)}")
+    if all(old == new for old, new in names.items()):
+        return body
+
+    def rename(proxy: Proxy) -> Proxy:
+        if proxy.name not in names:
+            raise TraceError(f"a body uses {proxy.name!r}, which nothing in it defines")
+        name = names[proxy.name]
+        return proxy if name == proxy.name else proxy.replace(name=name)
+
+    return Body(
+        body.inputs,
+        tuple(call.map_proxies(rename) for call in body.calls),
+        map_tree(rename, body.outputs, Proxy),
+        tuple((i, map_tree(rename, v, Proxy)) for i, v in body.updates),
+    )
+
+
+def with_args(call: BoundSymbol, fn: Callable[[Proxy], Any]) -> BoundSymbol:
+    """``call`` with ``fn`` applied to its argument proxies (itself if none changes).
+
+    ``fn`` may give one value for two, or a constant; indices of effects and the body's inputs
+    follow. Metadata is the caller's to keep.
+    """
+    args = map_tree(fn, call.args, Proxy)
+    kwargs = map_tree(fn, call.kwargs, Proxy)
+    if args is call.args and kwargs is call.kwargs:
+        return call
+    moved = call.replace(args=args, kwargs=kwargs)
+    now = passed_on(call, moved)
+    if len(now) == len(moved.flat_args) and _partition(call) == _partition(moved):
+        return moved
+    places = {i: j for i, (j, _) in now.items()}
+    moved = _rewired(moved, places)
+    return moved.replace(
+        effects=_reindexed(call.effects, places),
+        body=None if call.body is None else _rebased(call.body, call, moved, now),
+    )
+
+
+def passed_on(old: BoundSymbol, new: BoundSymbol) -> dict[int, tuple[int, Proxy]]:
+    """For each argument proxy of ``old``, by flat index: index and proxy that ``new`` has there.
+
+    The two differ in leaves of their arguments only; proxies that became constants are left out.
+    """
+    found: dict[int, tuple[int, Proxy]] = {}
+    i = j = -1
+    pairs = zip(leaves((old.args, old.kwargs)), leaves((new.args, new.kwargs)), strict=True)
+    for before, after in pairs:
+        i += isinstance(before, Proxy)
+        j += isinstance(after, Proxy)
+        if isinstance(before, Proxy) and isinstance(after, Proxy):
+            found[i] = j, after
+    return found
+
+
+def _rewired(call: BoundSymbol, now: Mapping[int, int]) -> BoundSymbol:
+    """``call``, whose arguments moved, with regions that know where those are."""
+    if not call.regions:
+        return call
+
+    def moved(region: Region) -> Region:
+        operands = tuple(None if i is None else now.get(i) for i in region.operands)
+        return region if operands == region.operands else replace(region, operands=operands)
+
+    args = map_tree(moved, call.args, Region)
+    return call.replace(args=args, kwargs=map_tree(moved, call.kwargs, Region))
+
+
+def _partition(call: BoundSymbol) -> list[int]:
+    """For each argument proxy, where its value stands first."""
+    first: dict[str, int] = {}
+    return [first.setdefault(p.name, i) for i, p in enumerate(call.flat_args)]
+
+
+def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
+    """``effects`` for arguments that moved; what was done to a constant is not done."""
+    return replace(
+        effects,
+        mutates=tuple(now[i] for i in effects.mutates if i in now),
+        rebinds=tuple((now[i], p) for i, p in effects.rebinds if i in now),
+        aliases=tuple(
+            a if a.kind != "arg" else replace(a, index=now[a.index])
+            for a in effects.aliases
+            if a.kind != "arg" or a.index in now
+        ),
+        versions=tuple((now[i], n) for i, n in effects.versions if i in now),
+        hidden=tuple(now[i] for i in effects.hidden if i in now),
+    )
+
+
+def _rebased(
+    body: Body, old: BoundSymbol, new: BoundSymbol, now: Mapping[int, tuple[int, Proxy]]
+) -> Body:
+    """``body`` of ``old`` as that of ``new``: over other, or fewer, inputs."""
+    inputs = formals(new)
+    constants = _constants(old, new)
+    env: dict[str, Any] = {}
+    for formal in body.inputs:
+        index = int(formal.name[1:])
+        env[formal.name] = inputs[now[index][1].name] if index in now else constants[index]
+    # Values that calls define keep names; formals of the body are not among them.
+    current = lambda p: env.get(p.name, p)  # noqa: E731
+    return Body(
+        tuple(inputs.values()),
+        tuple(with_args(inner, current) for inner in body.calls),
+        map_tree(current, body.outputs, Proxy),
+        tuple((now[i][0], map_tree(current, v, Proxy)) for i, v in body.updates if i in now),
+    )
+
+
+def _constants(old: BoundSymbol, new: BoundSymbol) -> dict[int, Any]:
+    """The constants that took the place of argument proxies, by flat index."""
+    found: dict[int, Any] = {}
+    index = -1
+    pairs = zip(leaves((old.args, old.kwargs)), leaves((new.args, new.kwargs)), strict=True)
+    for before, after in pairs:
+        index += isinstance(before, Proxy)
+        if isinstance(before, Proxy) and not isinstance(after, Proxy):
+            found[index] = after
+    return found

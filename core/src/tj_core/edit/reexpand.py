@@ -1,0 +1,223 @@
+"""Expanding calls again: because their inputs changed, or to check what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tj_core.contract.expansion import Expand, Expanded, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.bodies import formals, with_args
+from tj_core.edit.regions import returned, with_programs
+from tj_core.errors import TraceError
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.symbol import PLAIN_CONTEXT, Context
+from tj_core.ir.tags import TagRegistry, TagSet
+from tj_core.ir.trace import Body, BoundSymbol, Trace
+from tj_core.ir.tree import leaves, map_tree
+
+__all__ = ["derive", "note_new_values", "reexpand"]
+
+
+def derive(
+    call: BoundSymbol,
+    expand: RuleTable[Expand],
+    tags: TagRegistry,
+    context: Context = PLAIN_CONTEXT,
+) -> Expanded | None:
+    """What ``call`` computes and does: as its rule says, else as its body does.
+
+    A call whose body was edited, and one that an executor made its own, is what its body is,
+    whatever rules there are for its namespace. None: nobody knows. ``context`` is that of the call
+    in whose body this one is.
+    """
+    if call.regions:
+        outputs = returned(call)
+        return None if outputs is None else Expanded(outputs, call.effects, call.body)
+    if call.body is None and "side_effect" in call.effects.ordered:
+        return None  # running it again, even on nothing, may do what it is there for
+    rule = None if _is_its_body(call) else expand.get(call.symbol)
+    if rule is not None:
+        return rule.value(call.replace(context=call.context.over(context)))
+    if call.body is None:
+        return None
+    return _through_body(call, call.body, expand, tags, call.context.over(context))
+
+
+def _is_its_body(call: BoundSymbol) -> bool:
+    if call.body is None or call.symbol.edited:
+        return call.body is not None
+    names = [inner.symbol.qualname for inner in call.body.calls]
+    return call.symbol.namespace == call.executor and names == [call.symbol.name]
+
+
+def _through_body(
+    call: BoundSymbol, body: Body, expand: RuleTable[Expand], tags: TagRegistry, context: Context
+) -> Expanded:
+    """The facts of ``call`` from those of the calls in its body."""
+    inputs = tuple(formals(call).values())
+    env: dict[str, Any] = {
+        old.name: new for old, new in zip(body.inputs, inputs, strict=True) if old != new
+    }
+    calls = []
+    for inner in body.calls:
+        calls.append(reexpand(inner, env, expand, tags, context))
+        note_new_values(inner, calls[-1], env)
+
+    def current(p: Proxy) -> Any:
+        return env.get(p.name, p)
+
+    outputs = map_tree(current, body.outputs, Proxy)
+    said = leaves(call.outputs)
+    outs = map_tree(lambda formal: _with_autograd(formal, next(said)), outputs)
+    updates = tuple((i, map_tree(current, v, Proxy)) for i, v in body.updates)
+    return Expanded(outs, call.effects, Body(inputs, tuple(calls), outputs, updates))
+
+
+def _with_autograd(formal: Any, said: Any) -> Any:
+    """A body's value with what the call says of autograd, of which bodies may be silent."""
+    if isinstance(formal, TensorProxy) and isinstance(said, TensorProxy) and said.requires_grad:
+        return formal.replace(requires_grad=True)
+    return formal
+
+
+def note_new_values(old: BoundSymbol, new: BoundSymbol, env: dict[str, Any]) -> None:
+    """Note in ``env`` what the values that ``old`` defines are now that ``new`` defines them."""
+    for before, after in zip(leaves(old.outputs), leaves(new.outputs), strict=True):
+        if isinstance(before, Proxy) and before != after:
+            env[before.name] = after
+    env.update({p.name: p for _, p in new.effects.rebinds if new is not old or p.name in env})
+
+
+def reexpand(
+    call: BoundSymbol,
+    env: Mapping[str, Any],
+    expand: RuleTable[Expand],
+    tags: TagRegistry,
+    context: Context = PLAIN_CONTEXT,
+) -> BoundSymbol:
+    """``call`` with its arguments looked up in ``env``, expanded again if their metadata changed.
+
+    Names, tags, source, parent and the tags inside the body stay. ``context`` is that of the call
+    in whose body this one is.
+
+    :raises RuleMissingError: if nobody knows what the call computes now.
+    :raises TraceError: if the call then has outputs of another structure.
+    """
+    if not any(p.name in env for p in call.flat_args):
+        return call
+    moved = with_args(call, lambda p: env.get(p.name, p))
+    if _same_facts(call, moved):
+        return moved
+    moved = _with_new_inputs(moved, expand, tags)
+    expanded = derive(moved, expand, tags, context)
+    if expanded is None:
+        expanded = expand.require(moved).value(moved)
+    return _renewed(call, moved, expanded, tags)
+
+
+def _with_new_inputs(
+    call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
+) -> BoundSymbol:
+    """``call`` with regions whose inputs have the metadata of the arguments they are."""
+    args = call.flat_args
+    operands = {id(region.program): region.operands for region in call.regions}
+
+    def renewed(program: Trace) -> Trace:
+        places = operands[id(program)]
+        pairs = zip(program.inputs, places, strict=True)
+        inputs = tuple(p if i is None else _meta_of(args[i], p) for p, i in pairs)
+        env: dict[str, Any] = {
+            old.name: new for old, new in zip(program.inputs, inputs, strict=True) if old != new
+        }
+        calls = []
+        for inner in program.calls if env else ():
+            calls.append(reexpand(inner, env, expand, tags))
+            note_new_values(inner, calls[-1], env)
+        if not env:
+            return program
+        outputs = map_tree(lambda p: env.get(p.name, p), program.outputs, Proxy)
+        return program.replace(inputs=inputs, calls=tuple(calls), outputs=outputs)
+
+    return with_programs(call, renewed, for_inputs=True)
+
+
+def _meta_of(arg: Proxy, p: Proxy) -> Proxy:
+    """``arg`` as the region's input ``p``, which may be silent on autograd."""
+    if isinstance(arg, TensorProxy) and isinstance(p, TensorProxy) and not p.requires_grad:
+        arg = arg.replace(requires_grad=False)
+    return arg.replace(name=p.name, tags=p.tags)
+
+
+def _same_facts(call: BoundSymbol, moved: BoundSymbol) -> bool:
+    """Whether ``moved`` computes and does what ``call`` does, given its arguments' metadata."""
+    if moved is call:
+        return True
+    before, after = (leaves((c.args, c.kwargs)) for c in (call, moved))
+    same = all(_same(a, b) for a, b in zip(before, after, strict=True))
+    # What a call writes to depends on which of its arguments are one value.
+    if not (call.effects.mutates or call.effects.rebinds):
+        return same
+    return same and len(formals(call)) == len(formals(moved))
+
+
+def _renewed(
+    call: BoundSymbol, moved: BoundSymbol, expanded: Expanded, tags: TagRegistry
+) -> BoundSymbol:
+    old, new = list(leaves(call.outputs)), list(leaves(expanded.outputs))
+    if [isinstance(x, Proxy) for x in old] != [isinstance(x, Proxy) for x in new]:
+        raise TraceError(
+            f"{call.symbol} has other outputs now that its inputs changed", source=call.source
+        )
+    names = [p.name for p in call.flat_outs]
+    bound = bind_outputs(moved, expanded, lambda i: names[i])
+    tagged = iter(call.flat_outs)
+    return bound.replace(
+        outputs=map_tree(lambda p: p.replace(tags=next(tagged).tags), bound.outputs, Proxy),
+        body=_body_tags(call.body, bound.body, tags),
+    )
+
+
+def _same(before: Any, after: Any) -> bool:
+    if isinstance(before, Proxy) and isinstance(after, Proxy):
+        return before.same_meta(after)
+    if isinstance(before, Proxy) or type(before) is not type(after):
+        return False
+    return before is after or bool(before == after)
+
+
+def _body_tags(old: Body | None, new: Body | None, tags: TagRegistry) -> Body | None:
+    """``new`` with the tags of ``old``, call by call, where both have the same symbols."""
+    if old is None or new is None or old is new:
+        return new
+    if [c.symbol for c in old.calls] != [c.symbol for c in new.calls]:
+        return _common_tags(old, new, tags)
+    pairs = list(zip(old.calls, new.calls, strict=True))
+    tag_of = {
+        q.name: p.tags
+        for a, b in pairs
+        for p, q in zip(a.flat_outs, b.flat_outs, strict=False)
+        if p.tags
+    }
+
+    def tagged(p: Proxy) -> Proxy:
+        return p.replace(tags=tag_of[p.name]) if p.name in tag_of else p
+
+    calls = tuple(
+        b.map_proxies(tagged).replace(tags=a.tags, body=_body_tags(a.body, b.body, tags))
+        for a, b in pairs
+    )
+    if all(a == b for a, b in zip(calls, new.calls, strict=True)):
+        return new
+    return Body(new.inputs, calls, map_tree(tagged, new.outputs, Proxy), new.updates)
+
+
+def _common_tags(old: Body, new: Body, tags: TagRegistry) -> Body:
+    """A body of other calls: every call gets the tags that all calls of ``old`` had."""
+    held = [dict(c.tags) for c in old.calls]
+    first = held[0] if held else {}
+    shared = TagSet({k: v for k, v in first.items() if all(h.get(k, h) == v for h in held)})
+    if not shared:
+        return new
+    calls = tuple(c.replace(tags=tags.merge(shared, c.tags)) for c in new.calls)
+    return Body(new.inputs, calls, new.outputs, new.updates)

@@ -1,0 +1,311 @@
+"""Regions: what a call with operand programs does, and what becomes of it when those change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.edit.bodies import with_args
+from tj_core.edit.tag_propagation import with_view_tags
+from tj_core.errors import TraceError
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import BoundSymbol, Region, Trace
+from tj_core.ir.tree import leaves, map_tree
+from tj_core.text.metadata import meta_text
+
+__all__ = ["inline_region", "map_programs", "returned", "summed_effects", "with_programs"]
+
+
+def map_programs(call: BoundSymbol, fn: Callable[[Trace], Trace]) -> BoundSymbol:
+    """``call`` with ``fn`` applied to the program of each region (itself if none changes)."""
+    if not call.regions:
+        return call
+    new = {id(region.program): fn(region.program) for region in call.regions}
+
+    def renewed(region: Region) -> Region:
+        program = new[id(region.program)]
+        return region if program is region.program else replace(region, program=program)
+
+    args = map_tree(renewed, call.args, Region)
+    kwargs = map_tree(renewed, call.kwargs, Region)
+    if args is call.args and kwargs is call.kwargs:
+        return call
+    return call.replace(args=args, kwargs=kwargs)
+
+
+def returned(call: BoundSymbol) -> Any:
+    """The outputs of ``call`` as its regions say, in the structure it has; None if none does.
+
+    Values have the regions' own names. Regions say nothing of autograd where they run without it.
+
+    :raises TraceError: if two regions that may run do not return alike.
+    """
+    saying = [region for region in call.regions if region.returns]
+    if not saying:
+        return None
+    first = _first_outputs(call, saying[0])
+    for other in saying[1:]:
+        for mine, theirs in zip(first, _first_outputs(call, other), strict=True):
+            if not _alike(mine, theirs):
+                raise TraceError(
+                    f"regions {saying[0].name!r} and {other.name!r} of {call.symbol} return "
+                    f"{_text(mine)} and {_text(theirs)}, where they must return the same",
+                    source=call.source,
+                )
+    found = iter(first)
+    exact = len(saying) == 1
+    return map_tree(lambda said: _with_autograd(next(found), said, exact), call.outputs)
+
+
+def _first_outputs(call: BoundSymbol, region: Region) -> list[Any]:
+    count = len(list(leaves(call.outputs)))
+    found = list(leaves(region.program.outputs))
+    if len(found) < count:
+        raise TraceError(
+            f"region {region.name!r} of {call.symbol} returns {len(found)} values, not {count}",
+            source=call.source,
+        )
+    return found[:count]
+
+
+def _alike(first: Any, second: Any) -> bool:
+    """Whether two branches may give these for one output; strides may differ, and autograd."""
+    if isinstance(first, TensorProxy) and isinstance(second, TensorProxy):
+        loose = {"requires_grad": False, "strides": (), "flags": ()}
+        return first.replace(**loose).same_meta(second.replace(**loose))
+    return isinstance(first, Proxy) == isinstance(second, Proxy)
+
+
+def _with_autograd(value: Any, said: Any, exact: bool) -> Any:
+    """A region's value with what the call says of autograd, and of strides unless ``exact``."""
+    if isinstance(value, TensorProxy) and isinstance(said, TensorProxy):
+        value = value.replace(requires_grad=said.requires_grad)
+        if not exact and len(said.strides) == len(value.strides):
+            value = value.replace(strides=said.strides, flags=said.flags)
+        return value
+    return value if isinstance(said, Proxy) else said
+
+
+def _text(value: Any) -> str:
+    return repr(meta_text(value)) if isinstance(value, Proxy) else repr(value)
+
+
+def with_programs(
+    call: BoundSymbol, fn: Callable[[Trace], Trace], *, for_inputs: bool = False
+) -> BoundSymbol:
+    """``call`` with edited regions, and what it then returns and does.
+
+    What the old regions did it still counts as doing. ``for_inputs`` says that regions changed
+    because the call's arguments did, and that the caller asks for its outputs anew.
+
+    :raises TraceError: if a region that the outputs do not come from now returns something else.
+    """
+    made = map_programs(call, fn)
+    if made is call:
+        return call
+    for old, new in zip(call.regions, made.regions, strict=True):
+        if not new.returns and not (for_inputs and None not in new.operands):
+            _check_same_outputs(made, old, new)
+    made = made.replace(effects=joined_effects(call.effects, summed_effects(made)))
+    values = returned(made)
+    if values is None:
+        return made
+    found = leaves(values)
+
+    def output(said: Any) -> Any:
+        value = next(found)
+        if isinstance(said, Proxy) and isinstance(value, Proxy) and not said.same_meta(value):
+            return value.replace(name=said.name, tags=said.tags)
+        return said
+
+    return made.replace(outputs=map_tree(output, made.outputs))
+
+
+def _check_same_outputs(call: BoundSymbol, old: Region, new: Region) -> None:
+    before, after = (list(leaves(r.program.outputs)) for r in (old, new))
+    same = len(before) == len(after) and all(map(_alike, before, after))
+    if not same:
+        raise TraceError(
+            f"region {new.name!r} of {call.symbol} now returns "
+            f"({', '.join(map(_text, after))}), not ({', '.join(map(_text, before))}), "
+            "which the operation counts on",
+            source=call.source,
+        )
+
+
+# ------------------------------------------------------------------------------- effects
+
+
+def summed_effects(call: BoundSymbol) -> Effects:
+    """What running the regions of ``call``, any number of times, does to its arguments.
+
+    Writes through views count as writes of what is viewed. A write to a value that the operation
+    makes up is a side effect, since nobody knows what it is part of.
+    """
+    total = Effects()
+    for region in call.regions:
+        found = _Storage.of(region.program)
+        total = joined_effects(total, found.effects(region, len(call.flat_outs)))
+    return total
+
+
+def joined_effects(first: Effects, second: Effects) -> Effects:
+    """What is done by a call that does both, or either."""
+    identical = {(a.output, a.kind, a.index): a for a in (*second.aliases, *first.aliases)}
+    return Effects(
+        tuple(sorted({*first.mutates, *second.mutates})),
+        first.rebinds + tuple(r for r in second.rebinds if r not in first.rebinds),
+        tuple(identical[k] for k in sorted(identical)),
+        tuple(dict.fromkeys((*first.ordered, *second.ordered))),
+    )
+
+
+@dataclass
+class _Storage:
+    """For each value of a program the storages it may lie in: those of inputs, and others."""
+
+    inputs: Mapping[str, int]
+    roots: dict[str, frozenset[Any]] = field(default_factory=dict)
+    written: set[Any] = field(default_factory=set)
+    ordered: dict[str, None] = field(default_factory=dict)
+
+    @staticmethod
+    def of(program: Trace) -> _Storage:
+        found = _Storage({p.name: i for i, p in enumerate(program.inputs)})
+        found.roots = {name: frozenset([i]) for name, i in found.inputs.items()}
+        for call in program.calls:
+            found.call(call)
+        return found
+
+    def call(self, call: BoundSymbol) -> None:
+        args = [self.roots.get(p.name, frozenset()) for p in call.flat_args]
+        outs: list[set[Any]] = [set() for _ in call.flat_outs]
+        for alias in call.effects.aliases:
+            if alias.kind == "arg":
+                outs[alias.output] |= args[alias.index]
+            elif alias.kind == "out":
+                outs[alias.output] |= outs[alias.index] or {call.flat_outs[alias.index].name}
+                outs[alias.index] |= outs[alias.output]
+            else:
+                outs[alias.output].add(("hidden", alias.index))
+        if "side_effect" in call.effects.ordered:  # nobody knows what its outputs are
+            known: set[Any] = set().union(*args)
+            outs = [out | known for out in outs]
+        for p, out in zip(call.flat_outs, outs, strict=True):
+            self.roots[p.name] = frozenset(out or {p.name})
+        for i in call.effects.mutates:
+            self.written |= args[i]
+        if any(args[i] & set(self.inputs.values()) for i, _ in call.effects.rebinds):
+            self.ordered["side_effect"] = None
+        self.ordered.update(dict.fromkeys(call.effects.ordered))
+
+    def effects(self, region: Region, outputs: int) -> Effects:
+        """The program's effects as those of its call, which has so many ``outputs``."""
+        operands = dict(enumerate(region.operands))
+        written = [operands.get(i) for i in self.written if isinstance(i, int)]
+        ordered = dict(self.ordered)
+        if None in written:
+            ordered["side_effect"] = None
+        return Effects(
+            tuple(i for i in written if i is not None),
+            aliases=tuple(self.aliases(region, outputs)) if region.returns else (),
+            ordered=tuple(ordered),
+        )
+
+    def aliases(self, region: Region, outputs: int) -> Iterable[Alias]:
+        found = [p for p in leaves(region.program.outputs) if isinstance(p, Proxy)][:outputs]
+        first: dict[Any, int] = {}
+        for i, p in enumerate(found):
+            for root in sorted(self.roots.get(p.name, ()), key=str):
+                operand = region.operands[root] if isinstance(root, int) else None
+                if operand is not None:
+                    yield Alias(i, "arg", operand)
+                elif isinstance(root, tuple):
+                    yield Alias(i, "hidden", root[1])
+                elif first.setdefault(root, i) != i:
+                    yield Alias(i, "out", first[root])
+
+
+# ------------------------------------------------------------------------------- inlining
+
+
+def inline_region(
+    call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry
+) -> tuple[tuple[BoundSymbol, ...], dict[str, Any]]:
+    """The calls of ``region`` in ``call``'s place, and what its outputs are there.
+
+    For an operation that does nothing but call its only region, once. The calls keep their own
+    source, context and tags; they get the call's tags that travel into bodies, and it as parent.
+
+    :raises TraceError: if the operation makes up inputs of the region.
+    """
+    scope = _Inlining(call, region, namer, tags)
+    calls = tuple(map(scope.call, region.program.calls))
+    return calls, scope.values()
+
+
+class _Inlining:
+    """The names that a region's values have outside of it."""
+
+    def __init__(self, call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry) -> None:
+        self.outer, self.region, self.namer, self.tags = call, region, namer, tags
+        self.inherited = tags.traveling(call.tags, "into_body")
+        self.env: dict[str, Any] = {}
+        for p, index in zip(region.program.inputs, region.operands, strict=True):
+            if index is None:
+                raise TraceError(
+                    f"region {region.name!r} of {call.symbol} cannot take its place: "
+                    f"its input {p.name!r} is no argument",
+                    source=call.source,
+                )
+            self.env[p.name] = call.flat_args[index]
+        results = zip(_first_outputs(call, region), leaves(call.outputs), strict=True)
+        self.results = [(a, b) for a, b in results if isinstance(b, Proxy)]
+        self.outputs: dict[str, Proxy] = {}
+        for inside, out in self.results:
+            if isinstance(inside, Proxy) and inside.name not in self.env:
+                self.outputs.setdefault(inside.name, out)
+
+    def call(self, inner: BoundSymbol) -> BoundSymbol:
+        moved = with_args(inner, self.use)
+        rebinds = tuple(
+            (i, p.replace(name=moved.flat_args[i].name)) for i, p in moved.effects.rebinds
+        )
+        made = moved.replace(
+            outputs=map_tree(self.define, inner.outputs, Proxy),
+            effects=replace(moved.effects, rebinds=rebinds),
+            tags=self.tags.merge(self.inherited, inner.tags, self.outer.source),
+            source=inner.source or self.outer.source,
+            parent=self.outer.parent or self.outer.label,
+        )
+        before = [p.name for _, p in inner.effects.rebinds]
+        self.env.update(zip(before, (p for _, p in rebinds), strict=True))
+        return with_view_tags(made, self.tags)
+
+    def use(self, inside: Proxy) -> Any:
+        return self.env[inside.name]
+
+    def define(self, inside: Proxy) -> Proxy:
+        """The value outside for one that a call in the region has among its outputs."""
+        if inside.name not in self.env:
+            out = self.outputs.get(inside.name)
+            if out is None:
+                self.env[inside.name] = inside.replace(name=self.namer(inside.name))
+            else:
+                merged = self.tags.merge(out.tags, inside.tags, self.outer.source)
+                self.env[inside.name] = inside.replace(name=out.name, tags=merged)
+        found: Proxy = self.env[inside.name]
+        return found
+
+    def values(self) -> dict[str, Any]:
+        """The outputs of the call that are another value, or have other metadata there."""
+        found = {}
+        for inside, out in self.results:
+            value = self.env[inside.name] if isinstance(inside, Proxy) else inside
+            if value != out:
+                found[out.name] = value
+        return found

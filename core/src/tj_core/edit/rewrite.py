@@ -1,0 +1,399 @@
+"""Rewriting by rules: each call is offered to the rule of its symbol.
+
+It edits directly. A rule looks at one call and answers with nothing (the call stays the same
+object) or with a `Replacement`; the rewriter puts it in place, at top level and inside bodies,
+carries tags by their declared policies, names, source, parent and context, expands calls again
+whose inputs changed, and records which plugin and rule made each change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.contract.expansion import Expand, bind_outputs
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.bodies import canonical_body
+from tj_core.edit.editor import TraceEditor
+from tj_core.edit.inlining import can_inline, inline
+from tj_core.edit.reexpand import note_new_values, reexpand
+from tj_core.edit.regions import inline_region, with_programs
+from tj_core.edit.tag_propagation import with_view_tags
+from tj_core.errors import TraceError
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import Namer
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
+from tj_core.ir.tags import NO_TAGS, TagRegistry, TagSet
+from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.ir.tree import leaves, map_tree
+
+__all__ = ["Editor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """What takes a call's place: calls, and a map from old outputs to new values.
+
+    An old output that ``values`` does not name must be defined by ``calls`` under its own name.
+    ``decomposed`` says that ``calls`` are the call's body, with the tags that travel there; else
+    tags travel to what defines the old outputs.
+    """
+
+    calls: tuple[BoundSymbol, ...]
+    values: Mapping[str, Any] = field(default_factory=dict)
+    decomposed: bool = False
+
+
+class Editor:
+    """What a rule may ask of the rewriter while it answers for one call."""
+
+    __slots__ = ("_call", "_expand", "_namer", "_tags")
+
+    def __init__(
+        self, call: BoundSymbol, namer: Namer, expand: RuleTable[Expand], tags: TagRegistry
+    ) -> None:
+        self._call, self._namer, self._expand, self._tags = call, namer, expand, tags
+
+    def fresh(self, wish: str) -> str:
+        """A free name like ``wish``."""
+        return self._namer(wish)
+
+    def call(
+        self,
+        symbol: Symbol | str,
+        *args: Any,
+        outputs: tuple[str, ...] = (),
+        context: Any = None,
+        **kwargs: Any,
+    ) -> BoundSymbol:
+        """A new call in the old one's context, its outputs named ``outputs``, then freshly.
+
+        :raises RuleMissingError: if no plugin knows what ``symbol`` computes.
+        """
+        name = Symbol.parse(symbol) if isinstance(symbol, str) else symbol
+        made = BoundSymbol(
+            name,
+            args,
+            tuple(kwargs.items()),
+            context=self._call.context if context is None else context,
+            source=self._call.source,
+        )
+        expanded = self._expand.require(made).value(made)
+        base = self._call.label
+        return bind_outputs(
+            made, expanded, lambda i: outputs[i] if i < len(outputs) else self.fresh(base)
+        )
+
+    def can_inline(self) -> bool:
+        """Whether the old call has a body that can take its place."""
+        return can_inline(self._call)
+
+    def inline_region(self, tags: TagSet | None = None) -> Replacement:
+        """The calls of the old call's only region in its place.
+
+        They get ``tags``, else those of the call that travel into bodies.
+
+        :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
+        """
+        (region,) = self._call.regions
+        call = self._call if tags is None else self._call.replace(tags=tags)
+        calls, values = inline_region(call, region, self._namer, self._tags)
+        return Replacement(calls, values, decomposed=True)
+
+    def inline(self) -> Replacement:
+        """The old call's body in its place.
+
+        :raises TraceError: if it has none that could stand there (`can_inline`).
+        """
+        inlined = inline(self._call, self._namer, self._tags)
+        return Replacement(inlined.calls, inlined.values, decomposed=True)
+
+
+RewriteRule = Callable[[BoundSymbol, Editor], "Replacement | None"]
+
+
+def rewrite(
+    trace: Trace,
+    rules: RuleTable[RewriteRule],
+    *,
+    expand: RuleTable[Expand],
+    tags: TagRegistry,
+    name: str,
+    plugin: str = "core",
+    into_bodies: bool = True,
+    into_regions: bool = True,
+) -> Trace:
+    """``trace`` with ``rules`` applied once to every call; the same object if none fires.
+
+    Calls inside regions are offered like those at top level, unless an executor owns the call.
+    Calls inside bodies are offered too, under the context and the tags they would have in their
+    call's place, unless a rule took the call itself, it mutates, or an executor owns it. A call
+    whose body was edited is another operation from then on: its symbol becomes
+    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body or region
+    that many calls share is offered, and edited, once.
+
+    :raises TraceError: if a rule leaves an output of its call undefined.
+    """
+    scope = _Scope(TraceEditor(trace, tags))
+    _Run(rules, expand, tags, into_bodies, into_regions).calls(scope)
+    return scope.editor.done(PassRecord(name, plugin)) if scope.editor.changes else trace
+
+
+@dataclass(frozen=True, slots=True)
+class _Scope:
+    """The top level, a region, or one body, as a program that is edited.
+
+    In a body, ``context`` and ``inherited`` are the call's whose body it is; what the calls inside
+    add to them is relative.
+    """
+
+    editor: TraceEditor
+    context: Context = PLAIN_CONTEXT
+    inherited: TagSet = NO_TAGS
+    nested: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Edited:
+    """What became of a body (None: nothing); the original, so that its id stays its own."""
+
+    original: Body
+    body: Body | None
+    changes: tuple[Change, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _EditedRegion:
+    """What became of a region's program; the original, so that its id stays its own."""
+
+    original: Trace
+    program: Trace
+    changes: tuple[Change, ...]
+
+
+@dataclass
+class _Run:
+    """One run of the rewriter."""
+
+    rules: RuleTable[RewriteRule]
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    into_bodies: bool
+    into_regions: bool
+    bodies: dict[tuple[int, Context, TagSet], _Edited] = field(default_factory=dict)
+    programs: dict[int, _EditedRegion] = field(default_factory=dict)
+
+    def calls(self, scope: _Scope) -> None:
+        """Edit the calls of ``scope``."""
+        editor = scope.editor
+        for old in editor.trace.calls:
+            call = reexpand(old, editor.values, self.expand, self.tags, scope.context)
+            if call is not old:  # a rule may put something like the new one in its place
+                editor.values.update(_changed(old, call))
+            replaced = self.replaced(call, scope)
+            if replaced is not None:
+                editor.keep(*replaced)
+                continue
+            made = self.descend(call, scope)
+            editor.keep(made)
+            note_new_values(old, made, editor.values)
+
+    def replaced(self, call: BoundSymbol, scope: _Scope) -> tuple[BoundSymbol, ...] | None:
+        """What a rule puts in ``call``'s place, or None."""
+        rule = self.rules.of(call)
+        if rule is None:
+            return None
+        offered = self.offered(call, scope)
+        editor = Editor(offered, scope.editor.fresh, self.expand, self.tags)
+        new = rule.value(offered, editor)
+        if new is None or (not new.values and len(new.calls) == 1 and new.calls[0] is offered):
+            return None
+        scope.editor.changed(call, rule.key, rule.plugin, rule.origin)
+        return _Placing(call, offered, new, scope, self.tags).place()
+
+    def offered(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
+        """``call`` as a rule sees it: with the context and tags it would have in place."""
+        if not scope.nested:
+            return call
+        context = call.context.over(scope.context)
+        tags = self.tags.merge(scope.inherited, call.tags, call.source)
+        if context == call.context and tags == call.tags:
+            return call
+        return call.replace(context=context, tags=tags)
+
+    def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
+        """``call`` with the rules applied in its regions and its body, or itself."""
+        if self.into_regions and call.regions and not call.executor:
+            call = with_programs(call, lambda program: self.region(program, call, scope))
+        body = call.body
+        if not self.into_bodies or body is None or call.effects.mutates or call.executor:
+            return call
+        context = call.context.over(scope.context)
+        inherited = self.tags.traveling(call.tags, "into_body")
+        inherited = self.tags.merge(scope.inherited, inherited, call.source)
+        edited = self.edited(body, context, inherited)
+        if edited.body is None:
+            return call
+        inside = (replace(c, call=f"{call.label}.{c.call}") for c in edited.changes)
+        scope.editor.changes += inside
+        return _with_edited_body(call, edited.body)
+
+    def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
+        """``program`` edited; one that several calls share stays shared."""
+        if id(program) not in self.programs:
+            editor = scope.editor.of_region(program)
+            self.calls(_Scope(editor))
+            edited = editor.done() if editor.changes else program
+            self.programs[id(program)] = _EditedRegion(program, edited, tuple(editor.changes))
+        found = self.programs[id(program)]
+        place = f"{call.label}.{program.name}"
+        scope.editor.changes += (replace(c, call=f"{place}.{c.call}") for c in found.changes)
+        return found.program
+
+    def edited(self, body: Body, context: Context, inherited: TagSet) -> _Edited:
+        key = id(body), context, inherited
+        if key not in self.bodies:
+            self.bodies[key] = self.body(body, context, inherited)
+        return self.bodies[key]
+
+    def body(self, body: Body, context: Context, inherited: TagSet) -> _Edited:
+        editor = TraceEditor.of_body(body, self.tags)
+        self.calls(_Scope(editor, context, inherited, nested=True))
+        if not editor.changes:
+            return _Edited(body, None, ())
+        return _Edited(body, canonical_body(editor.body()), tuple(editor.changes))
+
+
+@dataclass
+class _Placing:
+    """One replacement on its way into its place."""
+
+    old: BoundSymbol
+    offered: BoundSymbol
+    new: Replacement
+    scope: _Scope
+    tags: TagRegistry
+
+    def place(self) -> tuple[BoundSymbol, ...]:
+        """The replacement's calls with what they inherit; the scope learns the new values."""
+        defined = {p.name for call in self.new.calls for p in call.flat_outs}
+        owed = self.owed(defined)
+        calls = tuple(self.inherit(call, owed) for call in self.new.calls)
+        final = {p.name: p for call in calls for p in call.flat_outs}
+        for p in self.old.flat_outs:
+            value = self.new.values.get(p.name, p)
+            value = final.get(value.name, value) if isinstance(value, Proxy) else value
+            if value != p:
+                self.scope.editor.values[p.name] = value
+        for call in calls:
+            self.scope.editor.values.update({p.name: p for _, p in call.effects.rebinds})
+        return calls
+
+    def owed(self, defined: set[str]) -> dict[str, TagSet]:
+        """By new value, the tags of the old ones it stands for; elders inherit at the end."""
+        owed: dict[str, TagSet] = {}
+        known = {p.name for p in self.old.flat_args}
+        for p in self.old.flat_outs:
+            value = self.new.values.get(p.name, p)
+            if not isinstance(value, Proxy):
+                continue
+            if value.name == p.name and p.name not in defined | known:
+                raise TraceError(
+                    f"a rule for {self.old.symbol} leaves output {p.name!r} undefined",
+                    source=self.old.source,
+                )
+            tags = p.tags
+            if not self.new.decomposed:
+                tags = self.tags.traveling(tags, "to_replacement")
+            if value.name in defined:
+                mine = owed.get(value.name, NO_TAGS)
+                owed[value.name] = self.tags.merge(mine, tags, self.old.source)
+            else:
+                self.scope.editor.inherit(value, tags, self.old.source)
+        return owed
+
+    def inherit(self, call: BoundSymbol, owed: Mapping[str, TagSet]) -> BoundSymbol:
+        """``call`` with the source, parent and traveling tags of the call it replaces."""
+        if call is self.offered:
+            return self.old
+        old = self.old
+
+        def tagged(p: Proxy) -> Proxy:
+            merged = self.tags.merge(owed.get(p.name, NO_TAGS), p.tags, old.source)
+            return p if merged == p.tags else p.replace(tags=merged)
+
+        parent = call.parent or old.parent or old.label
+        made = call.replace(
+            outputs=map_tree(tagged, call.outputs, Proxy),
+            tags=self.call_tags(call, owed),
+            source=call.source or old.source,
+            # In a body names are formal, and whoever takes its calls out says where they belong.
+            parent=None if self.scope.nested else parent,
+            context=call.context.beyond(self.scope.context) if self.scope.nested else call.context,
+        )
+        return with_view_tags(made, self.tags)
+
+    def call_tags(self, call: BoundSymbol, owed: Mapping[str, TagSet]) -> TagSet:
+        replaces = not owed or any(p.name in owed for p in call.flat_outs)
+        if self.new.decomposed or not replaces:
+            return call.tags
+        traveling = self.tags.traveling(self.old.tags, "to_replacement")
+        return self.tags.merge(traveling, call.tags, self.old.source)
+
+
+def _changed(old: BoundSymbol, new: BoundSymbol) -> dict[str, Any]:
+    """The outputs of ``old`` that differ in ``new``."""
+    pairs = zip(old.flat_outs, new.flat_outs, strict=True)
+    return {before.name: after for before, after in pairs if before != after}
+
+
+# ------------------------------------------------------------------------------- edited bodies
+
+
+def _with_edited_body(call: BoundSymbol, body: Body) -> BoundSymbol:
+    """``call``, no more the operation it was, with what its new body returns and does."""
+    formals = leaves(body.outputs)
+    outputs = map_tree(lambda out: _output(out, next(formals)), call.outputs)
+    made = call.replace(symbol=call.symbol.as_edited(), body=body, outputs=outputs)
+    return made.replace(effects=_effects(call, made, body))
+
+
+def _output(out: Any, formal: Any) -> Any:
+    """The output for what the body returns; bodies say nothing of autograd, tags and names."""
+    if not isinstance(out, Proxy) or not isinstance(formal, Proxy):
+        return formal
+    if isinstance(out, TensorProxy) and isinstance(formal, TensorProxy):
+        formal = formal.replace(requires_grad=out.requires_grad)
+    return out if out.same_meta(formal) else formal.replace(name=out.name, tags=out.tags)
+
+
+def _effects(call: BoundSymbol, made: BoundSymbol, body: Body) -> Effects:
+    """The old call's effects on what is left of its outputs, and those of the new body."""
+    position = {p.name: i for i, p in enumerate(made.flat_outs)}
+    now = {i: position[p.name] for i, p in enumerate(call.flat_outs) if p.name in position}
+    aliases = [
+        replace(a, output=now[a.output], index=now[a.index] if a.kind == "out" else a.index)
+        for a in call.effects.aliases
+        if a.output in now and (a.kind != "out" or a.index in now)
+    ]
+    known = {a.output for a in aliases}
+    aliases += [a for a in _passed_through(made, body) if a.output not in known]
+    ordered = [*call.effects.ordered, *(o for c in body.calls for o in c.effects.ordered)]
+    return replace(call.effects, aliases=tuple(aliases), ordered=tuple(dict.fromkeys(ordered)))
+
+
+def _passed_through(made: BoundSymbol, body: Body) -> list[Alias]:
+    """The outputs that are an argument, or another output."""
+    inputs = {p.name for p in body.inputs}
+    pairs = zip(leaves(body.outputs), leaves(made.outputs), strict=True)
+    formals = [formal for formal, out in pairs if isinstance(out, Proxy)]
+    first: dict[str, int] = {}
+    found = []
+    for i, formal in enumerate(formals):
+        if formal.name in inputs:
+            found.append(Alias(i, "arg", int(formal.name[1:]), identical=True))
+        elif first.setdefault(formal.name, i) != i:
+            found.append(Alias(i, "out", first[formal.name], identical=True))
+    return found

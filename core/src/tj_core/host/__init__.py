@@ -1,0 +1,1 @@
+"""Plugins: hooks, discovery, options, config, and the session that owns them."""

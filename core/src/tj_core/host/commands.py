@@ -1,0 +1,24 @@
+"""Subcommands of ``tj``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CliCommand"]
+
+
+@dataclass(frozen=True, slots=True)
+class CliCommand:
+    """A subcommand of ``tj``.
+
+    ``run`` gets the parsed arguments and the `Session`, and returns the exit status. (The session
+    holds the commands, so its class cannot be named here.)
+    """
+
+    name: str
+    help: str
+    configure: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Any], int]

@@ -1,0 +1,269 @@
+"""The project's configuration: where it is, what the core reads from it, and what wins.
+
+A value comes from the strongest of: the call, the command line, the environment (``TJ_<KEY>``),
+``[tool.tj]`` in the nearest ``pyproject.toml``, the default. Plugins' tables ``[tool.tj.<name>]``
+are kept here unread until their plugin has said which keys it has.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from tj_core.errors import ConfigError, did_you_mean
+from tj_core.host.options import Layer, Resolved, Value, env_layer, layer, resolve, schema
+
+__all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config", "strength"]
+
+T = TypeVar("T")
+
+REST = "..."
+"""In a list of names: the defaults stand here."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreOptions:
+    """The keys of ``[tool.tj]``.
+
+    - ``plugins``: the plugins to load, in order of priority; ``"..."`` stands for all others that
+      are installed. Left out: all that are installed.
+    - ``disable``: plugins that are not even imported. ``"..."`` stands for what weaker sources
+      disable.
+    - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
+    - ``minversion``: the oldest tj-core that will do.
+    - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata.
+    - ``cse``: whether a call takes the results of an earlier one that computes the same.
+    - ``memo``: whether expansions are remembered between calls.
+    - ``strict``: whether what tj goes on without is an error: a broken plugin that nobody
+      named, a program on which a pass of tj's own fails.
+    - ``max_entries``: how many specialisations of one function are kept.
+    - ``frontend``: the frontend's name; left out, the first that accepts the program.
+    - ``executors``: the executors to ask, in order; ``"..."`` stands for all others.
+    - ``trace_hooks``: whether every call of a hook is printed to stderr.
+    """
+
+    plugins: tuple[str, ...] | None = None
+    disable: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    minversion: str | None = None
+    check: Literal[0, 1, 2] = 0
+    cse: bool = True
+    memo: bool = True
+    strict: bool = False
+    max_entries: int = 64
+    frontend: str | None = None
+    executors: tuple[str, ...] | None = None
+    trace_hooks: bool = False
+
+    def __post_init__(self) -> None:
+        if self.max_entries < 1:
+            raise ValueError(f"'max_entries' must be at least 1, not {self.max_entries}")
+
+
+CORE_KEYS = tuple(f.name for f in fields(CoreOptions))
+"""The names that no plugin can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The resolved core keys, and the plugins' tables as they were written.
+
+    ``core`` holds the values, ``config["check"]`` one value with its origin. ``file`` is the
+    project's ``pyproject.toml``, None where there is none.
+    """
+
+    core: CoreOptions
+    origins: Mapping[str, str]
+    file: Path | None = None
+    tables: Mapping[str, Layer] = field(default_factory=dict)
+    calls: Mapping[str, Layer] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+
+    def __getitem__(self, key: str) -> Value[Any]:
+        return Value(getattr(self.core, key), self.origins[key])
+
+    def items(self) -> Iterator[tuple[str, Value[Any]]]:
+        """Every core key with its value and origin."""
+        return ((key, self[key]) for key in CORE_KEYS)
+
+    def plugin_options(
+        self,
+        plugin: str,
+        cls: type[T],
+        call: Mapping[str, object] | None = None,
+        known: Collection[str] = (),
+    ) -> Resolved[T]:
+        """Fill ``plugin``'s options dataclass from all sources.
+
+        ``call`` holds values of this one call, stronger than all others; ``known`` are the names
+        of all plugins, to tell whose variable ``TJ_A_B_C`` is.
+
+        :raises ConfigError: naming the source and the key that is unknown or of the wrong type.
+        """
+        self._check_environment(plugin, cls, known)
+        return resolve(
+            cls,
+            [
+                layer(call or {}, "call"),
+                self.calls.get(plugin, {}),
+                env_layer(cls, _prefix(plugin), self.environ),
+                self.tables.get(plugin, {}),
+            ],
+        )
+
+    def check_tables(self, known: Collection[str]) -> None:
+        """Refuse options for plugins that are not there.
+
+        :raises ConfigError: naming the file and the table.
+        """
+        for tables, form in ((self.calls, "option"), (self.tables, "table")):
+            for name in tables:
+                if name not in known:
+                    where = "call" if form == "option" else f"{self.file} [tool.tj]"
+                    raise ConfigError(
+                        f"{where}: {form} {name!r} belongs to no installed plugin."
+                        + did_you_mean(name, [*known, *CORE_KEYS]),
+                        hint=f"installed plugins: {', '.join(sorted(known)) or 'none'}",
+                    )
+
+    def _check_environment(self, plugin: str, cls: type[Any], known: Collection[str]) -> None:
+        prefix, keys = _prefix(plugin), schema(cls)
+        others = tuple(p for p in map(_prefix, known) if p != prefix and p.startswith(prefix))
+        core = {_variable(key) for key in CORE_KEYS}
+        for variable in sorted(self.environ):
+            if not variable.startswith(prefix) or variable in core:
+                continue
+            key = variable[len(prefix) :].lower()
+            if key not in keys and not variable.startswith(others or ("\0",)):
+                raise ConfigError(
+                    f"env {variable}: plugin {plugin!r} has no option {key!r}."
+                    + did_you_mean(key, keys),
+                    hint=f"known options: {', '.join(keys) or 'none'}",
+                )
+
+
+def load_config(
+    start: str | os.PathLike[str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Config:
+    """Find, read and resolve the project's configuration.
+
+    ``start`` is the folder to search upward from (default: the working directory), or a file to
+    read instead of searching. ``overrides`` are the call's values: core keys, and for a plugin its
+    name with a mapping. A value may be a `Value`, which keeps its origin.
+
+    :raises ConfigError: for an unknown key, a wrong type, a file that is missing or not TOML.
+    """
+    environ = dict(os.environ if environ is None else environ)
+    file = _config_file(start, environ)
+    table = _tool_table(_parse(file), file) if file else {}
+    core, tables = _split(table or {}, f"{file} [tool.tj]")
+    call, calls = _split(overrides or {}, "call")
+    layers: list[Layer] = [call, env_layer(CoreOptions, "TJ_", environ), core]
+    resolved = resolve(CoreOptions, [_disabled(layers), *layers])
+    return Config(resolved.options, resolved.origins, file, tables, calls, environ)
+
+
+def strength(origin: str) -> int:
+    """How strong a source is, as a number: the smaller the stronger."""
+    order = ("call", "cli", "env")
+    found = (i for i, kind in enumerate(order) if origin == kind or origin.startswith(kind + " "))
+    return next(found, len(order) + (origin == "default"))
+
+
+# ------------------------------------------------------------------------------- layers
+
+
+def _split(
+    values: Mapping[str, object], origin: str
+) -> tuple[dict[str, Value[Any]], dict[str, dict[str, Value[Any]]]]:
+    """The core's own values, and those of each plugin's table."""
+    core: dict[str, object] = {}
+    tables = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping) and key not in CORE_KEYS:
+            inner = f"{origin[:-1]}.{key}]" if origin.endswith("[tool.tj]") else f"{origin} {key}"
+            tables[key] = layer(value, inner)
+        else:
+            core[key] = value
+    return layer(core, origin), tables
+
+
+def _disabled(layers: list[Layer]) -> Layer:
+    """The strongest ``disable``, with ``"..."`` replaced by what weaker layers say."""
+    merged: Value[Any] | None = None
+    for each in reversed(layers):
+        value = each.get("disable")
+        if value is None or not isinstance(value.value, list | tuple):
+            continue
+        if REST in value.value:
+            value = _spliced(value, merged)
+        merged = value
+    return {} if merged is None else {"disable": merged}
+
+
+def _spliced(value: Value[Any], weaker: Value[Any] | None) -> Value[Any]:
+    rest = list(weaker.value) if weaker else []
+    own = [name for name in value.value if name != REST]
+    origin = f"{value.origin}, {weaker.origin}" if weaker and rest else value.origin
+    return Value([*own, *(name for name in rest if name not in own)], origin)
+
+
+def _variable(key: str) -> str:
+    return "TJ_" + key.upper()
+
+
+def _prefix(plugin: str) -> str:
+    return "TJ_" + "".join(c if c.isalnum() else "_" for c in plugin).upper() + "_"
+
+
+# ------------------------------------------------------------------------------- files
+
+
+def _config_file(start: str | os.PathLike[str] | None, environ: Mapping[str, str]) -> Path | None:
+    if start is not None and not Path(start).is_dir():
+        return _existing(Path(start), "config file")
+    if environ.get("TJ_CONFIG"):
+        return _existing(Path(environ["TJ_CONFIG"]), "TJ_CONFIG")
+    folder = Path(start or ".").absolute()
+    return next(filter(_has_table, (f / "pyproject.toml" for f in (folder, *folder.parents))), None)
+
+
+def _existing(path: Path, what: str) -> Path:
+    if not path.is_file():
+        raise ConfigError(f"{what}: there is no file {path}", hint="it names a pyproject.toml")
+    return path.absolute()
+
+
+def _has_table(path: Path) -> bool:
+    # The cheap test first: a broken file of an unrelated project above is not ours to report.
+    if not path.is_file() or b"tj" not in path.read_bytes():
+        return False
+    return _tool_table(_parse(path), path) is not None
+
+
+def _parse(path: Path) -> dict[str, Any]:
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        document: dict[str, Any] = tomllib.loads(path.read_text("utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from error
+    return document
+
+
+def _tool_table(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
+    if "tj" in document:
+        raise ConfigError(f"{path}: unknown table [tj]. Did you mean [tool.tj]?")
+    tool = document.get("tool")
+    table = tool.get("tj") if isinstance(tool, dict) else None
+    if table is not None and not isinstance(table, dict):
+        raise ConfigError(f"{path}: 'tool.tj' must be a table, not {table!r}")
+    return table

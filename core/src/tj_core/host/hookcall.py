@@ -1,0 +1,106 @@
+"""One call of one hook of one plugin: attributed, observable, and never raised bare."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tj_core.errors import PluginError
+
+if TYPE_CHECKING:
+    import pluggy
+
+    from tj_core.host.discovery import Found
+
+__all__ = ["HookCall", "Observer", "call_hook", "how_to_disable", "print_call"]
+
+
+@dataclass(frozen=True, slots=True)
+class HookCall:
+    """What happened when a hook was called: its result, or its error, and how long it took."""
+
+    plugin: str
+    hook: str
+    result: object
+    error: Exception | None
+    seconds: float
+
+
+Observer = Callable[[HookCall], None]
+
+
+def print_call(call: HookCall) -> None:
+    """Print ``call`` to stderr; the observer behind ``TJ_TRACE_HOOKS``."""
+    outcome = repr(call.result) if call.error is None else f"raised {call.error!r}"
+    print(
+        f"tj: {call.plugin}.{call.hook} -> {outcome} ({1e3 * call.seconds:.2f} ms)",
+        file=sys.stderr,
+    )
+
+
+def call_hook(
+    manager: pluggy.PluginManager,
+    hook: str,
+    found: Found,
+    arguments: Mapping[str, Any],
+    observers: tuple[Observer, ...] = (),
+) -> object:
+    """Call ``hook`` as the plugin called ``found.name`` in ``manager`` implements it.
+
+    Wrappers of other plugins run around it. Returns None for a plugin that implements no such
+    hook.
+
+    :raises PluginError: with plugin, version and hook, from whatever the plugin raised.
+    """
+    caller = manager.subset_hook_caller(hook, _others(manager, hook, found.name))
+    start = time.perf_counter()
+    result, error = None, None
+    try:
+        results = caller(**arguments)
+        result = results[0] if results else None
+    except Exception as raised:
+        error = raised
+    seconds = time.perf_counter() - start
+    for observer in observers:
+        observer(HookCall(found.name, hook, result, error, seconds))
+    if error is not None:
+        raise _attributed(manager, hook, found, error) from error
+    return result
+
+
+def how_to_disable(plugin: str) -> str:
+    """The advice that goes with every error for which a plugin is to blame."""
+    return f'to do without it: disable = ["{plugin}"] in [tool.tj], or TJ_DISABLE={plugin}'
+
+
+def _others(manager: pluggy.PluginManager, hook: str, plugin: str) -> list[Any]:
+    """The plugins whose results are not wanted; wrappers stay, they have none of their own."""
+    impls = getattr(manager.hook, hook).get_hookimpls()
+    return [i.plugin for i in impls if i.plugin_name != plugin and not i.wrapper]
+
+
+def _attributed(
+    manager: pluggy.PluginManager, hook: str, found: Found, error: Exception
+) -> PluginError:
+    culprit = _culprit(manager, hook, error)
+    blamed = found.name if culprit is None else culprit
+    which = f"hook {hook}" if blamed == found.name else f"its wrapper around hook {hook}"
+    subject = str(found) if blamed == found.name else f"plugin {blamed!r}"
+    return PluginError(
+        f"{subject} failed in {which}: {type(error).__name__}: {error}",
+        hint=how_to_disable(blamed),
+    )
+
+
+def _culprit(manager: pluggy.PluginManager, hook: str, error: Exception) -> str | None:
+    """The plugin whose implementation is the innermost in the traceback: it or a wrapper."""
+    impls = getattr(manager.hook, hook).get_hookimpls()
+    owner = {getattr(i.function, "__code__", None): i.plugin_name for i in impls}
+    blamed = None
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        blamed = owner.get(frame.f_code, blamed)
+    return blamed

@@ -1,0 +1,173 @@
+"""The contract between tj and its plugins: every hook there is.
+
+A plugin is a module (the value of its entry point in group ``tj``) or an object whose functions
+are marked with `hookimpl`. The entry point's name is the plugin's name, its config table is
+``[tool.tj.<name>]``. A plugin module imports only the standard library and ``tj_core``; what is
+heavy (torch, a kernel library) is imported inside the hooks.
+
+Every hook but `tj_plugin_registered` is called at most once per session and per plugin, in the
+order the project's config gives, and returns records. An implementation may leave out arguments
+it does not need, so hooks can grow; how one shrinks is the policy in `tj_core.deprecated`.
+``options`` is always the plugin's own options object: what
+`tj_options` declared, filled from the config, or None where it declared nothing.
+
+A hook's docstring says when it is called, what it returns, and since when it exists.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from tj_core.compile.transforms import Transform
+    from tj_core.contract.dialects import Dialect
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.rules import RuleTable
+    from tj_core.host.commands import CliCommand
+    from tj_core.host.frontends import Frontend
+    from tj_core.ir.tags import Tag
+
+__all__ = ["PLUGIN_API", "hookimpl", "hookspec"]
+
+PLUGIN_API = 1
+"""Raised when a hook or record changes its meaning, so that existing plugins would go wrong without
+a word; not when one is added, or removed after its warnings. A plugin may set ``TJ_PLUGIN_API`` in
+its module; another value than this one refuses to load."""
+
+hookspec = pluggy.HookspecMarker("tj")
+hookimpl = pluggy.HookimplMarker("tj")
+
+# ---------------------------------------------------------------------------- loading
+
+
+@hookspec
+def tj_available() -> str | None:
+    """Say whether the plugin can work on this machine.
+
+    Called first, right after the plugin's module is imported; no other hook of an unavailable
+    plugin is called. Being unavailable is a state, not an error, unless the project asked for the
+    plugin by name.
+
+    :returns: None if it can work, else the reason: ``"no CUDA device"``.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_options() -> type[Any]:  # type: ignore[empty-body]
+    """Declare the plugin's config table ``[tool.tj.<name>]``.
+
+    Called once, after `tj_available`, also for ``tj config``.
+
+    :returns: a frozen dataclass; its fields are the keys, their annotations the types, their
+        defaults the defaults. Keys it lacks and values of another type are errors.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_plugin_registered(name: str) -> None:
+    """Observe that a plugin has been registered.
+
+    Called when all plugins are loaded, once for each plugin of the session, in order.
+
+    :param name: the registered plugin's name.
+    Since 0.1.
+    """
+
+
+# ---------------------------------------------------------------------------- programs
+
+
+@hookspec
+def tj_frontends(options: Any) -> tuple[Frontend, ...]:  # type: ignore[empty-body]
+    """Register ways from a user's program to a trace.
+
+    Called when the session starts.
+
+    :param options: the plugin's options.
+    :returns: `Frontend` records. Two with one name are an error.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_dialects(options: Any) -> tuple[Dialect, ...]:  # type: ignore[empty-body]
+    """Register namespaces of symbols and what they mean as Python.
+
+    Called when the session starts.
+
+    :param options: the plugin's options.
+    :returns: `Dialect` records. Two for one namespace are an error.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_rule_tables(options: Any) -> tuple[RuleTable[Any], ...]:  # type: ignore[empty-body]
+    """Register rules: interpretations of symbols.
+
+    Called when the session starts. Tables of one name add up; the plugin that comes first in the
+    project's order wins, two of equal priority with a rule for one key are an error.
+
+    :param options: the plugin's options.
+    :returns: `RuleTable` values.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_tags(options: Any) -> tuple[Tag, ...]:  # type: ignore[empty-body]
+    """Register tags and how they travel.
+
+    Called when the session starts.
+
+    :param options: the plugin's options.
+    :returns: `Tag` records. Two with one name are an error.
+    Since 0.1.
+    """
+
+
+# ---------------------------------------------------------------------------- compilation
+
+
+@hookspec
+def tj_transforms(options: Any) -> tuple[Transform, ...]:  # type: ignore[empty-body]
+    """Register passes over traces.
+
+    Called when the session starts.
+
+    :param options: the plugin's options.
+    :returns: `Transform` records. Two with one name are an error.
+    Since 0.1.
+    """
+
+
+@hookspec
+def tj_executors(options: Any) -> tuple[Executor, ...]:  # type: ignore[empty-body]
+    """Register executors.
+
+    Called when the session starts. Executors are asked in the order of their plugins; a fallback
+    executor is asked last.
+
+    :param options: the plugin's options.
+    :returns: `Executor` records. Two with one name are an error.
+    Since 0.1.
+    """
+
+
+# ---------------------------------------------------------------------------- command line
+
+
+@hookspec
+def tj_cli_commands(options: Any) -> tuple[CliCommand, ...]:  # type: ignore[empty-body]
+    """Register subcommands of ``tj``.
+
+    Called when the command line starts.
+
+    :param options: the plugin's options.
+    :returns: `CliCommand` records. Two with one name are an error.
+    Since 0.1.
+    """

@@ -1,0 +1,169 @@
+"""What stands behind a jitted callable: its session, options, compiled entries and statistics."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tj_core.compile.compilation import Compilation
+from tj_core.errors import TjError
+from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.compile.pipeline import Pipeline
+    from tj_core.host.services import Services
+    from tj_core.ir.trace import Trace
+
+__all__ = ["Entry", "Fallback", "Guard", "JitOptions", "Jitted", "Stats", "jitted_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A condition under which an entry is valid, as Python text, and where it comes from."""
+
+    text: str
+    source: Source | None = None
+
+    def __str__(self) -> str:
+        return f"{self.text}  # {self.source}" if self.source else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class Fallback:
+    """A part of the program that runs without tj, why, and where in the user's code."""
+
+    reason: str
+    source: Source | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JitOptions:
+    """The options of one `tj.jit` call that are not config."""
+
+    dynamic: bool | None = None
+    autocast: Any = None
+
+
+@dataclass(eq=False)
+class Entry:
+    """One compiled specialisation: what became of its trace, and when it is valid.
+
+    ``compilation`` is None for a program in which nothing is computed on tensors.
+    """
+
+    compilation: Compilation | None
+    guards: Callable[[], tuple[Guard, ...]] = tuple
+
+
+@dataclass
+class Stats:
+    """Counters of one jitted callable; ``seconds`` are compile time by pass.
+
+    ``calls`` = ``hits`` + ``misses``; a miss compiles. ``evicted`` counts entries dropped because
+    there were too many, ``invalidated`` those dropped because an object they depend on died.
+    ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    entries: int = 0
+    evicted: int = 0
+    invalidated: int = 0
+    memo_hits: int = 0
+    memo_misses: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    fallbacks: tuple[Fallback, ...] = ()
+
+    @property
+    def calls(self) -> int:
+        """All calls so far."""
+        return self.hits + self.misses
+
+    @property
+    def compile_seconds(self) -> float:
+        """Seconds spent compiling, all passes."""
+        return sum(self.seconds.values())
+
+    @contextlib.contextmanager
+    def timing(self, name: str) -> Iterator[None]:
+        """Count the seconds of a ``with`` block as those of pass ``name``."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add_seconds({name: time.perf_counter() - start})
+
+    def add_seconds(self, seconds: dict[str, float]) -> None:
+        """Add compile seconds by pass."""
+        for name, value in seconds.items():
+            self.seconds[name] = self.seconds.get(name, 0.0) + value
+
+
+class Jitted:
+    """The state of one jitted callable. Frontends fill it; the API reads it.
+
+    It travels inside the compiled object, never in thread state. ``lock`` is held while compiling.
+    ``arguments`` are those of `tj.jit`, and ``again`` jits another object in the same way.
+    """
+
+    def __init__(
+        self,
+        fn: Any,
+        session: Services,
+        pipeline: Pipeline,
+        options: JitOptions,
+        arguments: dict[str, Any],
+        again: Callable[[Any], Any],
+    ) -> None:
+        self.fn = fn
+        self.arguments = arguments
+        self.again = again
+        self.session = session
+        self.pipeline = pipeline
+        self.options = options
+        self.entries: list[Entry] = []
+        self.last: Entry | None = None
+        self.stats = Stats()
+        self.lock = threading.RLock()
+        self.refresh: Callable[[], None] = lambda: None
+
+    @property
+    def name(self) -> str:
+        """The wrapped object's name, for messages."""
+        named = getattr(self.fn, "__qualname__", None)
+        return named if isinstance(named, str) else type(self.fn).__qualname__
+
+    def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
+        """Run the session's pipeline on ``acquired`` and count its seconds."""
+        compilation = self.pipeline.compile(acquired, boxed=boxed)
+        self.stats.add_seconds(compilation.seconds)
+        return compilation
+
+    def add(self, entry: Entry) -> None:
+        """Keep ``entry`` as the newest."""
+        self.entries.append(entry)
+        self.last = entry
+        self.stats.entries = len(self.entries)
+
+    def drop(self, entry: Entry) -> None:
+        """Forget ``entry`` if it is still there."""
+        if entry in self.entries:
+            self.entries.remove(entry)
+        if self.last is entry:
+            self.last = self.entries[-1] if self.entries else None
+        self.stats.entries = len(self.entries)
+
+
+def jitted_of(fn: Any) -> Jitted:
+    """The state behind what `tj.jit` returned.
+
+    :raises TjError: if ``fn`` is no jitted callable.
+    """
+    state = getattr(fn, "__tj__", None)
+    if not isinstance(state, Jitted):
+        raise TjError(f"{fn!r} is not a jitted callable", hint="pass what tj.jit(...) returned")
+    return state

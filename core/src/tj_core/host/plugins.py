@@ -1,0 +1,245 @@
+"""The plugin manager of a session: the loaded plugins, and one typed method per hook.
+
+What is installed comes from `discovery`, who of it is loaded from `activation`. Here the hooks of
+the loaded plugins are called, each plugin by itself, so that every record and every error is
+attributed to the plugin it comes from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tj_core.compile.transforms import Transform
+from tj_core.contract.dialects import Dialect
+from tj_core.contract.executors import Executor
+from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError
+from tj_core.host.activation import PluginState, call_roster, raise_error, reported
+from tj_core.host.commands import CliCommand
+from tj_core.host.config import Config
+from tj_core.host.discovery import Found, discover
+from tj_core.host.frontends import Frontend
+from tj_core.host.hookcall import Observer, call_hook, how_to_disable, print_call
+from tj_core.host.loading import inline_plugin, new_manager
+from tj_core.host.requirements import check_requirements
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
+    from tj_core.host.options import Resolved
+    from tj_core.ir.tags import Tag
+
+__all__ = ["PluginManager", "PluginState", "default_observers", "split_plugins"]
+
+R = TypeVar("R")
+
+
+def split_plugins(
+    plugins: Sequence[str | object] | None,
+) -> tuple[tuple[str, ...] | None, tuple[object, ...]]:
+    """Part a list of names and plugin objects into all names, in order, and the objects.
+
+    :raises PluginError: for an object without a name.
+    """
+    if plugins is None:
+        return None, ()
+    if isinstance(plugins, str):
+        raise ConfigError(f"plugins must be a list of names and objects, not {plugins!r}")
+    names = tuple(p if isinstance(p, str) else inline_plugin(p)[0].name for p in plugins)
+    return names, tuple(p for p in plugins if not isinstance(p, str))
+
+
+def default_observers(config: Config) -> tuple[Observer, ...]:
+    """Who watches hook calls: the printer if ``trace_hooks`` is on."""
+    return (print_call,) if config.core.trace_hooks else ()
+
+
+class PluginManager:
+    """The plugins of one session.
+
+    ``states`` has a record of every known plugin, the loaded ones first and in order; ``problems``
+    the errors that a ``lenient`` manager, made to list plugins, recorded instead of raising.
+    """
+
+    def __init__(
+        self, config: Config, objects: Sequence[object] = (), *, lenient: bool = False
+    ) -> None:
+        """List, select and load.
+
+        ``objects`` are the plugins that were passed in, whose names `split_plugins` has put into
+        the config's ``plugins``.
+
+        :raises TjError: for anything wrong with the config, with a plugin that the project names
+            or, in strict mode, with any plugin. Else a broken plugin is a `TjWarning`.
+        """
+        self.problems: list[TjError] = []
+        report = self.problems.append if lenient else raise_error
+        self._observers = default_observers(config)
+        self._records: dict[str, tuple[tuple[str, Any], ...]] = {}
+        self._known: dict[str, Found] = {}
+        inline = [inline_plugin(o) for o in objects]
+        with reported(report):
+            self._known = _by_name([*discover(), *(found for found, _ in inline)])
+        with reported(report):
+            check_requirements(config)
+        with reported(report):
+            config.check_tables(self._known)
+        by_name = {found.name: plugin for found, plugin in inline}
+        roster = call_roster(config, self._known, by_name, self._observers, report)
+        self.states: tuple[PluginState, ...] = roster.states
+        self._loaded, self._ranks = roster.loaded, roster.ranks
+        self._pluggy = self._registered()
+        with reported(report):
+            self._announce()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loaded plugins, in order."""
+        return tuple(self._loaded)
+
+    def state(self, name: str) -> PluginState:
+        """The record of one known plugin; KeyError for another."""
+        return {s.name: s for s in self.states}[name]
+
+    def rank(self, plugin: str) -> int:
+        """The priority of a loaded plugin's rules, higher wins.
+
+        Plugins that the project names have ranks of their own that follow its order; the others
+        have what they declare as ``TJ_PRIORITY``.
+        """
+        return self._ranks[plugin]
+
+    def options(self, plugin: str) -> Any:
+        """The options of a loaded plugin; None if it declares none."""
+        resolved = self._loaded[plugin].options
+        return None if resolved is None else resolved.options
+
+    def resolved_options(self, plugin: str) -> Resolved[Any] | None:
+        """The options of a loaded plugin with the origin of each; None if it declares none."""
+        return self._loaded[plugin].options
+
+    def identity(self, plugin: str) -> str:
+        """A known plugin in words: name, distribution and version."""
+        return str(self._known[plugin])
+
+    # ---------------------------------------------------------------------- one method a hook
+
+    def frontends(self) -> tuple[tuple[str, Frontend], ...]:
+        """The records of ``tj_frontends``, each with its plugin's name."""
+        return self._collect("tj_frontends", Frontend, "name")
+
+    def dialects(self) -> tuple[tuple[str, Dialect], ...]:
+        """The records of ``tj_dialects``, each with its plugin's name."""
+        return self._collect("tj_dialects", Dialect, "namespace")
+
+    def rule_tables(self) -> tuple[tuple[str, RuleTable[Any]], ...]:
+        """The tables of ``tj_rule_tables``, each with its plugin's name; not yet stamped."""
+        from tj_core.contract.rules import RuleTable
+
+        return self._collect("tj_rule_tables", RuleTable, "")
+
+    def tags(self) -> tuple[tuple[str, Tag], ...]:
+        """The records of ``tj_tags``, each with its plugin's name."""
+        from tj_core.ir.tags import Tag
+
+        return self._collect("tj_tags", Tag, "name")
+
+    def transforms(self) -> tuple[tuple[str, Transform], ...]:
+        """The records of ``tj_transforms``, each with its plugin's name."""
+        return self._collect("tj_transforms", Transform, "name")
+
+    def executors(self) -> tuple[tuple[str, Executor], ...]:
+        """The records of ``tj_executors``, each with its plugin's name."""
+        return self._collect("tj_executors", Executor, "name")
+
+    def cli_commands(self) -> tuple[tuple[str, CliCommand], ...]:
+        """The records of ``tj_cli_commands``, each with its plugin's name."""
+        return self._collect("tj_cli_commands", CliCommand, "name")
+
+    # ---------------------------------------------------------------------- calling
+
+    def _registered(self) -> Any:
+        """One pluggy manager with all loaded plugins.
+
+        pluggy calls the last registered first, so registering backwards gives the project's order.
+        """
+        manager = new_manager(warn=False)
+        for name in reversed(self.names):
+            manager.register(self._loaded[name].plugin, name)
+        manager.check_pending()
+        return manager
+
+    def _announce(self) -> None:
+        """Tell every plugin that wants to know who else is there, itself included."""
+        for observer in self._implementing("tj_plugin_registered"):
+            for name in self.names:
+                self._call("tj_plugin_registered", observer, {"name": name})
+
+    def _implementing(self, hook: str) -> list[str]:
+        """The plugins that implement ``hook`` rather than wrap that of others, in order."""
+        impls = getattr(self._pluggy.hook, hook).get_hookimpls()
+        own = {impl.plugin_name for impl in impls if not impl.wrapper}
+        return [name for name in self.names if name in own]
+
+    def _call(self, hook: str, plugin: str, arguments: Mapping[str, Any]) -> object:
+        return call_hook(self._pluggy, hook, self._known[plugin], arguments, self._observers)
+
+    def _collect(self, hook: str, kind: type[R], key: str) -> tuple[tuple[str, R], ...]:
+        """What all plugins return from ``hook``; asked once, then remembered.
+
+        ``key`` is the field by which no two records may agree, empty if they may.
+        """
+        if hook not in self._records:
+            pairs = [
+                (plugin, record)
+                for plugin in self._implementing(hook)
+                for record in self._ask(hook, plugin, kind, key)
+            ]
+            if key:
+                self._check_unique(hook, pairs, key)
+            self._records[hook] = tuple(pairs)
+        return self._records[hook]
+
+    def _ask(self, hook: str, plugin: str, kind: type[R], key: str) -> Sequence[R]:
+        result = self._call(hook, plugin, {"options": self.options(plugin)})
+        if not isinstance(result, tuple | list):
+            raise self._broken_contract(hook, plugin, kind, repr(result))
+        for record in result:
+            if not isinstance(record, kind):
+                raise self._broken_contract(hook, plugin, kind, f"one with {record!r} in it")
+            if key and not _is_name(getattr(record, key)):
+                raise self._broken_contract(hook, plugin, kind, f"one whose {key} is no name")
+        return result
+
+    def _broken_contract(self, hook: str, plugin: str, kind: type[Any], got: str) -> PluginError:
+        return PluginError(
+            f"{self.identity(plugin)}: {hook} must return a tuple of {kind.__name__}, not {got}",
+            hint=how_to_disable(plugin),
+        )
+
+    def _check_unique(self, hook: str, pairs: Iterable[tuple[str, Any]], key: str) -> None:
+        owners: dict[str, str] = {}
+        for plugin, record in pairs:
+            name = getattr(record, key)
+            if name in owners:
+                raise PluginConflictError(
+                    f"{hook}: two {type(record).__name__} records have the {key} {name!r}: one of "
+                    f"{self.identity(owners[name])} and one of {self.identity(plugin)}",
+                    hint=how_to_disable(plugin),
+                )
+            owners[name] = plugin
+
+
+def _by_name(plugins: Iterable[Found]) -> dict[str, Found]:
+    result: dict[str, Found] = {}
+    for found in plugins:
+        if found.name in result:
+            raise PluginConflictError(
+                f"two plugins are called {found.name!r}: {result[found.name]} and {found}",
+                hint="give the plugin object another tj_name",
+            )
+        result[found.name] = found
+    return result
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)

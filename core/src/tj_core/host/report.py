@@ -1,0 +1,99 @@
+"""The claims report: who runs and who differentiates each operation, who declined and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from tj_core.compile.compilation import Compilation, Track
+from tj_core.contract.executors import Decline
+from tj_core.host.jitted import Fallback
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import Change
+from tj_core.passes.claim import ClaimRecord
+
+__all__ = ["Explanation", "explain_compilation"]
+
+HEADER = ("call", "operation", "executor", "declined by", "source")
+GRADIENTS = ("call", "rule", "whose", "declined by")
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """The claims of one compiled program, and what runs without tj. `str` is a plain table.
+
+    ``declined`` are the transforms that did not take the program, and why. ``gradients`` says whose
+    rule each call was differentiated by, and who declined that; ``others`` are the claims of the
+    programs beside the main one that have been compiled, by name.
+    """
+
+    claims: tuple[ClaimRecord, ...]
+    fallbacks: tuple[Fallback, ...]
+    declined: tuple[tuple[str, Decline], ...] = ()
+    gradients: tuple[Change, ...] = ()
+    others: Mapping[str, tuple[ClaimRecord, ...]] = field(default_factory=dict)
+
+    def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
+        """The table's rows, in program order; `HEADER` names the columns."""
+        return map(_row, self.claims)
+
+    def counts(self) -> dict[str, int]:
+        """Number of calls per executor."""
+        found: dict[str, int] = {}
+        for record in self.claims:
+            if record.executor:
+                found[record.executor] = found.get(record.executor, 0) + 1
+        return found
+
+    def __str__(self) -> str:
+        lines = _table([HEADER, *self.rows()])
+        for name, claims in self.others.items():
+            lines += ["", f"{name}:", *_table([HEADER, *map(_row, claims)])]
+        if self.gradients:
+            lines += ["", "gradients:", *_table([GRADIENTS, *map(_gradient, self.gradients)])]
+        for name, answer in self.declined:
+            lines.append(f"without {name}: {answer.reason}{_at(answer.source)}")
+        for fallback in self.fallbacks:
+            lines.append(f"without tj: {fallback.reason}{_at(fallback.source)}")
+        return "\n".join(lines)
+
+
+def _row(record: ClaimRecord) -> tuple[str, str, str, str, str]:
+    return (
+        "  " * record.depth + record.call,
+        record.symbol.qualname,
+        record.executor or "(its body)",
+        _reasons(record.declined),
+        record.source.short() if record.source else "",
+    )
+
+
+def _gradient(change: Change) -> tuple[str, ...]:
+    return change.call, change.rule, change.plugin, _reasons(change.declined)
+
+
+def _reasons(declined: Sequence[tuple[str, str]]) -> str:
+    return "; ".join(f"{name}: {reason}" for name, reason in declined)
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
+
+
+def _at(source: object) -> str:
+    return f" at {source}" if source else ""
+
+
+def explain_compilation(
+    compilation: Compilation, fallbacks: tuple[Fallback, ...] = ()
+) -> Explanation:
+    """The explanation of ``compilation``."""
+    joint = next((t for t in compilation.traces if t.stage is Stage.JOINT), None)
+    gradients = joint.history[-1].changes[::-1] if joint is not None and joint.history else ()
+    tracks = {n: t for n, t in compilation.others.items() if isinstance(t, Track)}
+    others = {name: track.claims for name, track in tracks.items()}
+    return Explanation(compilation.claims, fallbacks, compilation.declined, gradients, others)

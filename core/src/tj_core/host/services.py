@@ -1,0 +1,43 @@
+"""What a session offers to those who compile programs in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
+
+from tj_core.compile.pipeline import Pipeline
+from tj_core.compile.transforms import Transform
+from tj_core.contract.executors import Executor
+from tj_core.contract.expansion import Expand
+from tj_core.contract.rules import RuleTable
+from tj_core.host.config import Config
+from tj_core.ir.tags import TagRegistry
+from tj_core.text.language import Language
+
+__all__ = ["Services"]
+
+
+class Services(Protocol):
+    """A session, as frontends and commands see it: `tj_core.host.session.Session` is one.
+
+    The session holds the records of frontends and commands, so these cannot name its class.
+    """
+
+    config: Config
+    tags: TagRegistry
+    tables: dict[str, RuleTable[Any]]
+    executors: tuple[Executor, ...]
+    language: Language
+
+    @property
+    def expand(self) -> RuleTable[Expand]:
+        """The table of expansions."""
+        ...
+
+    def pipeline(
+        self,
+        transforms: Iterable[Transform] = (),
+        executors: Sequence[str | Executor] | None = None,
+    ) -> Pipeline:
+        """The session's passes, then ``transforms``; ``executors`` are asked in that order."""
+        ...

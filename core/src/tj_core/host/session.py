@@ -1,0 +1,200 @@
+"""A session: the plugins of one configuration, and everything they registered, ready for use.
+
+It is made lazily, from the project's config; importing tj discovers nothing. A jitted callable
+holds its session, so two sessions live side by side.
+"""
+
+from __future__ import annotations
+
+import keyword
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
+from typing import Any, TypeVar
+
+from tj_core.compile.pipeline import Pipeline, Ranked
+from tj_core.compile.transforms import Transform
+from tj_core.contract.dialects import ContextSpeller, Dialect
+from tj_core.contract.executors import Executor
+from tj_core.contract.expansion import Expand
+from tj_core.contract.rules import RuleTable
+from tj_core.errors import ConfigError, PluginError, did_you_mean
+from tj_core.host.config import REST, load_config
+from tj_core.host.frontends import Frontend
+from tj_core.host.plugins import PluginManager, split_plugins
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.tags import TagRegistry
+from tj_core.text.language import Language
+
+__all__ = ["Session", "current_session"]
+
+INSTALL_HINT = "pip install tj-torch adds PyTorch's; `tj plugins --all` shows what is installed"
+
+
+class Session:
+    """Plugin manager, config, tables and registries of one configuration.
+
+    ``plugins`` is an ordered list of plugin names, plugin objects and ``"..."`` (the defaults
+    here); None takes the config's. ``overrides`` are config values that win over all others: core
+    keys, and tables of plugins by name. ``start`` is where the search for the project's config
+    begins.
+
+    :raises ConfigError: for a config that is wrong.
+    :raises PluginError: for a plugin that was asked for and does not work.
+    """
+
+    def __init__(
+        self,
+        plugins: Sequence[str | object] | None = None,
+        disable: Sequence[str] = (),
+        overrides: Mapping[str, object] | None = None,
+        start: str | os.PathLike[str] | None = None,
+    ) -> None:
+        values: dict[str, object] = dict(overrides or {})
+        if disable:
+            values["disable"] = [*disable, REST]
+        names, objects = split_plugins(plugins)
+        if names is not None:
+            values["plugins"] = names
+        self.config = load_config(start, values)
+        self.plugins = PluginManager(self.config, objects)
+        self.tags = TagRegistry(self.plugins.tags())
+        self.tables = self._tables()
+        self.executors = tuple(record for _, record in self.plugins.executors())
+        self.language = self._language()
+        self.frontends = _sorted(record for _, record in self.plugins.frontends())
+        self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
+
+    def _tables(self) -> dict[str, RuleTable[Any]]:
+        """All rule tables by name, merged in the plugins' order, frozen."""
+        groups: dict[str, list[RuleTable[Any]]] = {"expand": [], "context": []}
+        for plugin, table in self.plugins.rule_tables():
+            groups.setdefault(table.name, []).append(
+                table.stamped(plugin, self.plugins.rank(plugin))
+            )
+        return {
+            name: reduce(lambda a, b: a | b, tables, RuleTable(name)).frozen()
+            for name, tables in groups.items()
+        }
+
+    def _language(self) -> Language:
+        contexts: dict[str, ContextSpeller] = {
+            rule.key.removeprefix("context."): rule.value for rule in self.tables["context"]
+        }
+        dialects = [record for _, record in self.plugins.dialects()]
+        known = {d.namespace for d in dialects}
+        dialects += [_executor_dialect(e) for e in self.executors if e.name not in known]
+        return Language(dialects, contexts)
+
+    @property
+    def expand(self) -> RuleTable[Expand]:
+        """The table of expansions."""
+        return self.tables["expand"]
+
+    def frontend_for(self, fn: Any, name: str | None = None) -> Frontend:
+        """The frontend called ``name``, or the config's, or the first that accepts ``fn``.
+
+        :raises PluginError: if there is none; the message says how to install one.
+        """
+        wanted = name or self.config.core.frontend
+        if wanted is not None:
+            return _named(wanted, self.frontends, "frontend")
+        for frontend in self.frontends:
+            if frontend.accepts(fn):
+                return frontend
+        known = ", ".join(f.name for f in self.frontends) or "none"
+        raise PluginError(f"no frontend can capture {fn!r} (frontends: {known})", hint=INSTALL_HINT)
+
+    def pipeline(
+        self,
+        transforms: Iterable[Transform] = (),
+        executors: Sequence[str | Executor] | None = None,
+    ) -> Pipeline:
+        """The session's passes, then ``transforms``; ``executors`` are asked in that order.
+
+        Inside a stage the plugins' transforms run by the plugins' order, else priority, else
+        name; ``transforms`` by priority, else in the order given.
+        """
+        own = sorted(
+            self.transforms,
+            key=lambda r: (-self.plugins.rank(r.plugin), -r.transform.priority, r.transform.name),
+        )
+        users = sorted(transforms, key=lambda t: -t.priority)
+        ranked = [*own, *(Ranked("user", t) for t in users)]
+        return Pipeline(
+            ranked,
+            self._ordered(executors),
+            self.expand,
+            self.tags,
+            self.tables,
+            self.config.core.check,
+            self.config.core.cse,
+            strict=self.config.core.strict,
+        )
+
+    def _ordered(self, wanted: Sequence[str | Executor] | None) -> tuple[Executor, ...]:
+        chosen = self.config.core.executors if wanted is None else wanted
+        if chosen is None:
+            return self.executors
+        found = [
+            x if isinstance(x, Executor) or x == REST else _named(x, self.executors, "executor")
+            for x in chosen
+        ]
+        names = {x.name for x in found if isinstance(x, Executor)}
+        rest = [e for e in self.executors if e.name not in names]
+        result: list[Executor] = []
+        for item in found:
+            result += [item] if isinstance(item, Executor) else rest
+        # Every program runs: the fallbacks are there whatever the list says.
+        return (*result, *(e for e in rest if e.fallback and e not in result))
+
+
+def _executor_dialect(executor: Executor) -> Dialect:
+    """What the symbols of claimed calls mean: ``null.torch.add`` is null's ``torch.add``.
+
+    :raises PluginError: for a name that printed programs could not use.
+    """
+    if not executor.name.isidentifier() or keyword.iskeyword(executor.name):
+        raise PluginError(
+            f"the name of executor {executor.name!r} is no Python name, as printed traces need"
+        )
+
+    def resolve(symbol: Symbol) -> Callable[..., Any]:
+        rule = executor.claims.get(Symbol.parse(symbol.name))
+        if rule is None or rule.value.implementation is None:
+            raise LookupError(symbol.qualname)
+        return rule.value.implementation
+
+    prelude = (f"from tj_core.namespaces import {executor.name}",)
+    return Dialect(executor.name, prelude, resolve)
+
+
+R = TypeVar("R", Executor, Frontend)
+
+
+def _named(name: str, records: Iterable[R], what: str) -> R:
+    known = {record.name: record for record in records}
+    if name not in known:
+        raise ConfigError(
+            f"unknown {what} {name!r}." + did_you_mean(name, known),
+            hint=f"known: {', '.join(known) or 'none'}. {INSTALL_HINT}",
+        )
+    return known[name]
+
+
+def _sorted(frontends: Iterable[Frontend]) -> tuple[Frontend, ...]:
+    return tuple(sorted(frontends, key=lambda f: (-f.priority, f.name)))
+
+
+_lock = threading.Lock()
+_current: Session | None = None
+
+
+def current_session() -> Session:
+    """The process's session for the project in the working directory, made when first asked for."""
+    global _current
+    with _lock:
+        if _current is None:
+            _current = Session()
+        return _current

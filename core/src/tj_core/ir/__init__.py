@@ -1,0 +1,1 @@
+"""The data of a program: values, symbols, calls, traces, tags. It depends on nothing else of tj."""

@@ -1,0 +1,197 @@
+"""Proxies: immutable stand-ins for the values of a program, and the metadata they carry."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+
+from tj_core.errors import ParseError
+from tj_core.ir.tags import NO_TAGS, TagSet
+
+__all__ = [
+    "DType",
+    "Device",
+    "Dim",
+    "NumberProxy",
+    "OpaqueProxy",
+    "Proxy",
+    "SubclassInfo",
+    "SymDim",
+    "TensorProxy",
+    "contiguous_strides",
+    "requires_grad",
+]
+
+_PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
+_KINDS = {"f": "float", "bf": "float", "i": "int", "u": "uint", "c": "complex"}
+_SPELLED = {short: long for long, short in _PREFIXES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """A data type: its name, the width of one element in bits, and its kind.
+
+    The set is open: ``kind`` is ``float``, ``complex``, ``int``, ``uint``, ``bool``, or whatever
+    a plugin's own types call themselves.
+    """
+
+    name: str
+    bits: int
+    kind: str
+
+    def __str__(self) -> str:
+        """The short form of printed traces: ``f32``, ``bf16``, ``f8_e4m3fn``, ``bool``."""
+        if self == DType("bool", 8, "bool"):
+            return self.name
+        match = re.fullmatch(r"([a-z]+?)(\d+)(\w*)", self.name)
+        prefix = _PREFIXES.get(match[1]) if match else None
+        if match and prefix and (int(match[2]), _KINDS[prefix]) == (self.bits, self.kind):
+            return prefix + match[2] + match[3]
+        return f"{self.name}/{self.bits}/{self.kind}"
+
+    @classmethod
+    def parse(cls, text: str) -> DType:
+        """The data type that prints as ``text``.
+
+        :raises ParseError: if none does.
+        """
+        if text == "bool":
+            return cls("bool", 8, "bool")
+        if match := re.fullmatch(r"(f|bf|i|u|c)(\d+)(\w*)", text):
+            letter, bits, rest = match.groups()
+            return cls(_SPELLED[letter] + bits + rest, int(bits), _KINDS[letter])
+        if match := re.fullmatch(r"(\w+)/(\d+)/(\w+)", text):
+            return cls(match[1], int(match[2]), match[3])
+        raise ParseError(f"{text!r} is not a data type")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device: its type and, where there can be several, its index."""
+
+    type: str
+    index: int | None = None
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> Device:
+        """The device that prints as ``text``."""
+        kind, _, index = text.partition(":")
+        return cls(kind, int(index) if index else None)
+
+
+@dataclass(frozen=True, slots=True)
+class SymDim:
+    """A size known only at run time, named by its expression (``s0``, ``2*s0``; no brackets).
+
+    ``hint`` is its value in the call that was traced (None: it depends on data). ``guard`` is the
+    frontend's callback for a pass that must decide on the value: it is told the assumed value, and
+    a guard is recorded. ``settled`` says the value if it follows from the guards so far, else None.
+    None of them takes part in equality.
+    """
+
+    name: str
+    hint: int | None = field(default=None, compare=False)
+    guard: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
+    settled: Callable[[], int | None] | None = field(default=None, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+Dim: TypeAlias = int | SymDim
+
+
+@dataclass(frozen=True, slots=True)
+class SubclassInfo:
+    """What makes a tensor subclass: its type, its inner tensors and its opaque context.
+
+    ``type`` is the qualified name; ``inner`` the attributes ``__tensor_flatten__`` names with
+    their proxies (each called like its attribute, without tags), ``context`` a comparable
+    description of the rest.
+    """
+
+    type: str
+    inner: tuple[tuple[str, TensorProxy], ...] = ()
+    context: str = ""
+
+
+P = TypeVar("P", bound="Proxy")
+
+
+@dataclass(frozen=True, slots=True)
+class Proxy:
+    """A named value of a program. Use a subclass; equality is by name, metadata and tags."""
+
+    name: str
+    tags: TagSet = field(default=NO_TAGS, kw_only=True)
+
+    def replace(self: P, **changes: object) -> P:
+        """A copy with ``changes`` applied."""
+        return replace(self, **changes)  # type: ignore[arg-type]
+
+    def same_meta(self, other: Proxy) -> bool:
+        """Whether the two differ in nothing but name and tags."""
+        return self == other.replace(name=self.name, tags=self.tags)
+
+
+@dataclass(frozen=True, slots=True)
+class TensorProxy(Proxy):
+    """A tensor. ``shape`` and ``strides`` count elements; ``strides`` is empty unless strided.
+
+    ``flags`` holds further bits of the tensor, sorted: ``conj``, ``neg``.
+    """
+
+    shape: tuple[Dim, ...] = ()
+    strides: tuple[Dim, ...] = ()
+    dtype: DType = DType("float32", 32, "float")
+    device: Device = Device("cpu")
+    requires_grad: bool = False
+    layout: str = "strided"
+    flags: tuple[str, ...] = ()
+    subclass: SubclassInfo | None = None
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberProxy(Proxy):
+    """A Python number known only at run time. ``expr`` is its symbolic expression, if any."""
+
+    kind: str = "int"
+    expr: str = ""
+    hint: int | float | complex | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class OpaqueProxy(Proxy):
+    """A value the trace passes around without looking inside, known by its type's name."""
+
+    type: str = "object"
+
+
+def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
+    """Row-major strides of ``shape``, in elements; None if a symbolic size is a factor of one.
+
+    Sizes of 0 count as 1, as in PyTorch.
+    """
+    if any(isinstance(dim, SymDim) for dim in shape[1:]):
+        return None
+    strides: list[Dim] = []
+    step = 1
+    for dim in reversed(shape):
+        strides.append(step)
+        step *= max(dim, 1) if isinstance(dim, int) else 1
+    return tuple(reversed(strides))
+
+
+def requires_grad(value: object) -> bool:
+    """Whether ``value`` is a tensor that autograd tracks."""
+    return isinstance(value, TensorProxy) and value.requires_grad

@@ -1,0 +1,299 @@
+"""Expressions over symbols: what stands in a `SymDim` or behind a `NumberProxy`.
+
+An expression is text, ``s0*s1 + 2`` or ``Max(1, u0)``, in a part of Python's grammar: numbers,
+symbols, arithmetic, comparisons, and functions by name. Here it is taken apart (`parse_size`),
+computed (`evaluate_size`, with numbers or whatever else an algebra works on) and compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache, reduce
+from typing import Any, TypeAlias
+
+from tj_core.errors import ParseError
+
+__all__ = [
+    "NUMBERS",
+    "Operation",
+    "SizeTree",
+    "evaluate_size",
+    "normal_size",
+    "parse_size",
+    "same_size",
+    "size_symbols",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation in an expression: ``add``, ``floordiv``, ``lt``, or a function, ``Max``."""
+
+    name: str
+    args: tuple[SizeTree, ...]
+
+
+SizeTree: TypeAlias = "Operation | str | int | float"
+"""An expression taken apart; a ``str`` is a symbol."""
+
+_BINARY = {
+    ast.Add: "add",
+    ast.Sub: "sub",
+    ast.Mult: "mul",
+    ast.Div: "truediv",
+    ast.FloorDiv: "floordiv",
+    ast.Mod: "mod",
+    ast.Pow: "pow",
+    ast.BitAnd: "and",
+    ast.BitOr: "or",
+}
+_COMPARISONS = {
+    ast.Eq: "eq",
+    ast.NotEq: "ne",
+    ast.Lt: "lt",
+    ast.LtE: "le",
+    ast.Gt: "gt",
+    ast.GtE: "ge",
+}
+_UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "not", ast.Not: "not"}
+
+
+@lru_cache(maxsize=4096)
+def parse_size(text: str) -> SizeTree:
+    """The tree that ``text`` spells.
+
+    :raises ParseError: if it is not an expression over symbols.
+    """
+    try:
+        return _tree(ast.parse(text, mode="eval").body)
+    except (SyntaxError, KeyError, RecursionError) as error:
+        raise ParseError(f"{text!r} is not an expression over sizes") from error
+
+
+def _tree(node: ast.expr) -> SizeTree:
+    match node:
+        case ast.Constant(value=bool() | int() | float() as value):
+            return value
+        case ast.Name(id=name):
+            return name
+        case ast.BinOp(left=left, op=op, right=right):
+            return Operation(_BINARY[type(op)], (_tree(left), _tree(right)))
+        case ast.UnaryOp(op=op, operand=operand):
+            return _negated(Operation(_UNARY[type(op)], (_tree(operand),)))
+        case ast.BoolOp(op=op, values=values):
+            name = "and" if isinstance(op, ast.And) else "or"
+            return reduce(lambda a, b: Operation(name, (a, b)), map(_tree, values))
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            sides = [_tree(left), *map(_tree, others)]
+            pairs = zip(ops, sides, sides[1:], strict=False)
+            tests = [Operation(_COMPARISONS[type(op)], (a, b)) for op, a, b in pairs]
+            return reduce(lambda a, b: Operation("and", (a, b)), tests)
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
+            return Operation(name, tuple(map(_tree, args)))
+        case ast.Tuple(elts=items):
+            return Operation("pair", tuple(map(_tree, items)))
+    raise KeyError(type(node))
+
+
+def _negated(tree: Operation) -> SizeTree:
+    (inner,) = tree.args
+    return -inner if tree.name == "neg" and isinstance(inner, int | float) else tree
+
+
+@lru_cache(maxsize=4096)
+def size_symbols(text: str) -> tuple[str, ...]:
+    """The symbols in ``text``, each once, in order of appearance."""
+    return tuple(dict.fromkeys(_symbols(parse_size(text))))
+
+
+def _symbols(tree: SizeTree) -> Iterator[str]:
+    if isinstance(tree, str):
+        yield tree
+    elif isinstance(tree, Operation):
+        for arg in tree.args:
+            yield from _symbols(arg)
+
+
+# ---------------------------------------------------------------------------- computing
+
+
+def evaluate_size(
+    text: str | SizeTree,
+    symbol: Callable[[str], Any],
+    algebra: Mapping[str, Callable[..., Any]] | None = None,
+    number: Callable[[int | float], Any] = lambda value: value,
+) -> Any:
+    """The value of an expression, given that of each symbol.
+
+    ``algebra`` says what operations do (Python's numbers by default), ``number`` what a number
+    in the text is. ``text`` may be taken apart already; a lone symbol is taken as text.
+
+    :raises ParseError: for an operation that ``algebra`` lacks.
+    """
+    operations = NUMBERS if algebra is None else algebra
+
+    def value(tree: SizeTree) -> Any:
+        if isinstance(tree, str):
+            return symbol(tree)
+        if not isinstance(tree, Operation):
+            return number(tree)
+        found = operations.get(tree.name)
+        if found is None:
+            raise ParseError(f"{tree.name!r} of sizes is not supported")
+        return found(*[value(arg) for arg in tree.args])
+
+    result = value(parse_size(text) if isinstance(text, str) else text)
+    if isinstance(result, Fraction) and result.denominator == 1:
+        return int(result)
+    return result
+
+
+def _divided(a: Any, b: Any) -> Any:
+    """Exact for integers: a quotient in a size is a rational coefficient."""
+    return a / b if isinstance(a, float) or isinstance(b, float) else Fraction(a) / b
+
+
+def _where(condition: Any, a: Any, b: Any) -> Any:
+    return a if condition else b
+
+
+_FUNCTIONS = (
+    *("sqrt", "exp", "log", "log2", "sin", "cos", "tan", "asin", "acos", "atan"),
+    *("sinh", "cosh", "tanh", "asinh"),
+)
+
+NUMBERS: Mapping[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "truediv": _divided,
+    "floordiv": operator.floordiv,
+    "mod": operator.mod,
+    "pow": operator.pow,
+    "neg": operator.neg,
+    "pos": operator.pos,
+    "and": lambda a, b: bool(a) and bool(b),
+    "or": lambda a, b: bool(a) or bool(b),
+    "not": operator.not_,
+    **{name: getattr(operator, name) for name in _COMPARISONS.values()},
+    "Eq": operator.eq,
+    "Ne": operator.ne,
+    "Abs": abs,
+    "Max": max,
+    "Min": min,
+    "Mod": operator.mod,
+    "PythonMod": operator.mod,
+    "FloorDiv": operator.floordiv,
+    "CleanDiv": operator.floordiv,
+    "CeilDiv": lambda a, b: -(-a // b),
+    "ModularIndexing": lambda a, b, c: a // b % c,
+    "PowByNatural": operator.pow,
+    "FloatPow": lambda a, b: float(a) ** float(b),
+    "IntTrueDiv": lambda a, b: a / b,
+    "FloatTrueDiv": lambda a, b: float(a) / float(b),
+    "LShift": operator.lshift,
+    "RShift": operator.rshift,
+    "ToFloat": float,
+    "TruncToInt": math.trunc,
+    "TruncToFloat": lambda a: float(math.trunc(a)),
+    "FloorToInt": math.floor,
+    "CeilToInt": math.ceil,
+    "RoundToInt": round,
+    "RoundDecimal": round,
+    "Identity": lambda a: a,
+    "Where": _where,
+    "Piecewise": lambda *pairs: next(value for value, condition in pairs if condition),
+    "pair": lambda *items: items,
+    "sqrt": math.sqrt,
+    **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in _FUNCTIONS},
+}
+"""What the operations do to Python's numbers."""
+
+
+# ---------------------------------------------------------------------------- comparing
+
+
+def same_size(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
+    """Whether two expressions are one polynomial, with ``renamed`` put for symbols of ``a``.
+
+    Functions and rounding divisions count as unknowns: of these, equal arguments make equal ones.
+    """
+    names = renamed or {}
+    return (a == b and not names) or normal_size(a, names) == normal_size(b)
+
+
+def normal_size(text: str, renamed: Mapping[str, str] | None = None) -> Any:
+    """A comparable form of ``text`` that equal polynomials share.
+
+    ``renamed`` are expressions to put in the place of symbols.
+    """
+    names = renamed or {}
+    return _frozen(_polynomial(parse_size(text), names))
+
+
+_Polynomial: TypeAlias = "dict[tuple[Any, ...], Fraction]"
+"""Coefficients by product: a sorted tuple of unknowns."""
+
+
+def _polynomial(tree: SizeTree, names: Mapping[str, str]) -> _Polynomial:
+    if isinstance(tree, str):
+        if tree in names:
+            return _polynomial(parse_size(names[tree]), {})
+        return {(("symbol", tree),): Fraction(1)}
+    if not isinstance(tree, Operation):
+        if type(tree) is int:
+            return {(): Fraction(tree)} if tree else {}
+        return {(("number", repr(tree)),): Fraction(1)}
+    parts = [_polynomial(arg, names) for arg in tree.args]
+    found = _combined(tree, parts)
+    if found is None:
+        args = [_frozen(part) for part in parts]
+        args = sorted(args, key=repr) if tree.name in _SYMMETRIC else args
+        found = {((tree.name, *args),): Fraction(1)}
+    return found
+
+
+_SYMMETRIC = frozenset({"Max", "Min", "and", "or", "eq", "ne", "Eq", "Ne"})
+_LARGEST_POWER = 8
+
+
+def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
+    """The polynomial of an operation that makes one of polynomials."""
+    match tree.name, parts:
+        case "add", [a, b]:
+            return _sum(a, b)
+        case "sub", [a, b]:
+            return _sum(a, _product(b, {(): Fraction(-1)}))
+        case "neg", [a]:
+            return _product(a, {(): Fraction(-1)})
+        case "pos", [a]:
+            return a
+        case "mul", [a, b]:
+            return _product(a, b)
+        case "truediv", [a, b] if set(b) == {()}:
+            return _product(a, {(): 1 / b[()]})
+        case "pow", [a, _] if type(n := tree.args[1]) is int and 0 <= n <= _LARGEST_POWER:
+            return reduce(_product, [a] * n, {(): Fraction(1)})
+    return None
+
+
+def _sum(a: _Polynomial, b: _Polynomial) -> _Polynomial:
+    total = {k: a.get(k, Fraction(0)) + b.get(k, Fraction(0)) for k in {**a, **b}}
+    return {k: v for k, v in total.items() if v}
+
+
+def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
+    result: _Polynomial = {}
+    for ka, va in a.items():
+        for kb, vb in b.items():
+            result = _sum(result, {tuple(sorted((*ka, *kb), key=repr)): va * vb})
+    return result
+
+
+def _frozen(polynomial: _Polynomial) -> Any:
+    return tuple(sorted(((k, v) for k, v in polynomial.items()), key=repr))

@@ -1,0 +1,299 @@
+"""Traces: short straight-line programs, immutable, that print as Python and read back.
+
+A trace holds calls, a call may hold regions, and a region is a trace: they stand in one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Protocol
+
+from tj_core.errors import TraceError
+from tj_core.ir.effects import NO_EFFECTS, Effects
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
+from tj_core.ir.tags import NO_TAGS, TagSet
+from tj_core.ir.tree import leaves, map_tree
+from tj_core.source import Source
+
+__all__ = ["Body", "BoundSymbol", "Change", "Notation", "PassRecord", "Region", "Trace"]
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The calls that a call decomposes into, under formal names, in SSA form.
+
+    ``inputs`` stand for the call's argument proxies, used or not, in flat order, each distinct
+    proxy once; they have the arguments' metadata, and no tags.
+    ``outputs`` has the structure of the call's outputs. ``updates`` are the new values of the
+    arguments the call mutates, as pairs of flat index and value. A body is shared by all calls it
+    serves, which is why depth is free.
+
+    Names are ``a0, a1, ...`` for inputs, by the flat index at which the argument first stands, and
+    ``_0, _1, ...`` for what calls define, in order.
+    """
+
+    inputs: tuple[Proxy, ...]
+    calls: tuple[BoundSymbol, ...]
+    outputs: Any
+    updates: tuple[tuple[int, Any], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """An operand program of a higher-order operation: a leaf among the call's arguments.
+
+    When the call runs it is a function, called as the operation sees fit: never, once, or in the
+    backward pass. ``program`` is closed: it sees nothing but its inputs, and names in it are its
+    own. It runs in the context of its call, is of its call's stage (its own says nothing), and may
+    write and draw random numbers; the call's effects sum that up (`tj_core.edit.regions.summed`).
+
+    ``operands`` has for each input of the program the flat index of the argument that it is, with
+    that argument's metadata; None for a value that the operation makes up (a slice, a tangent).
+    ``returns``: the call's outputs are the program's (its first ones, if it has more).
+    """
+
+    program: Trace
+    operands: tuple[int | None, ...] = ()
+    returns: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the region is called in its call's arguments: the name of its program."""
+        return self.program.name
+
+
+@dataclass(frozen=True)
+class BoundSymbol:
+    """One call. Immutable; `replace` makes an edited copy.
+
+    ``args`` and ``kwargs`` are trees (tuples, lists, dicts, slices) whose leaves are proxies,
+    constants and regions; ``outputs`` is one of tuples and lists. ``parent`` names the call this
+    one derives from (its first output): a backward call its forward call, a claimed call the
+    user's. ``executor`` owns the call from stage CLAIMED on. Equality leaves out ``source``.
+    """
+
+    symbol: Symbol
+    args: tuple[Any, ...] = ()
+    kwargs: tuple[tuple[str, Any], ...] = ()
+    outputs: Any = None
+    effects: Effects = NO_EFFECTS
+    body: Body | None = None
+    context: Context = PLAIN_CONTEXT
+    tags: TagSet = NO_TAGS
+    source: Source | None = field(default=None, compare=False)
+    parent: str | None = None
+    executor: str | None = None
+
+    def replace(self, **changes: Any) -> BoundSymbol:
+        """A copy with ``changes`` applied."""
+        return replace(self, **changes)
+
+    @cached_property
+    def flat_args(self) -> tuple[Proxy, ...]:
+        """The proxies among the arguments, in order; effects count these."""
+        return tuple(x for x in leaves((self.args, self.kwargs)) if isinstance(x, Proxy))
+
+    @cached_property
+    def flat_outs(self) -> tuple[Proxy, ...]:
+        """The proxies among the outputs, in order."""
+        return tuple(x for x in leaves(self.outputs) if isinstance(x, Proxy))
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """The regions among the arguments, in order, each once."""
+        found = (x for x in leaves((self.args, self.kwargs)) if isinstance(x, Region))
+        return tuple({id(region.program): region for region in found}.values())
+
+    @cached_property
+    def on_subclass(self) -> bool:
+        """Whether it computes with tensor subclasses, which give operations their own meaning.
+
+        What calls a region, or is tj's own, only passes values on.
+        """
+        if self.regions or self.symbol.namespace == "tj":
+            return False
+        values = (*self.flat_args, *self.flat_outs)
+        return any(isinstance(p, TensorProxy) and p.subclass is not None for p in values)
+
+    @property
+    def label(self) -> str:
+        """How messages and ``parent`` name this call: its first output, else its symbol."""
+        return self.flat_outs[0].name if self.flat_outs else self.symbol.qualname
+
+    def defined(self) -> tuple[Proxy, ...]:
+        """The outputs that are new values: those that are not an argument under its own name."""
+        known = {p.name for p in self.flat_args}
+        return tuple(p for p in self.flat_outs if p.name not in known)
+
+    def map_proxies(self, fn: Callable[[Proxy], Any]) -> BoundSymbol:
+        """A copy with ``fn`` applied to every argument and output proxy (self if none changes).
+
+        ``fn`` keeps distinct values distinct; else see `tj_core.edit.bodies.with_args`.
+        """
+        args = map_tree(fn, self.args, Proxy)
+        kwargs = map_tree(fn, self.kwargs, Proxy)
+        outputs = map_tree(fn, self.outputs, Proxy)
+        if args is self.args and kwargs is self.kwargs and outputs is self.outputs:
+            return self
+        return self.replace(args=args, kwargs=kwargs, outputs=outputs)
+
+    def walk(self) -> Iterator[BoundSymbol]:
+        """This call and, depth first, all calls in its regions and its body."""
+        yield self
+        for region in self.regions:
+            yield from region.program.walk()
+        for call in self.body.calls if self.body else ():
+            yield from call.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One edit of a pass: the call it changed, and the rule (with plugin and place) that did.
+
+    ``declined`` are who would have come first, and why they did not.
+    """
+
+    call: str
+    plugin: str
+    rule: str
+    origin: str = ""
+    declined: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassRecord:
+    """A pass that made a trace: its name, its plugin, its edits and its seconds."""
+
+    name: str
+    plugin: str = "core"
+    changes: tuple[Change, ...] = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A program: inputs, calls, outputs.
+
+    ``outputs`` is a tree of proxies and constants. ``context`` is the dynamic context the program
+    was acquired in, which calls' contexts are relative to. Equality leaves out ``history``,
+    sources and ``language``.
+    """
+
+    inputs: tuple[Proxy, ...]
+    calls: tuple[BoundSymbol, ...]
+    outputs: Any
+    name: str = "computation"
+    stage: Stage = Stage.ACQUIRED
+    context: Context = PLAIN_CONTEXT
+    tags: TagSet = NO_TAGS
+    history: tuple[PassRecord, ...] = field(default=(), compare=False, repr=False)
+    language: Notation = field(compare=False, repr=False, kw_only=True)
+
+    def replace(self, **changes: Any) -> Trace:
+        """A copy with ``changes`` applied."""
+        return replace(self, **changes)
+
+    def after(self, record: PassRecord, **changes: Any) -> Trace:
+        """The copy that a pass leaves behind: edited, with the pass added to the history."""
+        return self.replace(history=(*self.history, record), **changes)
+
+    def names(self) -> set[str]:
+        """Every name the program binds or uses at top level, those of its constants included."""
+        found = {p.name for p in self.inputs} | set(self.constants())
+        for call in self.calls:
+            found.update(p.name for p in (*call.flat_args, *call.flat_outs))
+            found.update(region.name for region in call.regions)
+        return found
+
+    def constants(self) -> dict[str, Any]:
+        """The values that travel beside the printed program: name to object.
+
+        :raises TraceError: if two different ones have one name.
+        """
+        found: dict[str, Any] = {}
+        for constant in _unnamed(self):
+            if found.setdefault(constant.text, constant.value) is not constant.value:
+                raise TraceError(f"two constants are called {constant.text!r}")
+        return found
+
+    def walk(self) -> Iterator[BoundSymbol]:
+        """All calls, those in regions and bodies included, depth first."""
+        for call in self.calls:
+            yield from call.walk()
+
+    def __str__(self) -> str:
+        return self.python()
+
+    def python(self, *, sources: bool = True, bodies: bool = True) -> str:
+        """The program as Python text, deterministic. See `tj_core.text.printer`."""
+        return self.language.print(self, sources=sources, bodies=bodies)
+
+    @staticmethod
+    def parse(
+        text: str, *, language: Notation, constants: Mapping[str, Any] | None = None
+    ) -> Trace:
+        """The trace that prints as ``text``; ``constants`` as given by `constants`.
+
+        :raises ParseError: if ``text`` is not the print of a trace.
+        """
+        return language.parse(text, constants or {})
+
+
+class Notation(Protocol):
+    """How programs are spelled in Python, and what the spelling evaluates to.
+
+    `tj_core.text.language.Language` is the one there is.
+    """
+
+    def print(self, trace: Trace, *, sources: bool, bodies: bool) -> str:
+        """``trace`` as Python text."""
+        ...
+
+    def parse(self, text: str, constants: Mapping[str, Any]) -> Trace:
+        """The trace that prints as ``text``."""
+        ...
+
+    def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """What programs that use ``namespaces`` start with."""
+        ...
+
+    def names(self) -> set[str]:
+        """The names that printed programs find their dialects under."""
+        ...
+
+    def resolve(self, symbol: Symbol) -> Callable[..., Any]:
+        """The callable behind ``symbol``."""
+        ...
+
+    def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
+        """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        ...
+
+    def observe(self, value: Any) -> Proxy | None:
+        """The metadata of a value at run time; None for one that no dialect knows."""
+        ...
+
+    def evaluate(self, text: str) -> Any:
+        """The value of an expression under the preludes of all dialects."""
+        ...
+
+    def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
+        """The context managers, as expressions, that lead from ``outer`` to ``context``."""
+        ...
+
+
+def _unnamed(trace: Trace) -> Iterator[Constant]:
+    trees: list[Any] = [trace.outputs, trace.context.items]
+    for call in trace.walk():
+        trees += [call.args, call.kwargs, call.outputs, call.context.items]
+        if call.body is not None:
+            trees += [call.body.outputs, call.body.updates]
+        for region in call.regions:
+            trees += [region.program.outputs, region.program.context.items]
+    for leaf in leaves(trees):
+        if isinstance(leaf, Constant) and not leaf.named:
+            yield leaf

@@ -1,0 +1,1 @@
+"""The core's own passes: dead code, common subexpressions, claiming."""

@@ -1,0 +1,277 @@
+"""The claim walk: every call of a trace gets an executor.
+
+Top down: the executors are asked in order for the whole call, the fallback excepted; if nobody
+takes it, its body is searched for calls somebody takes; else the fallback takes the call whole,
+at the highest level at which nobody else wanted any part of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.rules import Rule
+from tj_core.edit.bodies import wrapped_body
+from tj_core.edit.editor import TraceEditor
+from tj_core.edit.inlining import can_inline
+from tj_core.edit.regions import map_programs
+from tj_core.errors import PluginError, RuleMissingError, TjError
+from tj_core.ir.proxy import requires_grad
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Context, Symbol
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.source import Source
+
+__all__ = ["ClaimRecord", "Claimed", "ask", "claim"]
+
+NEEDS_GRADIENT = "its outputs need gradients, and no gradient transform has run"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """Who got a call, and who declined it before and why.
+
+    ``executor`` is None for a call that was replaced by its body. ``depth`` counts the bodies the
+    call was found in, and the regions.
+    """
+
+    call: str
+    symbol: Symbol
+    source: Source | None
+    executor: str | None
+    declined: tuple[tuple[str, str], ...] = ()
+    depth: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A claimed trace, the report, and what the symbols made by claiming run as."""
+
+    trace: Trace
+    records: tuple[ClaimRecord, ...]
+    implementations: dict[Symbol, Callable[..., Any]]
+
+
+def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Claimed:
+    """``trace`` at stage CLAIMED.
+
+    :raises RuleMissingError: if a call is left that no executor runs.
+    :raises PluginError: if an executor's check raises.
+    """
+    walk = _Walk(
+        [e for e in executors if not e.fallback],
+        [e for e in executors if e.fallback],
+        TraceEditor(trace, tags),
+        grad_done=trace.stage >= Stage.SPLIT,
+    )
+    walk.program(0)
+    done = walk.editor.done(PassRecord("claim", changes=tuple(walk.changes)), stage=Stage.CLAIMED)
+    return Claimed(done, tuple(walk.records), walk.implementations)
+
+
+@dataclass
+class _Walk:
+    """One claim walk's state."""
+
+    executors: list[Executor]
+    fallbacks: list[Executor]
+    editor: TraceEditor
+    grad_done: bool
+    records: list[ClaimRecord] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
+    implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
+    wanted: dict[tuple[int, Context], bool] = field(default_factory=dict)
+    regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
+
+    def program(self, depth: int) -> None:
+        """Give all calls of the program an executor."""
+        for call in self.editor.trace.calls:
+            self.call(self.editor.moved(call), depth)
+
+    def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
+        """``call``, all calls of whose regions have an executor."""
+        shared = rule.value.shares_regions and (self.grad_done or not _carries_gradient(call))
+        return map_programs(call, lambda program: self.region(program, shared, depth + 1))
+
+    def region(self, program: Trace, shared: bool, depth: int) -> Trace:
+        """A region's program; by the fallback alone unless ``shared``; once if calls share it."""
+        key = id(program), shared
+        if key not in self.regions:
+            executors = self.executors if shared else []
+            editor = self.editor.of_region(program)
+            walk = replace(self, executors=executors, editor=editor, wanted={})
+            walk.program(depth)
+            self.regions[key] = program, editor.done()
+        return self.regions[key][1]
+
+    def call(self, call: BoundSymbol, depth: int) -> None:
+        """Keep ``call`` under an executor's name, or what runs in its place."""
+        if call.executor is not None:
+            return self.editor.keep(self.owned(call, depth))
+        taker, declined = self.ask(call)
+        if taker is not None:
+            return self.editor.keep(self.take(call, taker, declined, depth))
+        if can_inline(call) and self.wants_part(call.body, call.context):
+            if self.may_descend(call):
+                return self.descend(call, declined, depth)
+            declined = (*declined, ("its body", NEEDS_GRADIENT))
+        if self.better_inside(call):
+            return self.descend(call, declined, depth)
+        for executor in self.fallbacks:
+            verdict = self.check(executor, call)
+            rule = executor.claims.get(call.symbol)
+            if verdict is None and rule is not None:
+                self.note(call, executor.name, declined, depth)
+                claimed = self.in_regions(call, rule, depth)
+                return self.editor.keep(claimed.replace(executor=executor.name))
+            assert verdict is not None
+            declined = (*declined, (executor.name, verdict))
+        if can_inline(call):
+            return self.descend(call, declined, depth)
+        raise _unclaimed(call, declined)
+
+    def ask(self, call: BoundSymbol) -> tuple[Executor | None, tuple[tuple[str, str], ...]]:
+        declined: list[tuple[str, str]] = []
+        for executor in self.executors:
+            reason = self.check(executor, call)
+            if reason is None:
+                return executor, tuple(declined)
+            declined.append((executor.name, reason))
+        return None, tuple(declined)
+
+    def check(self, executor: Executor, call: BoundSymbol) -> str | None:
+        """Why ``executor`` does not take ``call``, or None: it does."""
+        rule = executor.claims.get(call.symbol)
+        if rule is None:
+            return f"has no claim for {call.symbol}"
+        if call.on_subclass and not executor.fallback:
+            return "claims calls of plain tensors, and this is one of a tensor subclass"
+        if not executor.fallback and not self.grad_done and _carries_gradient(call):
+            return NEEDS_GRADIENT
+        return ask(f"executor {executor.name!r}", rule.value.check, call)
+
+    def take(
+        self,
+        call: BoundSymbol,
+        executor: Executor,
+        declined: tuple[tuple[str, str], ...],
+        depth: int,
+    ) -> BoundSymbol:
+        """The executor's own call, whose body is the call it stands for."""
+        symbol = Symbol(executor.name, call.symbol.qualname)
+        rule = executor.claims.get(call.symbol)
+        if rule is None or rule.value.implementation is None:
+            raise PluginError(
+                f"executor {executor.name!r} claims {call.symbol} without an implementation",
+                source=call.source,
+            )
+        self.implementations[symbol] = rule.value.implementation
+        self.note(call, executor.name, declined, depth)
+        self.changes.append(Change(call.label, rule.plugin, rule.key, rule.origin))
+        call = self.in_regions(call, rule, depth)
+        return call.replace(
+            symbol=symbol,
+            body=wrapped_body(call),
+            executor=executor.name,
+            parent=call.parent or call.label,
+        )
+
+    def owned(self, call: BoundSymbol, depth: int) -> BoundSymbol:
+        """A call that an executor got before: half of its pair."""
+        name, _, half = call.symbol.name.rpartition(".")
+        executor = next(e for e in self.executors if e.name == call.executor)
+        rule = executor.claims.get(Symbol.parse(name))
+        assert rule is not None and rule.value.pair is not None
+        self.implementations[call.symbol] = getattr(rule.value.pair, half)
+        self.note(call, executor.name, (), depth)
+        return call
+
+    def better_inside(self, call: BoundSymbol) -> bool:
+        """Whether the fallback gets the body of ``call``, since as a whole the call would copy.
+
+        Not where it draws random numbers: written to memory, they are in the order of that.
+        """
+        draws = any(resource.startswith("random") for resource in call.effects.ordered)
+        return call.symbol.functional and not draws and self.may_descend(call)
+
+    def may_descend(self, call: BoundSymbol) -> bool:
+        return can_inline(call) and (self.grad_done or not _carries_gradient(call))
+
+    def wants_part(self, body: Body | None, context: Context) -> bool:
+        """Whether an executor takes any call of ``body``, of a call under ``context``.
+
+        Bodies are shared, so asked once.
+        """
+        if body is None or not self.executors:
+            return False
+        key = id(body), context
+        if key not in self.wanted:
+            inner = [c.replace(context=c.context.over(context)) for c in body.calls]
+            self.wanted[key] = any(
+                self.ask(c)[0] is not None
+                or (self.may_descend(c) and self.wants_part(c.body, c.context))
+                for c in inner
+            )
+        return self.wanted[key]
+
+    def descend(
+        self,
+        call: BoundSymbol,
+        declined: tuple[tuple[str, str], ...],
+        depth: int,
+    ) -> None:
+        self.note(call, None, declined, depth)
+        inlined, start = self.editor.inlined(call), len(self.editor.calls)
+        for part in inlined.calls:
+            self.call(self.editor.moved(part), depth + 1)
+        self.editor.stands_for(call, start, inlined.values)
+
+    def note(
+        self,
+        call: BoundSymbol,
+        executor: str | None,
+        declined: tuple[tuple[str, str], ...],
+        depth: int,
+    ) -> None:
+        record = ClaimRecord(call.label, call.symbol, call.source, executor, declined, depth)
+        self.records.append(record)
+
+
+def ask(
+    whose: str, check: Callable[[BoundSymbol], bool | Decline] | None, call: BoundSymbol
+) -> str | None:
+    """Why ``whose`` check refuses ``call``; None if it takes it, or if there is no check.
+
+    :raises PluginError: if the check fails.
+    """
+    if check is None:
+        return None
+    try:
+        verdict = check(call)
+    except TjError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{whose} failed in its check of {call.symbol}: {type(error).__name__}: {error}",
+            source=call.source,
+            hint="leave the executor out with tj.jit(..., executors=[...])",
+        ) from error
+    if isinstance(verdict, Decline):
+        return verdict.reason
+    return None if verdict else "declined without a reason"
+
+
+def _carries_gradient(call: BoundSymbol) -> bool:
+    return any(map(requires_grad, call.flat_outs))
+
+
+def _unclaimed(call: BoundSymbol, declined: tuple[tuple[str, str], ...]) -> RuleMissingError:
+    reasons = "; ".join(f"{name}: {reason}" for name, reason in declined) or "there is none"
+    return RuleMissingError(
+        f"no executor runs {call.symbol} (executors: {reasons})",
+        source=call.source,
+        hint="install a plugin with an executor for it: pip install tj-torch runs PyTorch's",
+    )

@@ -1,0 +1,54 @@
+"""Dead code elimination that respects effects."""
+
+from __future__ import annotations
+
+import functools
+
+from tj_core.analysis.liveness import live_calls
+from tj_core.edit.editor import TraceEditor
+from tj_core.edit.regions import map_programs
+from tj_core.ir.proxy import requires_grad
+from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
+
+__all__ = ["dce"]
+
+
+def dce(trace: Trace) -> Trace:
+    """``trace`` without the calls nobody needs; the same object if there are none.
+
+    A call goes if none of its outputs is used and it neither writes an argument nor touches an
+    ordered resource (random numbers, a collective, a stream, a side effect). A call with regions
+    does what its regions do, and calls inside them go by the same rule. Once a call has written,
+    those stay that autograd may refuse: it does not take every view of memory that was written.
+    """
+    cleaned = _cleaned(trace, written=False)
+    return trace if cleaned is trace else cleaned.after(PassRecord("dce"))
+
+
+def _cleaned(trace: Trace, *, written: bool) -> Trace:
+    """The program without such calls, in its regions too; the same object if there are none.
+
+    ``written``: a call before those of ``trace`` has written.
+    """
+    first = -1 if written else _first_write(trace)
+
+    def kept(place: int, call: BoundSymbol) -> bool:
+        return not call.effects.removable or (place > first and _may_be_refused(call))
+
+    editor = TraceEditor(trace)
+    for place in live_calls(trace.calls, trace.outputs, kept):
+        clean = functools.partial(_cleaned, written=place > first)
+        editor.keep(map_programs(trace.calls[place], clean))
+    return editor.done()
+
+
+def _first_write(trace: Trace) -> int:
+    """The place of the first call that writes or changes metadata, or of the end."""
+    writes = (i for i, c in enumerate(trace.calls) if c.effects.mutates or c.effects.rebinds)
+    return next(writes, len(trace.calls))
+
+
+def _may_be_refused(call: BoundSymbol) -> bool:
+    """Whether autograd would look at an argument's version, or at what it is a view of."""
+    tracked = any(map(requires_grad, call.flat_args))
+    return tracked and call.context.get("grad") is not False

@@ -1,0 +1,1 @@
+"""Traces as Python text: printer, spelling, parser."""

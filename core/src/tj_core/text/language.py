@@ -1,0 +1,146 @@
+"""How symbols, constants and contexts are spelled in Python, and what the spelling evaluates to."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tj_core.contract.dialects import ContextSpeller, Dialect
+from tj_core.errors import RuleMissingError, did_you_mean
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
+from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.text.parser import parse_trace
+from tj_core.text.printer import print_trace
+from tj_core.text.roots import roots
+
+__all__ = ["EMPTY_LANGUAGE", "Language"]
+
+
+class Language:
+    """The dialects of a session, and the spelling of its context keys.
+
+    A namespace without a dialect is an importable package: its symbols print under their dotted
+    names and evaluate to what those names import.
+    """
+
+    __slots__ = ("_contexts", "_dialects", "_globals")
+
+    def __init__(
+        self,
+        dialects: Iterable[Dialect] = (),
+        contexts: Mapping[str, ContextSpeller] | None = None,
+    ) -> None:
+        self._dialects = {d.namespace: d for d in dialects}
+        self._contexts = dict(contexts or {})
+        self._globals: dict[str, Any] = {}
+
+    def print(self, trace: Trace, *, sources: bool = True, bodies: bool = True) -> str:
+        """``trace`` as Python text, deterministic."""
+        return print_trace(trace, sources=sources, bodies=bodies)
+
+    def parse(self, text: str, constants: Mapping[str, Any]) -> Trace:
+        """The trace that prints as ``text``.
+
+        :raises ParseError: if ``text`` is not the print of a trace.
+        """
+        return parse_trace(text, self, constants)
+
+    def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
+        """What programs that use ``namespaces`` start with: imports, then what needs them."""
+        lines: set[str] = set()
+        for namespace in namespaces:
+            dialect = self._dialects.get(namespace)
+            lines.update(dialect.prelude if dialect else (f"import {namespace}",))
+        return tuple(sorted(lines, key=lambda line: (" = " in line, line)))
+
+    def names(self) -> set[str]:
+        """The names that printed programs find their dialects under; no value may be called so."""
+        return set(self._dialects)
+
+    def resolve(self, symbol: Symbol) -> Callable[..., Any]:
+        """The callable behind ``symbol``.
+
+        :raises RuleMissingError: if its namespace is unknown or has no such name.
+        """
+        dialect = self._dialects.get(symbol.namespace)
+        try:
+            return dialect.resolve(symbol) if dialect else _imported(symbol.qualname)
+        except LookupError as error:
+            raise RuleMissingError(
+                f"symbol {symbol.qualname!r} has no implementation."
+                + did_you_mean(symbol.namespace, self._dialects),
+                hint=f"dialects: {', '.join(sorted(self._dialects)) or 'none'}; "
+                "a plugin adds one through tj_dialects",
+            ) from error
+
+    def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
+        """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        dialect = self._dialects.get(call.symbol.namespace)
+        return dialect.entry(call) if dialect and dialect.entry else None
+
+    def observe(self, value: Any) -> Proxy | None:
+        """The metadata of a value at run time; None for one that no dialect knows."""
+        observers = (d.observe for d in self._dialects.values() if d.observe is not None)
+        return next((p for observe in observers if (p := observe(value)) is not None), None)
+
+    def evaluate(self, text: str) -> Any:
+        """The value of an expression under the preludes of all dialects.
+
+        A name that none of them defines is that of a package.
+        """
+        if not self._globals:
+            for line in self.prelude(self._dialects):
+                exec(line, self._globals)
+        for root in roots(text):
+            if root not in self._globals and root not in self._dialects:
+                exec(f"import {root}", self._globals)
+        return eval(text, self._globals)
+
+    def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
+        """The Python expressions of the context managers that lead from ``outer`` to ``context``.
+
+        Outer first, in the order in which their keys were registered: one context manager may set
+        what a later one then corrects (`Resetting`).
+
+        :raises RuleMissingError: if no dialect spells a key.
+        """
+        values = dict(context.items)
+        wanted = dict.fromkeys(key for key, _ in context.beyond(outer).items)
+        for key in tuple(wanted):
+            wanted.update(dict.fromkeys(getattr(self._speller(key), "resets", ())))
+        order = {key: i for i, key in enumerate(self._contexts)}
+        keys = sorted((key for key in wanted if key in values), key=order.__getitem__)
+        return tuple(self._speller(key)(values[key]) for key in keys)
+
+    def _speller(self, key: str) -> ContextSpeller:
+        speller = self._contexts.get(key)
+        if speller is None:
+            raise RuleMissingError(
+                f"no plugin says how to enter context {key!r}." + did_you_mean(key, self._contexts),
+                hint='register it in table "context", key "context.<name>"',
+            )
+        return speller
+
+
+def _imported(qualname: str) -> Callable[..., Any]:
+    """What the dotted ``qualname`` names: the longest importable module, then attributes."""
+    parts = qualname.split(".")
+    for cut in range(len(parts) - 1, 0, -1):
+        try:
+            value: Any = importlib.import_module(".".join(parts[:cut]))
+        except ImportError:
+            continue
+        try:
+            for part in parts[cut:]:
+                value = getattr(value, part)
+        except AttributeError as error:
+            raise LookupError(qualname) from error
+        if callable(value):
+            return value  # type: ignore[no-any-return]
+        break
+    raise LookupError(qualname)
+
+
+EMPTY_LANGUAGE = Language()

@@ -1,0 +1,273 @@
+"""Traces as Python text.
+
+Lines of a printed program::
+
+    y = torch.add(x, 1)  # y: "cpu f32[2, 3]" {SAVE}     a call, its outputs' metadata and tags
+    # model.py:12 (layers.0): y = x + 1                  where the next call comes from
+    #: mutates=(0,), executor='torch'                    what else a call (or trace, or body) holds
+    #| _0 = aten.add.Tensor(x, 1)  # _0: ...             its body; nested bodies nest the mark
+    def true_fn(x): ...                                  a region of the next call
+
+Everything but sources and history is in the text, so that it reads back. The text
+is the same in every process: it holds no addresses and iterates over no set. Metadata stands
+in JSON quotes, so that whatever it holds stays on its line.
+"""
+
+from __future__ import annotations
+
+import json
+import keyword
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.errors import TraceError
+from tj_core.ir.effects import Effects
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
+from tj_core.ir.tree import leaves
+from tj_core.source import Source
+from tj_core.text.metadata import meta_text, tags_text
+from tj_core.text.roots import roots
+
+__all__ = ["call_text", "print_trace", "value_text"]
+
+INDENT = "    "
+
+
+def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> str:
+    """The whole program, imports included."""
+    lines = [*trace.language.prelude(_namespaces(trace))]
+    lines += ["", ""] if lines else []
+    return "\n".join([*lines, *_function(trace, sources, bodies)]) + "\n"
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    """What is shown, and the executor that goes without saying."""
+
+    sources: bool
+    bodies: bool
+    usual: str | None = None
+
+
+def _function(trace: Trace, sources: bool, bodies: bool) -> Iterator[str]:
+    yield f"def {trace.name}({', '.join(p.name for p in trace.inputs)}):"
+    extras = {"stage": trace.stage.name}
+    usual = _usual_executor(trace)
+    extras |= _present(context=dict(trace.context.items), tags=dict(trace.tags), executor=usual)
+    yield f"{INDENT}#: {_keywords(extras)}"
+    for line in _inside(trace, _Style(sources, bodies, usual)):
+        yield INDENT + line
+
+
+def _inside(trace: Trace, style: _Style) -> Iterator[str]:
+    yield from map(_meta_comment, trace.inputs)
+    yield from _calls(trace, style)
+    yield f"return {value_text(trace.outputs)}"
+
+
+def _region(region: Region, around: Context, style: _Style) -> Iterator[str]:
+    """A region as a function of its own; ``around`` is the context of its call."""
+    program = region.program
+    yield f"def {region.name}({', '.join(p.name for p in program.inputs)}):"
+    context = None if program.context == around else dict(program.context.items)
+    extras = _present(operands=region.operands, returns=region.returns, tags=dict(program.tags))
+    extras |= {} if context is None else {"context": context}
+    if extras:
+        yield f"{INDENT}#: {_keywords(extras)}"
+    for line in _inside(program, style):
+        yield INDENT + line
+
+
+def _usual_executor(trace: Trace) -> str | None:
+    """The executor of most calls of a claimed trace; it stands once, at the function."""
+    if trace.stage is not Stage.CLAIMED:
+        return None
+    counts = Counter(call.executor for call in trace.calls if call.executor)
+    return counts.most_common(1)[0][0] if counts else None
+
+
+def _calls(trace: Trace, style: _Style) -> Iterator[str]:
+    source: Source | None = None
+    context: Context = Context()
+    indent = ""
+    for call in trace.calls:
+        if (beyond := call.context.beyond(trace.context)) != context:
+            context = beyond
+            entered = trace.language.enter(call.context, trace.context)
+            indent = INDENT if entered else ""
+            if entered:
+                yield f"with {', '.join(entered)}:"
+        if style.sources and call.source and call.source != source:
+            source = call.source
+            yield f"{indent}# {source.short()}"
+        for region in call.regions:
+            for line in _region(region, call.context, style):
+                yield indent + line
+        executor = None if call.executor == style.usual else call.executor or ""
+        shown = call.replace(context=beyond, executor=executor)
+        for line in print_call(shown, bodies=style.bodies):
+            yield indent + line
+
+
+def print_call(
+    call: BoundSymbol, rename: Callable[[str], str] = str, path: str = "", *, bodies: bool = True
+) -> Iterator[str]:
+    """The lines of one call: the statement, what else it holds, its body."""
+    outs = [_meta_comment(p, rename) for p in call.flat_outs]
+    statement = call_text(call, rename)
+    yield f"{statement}  {outs[0]}" if len(outs) == 1 else statement
+    if len(outs) > 1:
+        yield from outs
+    if extras := _extras(call, rename):
+        yield f"#: {_keywords(extras)}"
+    if call.body is not None and bodies:
+        for line in _body(call, call.body, rename, path):
+            yield f"#| {line}"
+
+
+def _body(call: BoundSymbol, body: Body, rename: Callable[[str], str], path: str) -> Iterator[str]:
+    """A body under the names of the call it serves; ``path`` keeps nested names apart."""
+    names = {
+        formal.name: rename(call.flat_args[int(formal.name[1:])].name) for formal in body.inputs
+    }
+
+    def actual(name: str) -> str:
+        return names.get(name) or f"_{path}{name[1:]}"
+
+    for position, inner in enumerate(body.calls):
+        for region in inner.regions:
+            yield from _region(region, inner.context, _Style(False, True))
+        yield from print_call(inner, actual, f"{path}{position}_")
+    yield f"return {value_text(body.outputs, actual)}"
+    if body.updates:
+        pairs = ", ".join(f"({i}, {value_text(v, actual)})" for i, v in body.updates)
+        yield f"#: updates=({pairs},)"
+
+
+def call_text(
+    call: BoundSymbol,
+    rename: Callable[[str], str] = str,
+    callee: str | None = None,
+    constant: Callable[[Constant], str] | None = None,
+    region: Callable[[Region], str] | None = None,
+) -> str:
+    """The statement of one call: ``y = torch.add(x, 1)``."""
+    args = [value_text(a, rename, constant, region) for a in call.args]
+    args += [_keyword(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
+    text = f"{callee or _callee(call.symbol.qualname)}({', '.join(args)})"
+    return text if call.outputs is None else f"{_target(call.outputs, rename)} = {text}"
+
+
+def _is_name(word: str) -> bool:
+    return word.isidentifier() and not keyword.iskeyword(word)
+
+
+def _callee(qualname: str) -> str:
+    """A dotted name; parts that Python has other uses for (``random_.from``) are looked up."""
+    text, *parts = qualname.split(".")
+    for part in parts:
+        text = f"{text}.{part}" if _is_name(part) else f"getattr({text}, {part!r})"
+    return text
+
+
+def _keyword(name: str, value: str) -> str:
+    return f"{name}={value}" if _is_name(name) else f"**{{{name!r}: {value}}}"
+
+
+def _target(tree: Any, rename: Callable[[str], str]) -> str:
+    """An assignment target for an output tree; ``_`` stands for constants."""
+    if isinstance(tree, dict | slice):
+        raise TraceError(f"a call cannot have a {type(tree).__name__} among its outputs: {tree!r}")
+    if isinstance(tree, tuple):
+        items = [_target(item, rename) for item in tree]
+        return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
+    if isinstance(tree, list):
+        return f"[{', '.join(_target(item, rename) for item in tree)}]"
+    return rename(tree.name) if isinstance(tree, Proxy) else "_"
+
+
+def value_text(
+    tree: Any,
+    rename: Callable[[str], str] = str,
+    constant: Callable[[Constant], str] | None = None,
+    region: Callable[[Region], str] | None = None,
+) -> str:
+    """A tree of arguments as a Python expression."""
+
+    def text(item: Any) -> str:
+        if isinstance(item, Proxy):
+            return rename(item.name)
+        if isinstance(item, Constant):
+            return constant(item) if constant else item.text
+        if isinstance(item, Region):
+            return region(item) if region else item.name
+        if type(item) is tuple:
+            return f"({text(item[0])},)" if len(item) == 1 else f"({', '.join(map(text, item))})"
+        if type(item) is list:
+            return f"[{', '.join(map(text, item))}]"
+        if type(item) is dict:
+            return f"{{{', '.join(f'{k!r}: {text(v)}' for k, v in item.items())}}}"
+        if type(item) is slice:
+            return f"slice({text(item.start)}, {text(item.stop)}, {text(item.step)})"
+        if type(item) is complex and repr(item.real) != "0.0":
+            return f"complex({item.real!r}, {item.imag!r})"  # a sum would lose the sign of -0.0
+        return "..." if item is ... else repr(item)
+
+    return text(tree)
+
+
+def _meta_comment(proxy: Proxy, rename: Callable[[str], str] = str) -> str:
+    meta = json.dumps(meta_text(proxy), ensure_ascii=False)
+    return f"# {rename(proxy.name)}: {meta}{tags_text(proxy.tags)}"
+
+
+def _extras(call: BoundSymbol, rename: Callable[[str], str]) -> dict[str, Any]:
+    """What a call holds beyond its statement, for the ``#:`` line."""
+    constants = tuple(x for x in leaves(call.outputs) if not isinstance(x, Proxy))
+    return _present(
+        constants=() if call.outputs is None else constants,
+        tags=dict(call.tags),
+        context=dict(call.context.items),
+        **_effects(call.effects, rename),
+        parent=call.parent,
+        executor=call.executor,
+    )
+
+
+def _effects(effects: Effects, rename: Callable[[str], str]) -> dict[str, Any]:
+    return {
+        "mutates": effects.mutates,
+        "rebinds": {i: (rename(p.name), meta_text(p), dict(p.tags)) for i, p in effects.rebinds},
+        "aliases": tuple((a.output, a.kind, a.index, a.identical) for a in effects.aliases),
+        "ordered": effects.ordered,
+        "versions": effects.versions,
+        "hidden": effects.hidden,
+    }
+
+
+def _present(**values: Any) -> dict[str, Any]:
+    return {k: v for k, v in values.items() if v not in (None, False, (), {})}
+
+
+def _keywords(values: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={value_text(v)}" for k, v in values.items())
+
+
+def _namespaces(trace: Trace) -> set[str]:
+    """What the program's lines begin with: its symbols, named constants and contexts."""
+    found = {call.symbol.namespace for call in trace.calls}
+    for region in [region for call in trace.calls for region in call.regions]:
+        found |= _namespaces(region.program)
+    trees: Iterable[Any] = [trace.outputs, *((c.args, c.kwargs) for c in trace.calls)]
+    for leaf in leaves(list(trees)):
+        if isinstance(leaf, Constant) and leaf.named:
+            found.update(roots(leaf.text))
+    for context in {call.context: None for call in trace.calls}:
+        for text in trace.language.enter(context, trace.context):
+            found.update(roots(text))
+    return found

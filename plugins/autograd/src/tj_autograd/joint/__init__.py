@@ -1,0 +1,1 @@
+"""JOINT: a functional trace and its gradient in one trace."""

@@ -1,0 +1,61 @@
+"""Checkpointed regions in joint traces: what goes in and what comes out is all that is saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tj_core.extend import BoundSymbol, Proxy, Trace, map_tree
+
+from tj_autograd.joint.replay import replayable
+
+__all__ = ["checkpointed"]
+
+
+def checkpointed(joint: Trace) -> Trace:
+    """``joint``, in which regions run again from their inputs, as `torch.utils.checkpoint` says.
+
+    A result of a region that is needed outside of it is tagged ``SAVE``: another region starts
+    from it, and does not run this one again.
+    """
+    if not any("CHECKPOINT" in call.tags for call in joint.calls):
+        return joint
+    joint = replayable(joint)
+    results = frozenset(_results(joint))
+
+    def current(p: Proxy) -> Proxy:
+        return p.replace(tags=p.tags.add("SAVE")) if p.name in results else p
+
+    return joint.replace(
+        calls=tuple(call.map_proxies(current) for call in joint.calls),
+        outputs=map_tree(current, joint.outputs, Proxy),
+    )
+
+
+def _results(joint: Trace) -> Iterator[str]:
+    """The values of regions that gradients, or regions to run again, need outside of these."""
+    makers = {p.name: c for c in joint.calls if _runs_again(c) for p in c.defined()}
+    regions = {c.label: _region(c) for c in joint.calls if "BACKWARD" not in c.tags}
+    for call in joint.calls:
+        if "BACKWARD" in call.tags:
+            here = regions.get(call.parent or "", "")
+        elif _runs_again(call):
+            here = _region(call)
+        else:
+            continue
+        for p in call.flat_args:
+            if p.name in makers and _region(makers[p.name]) != here and _may_be_saved(p):
+                yield p.name
+
+
+def _runs_again(call: BoundSymbol) -> bool:
+    again = "RECOMPUTE" in call.tags or "PREFER_RECOMPUTE" in call.tags
+    return again and "BACKWARD" not in call.tags and "CHECKPOINT" in call.tags
+
+
+def _region(call: BoundSymbol) -> str:
+    """The outermost region that ``call`` is in: regions inside of it run again with it."""
+    return str(call.tags.get("CHECKPOINT", "")).partition(".")[0]
+
+
+def _may_be_saved(p: Proxy) -> bool:
+    return p.tags.keys().isdisjoint(("RECOMPUTE", "DONT_SAVE_FOR_BACKWARD"))

@@ -1,0 +1,195 @@
+"""From a derivation to calls: the forward with what it must return, and the backward.
+
+A forward whose backward reads values that are neither its arguments nor its outputs becomes
+``<symbol>.augmented``, which returns those, too; any other stays the user's call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    Change,
+    Effects,
+    Expanded,
+    Proxy,
+    Symbol,
+    Tag,
+    TagRegistry,
+    TensorProxy,
+    bind_outputs,
+    leaves,
+    map_tree,
+    with_args,
+)
+from tj_torch.extend import Derivation, Slot
+
+from tj_autograd.joint.build import Differentiated, Slots, Workshop
+
+__all__ = ["AUGMENTED", "BACKWARD", "ONCE", "differentiated", "slots_of_arguments"]
+
+AUGMENTED = ".augmented"
+"""Ends the name of a forward call that returns more than the user's call, for its backward."""
+
+BACKWARD = ".backward"
+"""Ends the name of a backward call."""
+
+
+ONCE = Tag(
+    "ONCE",
+    "PyTorch's autograd saves something for this call that its backward does not read, so that "
+    "the graph is freed when it has been gone back through",
+    carriers=frozenset({"call"}),
+    into_body=False,
+)
+
+
+def differentiated(
+    call: BoundSymbol, rule: Derivation, slots: Slots, workshop: Workshop, change: Change
+) -> Differentiated:
+    """``call`` with the gradient that ``rule`` says, for the cotangents in ``slots``."""
+    return _Calls(call, rule, slots, workshop).differentiated(change)
+
+
+@dataclass(frozen=True, slots=True)
+class _Calls:
+    """Makes the calls of one differentiated call."""
+
+    call: BoundSymbol
+    rule: Derivation
+    slots: Slots
+    workshop: Workshop
+
+    def differentiated(self, change: Change) -> Differentiated:
+        forward, hidden = (self.call, ()) if not self.rule.hidden else self.augmented()
+        values = {"arg": self.call.flat_args, "out": self.call.flat_outs, "hidden": hidden}
+        saved = [values[s.kind][s.index] for s in self.rule.saved]
+        numbers = map(self.workshop.number, self.rule.numbers)
+        given = [*saved, *numbers, *(self.slots[s] for s in self.rule.tangents)]
+        if self.rule.once and not any(isinstance(p, TensorProxy) for p in saved):
+            forward = forward.replace(tags=forward.tags.add(ONCE.name))
+        made, gradients = self.backward(given)
+        return Differentiated(
+            forward,
+            made,
+            dict(zip(self.rule.gradients, gradients, strict=True)),
+            change,
+            frozenset(s.index for s in self.rule.tangents if s.kind == "arg"),
+        )
+
+    def augmented(self) -> tuple[BoundSymbol, tuple[Proxy, ...]]:
+        """The call returning its hidden values, too, and these."""
+        call = self.call
+        known = call.flat_outs
+
+        def name(i: int) -> str:
+            return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
+
+        made = call.replace(
+            symbol=Symbol(call.symbol.namespace, call.symbol.name + AUGMENTED),
+            parent=call.parent or call.label,
+        )
+        made = bind_outputs(made, self.rule.forward.facts, name)
+        made = made.replace(body=_with_tags(made.body, call.body, self.workshop.tags))
+        outputs, hidden = made.outputs
+        given = {p.name: p for p in known}
+        outputs = map_tree(lambda p: given.get(p.name, p), outputs, Proxy)
+        return made.replace(outputs=(outputs, hidden)), tuple(hidden)
+
+    def backward(self, given: Sequence[Any]) -> tuple[tuple[BoundSymbol, ...], list[TensorProxy]]:
+        """The backward call, none if it passes its tangents on, and the gradients."""
+        facts = self.rule.backward.facts
+        assert facts.body is not None
+        results: list[Proxy] = list(leaves(facts.body.outputs))
+        computed = [i for i, r in enumerate(results) if r.name.startswith("_")]
+        first: dict[str, int] = {}
+        for i in computed:
+            first.setdefault(results[i].name, i)
+        kept = list(first.values())
+        made: tuple[BoundSymbol, ...] = ()
+        named: dict[str, Any] = {f"a{i}": p for i, p in enumerate(given)}
+        if kept:
+            call = self.bound(_only(facts, kept), given, kept)
+            made = (call,)
+            named |= zip((results[i].name for i in kept), call.flat_outs, strict=True)
+        return made, [named[r.name] for r in results]
+
+    def bound(self, facts: Expanded, given: Sequence[Any], kept: Sequence[int]) -> BoundSymbol:
+        """The backward call over the values ``given``, which need not be distinct."""
+        call = self.call
+        formal = [p.replace(name=f"a{i}") for i, p in enumerate(given)]
+        symbol = Symbol(call.symbol.namespace, call.symbol.name + BACKWARD)
+        wishes = [f"grad_{call.flat_args[self.rule.gradients[i]].name}" for i in kept]
+        made = self.workshop.backward(call, symbol, *formal)
+        made = bind_outputs(made, facts, lambda i: self.workshop.namer(wishes[i]))
+        actual = dict(zip((p.name for p in formal), given, strict=True))
+        return with_args(made, lambda p: actual[p.name])
+
+
+def _with_tags(body: Body | None, known: Body | None, tags: TagRegistry) -> Body | None:
+    """``body`` with the tags in ``known``, which it computes again with more results.
+
+    The calls of both come in one order; each known one is that of its symbol which comes next.
+    """
+    if body is None or known is None or not any(map(_tagged, known.calls)):
+        return body
+    marked: dict[str, Proxy] = {}
+    calls = []
+    todo = list(known.calls)
+    for call in body.calls:
+        at = next((i for i, c in enumerate(todo) if c.symbol == call.symbol), None)
+        if at is not None:
+            same, todo = todo[at], todo[at + 1 :]
+            call = call.replace(tags=tags.merge(call.tags, same.tags))
+            for p, k in zip(call.flat_outs, same.flat_outs, strict=False):
+                marked[p.name] = p.replace(tags=tags.merge(p.tags, k.tags))
+        calls.append(call)
+
+    def mark(p: Proxy) -> Proxy:
+        return marked.get(p.name, p)
+
+    return Body(
+        body.inputs,
+        tuple(call.map_proxies(mark) for call in calls),
+        map_tree(mark, body.outputs, Proxy),
+        body.updates,
+    )
+
+
+def _tagged(call: BoundSymbol) -> bool:
+    return bool(call.tags) or any(p.tags for p in call.flat_outs)
+
+
+def slots_of_arguments(call: BoundSymbol, rule: Derivation, workshop: Workshop) -> Slots:
+    """The gradients known so far of arguments to which ``call`` adds more than one.
+
+    They take part in the call's backward: a sum is rounded as PyTorch rounds it only if it is made
+    in PyTorch's order.
+    """
+    names = {i: call.flat_args[i].name for i in rule.repeated}
+    known = workshop.cotangents
+    return {Slot("arg", i): known[name] for i, name in names.items() if name in known}
+
+
+def _only(facts: Expanded, kept: Sequence[int]) -> Expanded:
+    """``facts`` with the outputs in ``kept``, renumbered."""
+    assert facts.body is not None
+    position = {old: new for new, old in enumerate(kept)}
+    aliases = tuple(
+        replace(a, output=position[a.output], index=position.get(a.index, a.index))
+        if a.kind == "out"
+        else replace(a, output=position[a.output])
+        for a in facts.effects.aliases
+        if a.output in position and (a.kind != "out" or a.index in position)
+    )
+    outputs = list(leaves(facts.outputs))
+    results = list(leaves(facts.body.outputs))
+    return Expanded(
+        tuple(outputs[i] for i in kept),
+        Effects(aliases=aliases, ordered=facts.effects.ordered),
+        Body(facts.body.inputs, facts.body.calls, tuple(results[i] for i in kept)),
+    )

@@ -1,0 +1,316 @@
+"""Calls inside of which somebody has a gradient: they give way to their bodies before JOINT.
+
+A rule or pair for ``aten.addmm.default`` serves ``torch.nn.functional.linear``, too, if nobody has
+one for that. A body takes its call's place only where it has the call's gradients: what autograd
+sees when the call runs has to be what stands in the body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    Change,
+    Decline,
+    Editor,
+    Namer,
+    PassContext,
+    Proxy,
+    Replacement,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+    TjError,
+    Trace,
+    can_inline,
+    inline,
+    note_new_values,
+    reexpand,
+)
+from tj_torch.extend import (
+    Observed,
+    Unkeyable,
+    call_key,
+    is_written,
+    known_of,
+    observed,
+    resolve,
+    same_operators,
+    written_body,
+)
+
+from tj_autograd.joint.build import Stuck, carries
+from tj_autograd.joint.lookup import Lookup
+from tj_autograd.joint.pairs import Declined
+from tj_autograd.joint.rules import draws_elsewhere
+
+T = TypeVar("T")
+
+__all__ = ["Descended", "descended"]
+
+
+@dataclass(frozen=True, slots=True)
+class Descended:
+    """``trace`` with bodies in the places of some calls.
+
+    ``opened`` are these calls, and why; ``refused`` those (by label) that stay whole although
+    somebody has a gradient inside, and why.
+    """
+
+    trace: Trace
+    opened: tuple[Change, ...] = ()
+    refused: Mapping[str, Declined] = field(default_factory=dict)
+
+    def explained(self, joint: Trace) -> Trace:
+        """``joint``, made of ``trace``, whose last pass names the opened calls, too."""
+        if not self.opened or joint is self.trace:
+            return joint
+        record = joint.history[-1]  # in the order of the backward
+        made = replace(record, changes=(*record.changes, *self.opened[::-1]))
+        return joint.replace(history=(*joint.history[:-1], made))
+
+
+def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
+    """``trace`` with calls open that have no gradient of their own, but parts of which do.
+
+    These are calls with a gradient of a plugin's or an executor's inside, and calls that are
+    nothing but their bodies. Where neither can be, no body is looked at.
+
+    :raises Stuck: if a call that is nothing but its body cannot be opened.
+    """
+    if not lookup.others() and not any(map(_is_its_body, trace.calls)):
+        return Descended(trace)
+    walk = _Walk(lookup, context)
+    rules: RuleTable[Any] = RuleTable("descend")
+    rules.set("*", walk.rule)
+    made, before = trace, None
+    while made is not before:  # once for each level
+        before = made
+        made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
+    if walk.opened:
+        trace = made.replace(history=trace.history)
+    return Descended(trace, tuple(walk.opened), walk.refused)
+
+
+class _Refused(Exception):
+    """Why a body is not to take its call's place."""
+
+
+@dataclass
+class _Walk:
+    """Looks for gradients in bodies.
+
+    ``inside`` has for a body the first symbol that has one, ``known`` what else was found out.
+    """
+
+    lookup: Lookup
+    context: PassContext
+    opened: list[Change] = field(default_factory=list)
+    refused: dict[str, Declined] = field(default_factory=dict)
+    inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
+    known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.above = self.lookup.above_operators()
+
+    def rule(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
+        """The body of ``call`` in its place, if that is what is to be differentiated."""
+        for level in self.levels(call):
+            try:
+                reason = self.reason(level)
+                if reason is None:
+                    continue
+                made = inline(level, edit.fresh, self.context.tags)
+                calls = self.renewed(call, made.calls)
+            except _Refused as refused:
+                self.refuse(level, str(refused))
+                continue
+            change = Change(call.label, "autograd", f"opened: {reason}")
+            self.opened.append(replace(change, declined=self.lookup.whole(call)[1]))
+            self.refused.pop(call.label, None)
+            return Replacement(calls, made.values, decomposed=True)
+        return None
+
+    def levels(self, call: BoundSymbol) -> Iterator[BoundSymbol]:
+        """``call`` with the bodies, the highest level first, that may have gradients inside."""
+        if call.body is None or call.regions or not carries(call):
+            return
+        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
+            return
+        if self.lookup.whole(call)[0] is not None:
+            return
+        if self.above and (body := self.written(call)) is not None:
+            yield call.replace(body=body)
+        if _is_its_body(call) or self.first_inside(call.body) is not None:
+            yield call
+
+    def written(self, call: BoundSymbol) -> Body | None:
+        """The body of ``call`` made of PyTorch's functions, if one of those has a gradient."""
+        fn, dialects = _function(call), self.lookup.dialects
+        if fn is None or not is_written(fn):
+            return None
+
+        def make() -> Body | None:
+            try:
+                return written_body(call, fn, dialects.names, dialects.memo.expander, dialects)
+            except TjError:
+                return None
+
+        body = self.once("written", fn, call, make)
+        return None if body is None or self.first_inside(body) is None else body
+
+    def refuse(self, call: BoundSymbol, why: str) -> None:
+        """Note why ``call`` stays whole.
+
+        :raises Stuck: if it cannot.
+        """
+        if _is_its_body(call):
+            raise Stuck(Decline(f"{call.symbol} is what its body says, but {why}", call.source))
+        assert call.body is not None
+        symbol = self.first_inside(call.body)
+        said = f"its gradient of {symbol} is not used: {why}"
+        names = () if symbol is None else self.lookup.owners(symbol)
+        self.refused[call.label] = tuple((name, said) for name in names)
+
+    def first_inside(self, body: Body) -> Symbol | None:
+        """The first symbol in ``body``, at any depth, that somebody has a gradient for."""
+        known = self.inside.get(id(body))
+        if known is None:
+            found = (self.symbol_with_gradient(call) for call in body.calls)
+            known = self.inside[id(body)] = body, next(filter(None, found), None)
+        return known[1]
+
+    def symbol_with_gradient(self, call: BoundSymbol) -> Symbol | None:
+        if self.lookup.owners(call.symbol):
+            return call.symbol
+        return None if call.body is None else self.first_inside(call.body)
+
+    def reason(self, call: BoundSymbol) -> str | None:
+        """Why ``call`` is to be opened, if it is.
+
+        :raises _Refused: if the body is not to take the call's place.
+        """
+        if not can_inline(call):
+            raise _Refused("the body cannot stand in its place")
+        if _is_its_body(call):
+            return "it is what its body says"
+        names = Namer({p.name for p in (*call.flat_args, *call.flat_outs)})
+        inner = self.renewed(call, inline(call, names, self.context.tags).calls)
+        reason = next(filter(None, map(self.part, inner)), None)
+        if reason is not None:
+            self.must_have_gradients(call, inner)
+        return reason
+
+    def part(self, call: BoundSymbol) -> str | None:
+        """Whose gradient there is for ``call``, which is part of another, or for a part of it."""
+        if not carries(call):
+            return None
+        owner = self.lookup.whole(call)[0]
+        if owner is not None:
+            return f"{owner[1]} of {owner[0]}"
+        for level in self.levels(call):
+            with contextlib.suppress(_Refused):
+                if reason := self.reason(level):
+                    return reason
+        return None
+
+    def renewed(self, call: BoundSymbol, calls: tuple[BoundSymbol, ...]) -> tuple[BoundSymbol, ...]:
+        """``calls``, the body of ``call``, with what autograd makes of their values.
+
+        :raises _Refused: if the results are not those that the call has.
+        """
+        expand, tags = self.context.expand, self.context.tags
+        env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
+        made = []
+        for inner in (c.map_proxies(_plain) for c in calls):
+            try:
+                made.append(reexpand(inner, env, expand, tags))
+            except TjError as error:
+                raise _Refused(f"its body cannot stand alone: {error.message}") from error
+            note_new_values(inner, made[-1], env)
+        known = {p.name: p for p in call.flat_outs}
+        found = (p for c in made for p in c.flat_outs)
+        if any(not p.same_meta(known.get(p.name, p)) for p in found):
+            raise _Refused("its body has other results")
+        return tuple(made)
+
+    def must_have_gradients(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> None:
+        """The gradients of ``inner``, its body, have to be those of ``call``.
+
+        :raises _Refused: if they are not, or nobody knows.
+        """
+        if any(c.context.get(key) != call.context.get(key) for c in inner for key in MODES):
+            raise _Refused("its body changes whether gradients are taken")
+        if any(map(draws_elsewhere, inner)):
+            raise _Refused("its body draws random numbers in another order than it says")
+        if call.symbol.functional or not self.same(call, inner):
+            raise _Refused("its body computes its values in another way than autograd sees")
+
+    def same(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> bool:
+        """Whether autograd sees ``inner`` when ``call`` runs."""
+        if all(c.symbol.namespace != "aten" for c in inner):
+            return True  # functions of PyTorch's, called one by one
+        fn = resolve(call.symbol)
+        return same_operators(self.once("seen", fn, call, lambda: self.observed(fn, call)), inner)
+
+    def observed(self, fn: Callable[..., Any], call: BoundSymbol) -> tuple[Observed, ...] | None:
+        """What autograd sees when ``call`` runs ``fn``; None if nobody knows, or it is Python."""
+        memo, sizes = self.lookup.dialects.memo, self.lookup.dialects.sizes
+        given = call.args, dict(call.kwargs), call.context
+        try:
+            if memo.expand(fn, *given, self.lookup.modes, sizes).kind == "KERNEL":
+                return None
+            return observed(memo.expander, fn, *given, sizes)
+        except TjError:
+            return None
+
+    def once(
+        self, what: str, fn: Callable[..., Any], call: BoundSymbol, make: Callable[[], T]
+    ) -> T:
+        """What ``make`` makes of ``call`` of ``fn``, remembered for equal calls."""
+        try:
+            key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, what)
+        except Unkeyable:
+            return make()
+        key = (*key, *known_of(symbols, self.lookup.dialects.sizes))
+        if key not in self.known:
+            self.known[key] = make(), alive
+        found: T = self.known[key][0]
+        return found
+
+
+MODES = ("grad", "inference")
+"""The keys of a context that say whether gradients are taken."""
+
+
+def _plain(p: Proxy) -> Proxy:
+    """``p`` before autograd."""
+    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p
+
+
+def _function(call: BoundSymbol) -> Callable[..., Any] | None:
+    """What ``call`` runs; None if no name says that, or its body was edited."""
+    if call.symbol.edited:
+        return None
+    try:
+        return resolve(call.symbol)
+    except LookupError:
+        return None
+
+
+def _is_its_body(call: BoundSymbol) -> bool:
+    """Whether ``call`` means what its body says: it was edited, or is no function of anybody's."""
+    if call.body is None or call.executor:
+        return False
+    return call.symbol.edited or (
+        call.symbol.namespace not in _FUNCTIONS and _function(call) is None
+    )
+
+
+_FUNCTIONS = ("torch", "aten", "tj", "operator", "math", "builtins")
+"""Namespaces all symbols of which name functions, unless they were edited."""

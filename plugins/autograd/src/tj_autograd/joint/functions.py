@@ -1,0 +1,69 @@
+"""Calls that bring their own backward: of a `torch.autograd.Function`, of a custom operator."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.extend import Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
+from tj_torch.extend import Derivation, autograd_function
+
+__all__ = [
+    "APPLY",
+    "has_own_backward",
+    "keeps_others",
+    "plain_call",
+    "with_own_body",
+    "without_gradient",
+]
+
+APPLY = "tj.autograd_function"
+"""A captured call of a Function: its two halves as regions, then the arguments."""
+
+
+def has_own_backward(call: BoundSymbol) -> bool:
+    """Whether users wrote the backward of ``call``: it is called even where no gradient comes."""
+    symbol = call.symbol
+    ours = symbol.namespace == "torch" and symbol.name.startswith("ops.")
+    return symbol.qualname == APPLY or (ours and not symbol.name.startswith("ops.higher_order."))
+
+
+def keeps_others(call: BoundSymbol) -> str | None:
+    """Why the backward of a Function may see what is written after its forward; None if it cannot.
+
+    What `save_for_backward` gets is checked; an attribute of its context is read as it is then.
+    """
+    forward = call.regions[0].program
+    outputs, values = forward.outputs
+    others = {p.name for p in (*forward.inputs, *leaves(outputs)) if isinstance(p, TensorProxy)}
+    saved = dict(call.kwargs).get("saved", ())
+    kept = (p for i, p in enumerate(values) if i not in saved and isinstance(p, Proxy))
+    found = next((p.name for p in kept if p.name in others), None)
+    return f"it keeps {found} on its context, where it may be written" if found else None
+
+
+def without_gradient(call: BoundSymbol) -> frozenset[int]:
+    """The arguments, by flat index, for which the backward of a Function returns None."""
+    gradients = call.regions[1].program.outputs
+    return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
+
+
+def plain_call(call: BoundSymbol) -> tuple[BoundSymbol, Callable[..., Any]]:
+    """``call`` of a Function without its regions, and what it runs: a Function made of these.
+
+    Its positional arguments are left, so it has the values that the call has, in their order.
+    """
+    forward, backward, *args = call.args
+    halves = [generate(region.program).function for region in (forward, backward)]
+    symbol = Symbol("tj", "autograd_function.forward")
+    plain = call.replace(symbol=symbol, args=tuple(args), kwargs=(), parent=call.label)
+    given = {name: value for name, value in call.kwargs if name != "reads"}
+    return plain, functools.partial(autograd_function, *halves, **given)
+
+
+def with_own_body(call: BoundSymbol, rule: Derivation) -> BoundSymbol:
+    """A call that no name denotes, as ``rule`` says it runs; `plain_call` makes such."""
+    body = rule.forward.body
+    assert body is not None
+    return call.replace(body=Body(body.inputs, body.calls, body.outputs[0], body.updates))

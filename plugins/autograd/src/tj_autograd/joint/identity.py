@@ -1,0 +1,43 @@
+"""One name for each tensor: what an operation returns as it was given is called as before."""
+
+from __future__ import annotations
+
+from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor
+
+__all__ = ["one_name_each"]
+
+VERSIONED = "tj.versioned"
+
+
+def one_name_each(trace: Trace) -> Trace:
+    """``trace`` where nobody reads an output that is an argument (``x.to(x.dtype)``), or another.
+
+    PyTorch adds up the gradients of a tensor, whatever its names, in the order in which they come.
+    What has its version counted up is read by the name that it has after that.
+    """
+    editor = TraceEditor(trace)
+    for call in trace.calls:
+        made = editor.moved(call)
+        editor.keep(made)
+        if made.symbol.qualname == VERSIONED:
+            counted, later = made.flat_args[0], made.flat_outs[0]
+            known = {n for n, p in editor.values.items() if p.name == counted.name}
+            editor.values.update(dict.fromkeys((*known, counted.name), later))
+        editor.values.update(_identical(made))
+    return editor.done()
+
+
+def _identical(call: BoundSymbol) -> dict[str, Proxy]:
+    """The outputs of ``call`` that are other values, by name, and these."""
+    if call.effects.mutates or call.effects.rebinds or call.symbol.qualname == VERSIONED:
+        return {}  # that one is there for what it does to its argument
+    values = {"arg": call.flat_args, "out": call.flat_outs}
+    found: dict[str, Proxy] = {}
+    for alias in call.effects.aliases:
+        if alias.identical:
+            given = values[alias.kind][alias.index]
+            given = found.get(given.name, given)
+            name = call.flat_outs[alias.output].name
+            if name != given.name:
+                found[name] = given
+    return found

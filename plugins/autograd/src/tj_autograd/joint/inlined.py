@@ -1,0 +1,47 @@
+"""Operations that do nothing but call their one region: it takes their place, with its context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Editor,
+    PassContext,
+    Replacement,
+    RuleTable,
+    Stage,
+    Trace,
+    Transform,
+)
+
+__all__ = ["inline_calls"]
+
+CALLERS = (
+    "tj.invoke",
+    "torch.ops.higher_order.wrap",
+    "torch.ops.higher_order.wrap_with_autocast",
+    "torch.ops.higher_order.wrap_with_set_grad_enabled",
+)
+
+
+def inline_calls() -> Transform:
+    """The transform that puts such regions in their calls' places, so that each call in them has a
+    gradient of its own."""
+    return Transform("inline-calls", _apply, Stage.ACQUIRED, priority=90, falls_back=True)
+
+
+def _apply(trace: Trace, context: PassContext) -> Trace:
+    rules: RuleTable[Any] = RuleTable("inline")
+    for name in CALLERS:
+        rules.set(name, _inlined)
+    while True:
+        # In a region of another operation PyTorch's autograd takes the gradients still.
+        after = context.rewrite(trace, rules, into_bodies=False, into_regions=False)
+        if after is trace:
+            return trace
+        trace = after
+
+
+def _inlined(call: BoundSymbol, edit: Editor) -> Replacement:
+    return edit.inline_region()

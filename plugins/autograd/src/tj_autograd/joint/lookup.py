@@ -1,0 +1,212 @@
+"""Whose gradient a call gets: an executor's pair, a plugin's rule, else PyTorch's own autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    CannotExpandError,
+    Change,
+    Decline,
+    Effects,
+    Executor,
+    PassContext,
+    Rule,
+    RuleTable,
+    Symbol,
+)
+from tj_torch.extend import (
+    WRITES_BACK,
+    Derivation,
+    Modes,
+    TorchDialects,
+    Unkeyable,
+    call_key,
+    tangents_key,
+)
+
+from tj_autograd.joint.build import Differentiated, Slots, Stuck, Workshop
+from tj_autograd.joint.builtin import BUILTIN
+from tj_autograd.joint.derived import differentiated, slots_of_arguments
+from tj_autograd.joint.functions import (
+    APPLY,
+    keeps_others,
+    plain_call,
+    with_own_body,
+    without_gradient,
+)
+from tj_autograd.joint.pairs import Declined, find_pair, paired
+from tj_autograd.joint.recorded import recorded
+from tj_autograd.joint.rules import GradRule, apply_rule, find_rule
+
+__all__ = ["Lookup", "Owner"]
+
+Owner = tuple[str, str]
+"""Whose a gradient is, and for what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Differentiates calls by the first rule that there is.
+
+    ``refused`` are calls (by label) that were not to be opened, and why.
+    """
+
+    dialects: TorchDialects
+    rules: RuleTable[GradRule]
+    builtin: RuleTable[GradRule]
+    modes: Modes
+    executors: Sequence[Executor]
+    refused: Mapping[str, Declined] = field(default_factory=dict)
+    applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, context: PassContext) -> Lookup:
+        """The lookup in the tables of ``context``."""
+        dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
+        assert isinstance(dialects, TorchDialects)
+        rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
+        return cls(dialects, rules, builtin, dialects.modes(), context.executors)
+
+    def others(self) -> bool:
+        """Whether any plugin or executor has a gradient."""
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
+
+    def owners(self, symbol: Symbol) -> tuple[str, ...]:
+        """The executors and plugins with a gradient for calls of ``symbol``."""
+        claims = ((e.name, e.claims.get(symbol)) for e in self.executors if not e.fallback)
+        pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
+        rule = self.rules.get(symbol)
+        return (*pairs, *([] if rule is None else [rule.plugin]))
+
+    def above_operators(self) -> bool:
+        """Whether some of these gradients are for functions that are made of operators."""
+        claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
+        keys = (*(r.key for r in self.rules), *(r.key for r in claims if r.value.pair))
+        return any(not key.startswith("aten.") for key in keys)
+
+    def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
+        """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""
+        pair, declined = find_pair(call, self.executors)
+        if pair is not None:
+            return (pair[0].name, pair[1].key), declined
+        for table in (self.rules, self.builtin):
+            rule, before = find_rule(call, table)
+            if rule is not None:
+                return (rule.plugin, rule.key), declined
+            declined += before if table is self.rules else ()
+        return None, declined
+
+    def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
+        """``call`` with its gradient."""
+        if call.regions and call.symbol.qualname != APPLY:
+            return recorded(call, slots, workshop, "it runs functions of the program's")
+        declined: list[tuple[str, str]] = [*self.refused.get(call.label, ())]
+        done = (
+            self._by_pair(call, slots, workshop, declined)
+            or self._by_rule(self.rules, call, slots, workshop, declined)
+            or self._by_rule(self.builtin, call, slots, workshop, [])
+            or self._by_function(call, slots, workshop)
+            or self._derived(call, slots, workshop)
+        )
+        return replace(done, change=replace(done.change, declined=tuple(declined)))
+
+    def _by_pair(
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop, declined: list[tuple[str, str]]
+    ) -> Differentiated | None:
+        pair, before = find_pair(call, self.executors)
+        declined += before
+        if pair is None:
+            return None
+        try:
+            memo, sizes = self.dialects.memo, self.dialects.sizes
+            return paired(call, *pair, slots, workshop, memo.expander, sizes)
+        except CannotExpandError as error:
+            declined.append((pair[0].name, error.message))
+            return None
+
+    def _by_rule(
+        self,
+        rules: RuleTable[GradRule],
+        call: BoundSymbol,
+        slots: Slots,
+        workshop: Workshop,
+        declined: list[tuple[str, str]],
+    ) -> Differentiated | None:
+        rule, before = find_rule(call, rules)
+        declined += before
+        if rule is None:
+            return None
+        try:
+            made = self._applied(call, rule, slots)
+        except CannotExpandError as error:
+            declined.append((rule.plugin, error.message))
+            return None
+        change = Change(call.label, rule.plugin, rule.key, rule.origin)
+        return differentiated(call, made, slots, workshop, change)
+
+    def _by_function(
+        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+    ) -> Differentiated | None:
+        if call.symbol.qualname != APPLY:
+            return None
+        if kept := keeps_others(call):
+            return recorded(call, slots, workshop, kept, without_gradient(call))
+        plain, function = plain_call(call)
+        try:
+            rule = self.dialects.derive(plain, self.modes, slots, function=function)
+        except CannotExpandError as error:
+            return _left(call, slots, workshop, error)
+        change = Change(call.label, "autograd", "its own backward")
+        made = differentiated(with_own_body(plain, rule), rule, slots, workshop, change)
+        return replace(made, backward=(*_checks(call, workshop), *made.backward))
+
+    def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
+        """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
+        expander, sizes = self.dialects.memo.expander, self.dialects.sizes
+        fn = rule.value.forward
+        try:
+            key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
+        except Unkeyable:
+            return apply_rule(rule, call, slots, expander, sizes)
+        # Names and all: the sizes are those of one program.
+        laid_out = ((*map(str, p.shape), *map(str, p.strides)) for p in slots.values())
+        key = (*key, symbols, *tangents_key(slots, ()), *laid_out)
+        if key not in self.applied:
+            self.applied[key] = apply_rule(rule, call, slots, expander, sizes), alive
+        return self.applied[key][0]
+
+    def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
+        try:
+            rule = self.dialects.derive(call, self.modes, slots)
+        except CannotExpandError as error:
+            return _left(call, slots, workshop, error)
+        if more := slots_of_arguments(call, rule, workshop):
+            slots = {**slots, **more}
+            rule = self.dialects.derive(call, self.modes, slots)
+        change = Change(call.label, "autograd", "derived")
+        return differentiated(call, rule, slots, workshop, change)
+
+
+def _left(
+    call: BoundSymbol, slots: Slots, workshop: Workshop, error: CannotExpandError
+) -> Differentiated:
+    """``call``, which cannot be taken apart because of ``error``, differentiated when it runs.
+
+    :raises Stuck: if its backward writes to what others may read.
+    """
+    if WRITES_BACK in error.message:
+        raise Stuck(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
+    return recorded(call, slots, workshop, error.message)
+
+
+def _checks(call: BoundSymbol, workshop: Workshop) -> Iterator[BoundSymbol]:
+    """A call that checks the constants which the backward of a Function reads, if there are any."""
+    reads = dict(call.kwargs).get("reads")
+    if reads is not None:
+        made = workshop.backward(call, Symbol("tj", "check_reads"), reads)
+        yield made.replace(effects=Effects(ordered=("side_effect",)))

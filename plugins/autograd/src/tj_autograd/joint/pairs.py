@@ -1,0 +1,185 @@
+"""Executors' own pairs of forward and backward: calls that belong to an executor from JOINT on.
+
+The forward of executor ``e`` for ``torch.f`` is ``e.torch.f.forward`` and returns the results and
+the saved values; the backward, ``e.torch.f.backward``, takes the saved values and the tangents and
+returns a gradient per parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Change,
+    Context,
+    Executor,
+    Expanded,
+    Pair,
+    Proxy,
+    Rule,
+    Symbol,
+    TensorProxy,
+    ask,
+    bind_outputs,
+    leaves,
+    map_tree,
+)
+from tj_torch.extend import Expander, Sizes, Slot
+
+from tj_autograd.joint.build import Differentiated, Slots, Workshop
+from tj_autograd.joint.rules import (
+    check_gradients,
+    check_outputs,
+    expanded,
+    fitting,
+    per_argument,
+    returned_pair,
+)
+
+__all__ = ["Declined", "find_pair", "paired"]
+
+
+Declined = tuple[tuple[str, str], ...]
+"""Who did not differentiate a call, and why."""
+
+
+def find_pair(
+    call: BoundSymbol, executors: Sequence[Executor]
+) -> tuple[tuple[Executor, Rule[Any]] | None, Declined]:
+    """The first executor with a pair that takes ``call``, its claim, and who declined before."""
+    declined: list[tuple[str, str]] = []
+    for executor in executors:
+        rule = executor.claim(call)
+        if rule is None:
+            continue
+        reason = _declined(executor, rule, call)
+        if reason is None:
+            return (executor, rule), tuple(declined)
+        declined.append((executor.name, reason))
+    return None, tuple(declined)
+
+
+def _declined(executor: Executor, rule: Rule[Any], call: BoundSymbol) -> str | None:
+    """Why the claim ``rule`` does not differentiate ``call``; None if it does."""
+    if rule.value.pair is None:
+        return "it has no gradient"
+    return ask(f"executor {executor.name!r}", rule.value.check, call)
+
+
+def paired(
+    call: BoundSymbol,
+    executor: Executor,
+    rule: Rule[Any],
+    slots: Slots,
+    workshop: Workshop,
+    expander: Expander,
+    sizes: Sizes,
+) -> Differentiated:
+    """``call`` as the executor's forward, and its backward.
+
+    :raises PluginError: if the pair does not fit the call.
+    """
+    pairing = _Pairing(call, executor, rule, slots, workshop, expander, sizes)
+    with fitting(call, pairing.whose):
+        return pairing.differentiated()
+
+
+@dataclass(frozen=True, slots=True)
+class _Pairing:
+    """One call and one executor's pair."""
+
+    call: BoundSymbol
+    executor: Executor
+    rule: Rule[Any]
+    slots: Slots
+    workshop: Workshop
+    expander: Expander
+    sizes: Sizes
+
+    @property
+    def pair(self) -> Pair:
+        """The functions that run."""
+        found: Pair = self.rule.value.pair
+        return found
+
+    @property
+    def whose(self) -> str:
+        """The pair, for messages."""
+        return f"the pair for {self.rule.key!r} of executor {self.executor.name!r}"
+
+    def differentiated(self) -> Differentiated:
+        meta = self.pair.meta or (self.pair.forward, self.pair.backward)
+        forward, saved = self.forward(meta[0])
+        backward, gradients = self.backward(meta[1], saved)
+        change = Change(self.call.label, self.executor.name, self.rule.key, self.rule.origin)
+        return Differentiated(forward, (backward,), gradients, change)
+
+    def symbol(self, half: str) -> Symbol:
+        return Symbol(self.executor.name, f"{self.call.symbol.qualname}.{half}")
+
+    def expanded(
+        self, meta: Callable[..., Any], args: Any, kwargs: Any, context: Context
+    ) -> Expanded:
+        """What ``meta`` says of a half."""
+        return expanded(
+            self.expander, self.sizes, self.call, self.whose, meta, args, kwargs, context
+        ).facts
+
+    def forward(self, meta: Callable[..., Any]) -> tuple[BoundSymbol, Any]:
+        """The forward call, and what it saves, as the values that hold it."""
+        call = self.call
+        facts = self.expanded(meta, call.args, call.kwargs, call.context)
+        outputs, _ = returned_pair(facts.outputs)
+        check_outputs(call, outputs, self.whose)
+        known = call.flat_outs
+
+        def name(i: int) -> str:
+            return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
+
+        made = call.replace(
+            symbol=self.symbol("forward"),
+            executor=self.executor.name,
+            parent=call.parent or call.label,
+        )
+        made = bind_outputs(made, facts, name)
+        given = {p.name: p for p in known}
+        made = made.replace(outputs=map_tree(lambda p: given.get(p.name, p), made.outputs, Proxy))
+        return made, map_tree(self.holders(made), made.outputs[1], Proxy)
+
+    def holders(self, made: BoundSymbol) -> Callable[[Proxy], Proxy]:
+        """For a saved value, the argument or output that is the same tensor, else itself."""
+        values = {"arg": made.flat_args, "out": made.flat_outs}
+        same = {
+            made.flat_outs[a.output].name: values[a.kind][a.index]
+            for a in made.effects.aliases
+            if a.identical
+        }
+        return lambda p: same.get(p.name, p)
+
+    def backward(
+        self, meta: Callable[..., Any], saved: Any
+    ) -> tuple[BoundSymbol, dict[int, TensorProxy]]:
+        """The backward call and the gradients by flat index of the argument."""
+        call = self.call
+        outs = [Slot("out", i) for i in range(len(call.flat_outs))]
+        tangents = [self.slots.get(slot) for slot in outs]
+        made = self.workshop.backward(call, self.symbol("backward"), tuple(saved), *tangents)
+        facts = self.expanded(meta, made.args, (), self.workshop.context)
+        wanted = {
+            g.name: i for i, g in per_argument(call, self.pair, facts.outputs) if g is not None
+        }
+        names = [f"grad_{call.flat_args[i].name}" for i in wanted.values()]
+        every = [p.name for p in leaves(facts.outputs) if isinstance(p, Proxy)]
+        wishes = dict(zip(wanted, names, strict=True))
+
+        def name(i: int) -> str:
+            return self.workshop.namer(wishes.get(every[i], f"{call.label}_unused"))
+
+        made = bind_outputs(made, facts, name).replace(executor=self.executor.name)
+        bound = dict(zip(every, made.flat_outs, strict=True))
+        gradients = {i: bound[formal] for formal, i in wanted.items()}
+        check_gradients(call, gradients, self.whose)
+        return made, gradients  # type: ignore[return-value]

@@ -1,0 +1,164 @@
+"""Calls that only PyTorch's autograd can differentiate: recorded as they run.
+
+An operation that looks at data cannot be run on fake tensors, so nobody knows its backward before
+it runs. Its forward runs under PyTorch's autograd and returns the graph beside the results; its
+backward asks that graph. Such a call is never taken apart, fused or computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_TAGS,
+    BoundSymbol,
+    Change,
+    OpaqueProxy,
+    Proxy,
+    Region,
+    Symbol,
+    TensorProxy,
+    leaves,
+    map_tree,
+    requires_grad,
+)
+from tj_torch.extend import constant, resolve
+
+from tj_autograd.joint.build import Differentiated, Slots, Workshop, tangent
+
+__all__ = ["Graph", "backward", "forward", "keeps_graph", "recorded"]
+
+
+# ---------------------------------------------------------------------------- what runs
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """What PyTorch's autograd recorded of one call: its inputs and results."""
+
+    inputs: tuple[torch.Tensor, ...]
+    outputs: tuple[torch.Tensor, ...]
+
+
+def forward(
+    wrt: tuple[int, ...], fn: Callable[..., Any], *args: Any, **kwargs: Any
+) -> tuple[Any, Graph]:
+    """The result of ``fn(*args, **kwargs)``, and its graph for the ``wrt``-th tensors given."""
+    count = iter(range(1 << 30))
+    inputs: list[torch.Tensor] = []
+
+    def argument(value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        plain = value.detach()
+        if next(count) in wrt:
+            inputs.append(plain.requires_grad_())
+        return plain
+
+    args, kwargs = map_tree(argument, (args, kwargs))
+    with torch.enable_grad():
+        result = _plain(fn(*args, **kwargs))
+    outputs = tuple(x for x in leaves(result) if isinstance(x, torch.Tensor))
+    plain = map_tree(lambda t: t.detach(), result, torch.Tensor)
+    return plain, Graph(tuple(inputs), outputs)
+
+
+def _plain(result: Any) -> Any:
+    """``result`` with tuples for named ones, as traces have it."""
+    if isinstance(result, tuple | list):
+        return (list if type(result) is list else tuple)(map(_plain, result))
+    return result
+
+
+def backward(
+    graph: Graph, at: tuple[int, ...], *tangents: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of the graph's inputs, zero where there is none.
+
+    ``tangents`` are those of the ``at``-th tensors among the results. The graph is kept if that of
+    the program is.
+    """
+    outputs = [graph.outputs[i] for i in at]
+    kept = keeps_graph()
+    found = torch.autograd.grad(
+        outputs, graph.inputs, list(tangents), retain_graph=kept, allow_unused=True
+    )
+    pairs = zip(graph.inputs, found, strict=True)
+    return tuple(torch.zeros_like(x) if g is None else _like(g, x) for x, g in pairs)
+
+
+def keeps_graph() -> bool:
+    """Whether the graph that is being gone back through stays: also where there is none."""
+    kept: bool = torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
+    return kept
+
+
+def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """``gradient`` laid out as the trace says: like ``x`` where that is dense, else contiguous."""
+    dense = torch.ops.aten.is_non_overlapping_and_dense.default(x)
+    kept = torch.preserve_format if dense else torch.contiguous_format
+    made = torch.empty_like(x, memory_format=kept)
+    return gradient if gradient.stride() == made.stride() else made.copy_(gradient)
+
+
+# ---------------------------------------------------------------------------- the calls
+
+
+def recorded(
+    call: BoundSymbol,
+    slots: Slots,
+    workshop: Workshop,
+    reason: str,
+    without: Container[int] = (),
+) -> Differentiated:
+    """``call`` differentiated when it runs, because of ``reason``.
+
+    ``without`` are arguments (by flat index) that are known to get no gradient.
+    """
+    candidates = (i for i, p in enumerate(call.flat_args) if requires_grad(p))
+    wrt = tuple(i for i in candidates if i not in without)
+    graph = OpaqueProxy(workshop.namer(f"{call.label}_graph"), "tj_autograd.joint.recorded.Graph")
+    effects = replace(
+        call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
+    )
+    fn = constant(resolve(call.symbol))
+    if not fn.named:  # two calls may have functions of one kind
+        fn = replace(fn, text=workshop.namer(fn.text))
+    among = _among_tensors(wrt, call.flat_args)
+    made = call.replace(
+        symbol=Symbol("tj_autograd", "joint.recorded.forward"),
+        args=(among, fn, *_as_operands(call.args)),
+        kwargs=_as_operands(call.kwargs),
+        outputs=(call.outputs, graph),
+        body=None,
+        effects=effects,
+        parent=call.parent or call.label,
+    )
+    at = _among_tensors([slot.index for slot in slots], call.flat_outs)
+    back = workshop.backward(
+        call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, *slots.values()
+    )
+    arguments = {i: call.flat_args[i] for i in wrt}
+    gradients = {i: _gradient(p, workshop) for i, p in arguments.items()}
+    back = back.replace(outputs=tuple(gradients.values()))
+    change = Change(call.label, "autograd", f"recorded: {reason}")
+    return Differentiated(made, (back,), gradients, change)
+
+
+def _as_operands(tree: Any) -> Any:
+    """``tree`` with regions that say nothing of what the call returns."""
+    return map_tree(lambda region: replace(region, returns=False), tree, Region)
+
+
+def _among_tensors(indices: Iterable[int], proxies: Sequence[Proxy]) -> tuple[int, ...]:
+    """For indices of tensors among ``proxies`` those among the tensors only."""
+    tensors = [i for i, p in enumerate(proxies) if isinstance(p, TensorProxy)]
+    return tuple(tensors.index(i) for i in indices)
+
+
+def _gradient(p: Proxy, workshop: Workshop) -> TensorProxy:
+    assert isinstance(p, TensorProxy)
+    return tangent(p, workshop.namer(f"grad_{p.name}")).replace(tags=NO_TAGS)

@@ -1,0 +1,400 @@
+"""Gradient rules: a forward that returns what it saves, and the backward that uses it.
+
+A rule is two functions in plain PyTorch, like an ``autograd.Function`` without the class::
+
+    def forward(x, normalized_shape, weight=None, bias=None, eps=1e-05):
+        out, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
+        return out, (x, weight, bias, mean, rstd)
+
+    def backward(saved, grad):
+        ...
+        return grad_x, None, grad_weight, grad_bias
+
+They are run on fake tensors and become the bodies of the forward and the backward call, so that
+executors may take these whole or in parts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    CannotExpandError,
+    Context,
+    Decline,
+    NumberProxy,
+    Pair,
+    PluginError,
+    Proxy,
+    Rule,
+    RuleTable,
+    TensorProxy,
+    ask,
+    evaluate_size,
+    leaves,
+    map_tree,
+    meta_text,
+    requires_grad,
+    size_symbols,
+)
+from tj_torch.extend import (
+    Derivation,
+    Expander,
+    Expansion,
+    ExpansionError,
+    Sizes,
+    Slot,
+    instance,
+    is_symbolic,
+    number_text,
+    to_core_tree,
+)
+
+__all__ = [
+    "GradRule",
+    "apply_rule",
+    "check_gradients",
+    "check_outputs",
+    "draws_elsewhere",
+    "expanded",
+    "find_rule",
+    "fitting",
+    "per_argument",
+    "returned_pair",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class GradRule:
+    """How one operation is differentiated.
+
+    ``forward`` takes the operation's arguments and returns a pair: what the operation returns, and
+    a sequence of values to save. What it saves of its arguments and results costs no memory of its
+    own. ``backward`` takes that sequence as a tuple and a tangent for each tensor that the
+    operation returns, None for one without, and returns a gradient for each argument, in order, as
+    ``autograd.Function.backward`` does: None where there is none, a sequence for a list of tensors;
+    trailing Nones may be left out for arguments that need no gradient. ``check`` answers True, or a
+    `Decline` with the reason why the rule is not for a call; None means that it is for all.
+    """
+
+    forward: Callable[..., tuple[Any, Sequence[Any]]]
+    backward: Callable[..., Sequence[Any]]
+    check: Callable[[BoundSymbol], bool | Decline] | None = None
+
+
+def find_rule(
+    call: BoundSymbol, rules: RuleTable[GradRule]
+) -> tuple[Rule[GradRule] | None, tuple[tuple[str, str], ...]]:
+    """The plugins' rule for ``call``; who has one that is not for it, and why."""
+    rule = rules.of(call)
+    if rule is None:
+        return None, ()
+    reason = ask(f"the gradient rule of plugin {rule.plugin!r}", rule.value.check, call)
+    return (rule, ()) if reason is None else (None, ((rule.plugin, reason),))
+
+
+def apply_rule(
+    rule: Rule[GradRule],
+    call: BoundSymbol,
+    tangents: Mapping[Slot, TensorProxy],
+    expander: Expander,
+    sizes: Sizes,
+) -> Derivation:
+    """The gradient of ``call`` by ``rule``; ``sizes`` knows the symbols in the program's sizes.
+
+    :raises PluginError: if the rule's functions do not fit the call.
+    :raises CannotExpandError: if they depend on data.
+    """
+    return _Application(rule, call, tangents, expander, sizes).derivation()
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number that depends on sizes, as an expression of their symbols."""
+
+    text: str
+
+
+@dataclass
+class _Application:
+    """One rule applied to one call."""
+
+    rule: Rule[GradRule]
+    call: BoundSymbol
+    tangents: Mapping[Slot, TensorProxy]
+    expander: Expander
+    sizes: Sizes
+
+    def derivation(self) -> Derivation:
+        kept, forward = self.forward()
+        hidden = tuple(forward.outputs[1])
+        slots = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, Slot)))
+        numbers = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, _Number)))
+        names = tuple(dict.fromkeys(name for n in numbers for name in size_symbols(n.text)))
+        given = [
+            *map(self.places(forward).__getitem__, slots),
+            *(NumberProxy(name, "int", name) for name in names),
+            *self.tangents.values(),
+        ]
+        positions, backward = self.backward(kept, slots, numbers, given)
+        return Derivation(
+            forward,
+            hidden,
+            tuple(slots),
+            tuple(self.tangents),
+            backward,
+            tuple(positions),
+            numbers=names,
+        )
+
+    def places(self, forward: Expansion) -> dict[Slot, TensorProxy]:
+        """The proxies of all values that may be saved."""
+        hidden = forward.outputs[1]
+        return {
+            **{Slot("arg", i): p for i, p in enumerate(self.call.flat_args)},
+            **{Slot("out", i): p for i, p in enumerate(self.call.flat_outs)},
+            **{Slot("hidden", i): p for i, p in enumerate(hidden)},
+        }  # type: ignore[return-value]
+
+    # ------------------------------------------------------------------ forward
+
+    def forward(self) -> tuple[Any, Expansion]:
+        """What is saved, and the forward, which returns the outputs and the hidden values.
+
+        In what is saved there is a slot for a tensor, a `_Number` for one that depends on sizes.
+        """
+        kept: list[Any] = []
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            returned = self.rule.value.forward(*args, **kwargs)
+            outputs, saved = returned_pair(returned)
+            places = _places((args, kwargs), "arg") | _places(outputs, "out")
+            hidden: dict[int, torch.Tensor] = {}
+
+            def keep(value: Any) -> Any:
+                if is_symbolic(value):
+                    return _Number(number_text(value))
+                if not isinstance(value, torch.Tensor):
+                    return value
+                if id(value) not in places:
+                    places[id(value)] = Slot("hidden", len(hidden))
+                    hidden[id(value)] = value
+                return places[id(value)]
+
+            # The run may be repeated.
+            kept[:] = [tuple(_where_needed(to_core_tree(x, keep), x) for x in saved)]
+            return outputs, tuple(hidden.values())
+
+        made = self.expand(run, self.call.args, self.call.kwargs, self.call.context)
+        check_outputs(self.call, made.outputs[0], self.whose)
+        return kept[0], made
+
+    # ------------------------------------------------------------------ backward
+
+    def backward(
+        self,
+        kept: Any,
+        slots: Sequence[Slot],
+        numbers: Sequence[_Number],
+        given: Sequence[Proxy],
+    ) -> tuple[list[int], Expansion]:
+        """The arguments that get a gradient, and the backward over saved values and tangents."""
+        positions: list[int] = []
+
+        def run(*values: Any) -> tuple[torch.Tensor, ...]:
+            at: dict[Any, Any] = dict(zip(slots, values, strict=False))
+            at |= _computed(numbers, given, values)
+            saved = map_tree(lambda x: at.get(x, x) if isinstance(x, Slot | _Number) else x, kept)
+            tangents = dict(
+                zip(self.tangents, values[len(values) - len(self.tangents) :], strict=True)
+            )
+            outs = [Slot("out", i) for i in range(len(self.call.flat_outs))]
+            returned = self.rule.value.backward(saved, *(tangents.get(s) for s in outs))
+            positions.clear()
+            found = []
+            for index, gradient in per_argument(self.call, self.rule.value, returned):
+                if gradient is not None:
+                    positions.append(index)
+                    found.append(gradient)
+            return tuple(found)
+
+        context = self.call.context.with_("grad", False)
+        made = self.expand(run, tuple(given), (), context)
+        found = dict(zip(positions, leaves(made.outputs), strict=True))
+        check_gradients(self.call, found, self.whose)
+        return positions, made
+
+    @property
+    def whose(self) -> str:
+        """The rule, for messages."""
+        rule = self.rule
+        return f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} ({rule.origin})"
+
+    def expand(self, *call: Any) -> Expansion:
+        made = expanded(self.expander, self.sizes, self.call, self.whose, *call)
+        if made.body is not None and any(map(draws_elsewhere, made.body.calls)):
+            raise CannotExpandError("its body draws random numbers in another order than it says")
+        return made
+
+
+def draws_elsewhere(call: BoundSymbol) -> bool:
+    """Whether numbers drawn in place are drawn into other memory in a body.
+
+    What is written to becomes a new tensor, contiguous whatever it was, and numbers are drawn in
+    the order of memory.
+    """
+    if not any(r.startswith("random") for r in call.effects.ordered):
+        return False
+    tensors = [p for p in (*call.flat_args[:1], *call.flat_outs[:1]) if isinstance(p, TensorProxy)]
+    return len(tensors) == 2 and tensors[0].strides != tensors[1].strides
+
+
+def _where_needed(kept: Any, value: Any) -> Any:
+    """``kept`` if it says where something is found, else the saved ``value`` itself."""
+    return kept if any(isinstance(x, Slot | _Number) for x in leaves(kept)) else value
+
+
+def _computed(
+    numbers: Sequence[_Number], given: Sequence[Proxy], values: Sequence[Any]
+) -> dict[_Number, Any]:
+    """The values of ``numbers``, computed from those of the symbols among ``given``."""
+    pairs = zip(given, values, strict=True)
+    symbols = {p.expr: v for p, v in pairs if isinstance(p, NumberProxy)}
+    return {n: evaluate_size(n.text, symbols.__getitem__) for n in numbers}
+
+
+def _places(tree: Any, kind: Any) -> dict[int, Slot]:
+    """The first place of each tensor in ``tree``, by its id."""
+    tensors = [x for x in leaves(tree) if isinstance(x, torch.Tensor)]
+    return {id(t): Slot(kind, i) for i, t in reversed(list(enumerate(tensors)))}
+
+
+# ---------------------------------------------------------------------------- what must fit
+
+
+class Misfit(Exception):
+    """The functions of a rule or pair do not fit the call."""
+
+
+@contextlib.contextmanager
+def fitting(call: BoundSymbol, whose: str) -> Iterator[None]:
+    """A `Misfit` inside is the fault of ``whose`` functions.
+
+    :raises PluginError: in its place.
+    """
+    try:
+        yield
+    except Misfit as misfit:
+        raise _unfit(call, whose, str(misfit)) from misfit
+
+
+def _unfit(call: BoundSymbol, whose: str, problem: str) -> PluginError:
+    return PluginError(f"{whose} does not fit: {problem}", source=call.source)
+
+
+def expanded(
+    expander: Expander,
+    sizes: Sizes,
+    call: BoundSymbol,
+    whose: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Any,
+    context: Context,
+) -> Expansion:
+    """`Expander.expand`, its errors those of ``whose`` functions, brought into the program.
+
+    :raises PluginError: if the functions fail or do not fit.
+    :raises CannotExpandError: if they depend on data.
+    """
+    try:
+        made = expander.expand(fn, args, kwargs, context, sizes)
+    except ExpansionError as error:
+        cause = error.__cause__
+        problem = str(cause) if isinstance(cause, Misfit) else error.message
+        raise _unfit(call, whose, problem) from error
+    if made.made:
+        raise CannotExpandError("what it returns has sizes that depend on data")
+    return instance(made, (args, kwargs), made.symbols, sizes)
+
+
+def returned_pair(returned: Any) -> tuple[Any, Any]:
+    """What a forward returns: outputs, and values to save."""
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        raise Misfit("its forward must return a pair, (outputs, saved)")
+    return returned
+
+
+def per_argument(
+    call: BoundSymbol, rule: GradRule | Pair, returned: Any
+) -> Iterator[tuple[int, Any]]:
+    """Pairs of the flat index of an argument that needs a gradient, and its gradient."""
+    if not isinstance(returned, tuple | list):
+        raise Misfit("its backward must return a sequence with a gradient per parameter")
+    bound = inspect.signature(rule.forward).bind(*call.args, **dict(call.kwargs))
+    names = list(bound.signature.parameters)
+    if len(returned) > len(names):
+        raise Misfit(f"{len(returned)} gradients for the {len(names)} parameters of its forward")
+    by_name = dict(zip(names, returned, strict=False))
+    index = 0
+    for name, argument in bound.arguments.items():
+        proxies = [p for p in leaves(argument) if isinstance(p, Proxy)]
+        if name not in by_name and any(map(requires_grad, proxies)):
+            raise Misfit(
+                f"its backward returns {len(returned)} gradients, none for {name!r}, which needs "
+                "one (None, if it has none)"
+            )
+        parts = _parts(name, by_name.get(name), len(proxies))
+        for proxy, part in zip(proxies, parts, strict=True):
+            if isinstance(proxy, TensorProxy) and proxy.requires_grad:
+                yield index, part
+            index += 1
+
+
+def _parts(name: str, gradient: Any, count: int) -> list[Any]:
+    """The gradient of one parameter, which was given ``count`` values, as one for each."""
+    parts = list(gradient) if isinstance(gradient, tuple | list) else [gradient] * count
+    wrong = [p for p in parts if not isinstance(p, torch.Tensor | TensorProxy | None)]
+    if wrong:
+        raise Misfit(f"its backward returns a {type(wrong[0]).__name__} as a gradient of {name!r}")
+    if len(parts) != count:
+        raise Misfit(f"{len(parts)} gradients for the {count} tensors of {name!r}")
+    return parts
+
+
+def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
+    """A forward must return what the operation returns, metadata included.
+
+    :raises PluginError: if it does not.
+    """
+    mine = [p for p in leaves(outputs) if isinstance(p, Proxy)]
+    same = len(mine) == len(call.flat_outs) and all(
+        a.replace(requires_grad=getattr(b, "requires_grad", False)).same_meta(b)
+        for a, b in zip(mine, call.flat_outs, strict=True)
+    )
+    if not same:
+        said = [", ".join(map(meta_text, found)) for found in (mine, call.flat_outs)]
+        problem = f"its forward returns ({said[0]}), the operation ({said[1]})"
+        raise _unfit(call, whose, problem)
+
+
+def check_gradients(call: BoundSymbol, gradients: Mapping[int, Any], whose: str) -> None:
+    """A gradient must have the shape and data type of its argument.
+
+    :raises PluginError: if one has not.
+    """
+    for index, gradient in gradients.items():
+        argument = call.flat_args[index]
+        assert isinstance(argument, TensorProxy)
+        if (gradient.shape, gradient.dtype) != (argument.shape, argument.dtype):
+            problem = (
+                f"its backward returns {meta_text(gradient)!r} for argument "
+                f"{argument.name!r}, {meta_text(argument)!r}"
+            )
+            raise _unfit(call, whose, problem)

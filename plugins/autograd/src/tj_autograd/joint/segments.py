@@ -1,0 +1,182 @@
+"""The segments of a program with several results, each of which is a node of PyTorch's autograd.
+
+In eager a result that others depend on has their gradient, and each result its own way back, which
+is freed when it was gone. So the calls that carry gradients are put in segments: those on which the
+same results depend. Values that cross from one segment to another are results of the earlier one's
+node and arguments of the later one's. The forward stays one program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Namer, Proxy, TensorProxy, Trace, leaves, requires_grad
+
+__all__ = ["Cut", "alone", "carries", "cut", "uncut"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The segments of a program, in an order in which each comes after those that it depends on.
+
+    ``outputs`` are the values that each returns to autograd: results of the program, and what
+    later segments take. ``segments`` says by its label which segment a call belongs to; ``makers``
+    the same of a value. Gradients of what several segments use, or what is returned, are
+    ``apart``: autograd adds them, and not the program.
+    """
+
+    outputs: tuple[tuple[TensorProxy, ...], ...]
+    segments: dict[str, int] = field(default_factory=dict)
+    makers: dict[str, int] = field(default_factory=dict)
+    apart: frozenset[str] = frozenset()
+
+    def segment(self, call: BoundSymbol) -> int | None:
+        """The segment of ``call``, or of the one that it is a part of."""
+        if self.whole:
+            return 0
+        found = self.segments.get(call.label)
+        return self.segments.get(call.parent or "") if found is None else found
+
+    @property
+    def whole(self) -> bool:
+        """Whether there is one segment."""
+        return len(self.outputs) == 1
+
+    def taken(self, index: int) -> tuple[TensorProxy, ...]:
+        """The values of earlier segments that the segment at ``index`` may take."""
+        return tuple(p for outputs in self.outputs[:index] for p in outputs)
+
+    def owners(self, layout: Sequence[object] | None = None) -> list[int]:
+        """The segment of each tangent that exists: ``layout`` has None for others."""
+        places = [i for i, outputs in enumerate(self.outputs) for _ in outputs]
+        return [i for i, how in zip(places, layout or places, strict=True) if how is not None]
+
+    def shown(self, index: int, layout: Sequence[Any]) -> tuple[Any, ...]:
+        """The layout of all tangents where only those of one segment exist, as ``layout`` says."""
+        mine = iter(layout)
+        return tuple(next(mine) if i == index else None for i in self.owners())
+
+
+def carries(call: BoundSymbol) -> bool:
+    """Whether a gradient may flow through ``call``: one of its outputs has one to give."""
+    if call.context.get("grad") is False or call.context.get("inference"):
+        return False
+    return any(map(requires_grad, call.flat_outs)) and any(map(requires_grad, call.flat_args))
+
+
+def uncut(trace: Trace) -> Cut:
+    """One segment."""
+    return Cut((tuple(_roots(trace)),))
+
+
+def cut(trace: Trace) -> Cut:
+    """The segments of ``trace``; one, if all that carries gradients has the same results."""
+    roots = _roots(trace)
+    dependents = _dependents(trace, roots)
+    sets = {id(call): found for call, found in zip(trace.calls, dependents, strict=True) if found}
+    if len(set(sets.values())) < 2:
+        return uncut(trace)
+    calls = [call for call in trace.calls if id(call) in sets]
+    order = _ordered(calls, [sets[id(call)] for call in calls])
+    found = _cut(calls, [order.index(sets[id(call)]) for call in calls], roots)
+    return uncut(trace) if _twice(trace, found) else found
+
+
+def _twice(trace: Trace, found: Cut) -> bool:
+    """Whether a segment would return one tensor under two names."""
+    returned = {p.name for outputs in found.outputs for p in outputs}
+    for call in trace.calls:
+        values = {"arg": call.flat_args, "out": call.flat_outs}
+        for a in call.effects.aliases:
+            pair = {call.flat_outs[a.output].name, values[a.kind][a.index].name}
+            if a.identical and len(pair & returned) > 1:
+                return True
+    return False
+
+
+def _roots(trace: Trace) -> list[TensorProxy]:
+    """The distinct results that carry a gradient and are no inputs."""
+    known = {p.name for p in trace.inputs}
+    found = {p.name: p for p in leaves(trace.outputs) if requires_grad(p)}
+    return [p for name, p in found.items() if name not in known]
+
+
+def _dependents(trace: Trace, roots: Sequence[Proxy]) -> list[int]:
+    """For each call, which of the ``roots`` depend on it, as bits; 0 if it carries no gradient."""
+    known = {p.name: 1 << i for i, p in enumerate(roots)}
+    found = []
+    for call in reversed(trace.calls):
+        here = 0
+        for p in call.flat_outs:
+            here |= known.get(p.name, 0)
+        found.append(here)
+        if here and carries(call):
+            for p in call.flat_args:
+                if requires_grad(p):
+                    known[p.name] = known.get(p.name, 0) | here
+    return found[::-1]
+
+
+def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:
+    """The distinct ``sets``, each after those that feed it; else in the order of their last calls.
+
+    Autograd goes back through nodes made later first.
+    """
+    last = {found: i for i, found in enumerate(sets)}
+    maker = {p.name: s for call, s in zip(calls, sets, strict=True) for p in call.flat_outs}
+    feeds: dict[int, set[int]] = {found: set() for found in last}
+    for call, here in zip(calls, sets, strict=True):
+        feeds[here] |= {maker[p.name] for p in call.flat_args if p.name in maker} - {here}
+    order: list[int] = []
+    while left := sorted(last.keys() - set(order), key=last.__getitem__):
+        order.append(next(found for found in left if feeds[found] <= set(order)))
+    return order
+
+
+def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[TensorProxy]) -> Cut:
+    """The cut of ``calls``, whose segments are ``places``."""
+    made = {p.name: (i, p) for call, i in zip(calls, places, strict=True) for p in call.flat_outs}
+    users: dict[str, set[int]] = {}
+    for call, i in zip(calls, places, strict=True):
+        for p in call.flat_args if carries(call) else ():
+            if requires_grad(p):
+                users.setdefault(p.name, set()).add(i)
+    returned = {p.name for p in roots}
+    outputs: list[list[TensorProxy]] = [[] for _ in range(max(places) + 1)]
+    for name, (i, p) in made.items():
+        if name in returned or users.get(name, {i}) != {i}:
+            assert isinstance(p, TensorProxy)
+            outputs[i].append(p)
+    makers = {name: i for name, (i, _) in made.items()}
+    return Cut(
+        tuple(map(tuple, outputs)),
+        {call.label: i for call, i in zip(calls, places, strict=True)},
+        makers,
+        frozenset(name for name, found in users.items() if name in returned or len(found) > 1),
+    )
+
+
+def alone(trace: Trace, cut: Cut, index: int) -> Trace:
+    """The part of ``trace`` that the segment at ``index`` is: from inputs and what it takes.
+
+    These are inputs with their own names; what other segments' calls make of them goes by others.
+    """
+    if cut.whole:
+        return trace.replace(outputs=cut.outputs[0])
+    namer = Namer(trace.names())
+    names = {p.name: namer(p.name) for p in cut.taken(index)}
+
+    def renamed(p: Proxy) -> Proxy:
+        return p.replace(name=names[p.name]) if p.name in names else p
+
+    def other(call: BoundSymbol) -> bool:
+        return cut.segments.get(call.label, index) != index
+
+    calls = (call.map_proxies(renamed) if other(call) else call for call in trace.calls)
+    return trace.replace(
+        inputs=(*trace.inputs, *cut.taken(index)),
+        calls=tuple(calls),
+        outputs=cut.outputs[index],
+    )

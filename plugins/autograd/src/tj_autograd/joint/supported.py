@@ -1,0 +1,81 @@
+"""Which programs JOINT takes. All others run as they were acquired, under PyTorch's autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tj_core.extend import BoundSymbol, Decline, Proxy, TensorProxy, Trace, leaves, requires_grad
+from tj_torch.extend import changes_unseen, members, resolve, strided_beyond, writes_nothing
+
+from tj_autograd.joint.functions import APPLY
+
+__all__ = ["needs_gradient", "refused", "unsupported"]
+
+
+def needs_gradient(trace: Trace) -> bool:
+    """Whether a call makes a value that requires a gradient, or gives an argument such a value."""
+    return any(requires_grad(p) for call in trace.calls for p in _made(call))
+
+
+def _made(call: BoundSymbol) -> Iterator[Proxy]:
+    yield from call.flat_outs
+    for _, p in call.effects.rebinds:
+        yield p
+
+
+def unsupported(trace: Trace) -> Decline | None:
+    """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
+    if trace.context.get("grad") is False:
+        return Decline("gradients are off where it is called, and on inside")
+    if found := strided_beyond(trace, members(trace)):
+        reason, call = found
+        return Decline(reason, call.source)
+    returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
+    for call in trace.calls:
+        for reason, applies in _REASONS.items():
+            if applies(call):
+                return Decline(f"{call.symbol} {reason}", call.source)
+        views = [a for a in call.effects.aliases if not a.identical]
+        if any(call.flat_outs[a.output].name in returned for a in views):
+            return Decline(f"a view, made by {call.symbol}, is returned", call.source)
+    return None
+
+
+def refused(joint: Trace) -> Decline | None:
+    """Why PyTorch's autograd would refuse these gradients, as it will when it computes them.
+
+    A backward call uses a value of the forward whose memory the program as written writes to.
+    """
+    for call in joint.calls:
+        if "BACKWARD" in call.tags and any("OVERWRITTEN" in p.tags for p in call.flat_args):
+            return Decline("a value that a gradient needs is written to later", call.source)
+    return None
+
+
+def _may_write(call: BoundSymbol) -> bool:
+    """Whether nobody knows what ``call`` does, not even PyTorch's schemas."""
+    if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
+        return False
+    return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
+
+
+def _writes_back(call: BoundSymbol) -> bool:
+    """Whether the backward of a Function writes to what it is given, which its caller may see."""
+    return call.symbol.qualname == APPLY and "side_effect" in call.effects.ordered
+
+
+def _not_strided(call: BoundSymbol) -> bool:
+    """Whether a value has another layout: its gradients may, and what adds them cannot be read."""
+    tensors = (p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy))
+    return any(p.layout != "strided" and p.subclass is None for p in tensors)
+
+
+_REASONS: dict[str, Callable[[BoundSymbol], object]] = {
+    "writes to an argument": lambda call: call.effects.mutates,
+    "changes the metadata of an argument": lambda call: call.effects.rebinds,
+    "changes an argument, and does not say how": changes_unseen,
+    "may write to what it is given": _may_write,
+    "takes or makes a tensor without strides": _not_strided,
+    "writes in its backward": _writes_back,
+}
+"""What the plugin cannot take apart, by what is said of it."""

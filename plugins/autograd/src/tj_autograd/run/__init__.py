@@ -1,0 +1,1 @@
+"""What runs: the boundary to PyTorch's autograd and the backward programs."""

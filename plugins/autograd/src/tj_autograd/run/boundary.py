@@ -1,0 +1,321 @@
+"""The boundary to PyTorch's autograd: a forward and a backward program as one differentiable call.
+
+Only the tensors that need a gradient pass through ``autograd.Function.apply``; everything else goes
+in and comes out beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import Proxy, TensorProxy, requires_grad, value_text
+from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
+
+from tj_autograd.joint.build import USUAL, Layout
+from tj_autograd.joint.recorded import keeps_graph
+from tj_autograd.joint.replay import advance, states
+from tj_autograd.run.kept import FREED, Sources, looked_at, sources
+from tj_autograd.run.variants import Boxed, Key, Variants
+from tj_autograd.split.halves import Halves
+
+__all__ = ["Compiled", "differentiable", "usual_layout"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What all calls of one program's segment have in common.
+
+    ``forward`` is the program, for the first segment. ``outputs`` are the roots that the segment
+    returns, None for all. ``tensors`` and ``numbers`` are the saved values that are tensors and
+    those that are not; ``order`` says where each that the segment reads is among the ones, then
+    the others. ``wrt`` are its gradients, ``places`` which inputs these are of. ``sources`` says
+    where inputs come from when the segment runs again, ``devices`` whose generators the program
+    draws from. ``sized`` says which roots have sizes that are symbols, ``frees`` whether the graph
+    is freed though nothing of the call's is.
+    """
+
+    forward: Boxed | None
+    variants: Variants
+    outputs: tuple[int, ...] | None
+    tensors: tuple[int, ...]
+    numbers: tuple[int, ...]
+    order: tuple[int, ...]
+    wrt: tuple[Key, ...]
+    places: tuple[int, ...]
+    sources: Sources
+    sized: tuple[bool, ...]
+    devices: tuple[str, ...]
+    frees: bool
+
+    def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
+        """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
+        pairs = zip(tangents, self.sized, strict=True)
+        return tuple([None if t is None else USUAL if sized else t.stride() for t, sized in pairs])
+
+
+class _Call:
+    """What does not cross the boundary in one call.
+
+    ``inputs`` are those of the program, and what segments have returned so far. ``copies`` are
+    inputs as they were, by position, for those that the program writes.
+    """
+
+    __slots__ = ("copies", "inputs", "rest", "results", "states")
+
+    def __init__(self, inputs: list[Any], copies: dict[int, Any]) -> None:
+        self.inputs = inputs
+        self.copies = copies
+        self.rest: tuple[Any, ...] = ()
+        self.results: tuple[Any, Any] = ((), ())
+
+    def run(self, plan: _Plan) -> tuple[Any, Any]:
+        """The roots and the saved values; the first segment runs the program."""
+        if plan.forward is None:
+            return self.results
+        self.states = states(plan.devices)
+        inputs = self.inputs if plan.outputs is None else list(self.inputs)
+        roots, self.rest, saved = plan.forward(inputs)
+        if plan.outputs is not None:
+            self.results = roots, saved
+        return roots, saved
+
+
+class Compiled(torch.autograd.Function):
+    """One call of a compiled program as PyTorch's autograd sees it: a node for each segment."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, plan: _Plan, call: _Call, *differentiable: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """What the segment returns; the rest is left in ``call``."""
+        kept = ctx.kept = plan.sources.keep(call.inputs, call.copies)
+        roots, saved = call.run(plan)
+        if plan.outputs is not None:
+            roots = tuple([roots[i] for i in plan.outputs])
+        ctx.states = call.states
+        ctx.set_materialize_grads(False)
+        tensors = [saved[i] for i in plan.tensors]
+        if kept.tensors and looked_at():
+            tensors += kept.packed()
+        ctx.save_for_backward(*tensors)
+        ctx.plan = plan
+        ctx.numbers = tuple([saved[i] for i in plan.numbers])
+        ctx.shapes = [root.shape for root in roots]
+        return roots  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the differentiable inputs."""
+        plan: _Plan = ctx.plan
+        if all(tangent is None for tangent in tangents):
+            return (None,) * (len(plan.wrt) + 2)
+        if torch.is_grad_enabled():
+            found = _differentiable_gradients(ctx, plan, tangents)
+            _free(ctx, plan)
+            return (None, None, *found)
+        if ctx.kept is None:
+            raise RuntimeError(FREED)
+        if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
+            return (None,) * (len(plan.wrt) + 2)
+        pullback = plan.variants[plan.layout(tangents)]
+        values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
+        order = plan.order
+        box = [values[order[i]] for i in pullback.saved]
+        del values
+        for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
+            if expected is not None:
+                box.append(
+                    _zeros(expected, shape) if tangent is None else _laid_out(tangent, expected)
+                )
+        _free(ctx, plan)
+        del tangents, tangent
+        gradients = pullback.program(box)
+        missing = pullback.missing
+        return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
+    """``y.grad_fn(tangent)``: the gradients, one by itself, as of PyTorch's own nodes."""
+    _, _, *gradients = node.apply(*tangents)
+    return gradients[0] if len(gradients) == 1 else tuple(gradients)
+
+
+Compiled._backward_cls.__call__ = _called  # type: ignore[attr-defined, method-assign]
+
+
+def _free(ctx: Any, plan: _Plan) -> None:
+    """Free what the node keeps, if the graph is not to be gone back through again."""
+    if not keeps_graph():
+        ctx.maybe_clear_saved_tensors()
+        ctx.kept = None if plan.frees else ctx.kept.freed()
+
+
+def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
+    """The saved tensors. Where there are none, nothing is freed: the graph can be used again."""
+    elsewhere = ctx.kept is not None and ctx.kept.elsewhere
+    return ctx.saved_tensors if plan.tensors or elsewhere else ()
+
+
+def _differentiable_gradients(
+    ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
+) -> tuple[torch.Tensor | None, ...]:
+    """The gradients as functions of inputs and tangents, by running the program once more.
+
+    They are gradients of aliases of the inputs: one input may be made of another, and the way
+    between them is not the program's.
+
+    :raises RuntimeError: if that would not be the same program run: an input has been freed, or
+        somebody else has written it.
+    """
+    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
+    aliases = {i: inputs[i].view_as(inputs[i]) for i in plan.places}
+    for i, alias in aliases.items():
+        inputs[i] = alias
+    now = states(plan.devices)
+    advance(plan.devices, ctx.states)
+    try:
+        roots = plan.variants.again(*inputs)
+    finally:
+        advance(plan.devices, now)
+    present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+    found = torch.autograd.grad(
+        [r for r, _ in present],
+        [*aliases.values()],
+        [t for _, t in present],
+        create_graph=True,
+        allow_unused=True,
+    )
+    gradients = dict(zip(aliases, found, strict=True))
+    # What autograd would add of several is one sum here.
+    return tuple([gradients.pop(i, None) for i in plan.places])
+
+
+def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
+    """``tangent`` with the strides that the backward was compiled for."""
+    strides = _strides(expected, tangent.shape)
+    if tangent.stride() == strides:
+        return tangent
+    made = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
+    return made.copy_(tangent)
+
+
+def _zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
+    return torch.empty_strided(
+        shape,
+        _strides(expected, shape),
+        dtype=dtype_to_torch(expected.dtype),
+        device=device_to_torch(expected.device),
+    ).zero_()
+
+
+def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
+    """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
+    if not is_sized(expected):
+        return expected.strides  # type: ignore[return-value]
+    hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
+    found = [0] * len(shape)
+    step = 1
+    for i in sorted(reversed(range(len(shape))), key=lambda i: hints[i]):
+        found[i] = step
+        step *= max(shape[i], 1)
+    return tuple(found)
+
+
+def usual_layout(tangent: Proxy) -> Any:
+    """The layout of a tangent that the first backward program is made for."""
+    assert isinstance(tangent, TensorProxy)
+    return USUAL if is_sized(tangent) else tangent.strides
+
+
+def differentiable(
+    halves: Halves, forward: Boxed, variants: Sequence[Variants]
+) -> Callable[..., Any]:
+    """The programs as a function of the inputs that PyTorch's autograd can differentiate."""
+    drawn = (device for v in variants for device in v.once_more.devices)
+    devices = tuple(dict.fromkeys(drawn))
+    plans = [_plan(halves, v, None if v.index else forward, devices) for v in variants]
+    return _generated(halves, plans)
+
+
+def _plan(
+    halves: Halves, variants: Variants, forward: Boxed | None, devices: tuple[str, ...]
+) -> _Plan:
+    part, once_more, whole = variants.part, variants.once_more, variants.cut.whole
+    everything = {p.name: i for i, p in enumerate(halves.saved)}
+    mine = [(everything[p.name], isinstance(p, TensorProxy)) for p in part.saved]
+    tensors = [i for i, is_tensor in mine if is_tensor]
+    numbers = [i for i, is_tensor in mine if not is_tensor]
+    position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
+    inputs = [p.name for p in once_more.trace.inputs]
+    roots = [p.name for p in halves.roots]
+    wrt = _gradients(variants)
+    return _Plan(
+        forward,
+        variants,
+        None if whole else tuple(roots.index(p.name) for p in variants.outputs),
+        tuple(tensors),
+        tuple(numbers),
+        tuple(position[i] for i, _ in mine),
+        tuple(wrt),
+        tuple(inputs.index(name) for name in wrt.values()),
+        sources(
+            once_more.trace.inputs,
+            [halves.saved[i].name for i in tensors],
+            once_more.depended,
+            once_more.copied,
+        ),
+        tuple(map(is_sized, part.tangents)),
+        devices,
+        variants.frees,
+    )
+
+
+def _gradients(variants: Variants) -> dict[Key, str]:
+    """The gradients of a segment, and which value each is of."""
+    names = variants.part.gradients
+    inputs = [p.name for p in variants.functional.inputs]
+    if not names:  # the results require a gradient all the same
+        takes = variants.once_more.trace.inputs
+        return {p.name: p.name for p in takes if requires_grad(p)}
+    if variants.cut.whole:
+        return {inputs.index(name): name for name in names}
+    return {name: name.partition(".")[0] for name in names}
+
+
+def _generated(halves: Halves, plans: Sequence[_Plan]) -> Callable[..., Any]:
+    """Straight-line code from the inputs to the outputs."""
+    scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call}
+    scope |= {f"_plan_{k}": plan for k, plan in enumerate(plans)}
+
+    def constant(c: Any) -> str:
+        name = f"_constant_{len(scope)}"
+        scope[name] = c.value
+        return name
+
+    names = [p.name for p in halves.forward.inputs]
+    # Copies have the history that the inputs have now.
+    copied = dict.fromkeys(i for plan in plans for i in plan.sources.copied)
+    copies = ", ".join(f"{i}: {names[i]}.clone()" for i in copied)
+    lines = [
+        f"def computation({', '.join(names)}):",
+        f"    _call = _Call([{', '.join(names)}], {{{copies}}})",
+    ]
+    for k, plan in enumerate(plans):
+        returned = _names(plan.variants.outputs)
+        takes = [plan.variants.once_more.trace.inputs[i].name for i in plan.places]
+        lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join(takes)})")
+        if len(plans) > 1:
+            lines.append(f"    _call.inputs += ({returned})")
+    if halves.rest:
+        lines.append(f"    {_names(halves.rest)} = _call.rest")
+    lines.append(f"    return {value_text(halves.outputs, str, constant)}")
+    exec(compile("\n".join(lines), "<tj boundary>", "exec"), scope)
+    function: Callable[..., Any] = scope.pop("computation")
+    return function
+
+
+def _names(proxies: Sequence[Proxy]) -> str:
+    return "".join(f"{p.name}, " for p in proxies)

@@ -1,0 +1,91 @@
+"""Which values the gradients of a program depend on, themselves and not by their metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from tj_core.extend import Body, BoundSymbol, Proxy, Trace, leaves
+
+from tj_autograd.joint.build import carries
+
+__all__ = ["depended", "depended_once_more"]
+
+METADATA = frozenset({"aten.sym_size.int", "aten.sym_stride.int", "aten.sym_numel.default"})
+"""Operations that look at no element of what they are given."""
+
+BY_PYTORCH = frozenset({"derived", "its own backward"})
+"""Gradients that read what PyTorch's autograd reads."""
+
+
+def depended(joint: Trace, gradients: object, taken: Iterable[str]) -> frozenset[str]:
+    """The values that ``gradients`` are functions of, in ``joint`` or under PyTorch's autograd.
+
+    Those that are ``taken`` from elsewhere are not followed to what they are made of. What a
+    gradient of somebody else's reads says nothing about what PyTorch's own does, so arguments of
+    such calls count all.
+    """
+    changes = (change for record in joint.history for change in record.changes)
+    others = {c.call for c in changes if c.plugin != "autograd" or c.rule not in BY_PYTORCH}
+
+    def more(call: BoundSymbol) -> bool:
+        return call.label in others and carries(call)
+
+    names = [p.name for p in leaves(gradients) if isinstance(p, Proxy)]
+    return frozenset(_ancestors(joint.calls, names, more, _reads, frozenset(taken)))
+
+
+def depended_once_more(
+    again: Trace,
+    known: frozenset[str],
+    read: Callable[[BoundSymbol], Iterable[str]],
+) -> frozenset[str]:
+    """The values whose own matters where ``again`` runs under PyTorch's autograd.
+
+    Those in ``known`` do. So do arguments of calls that carry no gradient: they may refuse other
+    values than those they are written for. ``read`` says which arguments a call uses.
+    """
+
+    def more(call: BoundSymbol) -> bool:
+        return not carries(call) and str(call.symbol) not in METADATA
+
+    return frozenset(_ancestors(again.calls, known, more, lambda call, _: read(call)))
+
+
+def _ancestors(
+    calls: Sequence[BoundSymbol],
+    wanted: Iterable[str],
+    more: Callable[[BoundSymbol], bool],
+    reads: Callable[[BoundSymbol, set[str]], Iterable[str]],
+    taken: frozenset[str] = frozenset(),
+) -> set[str]:
+    """``wanted`` and all that the calls that make them read, and those that there are ``more``."""
+    found = set(wanted)
+    for call in reversed(calls):
+        if more(call):
+            found.update(p.name for p in call.flat_args)
+        elif any(p.name in found and p.name not in taken for p in call.flat_outs):
+            found.update(reads(call, found))
+    return found
+
+
+def _reads(call: BoundSymbol, wanted: set[str]) -> Iterator[str]:
+    """The arguments that the ``wanted`` ones among the results of ``call`` depend on."""
+    if str(call.symbol) in METADATA:
+        return
+    arguments = list({p.name: None for p in call.flat_args})
+    inner = None if call.body is None or call.regions else _inside(call, call.body, wanted)
+    if inner is None:
+        yield from arguments
+    else:
+        pairs = zip(arguments, call.body.inputs, strict=True)  # type: ignore[union-attr]
+        yield from (name for name, p in pairs if p.name in inner)
+
+
+def _inside(call: BoundSymbol, body: Body, wanted: set[str]) -> set[str] | None:
+    """What the ``wanted`` results depend on in ``body``; None if it says not how all are made."""
+    results = [p for p in leaves(body.outputs) if isinstance(p, Proxy)]
+    if len(results) != len(call.flat_outs):  # what a call has written has no place there
+        return None
+    pairs = zip(results, call.flat_outs, strict=True)
+    names = [p.name for p, out in pairs if out.name in wanted]
+    return _ancestors(body.calls, names, lambda _: False, _reads)

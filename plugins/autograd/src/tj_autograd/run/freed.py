@@ -1,0 +1,30 @@
+"""Whether going back through a segment frees it, so that it can be done once.
+
+Where tj saves a tensor for it, that is freed. But PyTorch's autograd saves also what tj keeps in
+the program, as the tensor of a constant index, and what the backward can make again.
+"""
+
+from __future__ import annotations
+
+from tj_core.extend import Proxy, TensorProxy, Trace, leaves
+
+from tj_autograd.joint.derived import ONCE
+from tj_autograd.joint.segments import Cut
+from tj_autograd.split.halves import is_backward
+
+__all__ = ["frees"]
+
+
+def frees(joint: Trace, cut: Cut, index: int) -> bool:
+    """Whether PyTorch's autograd saves any tensor for the segment at ``index`` in ``cut``."""
+    ahead = [call for call in joint.calls if not is_backward(call)]
+    mine = {call.label for call in ahead if cut.segment(call) == index}
+    if any(ONCE.name in call.tags for call in ahead if call.label in mine):
+        return True
+    known = {p.name for p in joint.inputs if not is_backward(p)}
+    known.update(p.name for call in ahead for p in call.flat_outs)
+    back = (call for call in joint.calls if is_backward(call) and call.parent in mine)
+    read = [p for call in back for p in call.flat_args]
+    gradients = joint.outputs[1] if cut.whole else joint.outputs[1][index]
+    read += (p for p in leaves(gradients) if isinstance(p, Proxy))
+    return any(isinstance(p, TensorProxy) and p.name in known for p in read)

@@ -1,0 +1,178 @@
+"""The backward programs of one forward: one per layout of the tangents, made when first needed."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    PassError,
+    Program,
+    TagError,
+    TensorProxy,
+    Trace,
+    own_pass,
+    warn_of,
+)
+from tj_torch.extend import compiling
+
+from tj_autograd.joint.build import Layout
+from tj_autograd.joint.replay import draws_again, restoring
+from tj_autograd.joint.segments import Cut, alone
+from tj_autograd.run.again import Again, again
+from tj_autograd.split.halves import Halves, Part
+
+__all__ = ["Boxed", "Key", "Pullback", "Variants"]
+
+LIMIT = 8
+"""Backward programs per forward; tangents laid out in yet another way are copied."""
+
+Key = int | str
+"""Says which of a backward program's results a gradient is: a place, or a name where there are
+several segments."""
+
+Boxed = Callable[[list[Any]], Any]
+"""A program that takes one list, and empties it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """A backward program: which saved values it takes, and which tangents laid out how.
+
+    ``tangents`` has a place for each root; None where the program takes none. ``missing`` are
+    gradients that PyTorch's autograd has not, though the program may return one: it takes
+    zeros for a tangent that does not exist.
+    """
+
+    program: Boxed
+    saved: tuple[int, ...]
+    tangents: tuple[TensorProxy | None, ...]
+    missing: frozenset[Key] = frozenset()
+
+
+@dataclass
+class Variants:
+    """Makes and keeps the backward programs of a segment, the one at ``index`` in ``cut``.
+
+    ``usual`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the joint
+    trace for another one, from ``functional``, and ``split`` its halves, which save no other values
+    than those named. ``within`` is entered while one is compiled: the sizes of the program.
+    ``depended`` are the values that the gradients depend on; ``frees`` says whether PyTorch's
+    autograd saves any tensor for the segment. ``strict``: see
+    `tj_core.compile.failures.own_pass`.
+    """
+
+    halves: Halves
+    cut: Cut
+    index: int
+    compile_later: Callable[[str, Trace], Program]
+    functional: Trace
+    joint: Callable[[Layout], Trace]
+    split: Callable[[Trace, Layout, frozenset[str]], Halves]
+    usual: Layout
+    within: Callable[[], AbstractContextManager[None]]
+    depended: frozenset[str]
+    frees: bool
+    strict: bool = False
+    known: dict[Layout, Pullback] = field(default_factory=dict)
+
+    def __getitem__(self, layout: Layout) -> Pullback:
+        """The program for tangents laid out like ``layout``, which says None where there is none.
+
+        The first of some other layout, if the forward has not saved what its own would read.
+        """
+        found = self.known.get(layout)
+        if found is None:
+            # Backward may run in any thread; expansions are made by one at a time.
+            with compiling(), self.within():
+                found = self.known.get(layout) or self._make(layout)
+                self.known[layout] = found
+        return found
+
+    @functools.cached_property
+    def once_more(self) -> Again:
+        """The program that returns the roots, for a gradient to be differentiated again."""
+        return again(alone(self.functional, self.cut, self.index), self.depended)
+
+    @functools.cached_property
+    def again(self) -> Callable[..., Any]:
+        """The same, compiled, under PyTorch's own autograd."""
+        with compiling(), self.within():
+            program = self.compile_later(self.named("again"), self.once_more.trace).function
+        # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
+        return torch._dynamo.disable(lambda *inputs: program(list(inputs)))
+
+    @property
+    def part(self) -> Part:
+        """The segment's usual backward."""
+        return self.halves.parts[self.index]
+
+    @property
+    def outputs(self) -> tuple[TensorProxy, ...]:
+        """What the segment returns to autograd."""
+        return self.cut.outputs[self.index]
+
+    def named(self, name: str) -> str:
+        """``name`` for this segment."""
+        return f"{name}.{self.index}" if self.index else name
+
+    def _make(self, layout: Layout) -> Pullback:
+        if layout == self.usual:
+            program = self._compiled(self.named("backward"), self.part.backward)
+            every = tuple(range(len(self.part.saved)))
+            return Pullback(program, every, self.part.tangents)  # type: ignore[arg-type]
+        whole = self.cut.shown(self.index, layout)
+        try:
+            with own_pass("joint", strict=self.strict):
+                joint = self.joint(whole)
+        except PassError as error:
+            warn_of(error)
+            return self[self.usual]
+        found = self._other(layout, whole, joint) if len(self.known) < LIMIT else None
+        # Whether there is a gradient follows from the calls between it and the tangents.
+        return found or replace(self[self.usual], missing=self._missing(joint))
+
+    def _compiled(self, name: str, backward: Trace) -> Boxed:
+        program = self.compile_later(name, backward).function
+        return restoring(program) if draws_again(backward) else program
+
+    def _other(self, layout: Layout, whole: Layout, joint: Trace) -> Pullback | None:
+        mine = {p.name: i for i, p in enumerate(self.part.saved)}
+        try:
+            with own_pass("split", strict=self.strict):
+                made = self.split(joint, whole, frozenset(mine))
+        except TagError:  # what it reads cannot be made from what is saved
+            return None
+        except PassError as error:
+            warn_of(error)
+            return None
+        part = made.parts[self.index]
+        before, now = _makers(self.halves), _makers(made)
+        if any(p.name not in mine or before.get(p.name) != now.get(p.name) for p in part.saved):
+            return None
+        program = self._compiled(self.named("backward") + f"_{len(self.known)}", part.backward)
+        tangents = iter(part.tangents)
+        expected = tuple(None if how is None else next(tangents) for how in layout)
+        return Pullback(
+            program,
+            tuple(mine[p.name] for p in part.saved),
+            expected,  # type: ignore[arg-type]
+            self._missing(joint),
+        )
+
+    def _missing(self, joint: Trace) -> frozenset[Key]:
+        """The gradients that ``joint`` has not."""
+        _, gradients = joint.outputs
+        if self.cut.whole:
+            return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
+        return frozenset(self.part.gradients.keys() - gradients[self.index].keys())
+
+
+def _makers(halves: Halves) -> dict[str, BoundSymbol]:
+    """The forward's calls by the values they define."""
+    return {p.name: call for call in halves.forward.calls for p in call.flat_outs}

@@ -1,0 +1,1 @@
+"""SPLIT: forward and backward, and what is saved between them."""

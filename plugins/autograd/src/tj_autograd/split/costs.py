@@ -1,0 +1,105 @@
+"""What running a call again costs: what an executor says of it, else an estimate."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Executor, Proxy, TensorProxy, ask, map_tree
+from tj_torch.extend import resolve
+from torch.utils.flop_counter import flop_registry
+
+from tj_autograd.split.cheap import cheap
+from tj_autograd.split.partition import byte_size
+
+__all__ = ["Costs", "estimate"]
+
+BYTES_PER_SECOND = 2e10
+OPERATIONS_PER_SECOND = 2e11
+"""Of a processor of today; only their ratio matters where no executor says what a call costs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What ``executors``, asked in order, and else PyTorch's operators say of calls."""
+
+    executors: Sequence[Executor]
+
+    def fuses(self, call: BoundSymbol) -> bool:
+        """Whether the executor that would get ``call`` computes it with its neighbours."""
+        executor = self._first(call)
+        return executor is not None and _fuses(executor, call)
+
+    def taken(self, call: BoundSymbol) -> bool:
+        """Whether an executor other than PyTorch computes ``call`` as a whole."""
+        return call.executor is not None or self._first(call) is not None
+
+    def cheap(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` costs next to nothing to run again."""
+        return cheap(call) or self.fuses(call)
+
+    def seconds(self, call: BoundSymbol) -> float:
+        """What running ``call`` takes, in seconds."""
+        executor = self._first(call)
+        said = None
+        if executor is not None and executor.fusion is not None and executor.fusion.cost:
+            said = executor.fusion.cost(call)
+        return estimate(call) if said is None else said
+
+    def _first(self, call: BoundSymbol) -> Executor | None:
+        return next((e for e in self.executors if _fuses(e, call) or _claims(e, call)), None)
+
+
+def _fuses(executor: Executor, call: BoundSymbol) -> bool:
+    return executor.fuses(call)
+
+
+def _claims(executor: Executor, call: BoundSymbol) -> bool:
+    rule = executor.claim(call)
+    return rule is not None and ask(f"executor {executor.name!r}", rule.value.check, call) is None
+
+
+def estimate(call: BoundSymbol) -> float:
+    """Seconds that ``call`` takes if memory and arithmetic run at usual speeds."""
+    parts = call.body.calls if call.body is not None and call.body.calls else (call,)
+    return sum(map(_operator, parts))
+
+
+def _operator(call: BoundSymbol) -> float:
+    views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+    if call.flat_outs and len(views) == len(call.flat_outs):
+        return 0.0
+    moved = sum(byte_size(p) for p in (*call.flat_args, *call.flat_outs))
+    return moved / BYTES_PER_SECOND + _operations(call) / OPERATIONS_PER_SECOND
+
+
+def _operations(call: BoundSymbol) -> float:
+    """Multiplications and additions of matrix products, convolutions and attention; else none."""
+    count = _counter(call)
+    if count is None:
+        return 0.0
+    args = map_tree(_shape, call.args, Proxy)
+    first = call.flat_outs[0]
+    return float(count(*args, out_val=_shape(first)))
+
+
+def _counter(call: BoundSymbol) -> Callable[..., Any] | None:
+    try:
+        packet = getattr(resolve(call.symbol), "overloadpacket", None)
+    except LookupError:
+        return None
+    return _counters().get(str(packet).removesuffix("_for_cpu"))
+
+
+@functools.cache
+def _counters() -> dict[str, Callable[..., Any]]:
+    return {str(key): count for key, count in flop_registry.items()}
+
+
+def _shape(p: Proxy) -> Any:
+    """The shape of a tensor, symbols by their hints; 1 for other values."""
+    if not isinstance(p, TensorProxy):
+        return 1
+    return tuple(n if isinstance(n, int) else (n.hint or 1) for n in p.shape)

@@ -1,0 +1,347 @@
+"""SPLIT: a joint trace becomes a forward and a backward, with what the one saves for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Namer, Proxy, Stage, Trace, leaves, map_tree, with_args
+
+from tj_autograd.joint.build import Layout
+from tj_autograd.joint.detached import detached
+from tj_autograd.joint.segments import Cut
+from tj_autograd.split.budget import fewest_again, may_be_freed
+from tj_autograd.split.costs import Costs
+from tj_autograd.split.partition import DEPTHS, Terms, byte_size, choose_saved, storages
+from tj_autograd.split.peak import peak_bytes
+
+__all__ = ["Halves", "Part", "is_backward", "split"]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The backward of one segment.
+
+    It takes the ``saved`` values and the ``tangents`` of what the segment returns, and returns the
+    gradients of what it takes: ``gradients``, those that exist, by name.
+    """
+
+    backward: Trace
+    saved: tuple[Proxy, ...]
+    tangents: tuple[Proxy, ...]
+    gradients: dict[str, Proxy]
+
+
+@dataclass(frozen=True, slots=True)
+class Halves:
+    """The programs of a joint trace: a forward, and a backward for each segment.
+
+    ``forward`` takes the inputs and returns three tuples: the ``roots``, which are the values that
+    have a tangent; the ``rest`` of what the program returns; the ``saved`` values. ``outputs`` is
+    what the user's program returns, over inputs, roots and rest.
+    """
+
+    forward: Trace
+    outputs: Any
+    roots: tuple[Proxy, ...]
+    rest: tuple[Proxy, ...]
+    saved: tuple[Proxy, ...]
+    parts: tuple[Part, ...]
+
+
+def split(
+    joint: Trace,
+    costs: Costs,
+    budget: float = 1.0,
+    within: frozenset[str] | None = None,
+    cut: Cut | None = None,
+    layout: Layout | None = None,
+) -> Halves:
+    """The halves of ``joint``, made with the same ``cut`` and ``layout``.
+
+    Calls that ``costs`` says are cheap may run again in the backward, to save less. Of several
+    ways, the one with the lowest estimated peak of memory is taken, and of those the one that saves
+    least. Below 1, ``budget`` is the part that may be saved of the bytes that this way saves,
+    inputs aside; expensive calls run again, then, as many as that takes. Only values in ``within``
+    are saved, if that is given.
+
+    :raises TagError: if what the backward needs can be neither saved nor made again.
+    """
+    inputs = tuple(p for p in joint.inputs if not is_backward(p))
+    tangents = tuple(p for p in joint.inputs if is_backward(p))
+    return _Splitting(joint, inputs, tangents, costs, budget, within, cut, layout).halves()
+
+
+TOLERANCE = 1.01
+"""Peaks that differ by less count as equal; they are estimates."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to split: the backward with what runs again in it, and what it reads."""
+
+    calls: tuple[BoundSymbol, ...]
+    gradients: Any
+    saved: tuple[Proxy, ...]
+    peak: int
+
+
+@dataclass(frozen=True)
+class _Splitting:
+    """One joint trace on its way into halves."""
+
+    joint: Trace
+    inputs: tuple[Proxy, ...]
+    tangents: tuple[Proxy, ...]
+    costs: Costs
+    budget: float
+    within: frozenset[str] | None
+    cut: Cut | None
+    layout: Layout | None
+
+    @cached_property
+    def ahead(self) -> tuple[BoundSymbol, ...]:
+        """The calls of the forward."""
+        return tuple(c for c in self.joint.calls if not is_backward(c))
+
+    @cached_property
+    def back(self) -> list[BoundSymbol]:
+        """The live calls of the backward."""
+        return _live([c for c in self.joint.calls if is_backward(c)], self.joint.outputs[1])
+
+    def halves(self) -> Halves:
+        outputs, _ = self.joint.outputs
+        way = self.best() if self.budget >= 1 else self.tight()
+        roots, rest = _returned(outputs, self.inputs)
+        if self.cut is not None and not self.cut.whole:
+            made = {p.name: p for call in self.ahead for p in call.flat_outs}
+            roots = tuple(made[p.name] for ps in self.cut.outputs for p in ps)
+        forward = self.joint.replace(
+            inputs=self.inputs,
+            calls=self.ahead,
+            outputs=(roots, rest, way.saved),
+            stage=Stage.SPLIT,
+        )
+        parts = tuple(self.parts(way))
+        return Halves(detached(forward), outputs, roots, rest, way.saved, parts)
+
+    def parts(self, way: _Way) -> Iterator[Part]:
+        """The backward of each segment."""
+        if self.cut is None or self.cut.whole:
+            found = dict(zip((p.name for p in self.inputs), way.gradients, strict=True))
+            yield self.part(way.calls, way.saved, self.tangents, way.gradients, found)
+            return
+        owners = self.cut.owners(self.layout)
+        for index, gradients in enumerate(way.gradients):
+            mine = tuple(t for t, k in zip(self.tangents, owners, strict=True) if k == index)
+            calls = _of_segment(way.calls, gradients, mine)
+            saved = tuple(_read(calls, gradients, self.known))
+            yield self.part(calls, saved, mine, gradients, gradients)
+
+    def part(
+        self,
+        calls: Sequence[BoundSymbol],
+        saved: tuple[Proxy, ...],
+        tangents: tuple[Proxy, ...],
+        outputs: Any,
+        gradients: dict[str, Proxy | None],
+    ) -> Part:
+        backward = self.joint.replace(
+            inputs=(*saved, *tangents),
+            calls=tuple(calls),
+            outputs=outputs,
+            name="backward",
+            stage=Stage.SPLIT,
+        )
+        found = {name: p for name, p in gradients.items() if p is not None}
+        return Part(detached(backward), saved, tangents, found)
+
+    def best(self) -> _Way:
+        """The best of all ways: lowest peak, then least saved."""
+        terms = Terms(inside=self.inside)
+        depths = DEPTHS if self.within is None else DEPTHS[:1]
+        choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
+        ways = [self.way(chosen) for chosen in choices]
+        limit = min(way.peak for way in ways) * TOLERANCE
+        return min((w for w in ways if w.peak <= limit), key=self.weight)
+
+    def weight(self, way: _Way) -> int:
+        """Bytes that ``way`` saves; twice those that are written only to be saved."""
+        kept = self.kept(way)
+        return sum(byte_size(p) * (2 if p.name in self.inside else 1) for p in kept)
+
+    def kept(self, way: _Way) -> Collection[Proxy]:
+        """What ``way`` keeps in memory, views as what they view."""
+        found = (self.storages.get(p.name, p) for p in way.saved)
+        return {p.name: p for p in found}.values()
+
+    @cached_property
+    def storages(self) -> dict[str, Proxy]:
+        return storages(self.ahead)
+
+    def tight(self) -> _Way:
+        """The way within the budget that runs the fewest expensive calls again."""
+        if self.within is not None:  # what may be saved is settled; all may run again for it
+            free = frozenset(c.label for c in self.ahead if may_be_freed(c))
+            return self.way(self.choose(Terms(free, tight=True)))
+        usual = self.best()
+        limit = self.budget * self.made(usual)
+
+        def freed(free: frozenset[str]) -> _Way:
+            return self.way(self.choose(Terms(free, tight=True)))
+
+        if self.made(usual) <= limit:
+            return usual
+        return freed(fewest_again(self.ahead, self.costs, lambda f: self.made(freed(f)) <= limit))
+
+    def made(self, way: _Way) -> int:
+        """Bytes that ``way`` saves of values that the forward makes."""
+        mine = {p.name for p in self.inputs}
+        return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
+
+    def choose(self, terms: Terms, depth: int | None = None) -> frozenset[str]:
+        needed = [p.name for p in _read(self.back, self.joint.outputs[1], self.known)]
+        cheap = self.costs.cheap
+        return choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within, terms)
+
+    @cached_property
+    def known(self) -> set[str]:
+        return {p.name for p in self.tangents}
+
+    @cached_property
+    def inside(self) -> frozenset[str]:
+        """The values that would exist only within fused kernels."""
+        fused = {call.label for call in self.ahead if self.costs.fuses(call)}
+        outside = {p.name for c in self.ahead if c.label not in fused for p in c.flat_args}
+        outside |= {p.name for p in leaves(self.joint.outputs[0]) if isinstance(p, Proxy)}
+        made = {p.name for c in self.ahead if c.label in fused for p in c.flat_outs}
+        return frozenset(made - outside)
+
+    def way(self, chosen: frozenset[str]) -> _Way:
+        known = self.known
+        outputs, gradients = self.joint.outputs
+        again = _Again(self.ahead, chosen, Namer(self.joint.names()))
+        calls, gradients = again.fill(self.back, gradients)
+        saved = tuple(_read(calls, gradients, known))
+        returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
+        left = [p for p in leaves(gradients) if isinstance(p, Proxy)]
+        mine = {p.name for p in self.inputs}
+        held = [p for p in returned if p.name not in mine]
+        return _Way(tuple(calls), gradients, saved, peak_bytes(self.ahead, held, calls, left))
+
+
+@dataclass
+class _Again:
+    """Puts calls of the forward into the backward where what they make is not saved."""
+
+    forward: tuple[BoundSymbol, ...]
+    saved: frozenset[str]
+    namer: Namer
+    made: dict[str, Proxy] = field(default_factory=dict)
+    calls: list[BoundSymbol] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.maker = {p.name: call for call in self.forward for p in call.defined()}
+
+    def fill(self, back: Sequence[BoundSymbol], gradients: Any) -> tuple[list[BoundSymbol], Any]:
+        """The backward with these calls, each before its first use, and its outputs."""
+        for call in back:
+            for p in call.flat_args:
+                self.provide(p)
+            self.calls.append(with_args(call, self.current))
+        for p in leaves(gradients):
+            if isinstance(p, Proxy):
+                self.provide(p)
+        return self.calls, map_tree(self.current, gradients, Proxy)
+
+    def current(self, p: Proxy) -> Proxy:
+        return self.made.get(p.name, p)
+
+    def provide(self, wanted: Proxy) -> None:
+        """See to it that ``wanted`` is there, without recursion: chains may be long."""
+        todo = [wanted]
+        while todo:
+            call = self.maker.get(todo[-1].name)
+            if call is None or todo[-1].name in self.saved or todo[-1].name in self.made:
+                todo.pop()
+                continue
+            missing = [p for p in call.flat_args if self.missing(p)]
+            todo += missing
+            if not missing:
+                self.repeat(call)
+                todo.pop()
+
+    def missing(self, p: Proxy) -> bool:
+        return p.name in self.maker and p.name not in self.saved and p.name not in self.made
+
+    def repeat(self, call: BoundSymbol) -> None:
+        again = with_args(call, self.current)
+        names = {p.name: p.replace(name=self.namer(p.name)) for p in call.defined()}
+        again = again.replace(
+            outputs=map_tree(lambda p: names.get(p.name, p), again.outputs, Proxy),
+            tags=again.tags.add("BACKWARD"),
+            parent=call.label,
+        )
+        self.calls.append(again)
+        self.made |= {old: new for old, new in names.items() if old not in self.saved}
+
+
+def is_backward(carrier: Proxy | BoundSymbol) -> bool:
+    """Whether a value or a call belongs to the backward."""
+    return "BACKWARD" in carrier.tags
+
+
+def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
+    """The distinct outputs that are no inputs: those that require a gradient, and others."""
+    known = {p.name for p in inputs}
+    found = {p.name: p for p in leaves(outputs) if isinstance(p, Proxy) and p.name not in known}
+    carrying = [p for p in found.values() if getattr(p, "requires_grad", False)]
+    others = [p for p in found.values() if not getattr(p, "requires_grad", False)]
+    return tuple(carrying), tuple(others)
+
+
+def _live(calls: Sequence[BoundSymbol], gradients: object) -> list[BoundSymbol]:
+    """The calls that ``gradients`` depend on, and those with effects."""
+    wanted = {p.name for p in leaves(gradients) if isinstance(p, Proxy)}
+    kept = []
+    for call in reversed(calls):
+        if call.effects.removable and wanted.isdisjoint(p.name for p in call.flat_outs):
+            continue
+        kept.append(call)
+        wanted.update(p.name for p in call.flat_args)
+    return kept[::-1]
+
+
+def _of_segment(
+    calls: Sequence[BoundSymbol], gradients: object, tangents: Sequence[Proxy]
+) -> list[BoundSymbol]:
+    """The calls that ``gradients`` depend on, and those with effects that ``tangents`` lead to."""
+    reached = {p.name for p in tangents}
+    for call in calls:
+        if not reached.isdisjoint(p.name for p in call.flat_args):
+            reached.update(p.name for p in call.flat_outs)
+    wanted = {p.name for p in leaves(gradients) if isinstance(p, Proxy)}
+    kept = []
+    for call in reversed(calls):
+        acts = not call.effects.removable and reached.intersection(p.name for p in call.flat_args)
+        if acts or not wanted.isdisjoint(p.name for p in call.flat_outs):
+            kept.append(call)
+            wanted.update(p.name for p in call.flat_args)
+    return kept[::-1]
+
+
+def _read(calls: Sequence[BoundSymbol], gradients: object, known: set[str]) -> Iterator[Proxy]:
+    """The values that the backward uses and does not make, each once, in order of first use."""
+    seen = set(known)
+    for call in calls:
+        for p in call.flat_args:
+            if p.name not in seen:
+                seen.add(p.name)
+                yield p
+        seen.update(p.name for p in call.flat_outs)
+    for p in leaves(gradients):
+        if isinstance(p, Proxy) and p.name not in seen:
+            seen.add(p.name)
+            yield p

@@ -1,0 +1,229 @@
+"""Which values the forward saves for the backward, and which the backward computes again.
+
+A minimum cut, as in PyTorch's ``min_cut_rematerialization_partition``: every value of the forward
+is an edge, whose capacity is what saving it costs; what the backward reads must be cut off from
+what cannot be computed again. Cheap operations (elementwise, views) may run again; a matrix
+product, a reduction to something small, a random or ordered operation may not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tj_core.extend import BoundSymbol, NumberProxy, OpaqueProxy, Proxy, TagError, TensorProxy
+
+from tj_autograd.split.mincut import INFINITE, Network
+
+__all__ = ["DEPTHS", "Cheap", "Terms", "byte_size", "choose_saved", "storages"]
+
+Cheap = Callable[[BoundSymbol], bool]
+"""Whether a call costs next to nothing to run again."""
+
+DISTANCE = 1.1
+"""What a value costs more for each call between it and the backward."""
+
+DEPTHS = (None, 8, 4, 2, 1, 0, -1)
+"""Limits that a partition is tried with: less to run again, more to save."""
+
+OVERWRITTEN = 1 << 50
+"""What a value costs more whose memory the program writes to later: PyTorch refuses to use it."""
+
+AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
+"""Tags that ask for a call to be run again, whatever it costs."""
+
+SHRINKS = 4
+"""A call whose result is that many times smaller than its arguments does not run again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What counts beside the bytes of a value.
+
+    Calls whose labels are in ``free`` may run again whatever they cost. Values in ``inside`` would
+    exist only within fused kernels: saving one writes it to memory, which costs as much again. With
+    ``tight``, bytes alone count, and inputs, which belong to the caller, cost next to nothing.
+    """
+
+    free: frozenset[str] = frozenset()
+    inside: frozenset[str] = frozenset()
+    tight: bool = False
+
+
+def choose_saved(
+    inputs: Iterable[Proxy],
+    forward: Iterable[BoundSymbol],
+    needed: Iterable[str],
+    cheap: Cheap,
+    depth: int | None = None,
+    within: frozenset[str] | None = None,
+    terms: Terms = Terms(),
+) -> frozenset[str]:
+    """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
+
+    Values run again only within ``depth`` calls of what the backward reads, if that is given, and
+    only those in ``within`` are saved. ``terms`` say what else counts.
+
+    :raises TagError: if tags leave no way to have a value.
+    """
+    return _Choice(cheap, depth, within, terms).choose(
+        tuple(inputs), tuple(forward), frozenset(needed)
+    )
+
+
+@dataclass
+class _Choice:
+    """One program's network."""
+
+    cheap: Cheap
+    depth: int | None
+    within: frozenset[str] | None
+    terms: Terms
+    network: Network = field(default_factory=Network)
+    storages: Mapping[str, Proxy] = field(default_factory=dict)
+
+    def choose(
+        self, inputs: tuple[Proxy, ...], forward: tuple[BoundSymbol, ...], needed: frozenset[str]
+    ) -> frozenset[str]:
+        distances = _distances(forward, needed)
+        self.storages = storages(forward)
+        maker = {p.name: call for call in forward for p in call.defined()}
+        values = {p.name: p for p in inputs} | {
+            p.name: p for call in forward for p in call.defined()
+        }
+        wanted = {name: p for name, p in values.items() if name in distances}
+        for name, p in wanted.items():
+            call = maker.get(name)
+            self.value(p, call, distances[name])
+            if name in needed:
+                self.network.edge(("out", name), "sink", INFINITE)
+            for argument in call.flat_args if call else ():
+                self.network.edge(("out", argument.name), ("in", name), INFINITE)
+        if not needed & wanted.keys():
+            return frozenset()
+        side = self.network.source_side("source", "sink")
+        if side is None:
+            raise _impossible(wanted, maker, self.may_run_again)
+        return frozenset(
+            name for name in wanted if ("in", name) in side and ("out", name) not in side
+        )
+
+    def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
+        possible = self.within is None or p.name in self.within
+        cost = self.cost(p, call, distance) if possible else INFINITE
+        self.network.edge(("in", p.name), ("out", p.name), cost)
+        if (
+            call is None
+            or "SAVE" in p.tags
+            or self.too_deep(call, distance)
+            or not self.may_run_again(call)
+        ):
+            self.network.edge("source", ("in", p.name), INFINITE)
+
+    def cost(self, p: Proxy, call: BoundSymbol | None, distance: int) -> int:
+        """What saving ``p`` costs; the soft tag forbids it only where the call can run again."""
+        soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
+        if soft and self.may_run_again(call):  # type: ignore[arg-type]
+            return INFINITE
+        size = byte_size(self.storages.get(p.name, p))
+        cost = _cost(p, call, 0 if self.terms.tight else distance, size)
+        if cost >= INFINITE:
+            return cost
+        if self.terms.tight and call is None:
+            return 1
+        return 2 * cost if p.name in self.terms.inside else cost
+
+    def too_deep(self, call: BoundSymbol, distance: int) -> bool:
+        if self.depth is None or distance <= self.depth or _unsaved(call):
+            return False
+        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+        return len(views) < len(call.flat_outs) and not _tagged(call, *AGAIN)
+
+    def may_run_again(self, call: BoundSymbol) -> bool:
+        if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
+            return False
+        if not call.tags.keys().isdisjoint(("SAVE", "PREFER_SAVE")):
+            return False
+        if _tagged(call, *AGAIN):
+            return True
+        if call.label in self.terms.free:
+            return not call.executor
+        return self.cheap(call) and not _shrinks(call)
+
+
+def _tagged(call: BoundSymbol, *tags: str) -> bool:
+    return any(tag in call.tags or any(tag in p.tags for p in call.flat_outs) for tag in tags)
+
+
+def _unsaved(call: BoundSymbol) -> bool:
+    return any("DONT_SAVE_FOR_BACKWARD" in p.tags for p in call.flat_outs)
+
+
+def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict[str, int]:
+    """For each value that needed ones depend on, the calls between it and the nearest of them."""
+    found = dict.fromkeys(needed, 0)
+    for call in reversed(forward):
+        here = [found[p.name] for p in call.flat_outs if p.name in found]
+        if here:
+            for p in call.flat_args:
+                found[p.name] = min(found.get(p.name, 1 << 30), min(here) + 1)
+    return found
+
+
+def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
+    again = call is not None and _tagged(call, "RECOMPUTE") and "SAVE" not in p.tags
+    if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
+        return INFINITE
+    cost = max(1, int(size * DISTANCE ** min(distance, 100)))
+    return cost + (OVERWRITTEN if "OVERWRITTEN" in p.tags else 0)
+
+
+def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
+    """For each view of a value that the forward makes, that value: what saving the view keeps."""
+    made: dict[str, Proxy] = {}
+    found: dict[str, Proxy] = {}
+    for call in forward:
+        views = {a.output: call.flat_args[a.index] for a in call.effects.aliases if a.kind == "arg"}
+        for index, p in enumerate(call.flat_outs):
+            viewed = views.get(index)
+            if viewed is None:
+                made[p.name] = p
+            elif viewed.name in found or viewed.name in made:
+                found[p.name] = found.get(viewed.name, viewed)
+    return found
+
+
+def byte_size(p: Proxy) -> int:
+    """The memory of a value, in bytes; symbolic sizes count as their hints."""
+    if isinstance(p, NumberProxy | OpaqueProxy):
+        return 1
+    assert isinstance(p, TensorProxy)
+    sizes = (n if isinstance(n, int) else (n.hint or 1) for n in p.shape)
+    return math.prod(sizes) * max(1, p.dtype.bits // 8)
+
+
+def _shrinks(call: BoundSymbol) -> bool:
+    taken = sum(byte_size(p) for p in call.flat_args if isinstance(p, TensorProxy))
+    made = sum(byte_size(p) for p in call.flat_outs if isinstance(p, TensorProxy))
+    return made * SHRINKS < taken
+
+
+def _impossible(
+    values: Mapping[str, Proxy],
+    maker: Mapping[str, BoundSymbol],
+    may_run_again: Callable[[BoundSymbol], bool],
+) -> TagError:
+    """The error for a value that tags forbid to save and that cannot run again."""
+    for name, p in values.items():
+        call = maker.get(name)
+        stuck = call is None or not may_run_again(call)
+        if stuck and _cost(p, call, 0, 1) >= INFINITE:
+            what = "is an input" if call is None else f"comes from {call.symbol}"
+            return TagError(
+                f"{name!r} is needed by the backward and must not be saved, but {what}, "
+                "which cannot run again",
+                source=call.source if call else None,
+                hint="take the tag off, or compute the value from others that may be saved",
+            )
+    return TagError("the tags leave no way to have what the backward needs")

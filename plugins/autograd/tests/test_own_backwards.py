@@ -1,0 +1,450 @@
+"""Backwards that users wrote, of Functions and of custom operators: which gradients there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_conformance.oracle import assert_equal
+from torch.autograd import forward_ad
+
+X = torch.tensor([-1.0, 0.5, 2.0])
+ELSEWHERE = torch.full((3,), 7.0)
+Program = Callable[..., Any]
+
+# Dynamo makes one where it captures a call of a Function, and looks at ``.grad`` of values.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    """What torch.compile has compiled of these programs, which share their code."""
+    torch._dynamo.reset()
+    yield
+
+
+def function(save: Program, backward: Program) -> Program:
+    """A Function that doubles, ``save`` what its backward is to use, and has this ``backward``."""
+
+    def forward(ctx, x):
+        save(ctx, x)
+        return x * 2
+
+    members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type("Doubled", (torch.autograd.Function,), members).apply  # type: ignore[attr-defined]
+
+
+def keep(ctx: Any, x: torch.Tensor) -> None:
+    ctx.kept = x.sin()
+
+
+def saved(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+    return ctx.saved_tensors[0]
+
+
+nothing = function(lambda ctx, x: None, lambda ctx, g: None)
+sine = function(lambda ctx, x: ctx.save_for_backward(x.sin()), saved)
+
+FUNCTIONS: dict[str, Program] = {
+    "an intermediate value": sine,
+    "a mask": function(lambda ctx, x: ctx.save_for_backward((x > 0).float()), saved),
+    "a constant made in the forward": function(
+        lambda ctx, x: ctx.save_for_backward(torch.ones_like(x) * 4), saved
+    ),
+    "a constant made in the backward": function(
+        lambda ctx, x: None, lambda ctx, g: torch.full((3,), 4.0)
+    ),
+    "an argument": function(lambda ctx, x: ctx.save_for_backward(x), saved),
+    "an attribute": function(keep, lambda ctx, g: ctx.kept),
+    "a global": function(lambda ctx, x: None, lambda ctx, g: ELSEWHERE),
+    "nothing": nothing,
+}
+
+
+@torch.library.custom_op("tj_tests::known_slope", mutates_args=())
+def known_slope(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+known_slope.register_fake(torch.empty_like)
+known_slope.register_autograd(
+    saved, setup_context=lambda ctx, inputs, output: ctx.save_for_backward(inputs[0].cos())
+)
+
+FUNCTIONS["what a custom operator saved"] = known_slope
+
+PROGRAMS: dict[str, Callable[[Program], Program]] = {
+    "alone": lambda f: lambda x, z: f(x),
+    "beside another": lambda f: lambda x, z: (f(x), z.sin()),
+    "in the middle": lambda f: lambda x, z: f(x + z * 1).exp().sum(),
+    "before one without gradient": lambda f: lambda x, z: (nothing(f(x)), z * 2),
+    "far before one without gradient": lambda f: lambda x, z: nothing(f(x).sin()) + z,
+    "twice": lambda f: lambda x, z: f(x) * f(z) + f(x.cos()),
+}
+
+WAYS: dict[str, Callable[[Program], Program]] = {
+    "jit": lambda f: tj.jit(f, plugins=["torch", "autograd"]),
+    "without autograd": lambda f: tj.jit(f, plugins=["torch"]),
+    "backend": lambda f: torch.compile(f, backend="tj"),
+}
+
+
+def gradients(f: Program, which: int) -> Any:
+    """The gradients of the ``which``-th output, as values; None where there is none."""
+    x, z = X.clone().requires_grad_(), X.flip(0).requires_grad_()
+    found = f(x, z)
+    output = found[which] if isinstance(found, tuple) else found
+    given = torch.autograd.grad(output.sum(), (x, z), allow_unused=True)
+    return [g if g is None else g.detach() for g in given]
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_gradient_is_missing_where_autograd_has_none(name: str, program: str) -> None:
+    f = PROGRAMS[program](FUNCTIONS[name])
+    check(WAYS["jit"](f), f, program)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gradient_is_missing_in_all_ways_to_compile(way: str) -> None:
+    for name, function in FUNCTIONS.items():
+        program = PROGRAMS["far before one without gradient"](function)
+        check(WAYS[way](program), program, name)
+        torch._dynamo.reset()
+
+
+def check(compiled: Program, f: Program, program: str) -> None:
+    """Compare the gradients of each output."""
+    for which in (1, 0) if "before" in program or "beside" in program else (0,):
+        assert_equal(gradients(compiled, which), gradients(f, which))
+
+
+def test_what_is_missing_is_known_where_zeros_stand_for_a_tangent() -> None:
+    """More layouts of tangents than there are backward programs for."""
+
+    def f(x, z):
+        return sine(x), z.sin(), z @ z
+
+    jitted = tj.jit(f, plugins=["torch", "autograd"])
+    for n in range(2, 14):
+        x, z = X.clone().requires_grad_(), X.clone().requires_grad_()
+        tangent = torch.arange(3.0 * n)[::n]
+        for program in (f, jitted):
+            outputs = program(x, z)
+            ours = torch.autograd.grad(outputs[0], (x, z), tangent, allow_unused=True)
+            outputs = program(x, z)
+            theirs = torch.autograd.grad(outputs[1], (x, z), tangent, allow_unused=True)
+            assert_equal(ours, (X.sin(), None))
+            assert_equal(theirs, (None, tangent * X.cos()))
+
+
+# --------------------------------------------------------------------------- what capture is told
+#
+# PyTorch runs a backward when it is asked for; capture runs it with the forward. Where that shows,
+# the call is left to PyTorch.
+
+RATE = 3.0
+settings = {"rate": 2.0}
+rate = 2.0
+
+
+def by_settings(ctx, g):
+    return g * settings["rate"]
+
+
+def by_global(ctx, g):
+    return g * rate
+
+
+def by_constant(ctx, g):
+    return g * RATE
+
+
+def by_mode(ctx, g):
+    return g * (2 if torch.is_grad_enabled() else 3)
+
+
+def switched_off(ctx, g):
+    with torch.no_grad():
+        slope = ctx.saved_tensors[0].cos()
+    return g * slope
+
+
+class Tripled(torch.autograd.Function):
+    """Its gradient is seven times what it is."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 7
+
+
+def by_function(ctx, g):
+    return Tripled.apply(g) * ctx.saved_tensors[0]
+
+
+class NotMaterialized(torch.autograd.Function):
+    """Says in ``setup_context`` that it takes None for a gradient that does not exist."""
+
+    @staticmethod
+    def forward(x):
+        return x * 2, x * 3
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.set_materialize_grads(False)
+
+    @staticmethod
+    def backward(ctx, a, b):
+        if a is None or b is None:
+            return (a if b is None else b) * 5
+        return a + b
+
+
+class AllMarked(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2
+        ctx.mark_non_differentiable(y)
+        return y
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+class SomeMarked(AllMarked):
+    @staticmethod
+    def forward(ctx, x):
+        y = x * 2
+        ctx.mark_non_differentiable(y)
+        return x * 3, y
+
+    @staticmethod
+    def backward(ctx, g, _):
+        return g
+
+
+class Product(torch.autograd.Function):
+    """A product of matrices; its backward has another, and tells the type of that."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x @ x
+
+    @staticmethod
+    def backward(ctx, g):
+        (x,) = ctx.saved_tensors
+        inner = x @ x
+        return g.float() * inner * (2 if inner.dtype == torch.float32 else 5)
+
+
+class TooFew(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, k):
+        return x * k
+
+    @staticmethod
+    def backward(ctx, g):
+        return g
+
+
+def keeps_argument(ctx, x):
+    ctx.x = x
+
+
+def by_attribute(ctx, g):
+    return g * ctx.x
+
+
+def saves_argument(ctx: Any, x: torch.Tensor) -> None:
+    ctx.save_for_backward(x)
+
+
+def plain(f: Program) -> Any:
+    x = X.clone().requires_grad_()
+    y = f(x)
+    ys = y if isinstance(y, tuple) else (y,)
+    tracked = [t for t in ys if t.requires_grad]
+    each = [torch.autograd.grad((t**2).sum(), x, retain_graph=True) for t in tracked]
+    return [t.detach() for t in ys], [t.requires_grad for t in ys], each
+
+
+def second(f: Program) -> Any:
+    x = X.clone().requires_grad_()
+    (g,) = torch.autograd.grad((f(x) ** 2).sum(), x, create_graph=True)
+    return g.detach(), torch.autograd.grad((g**2).sum(), x)
+
+
+def changed(f: Program) -> Any:
+    """The backward, after what it may read has changed."""
+    global rate
+    x = X.clone().requires_grad_()
+    z = x * 1
+    y = f(z)
+    try:
+        rate = settings["rate"] = 11.0
+        with torch.no_grad():
+            z.mul_(3)
+        return torch.autograd.grad(y.sum(), x)
+    finally:
+        rate = settings["rate"] = 2.0
+
+
+def transformed(f: Program) -> Any:
+    return f(X)
+
+
+def under_autocast(f: Program) -> Any:
+    x = X.outer(X).requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        y = f(x)
+    return y.detach(), torch.autograd.grad(y.float().sum(), x)
+
+
+def wrong(f: Program) -> Any:
+    y = f(X.clone().requires_grad_())
+    with pytest.raises(RuntimeError, match="incorrect number of gradients") as error:
+        y.sum().backward()
+    return str(error.value)
+
+
+by_settings_ = function(saves_argument, by_settings)
+by_global_ = function(saves_argument, by_global)
+by_constant_ = function(saves_argument, by_constant)
+by_mode_ = function(saves_argument, by_mode)
+switched_off_ = function(saves_argument, switched_off)
+by_function_ = function(saves_argument, by_function)
+by_attribute_ = function(keeps_argument, by_attribute)
+
+SITUATIONS: dict[str, tuple[Program, Program, bool]] = {
+    "gradients are switched": (lambda x: switched_off_(x), second, False),
+    "it asks whether gradients are on": (lambda x: by_mode_(x), plain, False),
+    "it asks that of a second gradient": (lambda x: by_mode_(x), second, False),
+    "a dictionary that changes": (lambda x: by_settings_(x), changed, False),
+    "a variable that changes": (lambda x: by_global_(x), changed, False),
+    "a constant": (lambda x: by_constant_(x), second, True),
+    "it applies a Function": (lambda x: by_function_(x), second, False),
+    "missing gradients": (lambda x: NotMaterialized.apply(x), plain, False),
+    "the only output is marked": (lambda x: AllMarked.apply(x), plain, False),
+    "one output is marked": (lambda x: SomeMarked.apply(x), plain, True),
+    "an argument on the context": (lambda x: by_attribute_(x), plain, True),
+    "an argument on the context, written": (lambda x: by_attribute_(x), changed, True),
+    "torch.func.grad": (
+        lambda x: torch.func.grad(lambda x: by_setup.apply(x).sum())(x), transformed, False
+    ),
+    "the backward is out of autocast": (lambda x: Product.apply(x), under_autocast, True),
+    "too few gradients": (lambda x: TooFew.apply(x, 2.0), wrong, False),
+}  # fmt: skip
+
+
+class by_setup(torch.autograd.Function):
+    """Differentiable by `torch.func`, and not as what it computes is."""
+
+    @staticmethod
+    def forward(x):
+        return x.sin()
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 3
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", SITUATIONS)
+def test_a_backward_sees_what_eagers_sees(name: str, way: str) -> None:
+    f, measure, captured = SITUATIONS[name]
+    compiled = WAYS[way](f)
+    if captured or way == "backend":  # Dynamo says nothing of its graph breaks
+        found = measure(compiled)
+    else:
+        with pytest.warns(tj.TjWarning, match="a torch.autograd.Function is left to PyTorch"):
+            found = measure(compiled)
+    assert_equal(found, measure(f))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_constant_that_changes_is_an_error_and_no_old_number(way: str) -> None:
+    global RATE
+    y = WAYS[way](lambda x: by_constant_(x))(X.clone().requires_grad_())
+    try:
+        RATE = 4.0
+        with pytest.raises(tj.TjError, match=r"RATE, .* was 3.0 in the forward, and is 4.0"):
+            y.sum().backward()
+    finally:
+        RATE = 3.0
+
+
+# --------------------------------------------------------------------------- what else may happen
+
+
+class TwoWays(Tripled):
+    """Has a derivative of its own for each mode of differentiation."""
+
+    @staticmethod
+    def jvp(ctx, t):
+        return t * 5
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("needs", [False, True])
+@pytest.mark.filterwarnings("ignore::tj_core.TjWarning", "ignore:`torch.jit.script`")
+def test_forward_mode_is_pytorchs(needs: bool, way: str) -> None:
+    def dual(f: Program) -> Any:
+        with forward_ad.dual_level():
+            x = X.clone().requires_grad_(needs)
+            given = forward_ad.make_dual(x, X.flip(0))
+            return [t.detach() for t in forward_ad.unpack_dual(f(given))]
+
+    for f in (lambda x: x.sin() * 2, lambda x: TwoWays.apply(x)):
+        compiled = WAYS[way](f)
+        compiled(X.clone().requires_grad_(needs))  # before there is a level, and after it
+        assert_equal(dual(compiled), dual(f))
+        assert_equal(plain(compiled), plain(f))
+        torch._dynamo.reset()
+
+
+@torch.library.custom_op("tj_tests::clearing", mutates_args=())
+def clearing(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return x * w
+
+
+def clear(ctx, g):
+    ctx.x.zero_()
+    return g * ctx.saved_tensors[0], g * 3
+
+
+def keep_both(ctx, inputs, output):
+    ctx.x, w = inputs
+    ctx.save_for_backward(w)
+
+
+clearing.register_fake(lambda x, w: torch.empty_like(x))
+clearing.register_autograd(clear, setup_context=keep_both)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_write_in_the_backward_of_a_custom_operator(way: str) -> None:
+    def run(f: Program) -> Any:
+        x, w = X.clone().requires_grad_(), X.flip(0).requires_grad_()
+        given = x * 2
+        f(given, w).sum().backward()
+        return given.detach(), x.grad, w.grad
+
+    for f in (lambda a, w: clearing(a, w), lambda a, w: clearing(a.sin(), w) + a):
+        assert_equal(run(WAYS[way](f)), run(f))
+        torch._dynamo.reset()

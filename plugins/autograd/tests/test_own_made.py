@@ -1,0 +1,38 @@
+"""Made-up Functions and custom operators with a backward of their own: a sample of the long run.
+
+``python -m tj_conformance.gradients.own --programs 10000`` is the long run.
+"""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from tj_conformance.gradients.own import WAYS, compare
+from tj_conformance.gradients.owntexts import own_text
+
+FOUND = {
+    180: "what eager saved and no gradient needs was written",
+    233: "a gradient that is missing, of a call that is recorded as it runs",
+    386: "a Function that marks a view as dirty and has two outputs",
+    1035: "a setup_context that saves an argument which the forward returns",
+}
+"""Programs that were found to differ, or to need a reason not to."""
+
+
+def test_programs_are_text_that_a_number_makes() -> None:
+    for number in range(500):
+        made = own_text(number)
+        ast.parse(made.text)
+        assert made == own_text(number)
+
+
+@pytest.mark.parametrize("number", [*range(24), *FOUND])
+def test_made_up_backwards_are_eagers(number: int) -> None:
+    assert (found := compare(number)) is None, found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("number", FOUND)
+def test_programs_that_were_found_to_differ(number: int, way: str) -> None:
+    assert (found := compare(number, way)) is None, found

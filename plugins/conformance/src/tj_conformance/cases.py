@@ -1,0 +1,135 @@
+"""Tables of programs that write and alias, each with the rows of the taxonomy it stands for."""
+
+from __future__ import annotations
+
+import importlib.util
+import itertools
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import tj_core as tj
+
+from tj_conformance.aliasing import Jit, Program, Report, check, stateless
+from tj_conformance.scenes import KINDS, Layout, pair, placed
+
+__all__ = ["Case", "Table", "cases_in", "modules_in", "run_case"]
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program, and what is known of it.
+
+    ``layouts`` run in order through one jitted callable, for each of ``kinds``. ``raises`` are the
+    kinds for which eager raises; ``breaks`` those at which Dynamo breaks the graph or for which tj
+    refuses its capture, so that not all of the program is tj's.
+    """
+
+    name: str
+    rows: tuple[str, ...]
+    make: Callable[[], Program]
+    layouts: tuple[Layout, ...]
+    kinds: tuple[str, ...]
+    raises: frozenset[str]
+    breaks: frozenset[str]
+    create_graph: bool
+
+
+class Table:
+    """Decorators that collect programs: ``@table("I1", layouts=(pair,))``."""
+
+    def __init__(self) -> None:
+        self.cases: list[Case] = []
+
+    def __call__(self, *rows: str, **facts: Any) -> Callable[[Any], Any]:
+        """Add a function that keeps nothing between calls."""
+
+        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+            self._add(fn.__name__, rows, stateless(fn), **facts)
+            return fn
+
+        return add
+
+    def stateful(self, *rows: str, **facts: Any) -> Callable[[Any], Any]:
+        """Add a factory of `Program`."""
+
+        def add(make: Callable[[], Program]) -> Callable[[], Program]:
+            self._add(make.__name__, rows, make, **facts)
+            return make
+
+        return add
+
+    def _add(
+        self,
+        name: str,
+        rows: tuple[str, ...],
+        make: Callable[[], Program],
+        *,
+        layouts: Sequence[Layout] = (pair,),
+        kinds: Sequence[str] = KINDS,
+        raises: Collection[str] = (),
+        breaks: bool | Collection[str] = False,
+        create_graph: bool = False,
+    ) -> None:
+        broken = frozenset(kinds if breaks is True else breaks or ())
+        refused = frozenset(raises)
+        if not {*refused, *broken} <= {*kinds} <= {*KINDS}:
+            raise ValueError(f"{name}: unknown kinds")
+        case = Case(name, rows, make, tuple(layouts), tuple(kinds), refused, broken, create_graph)
+        self.cases.append(case)
+
+    def each(self) -> Iterator[tuple[Case, str]]:
+        """Every case with every kind."""
+        return ((case, kind) for case in self.cases for kind in case.kinds)
+
+    def parameters(self) -> dict[str, Any]:
+        """Arguments of `pytest.mark.parametrize`."""
+        found = list(self.each())
+        return {
+            "argnames": ("case", "kind"),
+            "argvalues": found,
+            "ids": [f"{case.name}-{kind}" for case, kind in found],
+        }
+
+
+def modules_in(
+    folder: Path, but: Collection[str] = (), pattern: str = "test_*.py"
+) -> Iterator[ModuleType]:
+    """The test files of ``folder`` as modules, apart from those called as ``but`` says.
+
+    One with a `Table` has it as ``case``.
+    """
+    for path in sorted(folder.glob(pattern)):
+        if path.name not in but:
+            name = f"{folder.name}_{path.stem}_{next(_serial)}"
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = sys.modules[name] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            yield module
+
+
+def cases_in(folder: Path, but: Collection[str] = ()) -> list[tuple[Case, str]]:
+    """Every case of the tables in test files, with every kind."""
+    tables = (getattr(module, "case", None) for module in modules_in(folder, but))
+    return [pair for table in tables if table is not None for pair in table.each()]
+
+
+def run_case(case: Case, kind: str, *, jit: Jit = tj.jit, **options: Any) -> Report:
+    """Check one case on tensors of one kind; ``options`` are `check`'s.
+
+    :raises AssertionError: if it differs from eager, or eager or capture from what the case says.
+    """
+    scenes = [placed(layout, kind) for layout in case.layouts]
+    report = check(case.make, scenes, jit=jit, create_graph=case.create_graph, **options)
+    assert report.ok, f"{case.name}:\n{report}"
+    raised = any(report.raised)
+    assert raised == (kind in case.raises), f"eager raises {report.raised}"
+    if not raised:  # else how far capture came before eager's error says nothing
+        assert bool(report.fallbacks) == (kind in case.breaks), f"fallbacks: {report.fallbacks}"
+    return report

@@ -1,0 +1,211 @@
+"""Made-up programs in numbers, compared with eager: the figures of a whole run.
+
+``python -m tj_conformance.fuzz --frontend fx --programs 50000`` prints every program that
+differs, as a test, and at last one line of figures; those so far go to standard error. The exit
+status is 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tj_core as tj
+import torch
+from hypothesis import HealthCheck, Phase, given, reject, settings
+from hypothesis import seed as hypothesis_seed
+
+from tj_conformance.aliasing import Jit, Report
+from tj_conformance.programs import TextProgram, programs, run_text
+from tj_conformance.traced import Untraceable, traced
+
+__all__ = ["CHUNK", "Figures", "chunks", "compare_programs", "main", "through_fx"]
+
+CHUNK = 250
+"""So many programs have one seed: the smaller, the more of them differ from chunk to chunk."""
+
+
+@dataclass
+class Figures:
+    """Counts over many programs.
+
+    ``programs`` were compared, of which ``different`` differ from eager, ``raising`` raise in eager
+    and ``falling_back`` were not captured whole; ``untraceable`` were passed over. Of the
+    ``entries`` that were compiled, ``with_backward`` have gradients that are a trace and
+    ``with_bases`` programs for arguments that share memory; ``declined`` are the reasons of
+    transforms for not taking one.
+    """
+
+    programs: int = 0
+    different: int = 0
+    raising: int = 0
+    falling_back: int = 0
+    untraceable: int = 0
+    entries: int = 0
+    with_backward: int = 0
+    with_bases: int = 0
+    declined: Counter[str] = field(default_factory=Counter)
+
+    def add(self, report: Report) -> None:
+        """Count one program."""
+        self.programs += 1
+        self.different += not report.ok
+        self.raising += any(report.raised)
+        self.falling_back += bool(report.fallbacks)
+        self.entries += len(report.compilations)
+        self.with_backward += sum("backward" in c.others for c in report.compilations)
+        for compilation in report.compilations:
+            self.with_bases += any(name.startswith("shared") for name in compilation.others)
+            self.declined.update(answer.reason for _, answer in compilation.declined[:1])
+
+    def __str__(self) -> str:
+        return (
+            f"{self.programs} programs, {self.different} different; {self.raising} raise, "
+            f"{self.falling_back} fall back; {self.untraceable} more were not traced; "
+            f"{self.entries} entries, {self.with_backward} with a backward trace, "
+            f"{self.with_bases} with bases, "
+            f"{sum(self.declined.values())} declined"
+        )
+
+
+def chunks(count: int) -> list[tuple[int, int]]:
+    """The seed, from 0 on, and the size of each chunk of ``count`` programs."""
+    return [(i // CHUNK, min(CHUNK, count - i)) for i in range(0, count, CHUNK)]
+
+
+def compare_programs(
+    jit: Jit, *, seed: int, count: int, figures: Figures | None = None, **options: Any
+) -> None:
+    """Compare ``count`` made-up programs with eager; ``options`` are `check`'s.
+
+    A program for which ``jit`` raises `Untraceable` does not count.
+
+    :raises AssertionError: with the shortest program that differs.
+    """
+    figures = figures or Figures()
+
+    def compare(program: TextProgram) -> None:
+        report = _compared(program, jit, figures, options)
+        assert report.ok, f"differs from eager:\n{report}\n\n{program}"
+
+    _each(compare, seed, count, [Phase.generate, Phase.shrink])
+
+
+def _compared(program: TextProgram, jit: Jit, figures: Figures, options: Any) -> Report:
+    try:
+        report = run_text(program, jit, **options)
+    except Untraceable:
+        figures.untraceable += 1
+        reject()
+    figures.add(report)
+    return report
+
+
+def _each(
+    see: Callable[[TextProgram], object], seed: int, count: int, phases: Sequence[Phase]
+) -> None:
+    """Call ``see`` with ``count`` programs."""
+
+    @hypothesis_seed(seed)
+    @settings(
+        max_examples=count,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def run(program: TextProgram) -> None:
+        see(program)
+
+    run()
+
+
+def through_fx(session: tj.Session | None = None) -> Jit:
+    """A way of compiling: the program's FX graph.
+
+    A graph has no ``with``: where it raises in between, in eager too, grad mode is as it was set.
+    """
+
+    def compile(fn: Any) -> Any:
+        jitted = tj.jit(traced(fn), session=session, frontend="fx")
+
+        def run(*args: Any) -> Any:
+            enabled = torch.is_grad_enabled()
+            try:
+                return jitted(*args)
+            except Exception:
+                torch.set_grad_enabled(enabled)
+                raise
+
+        run.__tj__ = jitted.__tj__  # type: ignore[attr-defined]
+        return run
+
+    return compile
+
+
+def _through(frontend: str | None, session: tj.Session) -> Jit:
+    if frontend == "fx":
+        return through_fx(session)
+    return lambda fn: tj.jit(fn, session=session, frontend=frontend)
+
+
+def _differences(jit: Jit, seed: int, count: int, figures: Figures, options: Any) -> Iterator[str]:
+    """Each program of a chunk that differs, and then the shortest like the first."""
+    found: list[str] = []
+
+    def see(program: TextProgram) -> None:
+        report = _compared(program, jit, figures, options)
+        if not report.ok:
+            found.append(f"# {report}\n{program}")
+
+    _each(see, seed, count, [Phase.generate])
+    yield from found
+    if found:
+        try:
+            compare_programs(jit, seed=seed, count=count, **options)
+        except AssertionError as error:
+            yield f"# at its shortest:\n{error}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what ``arguments`` say; 1 if any program differs."""
+    given = _parser().parse_args(arguments)
+    plugins = given.plugins.split(",")
+    session = tj.Session(plugins, overrides={"torch": {"functional": given.functional}})
+    jit = _through(given.frontend, session)
+    # Autograd then sees other calls than the user's, and other saved values.
+    rewritten = given.functional == "always" or "autograd" in plugins
+    options = {"lenient": True, "ignore": ("grad_fn",)} if rewritten else {}
+    figures, start = Figures(), time.monotonic()
+    for seed, count in chunks(given.programs):
+        for text in _differences(jit, given.seed + seed, count, figures, options):
+            print(text, flush=True)
+        print(f"seed {given.seed + seed} done: {figures}", file=sys.stderr, flush=True)
+        torch.compiler.reset()
+        if time.monotonic() - start > given.seconds:
+            break
+    for reason, count in figures.declined.most_common():
+        print(f"{count:6} {reason}")
+    print(f"{given.frontend}, {given.plugins}, functional {given.functional}: {figures}")
+    return int(figures.different > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tj_conformance.fuzz")
+    parser.add_argument("--frontend", choices=("dynamo", "fx"), default="dynamo")
+    parser.add_argument("--programs", type=int, default=500)
+    parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
+    parser.add_argument("--plugins", default="torch", help="torch or torch,autograd")
+    parser.add_argument("--functional", choices=("auto", "always", "never"), default="auto")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,71 @@
+"""Where gradients differ from eager's, entry by entry of PyTorch's databases, and why.
+
+Compared with in both directions, like `tj_conformance.known`, which says what happens in the
+forward.
+"""
+
+from __future__ import annotations
+
+from tj_conformance import known as forward
+from tj_conformance.known import Known, table
+from tj_conformance.result import Kind
+
+__all__ = ["MODULES", "OPERATIONS", "table"]
+
+_FIRST = ("first float32", "first float64", "first complex64", "first complex128")
+_REAL = ("first float32", "first float64")
+
+_BREAKS = tuple(k for k in forward.OPERATIONS if k.kind is Kind.BREAK and not k.cases)
+
+OPERATIONS = (
+    *_BREAKS,
+    Known(
+        Kind.ROUNDING,
+        "with data at hand, PyTorch divides the product by each factor if none of these is zero",
+        ("prod",),
+        _FIRST,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "where() lays its result out in another way on fake tensors, and the sum over it is "
+        "rounded accordingly",
+        ("masked_fill",),
+        _FIRST,
+    ),
+    Known(
+        Kind.ROUNDING,
+        "on fake tensors PyTorch multiplies by the mask where it fills zeros else: these have a "
+        "sign then",
+        ("max.reduction_no_dim", "median", "min.reduction_no_dim", "nanmedian"),
+        _REAL,
+    ),
+    Known(
+        Kind.RESULT,
+        "the strides of a gradient are those that PyTorch's fake kernel says",
+        ("ormqr",),
+        _FIRST,
+    ),
+    Known(
+        Kind.DECLINED,
+        "what is returned is a view of a value that only the call knows, which cannot be opened",
+        ("istft", "linalg.tensorinv", "linalg.tensorsolve", "nn.functional.instance_norm"),
+        sometimes=True,  # in some data types
+    ),
+    Known(
+        Kind.DECLINED,
+        "an offset counts from the beginning of memory, and where in it an argument lies only the "
+        "caller knows",
+        ("as_strided", "as_strided.partial_views", "as_strided_copy", "as_strided_scatter"),
+        sometimes=True,  # without an offset they have traces
+    ),
+    Known(
+        Kind.DECLINED,
+        "what the operation views depends on a tensor's data",
+        ("narrow", "tensor_split"),
+        sometimes=True,
+    ),
+)
+"""op_db; cases are the names of `tj_conformance.gradients.tally`: ``"first float32"``."""
+
+MODULES = forward.MODULES
+"""module_db in training."""

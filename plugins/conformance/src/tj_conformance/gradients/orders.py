@@ -1,0 +1,157 @@
+"""Gradients of gradients of made-up programs, compared with eager's.
+
+``python -m tj_conformance.gradients.orders --programs 5000`` prints every program that differs,
+then the shortest like it, and at last one line of figures. The exit status is 1 if any differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import linecache
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import tj_core as tj
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import seed as hypothesis_seed
+
+from tj_conformance.gradients.made_up import Program, programs
+
+__all__ = ["Figures", "compare", "difference", "main"]
+
+CHUNK = 50
+"""So many programs have one seed."""
+
+_serial = count()
+
+
+@dataclass
+class Figures:
+    """``programs`` were compared, of which ``raising`` raise in eager and ``different`` differ."""
+
+    programs: int = 0
+    raising: int = 0
+    different: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.programs} programs, {self.different} different; {self.raising} raise"
+
+
+def difference(program: Program, figures: Figures | None = None) -> str:
+    """How ``program`` compiled differs from ``program`` run by eager; empty if it does not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs, mine = _outcome(program, lambda f: f), _outcome(program, tj.jit)
+    figures = figures or Figures()
+    figures.programs += 1
+    figures.raising += isinstance(theirs, Exception)
+    found = _unlike(mine, theirs)
+    figures.different += bool(found)
+    return found
+
+
+def _outcome(program: Program, jit: Callable[[Any], Any]) -> list[torch.Tensor | None] | Exception:
+    module = types.ModuleType(f"made_up_orders_{next(_serial)}")
+    text, file = str(program), f"<{module.__name__}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(True), file)
+    sys.modules[module.__name__] = module  # Dynamo imports it to get at its globals
+    try:
+        exec(compile(text, file, "exec"), vars(module))
+        found: list[torch.Tensor | None] = module.program(jit)
+        return found
+    except Exception as error:
+        return error
+    finally:
+        del linecache.cache[file], sys.modules[module.__name__]
+
+
+def _unlike(mine: Any, theirs: Any) -> str:
+    if isinstance(theirs, Exception) or isinstance(mine, Exception):
+        return "" if type(mine) is type(theirs) else f"{mine!r}, not {theirs!r}"
+    if len(mine) != len(theirs):
+        return f"{len(mine)} values, not {len(theirs)}"
+    for i, (a, b) in enumerate(zip(mine, theirs, strict=True)):
+        if (a is None) is not (b is None):
+            return f"value {i} is {a}, not {b}"
+        if a is not None and a.requires_grad is not b.requires_grad:
+            return f"value {i} requires_grad={a.requires_grad}"
+        # Two nodes' gradients are added in another order than those of one graph.
+        if a is not None and not torch.allclose(a, b, rtol=1e-8, atol=1e-8, equal_nan=True):
+            return f"value {i} is {a}, not {b}"
+    return ""
+
+
+def compare(seed: int, programs_: int, figures: Figures | None = None) -> None:
+    """Compare so many programs.
+
+    :raises AssertionError: with the shortest program that differs.
+    """
+
+    def see(program: Program) -> None:
+        found = difference(program, figures)
+        assert not found, f"{found}\n\n{program}"
+
+    _each(see, seed, programs_, [Phase.generate, Phase.shrink])
+
+
+def _each(see: Callable[[Program], None], seed: int, number: int, phases: Sequence[Phase]) -> None:
+    @hypothesis_seed(seed)
+    @settings(
+        max_examples=number,
+        deadline=None,
+        database=None,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(programs())
+    def run(program: Program) -> None:
+        see(program)
+
+    run()
+    torch.compiler.reset()
+
+
+def _differences(seed: int, number: int, figures: Figures) -> Iterator[str]:
+    found: list[str] = []
+
+    def see(program: Program) -> None:
+        if said := difference(program, figures):
+            found.append(f"# {said}\n{program}")
+
+    _each(see, seed, number, [Phase.generate])
+    yield from found
+    if found:
+        try:
+            compare(seed, number)
+        except AssertionError as error:
+            yield f"# at its shortest:\n{error}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what ``arguments`` say; 1 if any program differs."""
+    parser = argparse.ArgumentParser(prog="python -m tj_conformance.gradients.orders")
+    parser.add_argument("--programs", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
+    given_ = parser.parse_args(arguments)
+    figures, start = Figures(), time.monotonic()
+    for i in range(0, given_.programs, CHUNK):
+        number = min(CHUNK, given_.programs - i)
+        for text in _differences(given_.seed + i // CHUNK, number, figures):
+            print(text, flush=True)
+        print(f"seed {given_.seed + i // CHUNK} done: {figures}", file=sys.stderr, flush=True)
+        if time.monotonic() - start > given_.seconds:
+            break
+    print(figures)
+    return int(figures.different > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

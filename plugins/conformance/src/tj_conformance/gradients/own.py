@@ -1,0 +1,262 @@
+"""Backwards that users wrote, made up in numbers, compared with eager.
+
+``python -m tj_conformance.gradients.own --programs 10000`` prints every program that differs, and
+at last one line of figures. Chunks run in processes of their own: one that dies counts as a program
+that differs. ``--only 17`` runs one program here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import linecache
+import re
+import subprocess
+import sys
+import time
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_core.extend import TjWarning
+
+from tj_conformance.gradients.owntexts import OwnText, own_text
+
+__all__ = ["WAYS", "compare", "main"]
+
+Program = Callable[..., Any]
+
+WAYS: dict[str, Callable[[Program], Program]] = {
+    "torch,autograd": lambda f: tj.jit(f, plugins=["torch", "autograd"]),
+    "torch": lambda f: tj.jit(f, plugins=["torch"]),
+    "backend": lambda f: torch.compile(f, backend="tj"),
+}
+"""The ways to compile a program; the n-th program takes the n-th."""
+
+CHUNK = 100
+
+
+def compare(number: int, way: str | None = None) -> str | None:
+    """How the ``number``-th program differs in ``way`` from eager; None if it does not."""
+    made = own_text(number)
+    way = way or list(WAYS)[number % len(WAYS)]
+    torch._dynamo.reset()
+    with _module(made, "eager") as eager, _module(made, "compiled") as other:
+        expected = _observed(eager.program, eager, made)
+        compiled = WAYS[way](other.program)
+        for when in ("first", "second"):
+            found = _observed(compiled, other, made)
+            names = sorted({*found, *expected})
+            told = [
+                f"#   {name}: {found.get(name)}, in eager {expected.get(name)}"
+                for name in names
+                if not _equal(found.get(name), expected.get(name))
+                and not (made.writes and (_is_refused(name, expected) or _is_refused(name, found)))
+            ]
+            if told:
+                return f"# differs in the {when} call, {way}\n" + "\n".join(told) + f"\n{made}"
+    return None
+
+
+@contextlib.contextmanager
+def _module(made: OwnText, kind: str) -> Iterator[Any]:
+    """The program as a module; its text is found by tracebacks."""
+    name = f"tj_made_{made.number}_{kind}"
+    module = types.ModuleType(name)
+    module.__dict__["NAME"] = f"{name}_operator"
+    file = f"<{name}>"
+    linecache.cache[file] = (len(made.text), None, made.text.splitlines(keepends=True), file)
+    sys.modules[name] = module
+    exec(compile(made.text, file, "exec"), module.__dict__)
+    try:
+        yield module
+    finally:
+        del sys.modules[name], linecache.cache[file]
+
+
+# --------------------------------------------------------------------------- what is observed
+
+
+def _observed(f: Program, module: Any, made: OwnText) -> dict[str, Any]:
+    """What a caller sees of one call and its gradients, as text."""
+    seen: dict[str, Any] = {}
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with _noted(seen, "call"):
+            _look(f, module, made, seen)
+    seen["warnings"] = sorted({w for w in map(_warning, caught) if w})
+    return seen
+
+
+def _look(f: Program, module: Any, made: OwnText, seen: dict[str, Any]) -> None:
+    torch.manual_seed(7)
+    leaves = [torch.rand(3, 3).add(0.5).requires_grad_() for _ in range(2)]
+    given = [leaf * 1 for leaf in leaves]
+    scope = {"torch": torch, "nullcontext": contextlib.nullcontext}
+    with eval(made.ambient, scope):
+        result = f(*given)
+    flat = list(result) if isinstance(result, tuple) else [result]
+    seen["types"] = [type(r).__name__ if not isinstance(r, torch.Tensor) else "" for r in flat]
+    tensors = [r for r in flat if isinstance(r, torch.Tensor)]
+    seen["values"] = [_value(r) for r in tensors]
+    seen["same"] = [[i for i, g in enumerate(given) if g is r] for r in tensors]
+    seen["tracked"] = [(r.requires_grad, r.is_leaf) for r in tensors]
+    tracked = [r for r in tensors if r.requires_grad]
+    if made.writes:
+        with torch.no_grad():
+            given[0].mul_(3)
+        module.settings["rate"] = 4.0
+    for i, r in enumerate(tracked):
+        with _noted(seen, f"gradient of {i}"):
+            total = (r.float() ** 2).sum()
+            found = torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+            seen[f"gradients of {i}"] = [None if g is None else _value(g) for g in found]
+    if tracked:
+        if made.linear and not made.writes:  # tj computes the first ones from the inputs again
+            with _noted(seen, "second gradient"):
+                _second(tracked, given, seen)
+        with _noted(seen, "backward"):
+            torch.autograd.backward([r.float().sum() for r in tracked])
+            seen["grad"] = [None if leaf.grad is None else _value(leaf.grad) for leaf in leaves]
+    seen["given"] = [_value(g) for g in given]
+    module.settings["rate"] = 0.5
+
+
+def _second(tracked: Sequence[torch.Tensor], given: Sequence[torch.Tensor], seen: Any) -> None:
+    total = sum((r.float() ** 2).sum() for r in tracked)
+    assert isinstance(total, torch.Tensor)
+    first = torch.autograd.grad(
+        total, given, create_graph=True, retain_graph=True, allow_unused=True
+    )
+    seen["differentiable"] = [g is not None and g.requires_grad for g in first]
+    again = [g for g in first if g is not None and g.requires_grad]
+    if again:
+        penalty = sum((g.float() ** 2).sum() for g in again)
+        assert isinstance(penalty, torch.Tensor)
+        found = torch.autograd.grad(penalty, given, allow_unused=True, retain_graph=True)
+        seen["gradients of gradients"] = [g if g is None else _Close(g.detach()) for g in found]
+
+
+@contextlib.contextmanager
+def _noted(seen: dict[str, Any], name: str) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        seen[name] = f"raises {type(error).__name__}"
+
+
+def _is_refused(name: str, expected: dict[str, Any]) -> bool:
+    """Whether a gradient is refused, since what was saved was written.
+
+    tj checks what gradients need, and eager all that was saved; tj saves arguments from which it
+    computes values again, and eager the values.
+    """
+    gradients = {"grad": "backward"}.get(name, name.replace("gradients of", "gradient of"))
+    return expected.get(gradients) == "raises RuntimeError"
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Whether both are equal; sums in second gradients are made in another order."""
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, _Close) and isinstance(b, _Close):
+        return torch.allclose(a.value, b.value, rtol=1e-4, atol=1e-5, equal_nan=True)
+    return bool(a == b)
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    """A value that is equal to another one up to rounding."""
+
+    value: torch.Tensor
+
+
+def _value(t: torch.Tensor) -> str:
+    t = t.detach()
+    return f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.tolist()}"
+
+
+_OTHERS = re.compile(
+    "should not be instantiated|attribute of a Tensor that is not a leaf|torch.jit.script"
+)
+
+
+def _warning(w: warnings.WarningMessage) -> str | None:
+    """The text of a warning that is the program's own."""
+    text = str(w.message).partition("\n")[0]
+    return None if issubclass(w.category, TjWarning) or _OTHERS.search(text) else text
+
+
+# --------------------------------------------------------------------------- a whole run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what ``arguments`` say; 1 if any program differs."""
+    given = _parser().parse_args(arguments)
+    if given.only is not None:
+        found = [f for f in (compare(given.only, way) for way in WAYS) if f is not None]
+        print("\n\n".join(found) or own_text(given.only))
+        return int(bool(found))
+    if given.chunk is not None:
+        return _chunk(given.chunk, given.programs)
+    different, ran, start = 0, 0, time.monotonic()
+    for first in range(given.first, given.first + given.programs, CHUNK):
+        count = min(CHUNK, given.first + given.programs - first)
+        different += _in_a_process(first, count)
+        ran += count
+        print(f"{ran} programs, {different} different", file=sys.stderr, flush=True)
+        if time.monotonic() - start > given.seconds:
+            break
+    print(f"own backwards: {ran} programs, {different} different")
+    return int(different > 0)
+
+
+def _chunk(first: int, count: int) -> int:
+    """Compare programs here; each is announced, for the case that the process dies."""
+    for number in range(first, first + count):
+        print(f"@ {number}", flush=True)
+        try:
+            found = compare(number)
+        except Exception as error:
+            found = f"# fails: {type(error).__name__}: {error}\n{own_text(number)}"
+        if found is not None:
+            print(f"{found}\n@ different", flush=True)
+    print("@ done", flush=True)
+    return 0
+
+
+def _in_a_process(first: int, count: int) -> int:
+    """How many of ``count`` programs differ; one that ends the process does."""
+    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
+    command += ["--chunk", str(first), "--programs", str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.splitlines()
+    found = "\n".join(line for line in lines if not line.startswith("@"))
+    if found:
+        print(found, flush=True)
+    different = lines.count("@ different")
+    if "@ done" in lines:
+        return different
+    numbers = [int(line[2:]) for line in lines if re.fullmatch(r"@ \d+", line)]
+    last = numbers[-1] if numbers else first
+    print(f"# the process died ({done.returncode})\n{own_text(last)}", flush=True)
+    left = first + count - last - 1
+    return different + 1 + (_in_a_process(last + 1, left) if left else 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tj_conformance.gradients.own")
+    parser.add_argument("--programs", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="number of the first program")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
+    parser.add_argument("--only", type=int, help="compare one program, in all ways")
+    parser.add_argument("--chunk", type=int, help="compare programs from this on, in this process")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

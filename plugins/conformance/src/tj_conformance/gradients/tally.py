@@ -1,0 +1,94 @@
+"""How many samples of ``op_db`` and ``module_db`` have eager's gradients: figures of whole runs.
+
+``python -m tj_conformance.gradients.tally first:float32`` compares the gradients of all samples,
+``second:float32`` also those of the gradients, ``gradcheck:float64`` compares with finite
+differences, and ``modules`` trains each module for a step; without arguments all of them, in every
+data type. ``first:float32:2/8`` is the third of eight parts; ``--samples 3`` takes the first three
+of each operation. Prints and exits as `tj_conformance.tally`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import tj_core as tj
+import torch
+
+from tj_conformance.gradients import known
+from tj_conformance.gradients.gradients import (
+    differentiable_operations,
+    run_gradients,
+    run_second,
+)
+from tj_conformance.gradients.numerical import run_gradcheck
+from tj_conformance.module_db import modules, run_module
+from tj_conformance.result import Result
+from tj_conformance.tally import Part, Tally
+
+__all__ = ["CASES", "main", "tally_modules", "tally_operations"]
+
+RUNS: Mapping[str, Callable[..., Result]] = {
+    "first": run_gradients,
+    "second": run_second,
+    "gradcheck": run_gradcheck,
+}
+
+CASES = (
+    "first:float32",
+    "first:float64",
+    "first:complex64",
+    "first:complex128",
+    "second:float32",
+    "second:complex64",
+    "gradcheck:float64",
+    "gradcheck:complex128",
+    "modules",
+)
+
+
+def tally_operations(run: str, name: str, part: Part, count: int | None) -> Iterator[str | Tally]:
+    """Disagreements as they are found in ``count`` samples per operation, at last the figures."""
+    dtype, case = getattr(torch, name), f"{run} {name}"
+    tally = Tally(case)
+    jit = functools.partial(tj.jit, dynamic=False)
+    for op in part.of(differentiable_operations(dtype, second=run == "second")):
+        result = RUNS[run](op, dtype, count, jit=jit)
+        yield from tally.add(result, known.OPERATIONS, case, complete=count is None)
+    yield tally
+
+
+def tally_modules(part: Part) -> Iterator[str | Tally]:
+    """The same for modules: outputs, gradients of arguments and parameters, buffers."""
+    tally = Tally("modules")
+    for info in part.of(modules()):
+        result = run_module(info, training=True)
+        yield from tally.add(result, known.MODULES, "train")
+    yield tally
+
+
+def main(arguments: list[str]) -> int:
+    """Run what ``arguments`` say; 1 if anything disagrees with the tables."""
+    parser = argparse.ArgumentParser("python -m tj_conformance.gradients.tally")
+    parser.add_argument("cases", nargs="*", default=CASES)
+    parser.add_argument("--samples", type=int)
+    given: Any = parser.parse_args(arguments)
+    wrong = 0
+    for case in given.cases:
+        run, _, rest = case.partition(":")
+        name, _, text = rest.partition(":")
+        if run == "modules":
+            found = tally_modules(Part.parse(name))
+        else:
+            found = tally_operations(run, name, Part.parse(text), given.samples)
+        for told in found:
+            wrong += isinstance(told, str)
+            print(told, flush=True)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

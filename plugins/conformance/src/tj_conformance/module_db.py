@@ -1,0 +1,92 @@
+"""Every module of PyTorch's ``module_db``, jitted, against eager: forward, gradients, buffers."""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import tj_core as tj
+import torch
+from torch.utils import _pytree as pytree
+
+from tj_conformance.oracle import differences, seeded
+from tj_conformance.result import Result
+from tj_conformance.twins import clone_tree
+
+__all__ = ["modules", "run_module"]
+
+
+def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
+    """The entries of module_db that support ``dtype`` on the CPU."""
+    from torch.testing._internal.common_modules import module_db
+
+    return [m for m in module_db if dtype in m.supported_dtypes("cpu")]
+
+
+def run_module(
+    info: Any, *, training: bool, count: int = 3, jit: Callable[[Any], Any] = tj.jit
+) -> Result:
+    """Compare ``count`` samples; in training also all gradients and the buffers afterwards."""
+    result = Result(info.name)
+    torch.manual_seed(0)
+    inputs = info.module_inputs_func(
+        info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+    )
+    for number, sample in enumerate(itertools.islice(inputs, count)):
+        if sample.forward_input is not None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                _sample(info, sample, training, jit, result, f"sample {number}")
+    return result
+
+
+def _sample(
+    info: Any,
+    sample: Any,
+    training: bool,
+    jit: Callable[[Any], Any],
+    result: Result,
+    where: str,
+) -> None:
+    try:
+        expected = _outcome(_build(info, sample, training), sample, training)
+    except Exception:
+        result.eager_errors += 1
+        return
+    result.samples += 1
+    try:
+        jitted = jit(_build(info, sample, training))
+        got = _outcome(jitted, sample, training)
+    except Exception as error:
+        result.raises(where, error)
+        return
+    result.differs(where, differences(got, expected))
+    result.falls_back(where, (f.reason for f in tj.stats(jitted).fallbacks))
+
+
+def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
+    torch.manual_seed(3)
+    given = sample.constructor_input
+    module: torch.nn.Module = info.module_cls(*given.args, **given.kwargs)
+    return module.to("cpu", torch.float32).train(training)
+
+
+def _outcome(module: Any, sample: Any, training: bool) -> Any:
+    """Everything a step leaves behind: outputs, gradients, the module's state."""
+    args, kwargs = clone_tree((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
+    out = seeded(module, args, kwargs, seed=5)
+    grads = _gradients(out, args, kwargs, module) if training else []
+    return out, grads, dict(module.state_dict())
+
+
+def _gradients(out: Any, args: Any, kwargs: Any, module: torch.nn.Module) -> list[Any]:
+    outs = [o for o in pytree.tree_leaves(out) if isinstance(o, torch.Tensor) and o.requires_grad]
+    leaves = [*pytree.tree_leaves((args, kwargs)), *module.parameters()]
+    wanted = [t for t in leaves if isinstance(t, torch.Tensor) and t.requires_grad]
+    if not outs or not wanted:
+        return []
+    generator = torch.Generator().manual_seed(7)
+    tangents = [torch.randn(o.shape, generator=generator).to(o.dtype) for o in outs]
+    return list(torch.autograd.grad(outs, wanted, tangents, allow_unused=True))

@@ -1,0 +1,89 @@
+"""Programs compiled with a memo that knows them and without one: what must be equal is."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_core.extend import jitted_of
+
+from tj_conformance.oracle import seeded
+from tj_conformance.twins import clone_tree
+
+__all__ = ["Comparison", "Compiled", "compare_memo"]
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """What one jit of a program came to: traces and guards by entry, and the memo's work."""
+
+    traces: tuple[tuple[str, ...], ...]
+    guards: tuple[tuple[str, ...], ...]
+    hits: int
+    misses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One program: compiled into an empty memo, again from that, and without a memo."""
+
+    first: Compiled
+    again: Compiled
+    without: Compiled
+
+    @property
+    def problems(self) -> list[str]:
+        """What differs though it must not, or was counted wrongly; empty if nothing."""
+        found = []
+        for name in ("traces", "guards"):
+            if not (
+                getattr(self.first, name)
+                == getattr(self.again, name)
+                == getattr(self.without, name)
+            ):
+                found.append(f"{name} differ")
+        if self.without.hits:
+            found.append("hits without a memo")
+        for each in (self.first, self.again):
+            if each.hits + each.misses != self.without.misses:
+                found.append("the memo was asked for other calls")
+        return found
+
+
+def compare_memo(make: Callable[[], Any], calls: Iterable[Call]) -> Comparison:
+    """Compile what ``make`` returns for ``calls``, each time anew; calls may raise."""
+    calls = list(calls)
+    remembering = tj.Session(plugins=["torch"], overrides={"memo": True})
+    forgetful = tj.Session(plugins=["torch"], overrides={"memo": False})
+    return Comparison(*(_compiled(s, make, calls) for s in (remembering, remembering, forgetful)))
+
+
+def _compiled(session: Any, make: Callable[[], Any], calls: Iterable[Call]) -> Compiled:
+    torch.compiler.reset()  # what Dynamo learns of dynamic sizes, the next one must not know
+    jitted = tj.jit(make(), session=session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for args, kwargs in calls:
+            try:
+                seeded(jitted, *clone_tree((args, kwargs)))
+            except Exception:  # samples of errors are samples, too
+                continue
+    entries, stats = jitted_of(jitted).entries, tj.stats(jitted)
+    return Compiled(
+        tuple(tuple(map(_anonymous, e.compilation.traces)) for e in entries if e.compilation),
+        tuple(tuple(map(_anonymous, e.guards())) for e in entries),
+        stats.memo_hits,
+        stats.memo_misses,
+    )
+
+
+def _anonymous(thing: object) -> str:
+    """The text of ``thing`` without addresses and serial numbers, other ones each time."""
+    return re.sub(r"\b\d{9,}\b|(?<=0x)[0-9a-f]+|(?<=tj_root_)\d+|(?<=___)\d+", "N", str(thing))

@@ -1,0 +1,135 @@
+"""How many samples of PyTorch's ``op_db`` are equal to eager: the figures of a whole run.
+
+``python -m tj_conformance.tally float32 complex64`` runs all samples in these data types and
+``python -m tj_conformance.tally errors`` the calls that must raise; without arguments both,
+in every data type. ``float32:2/8`` is the third of eight parts, so that several processes can share
+the work. Each prints one line of figures after the disagreements with the tables of `known`, as
+they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch`` before it leaves out
+other executors that are installed, whose results may be others within their tolerance.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import tj_core as tj
+import torch
+
+from tj_conformance import known
+from tj_conformance.errors import failing_operations, run_error_inputs
+from tj_conformance.op_db import operations, run_operation
+from tj_conformance.result import Kind, Result
+
+__all__ = ["Part", "Tally", "main", "tally_dtype", "tally_errors"]
+
+
+@dataclass
+class Tally:
+    """Figures of many results; ``disagreements`` are between them and the tables of `known`."""
+
+    name: str
+    entries: int = 0
+    samples: int = 0
+    not_compared: int = 0
+    differing: Counter[Kind] = field(default_factory=Counter)
+    breaking: int = 0
+    disagreements: list[str] = field(default_factory=list)
+
+    def add(
+        self, result: Result, table: Iterable[known.Known], case: str, *, complete: bool = True
+    ) -> list[str]:
+        """Count one result, and return what `known` says otherwise."""
+        self.entries += 1
+        self.samples += result.samples
+        self.not_compared += result.eager_errors
+        self.differing += Counter(_differing(result))
+        self.breaking += bool(result.fallbacks)
+        told = known.disagreements(result, table, case, complete=complete)
+        found = [f"{result.name} [{case}]: {text}" for text in told]
+        self.disagreements += found
+        return found
+
+    def __str__(self) -> str:
+        """One row: name, entries, samples equal to eager, differing, not compared, breaks."""
+        equal = self.samples - sum(self.differing.values())
+        kinds = ", ".join(f"{n} {kind.value}" for kind, n in self.differing.items())
+        cells = (self.name, self.entries, equal, kinds or "0", self.not_compared, self.breaking)
+        return f"| {' | '.join(map(str, cells))} |"
+
+
+def _differing(result: Result) -> Iterator[Kind]:
+    """The worst way in which each sample that differs does."""
+    order = (Kind.ERROR, Kind.RESULT, Kind.ROUNDING)
+    kinds: dict[str, set[Kind]] = {}
+    for problem in result.problems:
+        if problem.kind in order:
+            kinds.setdefault(problem.where.partition(",")[0], set()).add(problem.kind)
+    return (next(k for k in order if k in found) for found in kinds.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Every ``count``-th entry, from ``index`` on."""
+
+    index: int = 0
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Part:
+        """``index/count``, or all if ``text`` is empty.
+
+        :raises ValueError: for any other text.
+        """
+        index, _, count = (text or "0/1").partition("/")
+        part = cls(int(index), int(count))
+        if not 0 <= part.index < part.count:
+            raise ValueError(f"{text}: the parts of {part.count} are 0 to {part.count - 1}")
+        return part
+
+    def of(self, entries: list[Any]) -> list[Any]:
+        """This part of ``entries``."""
+        return entries[self.index :: self.count]
+
+
+ALL = Part()
+
+
+def tally_dtype(name: str, part: Part = ALL) -> Iterator[str | Tally]:
+    """Disagreements as they are found in all samples of a data type, at last the figures."""
+    dtype, tally = getattr(torch, name), Tally(name)
+    jit = functools.partial(tj.jit, dynamic=False)
+    for op in part.of(operations(dtype)):
+        result = run_operation(op, dtype, None, per_callable=8, jit=jit)
+        yield from tally.add(result, known.OPERATIONS, name)
+    yield tally
+
+
+def tally_errors(part: Part = ALL) -> Iterator[str | Tally]:
+    """The same for the calls that must raise, as a whole and after a graph break."""
+    for case, after_a_break in (("whole", False), ("after a break", True)):
+        tally = Tally(f"errors, {case}")
+        for op in part.of(failing_operations()):
+            result = run_error_inputs(op, after_a_break=after_a_break)
+            yield from tally.add(result, known.ERRORS, case)
+        yield tally
+
+
+def main(names: list[str]) -> int:
+    """Run what ``names`` say; 1 if anything disagrees with the tables."""
+    wrong = 0
+    for given in names or [*known.DTYPES, "errors"]:
+        name, _, text = given.partition(":")
+        part = Part.parse(text)
+        for told in tally_errors(part) if name == "errors" else tally_dtype(name, part):
+            wrong += isinstance(told, str)
+            print(told, flush=True)
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

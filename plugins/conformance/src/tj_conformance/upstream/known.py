@@ -1,0 +1,158 @@
+"""Tests that fail with tj alone for a reason that a user would accept, one by one.
+
+Compared in both directions: a test that fails and is not listed counts, and so does an entry that
+does not fail with tj alone. Names are those of PyTorch 2.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from tj_conformance.upstream.compare import Report, Verdict
+
+__all__ = ["KNOWN", "Known", "disagreements", "listed", "text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Tests of one file, ``Class.test_name``, that fail for one reason."""
+
+    file: str
+    reason: str
+    tests: tuple[str, ...]
+
+
+_NUMPY_FRAMES = (
+    "counts the frames of NumPy programs, which tj leaves to NumPy where last bits may differ"
+)
+
+KNOWN = (
+    Known(
+        "test_autograd.py",
+        "looks at the autograd nodes of single operations: a compiled program has one node",
+        (
+            "TestAutograd.test_backward_hook_relative_ordering",
+            "TestAutograd.test_function",
+            "TestAutograd.test_grad_fn_attr_bindings",
+            "TestAutograd.test_inplace_on_view_backward",
+            "TestAutograd.test_no_unnecessary_unwrapping",
+            "TestAutograd.test_view_replay_enabled",
+            "TestAutogradLogging.test_logging",
+        ),
+    ),
+    Known(
+        "test_autograd.py",
+        "expects the wrong gradient that eager has there, which the test says is a bug",
+        ("TestAutograd.test_autograd_inplace_views_cross_dtype",),
+    ),
+    Known(
+        "test_indexing.py",
+        "is marked as one that fails when Dynamo wraps it, and passes",
+        ("NumpyTestsCPU.test_boolean_assignment_value_mismatch_cpu",),
+    ),
+    Known(
+        "dynamo/test_aot_autograd.py",
+        "expects that AOT autograd refuses the program, which tj runs as eager does",
+        (
+            "AotAutogradFallbackTests.test_data_ptr_access_fails_in_backward",
+            "AotAutogradFallbackTests.test_double_backward_errors",
+        ),
+    ),
+    Known(
+        "dynamo/test_aot_autograd.py",
+        "expects to fail: AOT autograd runs what eager refuses, and tj refuses it",
+        ("AotAutogradFallbackTests.test_aot_autograd_expand_mutation_error",),
+    ),
+    Known(
+        "dynamo/test_aot_autograd.py",
+        "gives AOT autograd's own node, called by hand, a gradient that eager's does not take",
+        ("AotAutogradFallbackTests.test_aot_grad_mode_mutation",),
+    ),
+    Known(
+        "dynamo/test_higher_order_ops.py",
+        "expects to fail: AOT autograd does not run the program, and tj does",
+        ("FuncTorchHigherOrderOpTests.test_vmap_side_effects_append_input",),
+    ),
+    Known(
+        "dynamo/test_misc.py",
+        "expects that AOT autograd runs the backward, which raises, when it compiles",
+        ("MiscTests.test_anomaly_aot_autograd",),
+    ),
+    Known(
+        "dynamo/test_misc.py",
+        _NUMPY_FRAMES,
+        (
+            "MiscTests.test_dtypes_no_graphbreaks",
+            "MiscTests.test_graph_break_correctly_when_passing_numpy_ndarray_to_torch_function",
+            "MiscTests.test_numpy_ndarray_graph_break",
+            "MiscTests.test_numpy_take_along_axis",
+            "MiscTests.test_tensor_interacts_with_numpy_ndarray",
+            "MiscTests.test_trace_ndarray_frame",
+        ),
+    ),
+    Known(
+        "dynamo/test_misc.py",
+        "wants NumPy's arithmetic in one graph, which tj leaves to NumPy: last bits may differ",
+        (
+            "MiscTests.test_generate_tensor_from_list_of_numpy_primitive_type",
+            "MiscTests.test_mandelbrot_numpy",
+            "MiscTests.test_numpy_as_global",
+            "MiscTests.test_numpy_int_constant",
+            "MiscTests.test_numpy_ndarray_works_with_builtin_function",
+            "MiscTests.test_numpy_size_attr",
+        ),
+    ),
+    Known(
+        "dynamo/test_misc.py",
+        "expects a result where NumPy raises, which does the computing",
+        ("MiscTests.test_numpy_min",),
+    ),
+    Known(
+        "dynamo/test_misc.py",
+        "expects to fail: Dynamo's NumPy returns another array than ``out``, and NumPy does not",
+        ("MiscTests.test_numpy_ufunc_out_graph_break",),
+    ),
+    Known(
+        "dynamo/test_repros.py",
+        "expects that AOT autograd refuses the program, which tj runs as eager does",
+        ("ReproTests.test_as_strided_on_existing_view_banned",),
+    ),
+    Known(
+        "dynamo/test_repros.py",
+        _NUMPY_FRAMES,
+        (
+            "ReproTests.test_numpy_not_ndarray_recompiles",
+            "ReproTests.test_numpy_tobytes_no_error",
+        ),
+    ),
+)
+"""The table of the standing measure."""
+
+
+def listed(file: str, known: Iterable[Known] = KNOWN) -> frozenset[str]:
+    """The tests of a file that the table has."""
+    return frozenset(test for k in known if k.file == file for test in k.tests)
+
+
+def disagreements(report: Report, known: Iterable[Known] = KNOWN) -> Iterator[str]:
+    """Where a report and the table say different things."""
+    names = listed(report.file, known)
+    for outcome in report.tests(Verdict.ALONE):
+        if outcome.test not in names:
+            yield f"{outcome.test}: {outcome.status.value}: {outcome.summary}"
+    for verdict in (Verdict.PASSED, Verdict.EVERYWHERE):
+        for outcome in report.tests(verdict):
+            if outcome.test in names:
+                yield f"{outcome.test}: {verdict.value}, remove it from the table"
+
+
+def text(known: Iterable[Known] = KNOWN) -> str:
+    """The table as text, one reason after the other."""
+    return "\n".join(line for k in known for line in _lines(k)) or "nothing is listed"
+
+
+def _lines(k: Known) -> Iterator[str]:
+    yield f"{k.file}: {k.reason}"
+    for test in k.tests:
+        yield f"    {test}"

@@ -1,0 +1,55 @@
+"""What became of one test."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+__all__ = ["Outcome", "Status", "last_lines"]
+
+LINES, WIDTH = 30, 300
+
+
+def last_lines(text: str) -> str:
+    """What is kept of an error."""
+    return "\n".join(line[:WIDTH] for line in text.rstrip().splitlines()[-LINES:])
+
+
+class Status(Enum):
+    """How a test ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed out"
+    GONE = "gone"
+    """It is not in the file as loaded, or the file does not load."""
+
+    @property
+    def bad(self) -> bool:
+        """Whether the test did not do what it should."""
+        return self not in (Status.PASSED, Status.SKIPPED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a test, ``Class.test_name``, ended in one mode."""
+
+    test: str
+    status: Status
+    summary: str = ""
+    """The exception in one line, or why a test was skipped."""
+    error: str = ""
+    """The last lines of what was printed."""
+    seconds: float = 0.0
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self) | {"status": self.status.value}
+
+    @classmethod
+    def read(cls, data: dict[str, Any]) -> Outcome:
+        """What `plain` wrote."""
+        return cls(**(data | {"status": Status(data["status"])}))

@@ -1,0 +1,27 @@
+"""Reports in a file, to look at failures and to run them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+from tj_conformance.upstream.compare import Report, Verdict
+
+__all__ = ["failed", "read", "write"]
+
+
+def write(path: Path, reports: Iterable[Report]) -> None:
+    """Store every test with its outcomes."""
+    path.write_text(json.dumps([report.plain() for report in reports], indent=1))
+
+
+def read(path: Path) -> list[Report]:
+    """What `write` stored."""
+    return [Report.read(data) for data in json.loads(path.read_text())]
+
+
+def failed(path: Path) -> dict[str, tuple[str, ...]]:
+    """The tests that failed with tj alone, by file."""
+    found = {r.file: tuple(o.test for o in r.tests(Verdict.ALONE)) for r in read(path)}
+    return {file: tests for file, tests in found.items() if tests}

@@ -1,1 +1,0 @@
-"""Mutation and aliasing: from a program as written to a functional one, and what goes around it."""

@@ -1,0 +1,1 @@
+"""ACQUIRED: from a PyTorch program to a trace."""

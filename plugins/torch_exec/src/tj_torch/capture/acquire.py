@@ -1,0 +1,516 @@
+"""An FX graph of torch-level calls becomes an acquired trace.
+
+Each node becomes one call: its canonical symbol, its arguments, and what its expansion says it
+computes and does. A call that cannot be expanded (data-dependent, symbolic sizes) takes its
+outputs' metadata from the capture and is treated as having side effects, so nothing moves across it
+or removes it. The operand graphs of a higher-order operation become regions of its call.
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core import tag as tag_function
+from tj_core.extend import (
+    NO_EFFECTS,
+    NO_TAGS,
+    BoundSymbol,
+    CannotExpandError,
+    CaptureError,
+    Constant,
+    Context,
+    Effects,
+    Language,
+    Namer,
+    NumberProxy,
+    OpaqueProxy,
+    PassRecord,
+    Proxy,
+    Region,
+    Symbol,
+    TagRegistry,
+    Trace,
+    bind_outputs,
+    leaves,
+    map_tree,
+)
+from torch.utils import _pytree as pytree
+
+from tj_torch.capture import levels
+from tj_torch.capture.compared import Comparison
+from tj_torch.capture.constants import Constants
+from tj_torch.capture.dynamo.unheld import check_held
+from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
+from tj_torch.capture.inputs import input_names
+from tj_torch.capture.nodes import (
+    input_value,
+    is_variable,
+    makes_subclass,
+    outdated,
+    tagged,
+    tagged_names,
+    takers,
+    takes_values,
+    user_tags,
+)
+from tj_torch.capture.refused import may_be_refused, staying
+from tj_torch.capture.sources import node_source
+from tj_torch.ops import convert
+from tj_torch.ops.contexts import ContextTracker, ambient_context
+from tj_torch.ops.errors import ExpansionError
+from tj_torch.ops.metadata_mutation import tells_autograd
+from tj_torch.ops.service import TorchDialects
+from tj_torch.ops.sizes.shape_env import plain
+
+__all__ = ["Acquired", "Importer", "acquire"]
+
+SIDE_EFFECT = Effects(ordered=("side_effect",))
+
+ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
+
+HARMLESS = frozenset(
+    {
+        "_C._log_api_usage_once",
+        "_assert",
+        "_check",
+        "ops.profiler._record_function_enter_new.default",
+        "ops.profiler._record_function_exit._RecordFunction",
+    }
+)
+"""Calls without values that change nothing for the calls after them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Acquired:
+    """The trace of a graph, and the seconds that making it took, expansion apart.
+
+    ``held`` are tensors that the graph holds: the last inputs of the trace, after the graph's own.
+    """
+
+    trace: Trace
+    seconds: dict[str, float]
+    held: tuple[torch.Tensor, ...] = ()
+
+
+def acquire(
+    graph: torch.fx.GraphModule,
+    examples: Sequence[Any],
+    *,
+    dialects: TorchDialects,
+    language: Language,
+    tags: TagRegistry,
+    sources: Mapping[int, str],
+    parameters: Sequence[str] = (),
+) -> Acquired:
+    """The trace of ``graph`` at stage ACQUIRED.
+
+    :raises CaptureError: if the graph does not say what the program does.
+    :raises TagError: for a tag that the user's program puts wrongly.
+
+    ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
+    frame; ``parameters`` the names of the wrapped function's parameters.
+    """
+    names = input_names(graph, sources, parameters)
+    while True:
+        importer = Importer(graph, dialects, tags, Namer(language.names()), language)
+        importer.inputs(examples, names)
+        importer.nodes(graph.graph.nodes)
+        importer.leave()
+        # A size that a call has decided on is a number: it is to be one in the calls before, too.
+        if not outdated(importer.proxies, graph, examples):
+            return importer.acquired()
+
+
+@dataclass
+class Importer:
+    """One graph on its way into a trace."""
+
+    graph: torch.fx.GraphModule
+    dialects: TorchDialects
+    registry: TagRegistry
+    namer: Namer
+    language: Language
+    proxies: list[Proxy] = field(default_factory=list)
+    calls: list[BoundSymbol] = field(default_factory=list)
+    env: dict[torch.fx.Node, Any] = field(default_factory=dict)
+    result: Any = ()
+    expanding: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.context = ContextTracker(ambient_context())
+        self.modes = self.dialects.modes()
+        self.tags = user_tags(self.graph, self.registry)
+        self.renamed = tagged_names(self.graph)
+        self.opaque_state = self.inside = False
+        self.held: dict[int, tuple[Proxy, torch.Tensor]] = {}
+        self.compared = Comparison()
+        self.constants = Constants(self.namer)
+        self.programs: dict[tuple[int, Context], Trace] = {}
+        # Outputs that are an argument: the argument's own name, and the nodes per such name.
+        self.first_names: dict[str, str] = {}
+        self.second_names: dict[str, list[torch.fx.Node]] = {}
+        self.start = time.perf_counter()
+
+    def acquired(self) -> Acquired:
+        """The trace of what was imported.
+
+        :raises CaptureError: if capture saw a call return something else than it returns.
+        """
+        self.compared.check(self.dialects.sizes.dim)
+        trace = Trace(
+            tuple(self.proxies),
+            tuple(self.calls),
+            self.result,
+            context=self.context.ambient,
+            history=(PassRecord("acquire", "torch"),),
+            language=self.language,
+        )
+        spent = time.perf_counter() - self.start
+        seconds = {"acquire": spent - self.expanding, "expand": self.expanding}
+        return Acquired(trace, seconds, tuple(value for _, value in self.held.values()))
+
+    # ------------------------------------------------------------------ inputs
+
+    def inputs(self, examples: Sequence[Any], names: Sequence[str]) -> None:
+        """The graph's inputs, under ``names``."""
+        nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        for node, example, name in zip(nodes, examples, names, strict=True):
+            try:
+                proxy = self.proxy(self.namer(name), input_value(node, example), node)
+            except CannotExpandError as error:
+                raise CaptureError(f"the input {name}: {error}") from error
+            self.env[node] = proxy
+            self.proxies.append(proxy)
+
+    def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
+        """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
+        tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
+        sizes = self.dialects.sizes
+        if isinstance(value, torch.Tensor):
+            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
+        return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
+
+    # ------------------------------------------------------------------ nodes
+
+    def nodes(self, nodes: Iterable[torch.fx.Node]) -> None:
+        """Import all of ``nodes``; those of a level of `torch.func` become one call."""
+        for group in levels.groups(nodes):
+            if len(group) == 1:
+                self.node(group[0])
+            else:
+                self.transformed(group)
+
+    def transformed(self, group: Sequence[torch.fx.Node]) -> None:
+        """The nodes of a level of `torch.func` as one call, with a region for them.
+
+        Values inside are wrapped, so nothing in there is expanded.
+        """
+        inner = self.inner(self.graph, self.context.current)
+        inner.opaque_state = True
+        outside = {n: self.env[n] for n in levels.outside(group)}
+        inner.env.update(outside)
+        inputs = [p for p in leaves(list(outside.values())) if isinstance(p, Proxy)]
+        inner.proxies += {p.name: p for p in inputs}.values()
+        for node in group:
+            inner.node(node)
+        escaping = levels.escaping(group)
+        inner.result = tuple(inner.env[n] for n in escaping)
+        region = Region(inner.traced(self.namer("body")), tuple(range(len(inner.proxies))))
+        call = BoundSymbol(
+            Symbol("tj", "transformed"),
+            (region, *inner.proxies),
+            context=self.context.current,
+            source=next((s for s in map(node_source, group) if s is not None), None),
+            effects=SIDE_EFFECT,
+        )
+        outputs = map_tree(lambda p: self.unwrapped(p, call), inner.result, Proxy)
+        self.calls.append(call.replace(outputs=outputs))
+        self.env.update(zip(escaping, outputs, strict=True))
+        self.opaque_state |= any(map(levels.changes_state, inner.calls))
+
+    def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
+        """A value that leaves a level; autograd outside may see through it."""
+        taken = any(p.name == arg.name for arg in call.flat_args)
+        return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
+
+    def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
+        """An importer for a part of this program."""
+        inner = Importer(graph, self.dialects, self.registry, self.namer, self.language)
+        inner.context, inner.inside = ContextTracker(context), True
+        inner.opaque_state, inner.modes = self.opaque_state, self.modes
+        inner.constants, inner.programs = self.constants, self.programs
+        inner.compared = self.compared
+        return inner
+
+    def node(self, node: torch.fx.Node) -> None:
+        """Import ``node``, whose arguments are imported already."""
+        if node.op == "placeholder":
+            return
+        if node.op == "output":
+            self.result = self.arguments(node.args[0])
+        elif node.op == "get_attr":
+            self.attribute(node)
+        elif node.target is tag_function:
+            self.env[node] = self.arguments(node.args[0])
+        elif not self.context.handles(node) and not self.item(node):
+            self.call(node)
+
+    def leave(self) -> None:
+        """The program's last call sets the grad mode, where it leaves another one behind.
+
+        :raises CaptureError: if it leaves anything else of the context changed.
+        """
+        ambient, grad = self.context.ambient, self.context.current.get("grad")
+        if self.context.current != ambient.with_("grad", grad):
+            raise CaptureError("the program changes a global mode and leaves it so")
+        if grad != ambient.get("grad"):
+            named = self.dialects.names.symbol(torch._C._set_grad_enabled, (grad,), {})
+            call = BoundSymbol(named.symbol, named.args, effects=SIDE_EFFECT, context=ambient)
+            self.calls.append(call)
+
+    def arguments(self, tree: Any) -> Any:
+        """FX arguments as core arguments."""
+        return convert.to_core_tree(tree, self.leaf)
+
+    def leaf(self, value: Any) -> Any:
+        """A leaf of an FX argument as the core's."""
+        return self.env[value] if isinstance(value, torch.fx.Node) else convert.to_core(value)
+
+    def attribute(self, node: torch.fx.Node) -> None:
+        """What the graph holds: a submodule is a constant, a tensor becomes an input."""
+        value: Any = self.graph
+        for part in str(node.target).split("."):
+            value = getattr(value, part)
+        if isinstance(value, torch.fx.GraphModule):
+            self.env[node] = Constant(str(node.target), value, named=False)
+            return
+        constant = self.constants.of(str(node.target), value)
+        if not isinstance(value, torch.Tensor):
+            self.env[node] = constant
+            return
+        if self.inside:
+            self.env[node] = self.fixed(constant, value, node)
+            return
+        if id(value) not in self.held:  # it may be written to, so it is no constant of the program
+            proxy = self.proxy(self.namer(node.name), value, node)
+            self.held[id(value)] = proxy, value
+            self.proxies.append(proxy)
+        self.env[node] = self.held[id(value)][0]
+
+    def fixed(self, constant: Constant, value: torch.Tensor, node: torch.fx.Node) -> Proxy:
+        """A tensor that a region holds, as a value."""
+        out: Proxy = self.proxy(self.namer(node.name), value, node)
+        call = BoundSymbol(Symbol("tj", "constant"), (constant,), outputs=out)
+        self.calls.append(call.replace(context=self.context.current, source=node_source(node)))
+        return out
+
+    def item(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` only takes an item of a call's many outputs; if so, do it here."""
+        if node.target is not operator.getitem:
+            return False
+        source, index = node.args
+        value = self.env.get(source) if isinstance(source, torch.fx.Node) else None
+        if not isinstance(value, tuple | list) or not isinstance(index, int):
+            return False
+        self.env[node] = value[index]
+        return True
+
+    def call(self, node: torch.fx.Node) -> None:
+        """Import a call."""
+        args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
+        named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
+        call = BoundSymbol(
+            named.symbol,
+            self.constants.distinct(named.args),
+            self.constants.distinct(tuple(named.kwargs.items())),
+            context=self.context.current,
+            source=node_source(node),
+        )
+        check_held(call)
+        if self.needless(call):
+            return
+        bound = self.bound(call, named.function, node)
+        self.env[node] = self.place(bound, node)
+        for index, after in bound.effects.rebinds:
+            if after != bound.flat_args[index]:
+                self.rebind(after, bound)
+        for alias in bound.effects.aliases:
+            if alias.identical and alias.kind == "arg":
+                first = bound.flat_args[alias.index].name
+                out = bound.flat_outs[alias.output].name
+                self.first_names[out] = first = self.first_names.get(first, first)
+                self.second_names.setdefault(first, []).append(node)
+
+    def bound(
+        self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
+    ) -> BoundSymbol:
+        """``call`` with its outputs, and what is known of what it does."""
+        if any(map(is_graph, leaves((call.args, call.kwargs)))):
+            call = operation(call, node)
+            return bind_regions(
+                call.replace(kwargs=self.constants.distinct(call.kwargs)), node, self
+            )
+        expanded = self.expanded(call, function, node)
+        if expanded is None:
+            self.compared.resizes(node)  # as far as anyone knows
+            return self.unexpanded(call, node)
+        self.compared.note(expanded, node)
+        return expanded
+
+    def region(
+        self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
+    ) -> Trace:
+        """The program of an operand graph; of one that several calls share, one."""
+        key = id(graph), context
+        if key not in self.programs:
+            inner = self.inner(graph, context)
+            self.programs[key] = inner.program(self.namer(name), operands)
+            self.opaque_state |= inner.opaque_state
+            self.expanding += inner.expanding
+        return self.programs[key]
+
+    def program(self, name: str, operands: Sequence[Any]) -> Trace:
+        """The trace of this graph, which is an operand, its inputs named as what they are."""
+        nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+        for i, node in enumerate(nodes):
+            operand = operands[i] if i < len(operands) else None
+            self.operand(node, operand if isinstance(operand, Proxy) else None)
+        self.nodes(self.graph.graph.nodes)
+        return self.traced(name)
+
+    def traced(self, name: str) -> Trace:
+        """What has been imported, as the program of a region."""
+        return Trace(
+            tuple(self.proxies),
+            tuple(self.calls),
+            self.result,
+            name,
+            context=self.context.ambient,
+            language=self.language,
+        )
+
+    def operand(self, node: torch.fx.Node, operand: Proxy | None) -> None:
+        """An input of an operand graph; under the name of what is given for it, if that is free."""
+        known = {p.name for p in self.proxies}
+        keeps = operand is not None and operand.name not in known
+        name = operand.name if operand is not None and keeps else self.namer(node.name)
+        value = node.meta.get("example_value")
+        if value is None and operand is not None:
+            proxy = operand.replace(name=name, tags=NO_TAGS)
+        else:
+            proxy = self.proxy(name, value, node)
+        self.env[node] = proxy
+        self.proxies.append(proxy)
+
+    def needless(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` asserts of a number what the call that made it guarantees.
+
+        Dynamo adds such assertions: that there are not fewer than no elements.
+        """
+        if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
+            return False
+        return self.dialects.sizes.certain(call.args[0].expr)
+
+    def expanded(
+        self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
+    ) -> BoundSymbol | None:
+        """``call`` with the facts of its expansion, or None if it has none."""
+        told = tells_autograd(call)
+        unknown = self.opaque_state or may_be_refused(call) or self.changes_state(call, node)
+        if (unknown and not told) or makes_subclass(node):
+            return None
+        start = time.perf_counter()
+        try:
+            value = node.meta.get("example_value")
+            facts = self.dialects.expand(call, function, self.modes, value)
+        except (CannotExpandError, ExpansionError):
+            return None
+        finally:
+            self.expanding += time.perf_counter() - start
+        facts = staying(facts) if told else facts
+        return bind_outputs(call, facts, self.output_names(node, isinstance(facts.outputs, Proxy)))
+
+    def example(self, node: torch.fx.Node) -> Any:
+        """What ``node`` came to when it was captured: a fake tensor, a number, a tree; or None."""
+        return node.meta.get("example_value")
+
+    def says(self, node: torch.fx.Node) -> bool:
+        """Whether it is known what ``node`` came to; None is a value, too."""
+        return "example_value" in node.meta
+
+    def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
+        """Whether ``call`` neither takes nor makes values: it is there for what it does elsewhere.
+
+        Such a call must not be expanded: that would do it, here and now.
+        """
+        made = pytree.tree_leaves(self.example(node))
+        values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
+        return not any(isinstance(v, values) for v in made) and not takes_values(call)
+
+    def output_names(self, node: torch.fx.Node, single: bool) -> Callable[[int], str]:
+        """One output has the node's name; several have the names of the nodes that take them."""
+        if single:
+            return lambda _: self.namer(self.renamed.get(node, node.name))
+        taken_by = takers(node)
+        return lambda i: self.namer(taken_by[i].name if i in taken_by else f"{node.name}_{i}")
+
+    def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
+        """``call`` with its metadata from the capture, and nothing known of what it does."""
+        outputs = self.captured(call, node)
+        pure = call.symbol.namespace == "operator" and not call.on_subclass
+        if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
+            self.opaque_state = True  # it may have changed what later calls mean
+        return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+
+    def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
+        """The outputs of ``call``, with their metadata from the capture.
+
+        :raises CaptureError: if capture does not say what they are.
+        """
+        value = self.example(node)
+        if value is None and node.users and not self.says(node):
+            raise CaptureError(
+                f"capture does not say what {call.symbol} returns", source=call.source
+            )
+        count = iter(range(1 << 30))
+        name = self.output_names(node, isinstance(value, torch.Tensor))
+
+        def output(leaf: Any) -> Any:
+            if isinstance(known := plain(leaf), bool | int | float | str | None):
+                return known
+            return self.proxy(name(next(count)), leaf)
+
+        return convert.to_core_tree(value, output)
+
+    def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
+        """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
+        call = tagged(call, node, self.tags, self.registry)
+        self.calls.append(call)
+        return call.outputs
+
+    def rebind(self, after: Proxy, call: BoundSymbol) -> None:
+        """Later uses see a value whose metadata a call has changed as it is afterwards.
+
+        :raises CaptureError: if the program has other names for the object: Dynamo has kept its
+            old metadata under those, and may have computed with it.
+        """
+        others = self.second_names.get(after.name, ())
+        if after.name in self.first_names or any(self.is_kept(n) for n in others):
+            raise CaptureError(
+                f"{call.symbol} changes the metadata of a tensor that has two names, "
+                "of which capture keeps one as it was",
+                source=call.source,
+            )
+        for node, value in self.env.items():
+            self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
+
+    def is_kept(self, node: torch.fx.Node) -> bool:
+        """Whether the program holds on to a node's value: in a variable, or for later nodes."""
+        return is_variable(node) or any(user not in self.env for user in node.users)

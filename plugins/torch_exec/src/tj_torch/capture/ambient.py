@@ -1,0 +1,105 @@
+"""Is something else interpreting the program right now? Then tj stays out of its way."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.ops import private
+from tj_torch.ops.contexts import ambient_context
+
+__all__ = [
+    "ambient_check",
+    "ambient_mode",
+    "ambient_texts",
+    "below_mode",
+    "interpreting",
+    "mode_counters",
+]
+
+
+def ambient_mode() -> str | None:
+    """The name of an active mode under which the original function must run, or None.
+
+    vmap, torch.func transforms, a dispatch mode such as FakeTensorMode, export, jit tracing and
+    forward-mode AD all give operations another meaning, which a program captured outside of them
+    does not have.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        return "a torch.func transform"
+    if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+        return "a dispatch mode"
+    if torch._C._get_tracing_state() is not None:
+        return "torch.jit.trace"
+    if torch.compiler.is_exporting():
+        return "torch.export"
+    return below_mode()
+
+
+def below_mode() -> str | None:
+    """The name of a mode under which even parts of a program must run as they are, or None."""
+    if torch.autograd.forward_ad._current_level >= 0:
+        return "forward-mode AD"
+    return "the __torch_dispatch__ of a tensor" if dynamo.inside_dispatch() else None
+
+
+def interpreting(values: Any) -> str | None:
+    """What interprets the program through its arguments: fake tensors, or proxies of a tracer."""
+    for leaf in pytree.tree_leaves(values):
+        if isinstance(leaf, torch.fx.Proxy):
+            return "torch.fx.symbolic_trace"
+        if isinstance(leaf, torch.Tensor) and private.is_fake(leaf):
+            return "fake tensors"
+    return None
+
+
+def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
+    """What `ambient_mode` asks that guards on tensors do not see.
+
+    The number of dispatch modes (FakeTensorMode hides from guards), and the module whose
+    ``_current_level`` is that of forward-mode AD, negative outside.
+    """
+    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
+
+
+def ambient_check() -> Callable[[], bool]:
+    """A check that what is ambient is as it is now, and that `ambient_mode` is None.
+
+    Grad and inference mode, autocast, default data type and device, deterministic algorithms.
+    """
+    state = dynamo.global_check()
+    forward_ad = torch.autograd.forward_ad
+    dispatch, functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
+    interpreter, tracing = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+    inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
+    device_modes, devices = dynamo.device_modes, dynamo.device_modes()
+    count = len(devices or ())
+
+    def check() -> bool:
+        return (
+            state()
+            and functions() == count
+            and not dispatch()
+            and forward_ad._current_level < 0
+            and interpreter() is None
+            and tracing() is None
+            and inference() is expected
+            and (not count or device_modes() == devices)
+        )
+
+    return check
+
+
+def ambient_texts() -> tuple[str, ...]:
+    """What `ambient_check` says now, for people."""
+    context = (f"{key} is {value}" for key, value in ambient_context().items)
+    return (
+        *context,
+        f"torch.get_default_dtype() == {torch.get_default_dtype()}",
+        f"torch.get_default_device() == {torch.get_default_device()}",
+    )

@@ -1,0 +1,112 @@
+"""Expansions held against what capture saw: Python has decided on the latter, the former runs.
+
+Both are runs of one call on fake tensors, in surroundings that are meant to be the same. Where they
+are not (autocast has cached a cast to another data type), the program may have read one data type,
+and another would run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
+
+from tj_torch.ops import convert
+from tj_torch.ops.sizes.shape_env import is_symbolic
+
+__all__ = ["Comparison"]
+
+ToDim = Callable[[Any], Dim]
+Fact = tuple[str, object, object]
+
+
+@dataclass(slots=True)
+class Comparison:
+    """The expanded calls of one program, and what capture saw each of them return.
+
+    Fake tensors keep no history: of one that a later call resizes in place, capture only knows the
+    last shape. So calls are noted first, and compared when all of them are known.
+    """
+
+    noted: list[tuple[BoundSymbol, Any]] = field(default_factory=list)
+    resized: dict[int, Any] = field(default_factory=dict)
+
+    def note(self, call: BoundSymbol, node: torch.fx.Node) -> None:
+        """Have ``call``, the expansion of ``node``, compared; some nodes say nothing."""
+        if "example_value" in node.meta:
+            self.noted.append((call, node.meta["example_value"]))
+        if call.effects.rebinds:
+            self.resizes(node)
+
+    def resizes(self, node: torch.fx.Node) -> None:
+        """Note that ``node`` may change the shape of its arguments."""
+        for argument in node.all_input_nodes:
+            for value in leaves(argument.meta.get("example_value")):
+                self.resized[id(value)] = value
+
+    def check(self, dim: ToDim) -> None:
+        """Compare the calls that were noted; ``dim`` gives a symbolic size as the core's.
+
+        :raises CaptureError: naming the first call that returns something else.
+        """
+        for call, seen in self.noted:
+            found = next(self._differences(call, seen, dim), None)
+            if found is not None:
+                what, mine, other = found
+                raise CaptureError(
+                    f"{call.symbol} returns another {what} than Python saw: {mine}, not {other}",
+                    source=call.source,
+                )
+
+    def _differences(self, call: BoundSymbol, seen: Any, dim: ToDim) -> Iterator[Fact]:
+        mine = list(leaves(call.outputs))
+        theirs = list(leaves(convert.to_core_tree(seen, lambda leaf: leaf)))
+        if len(mine) != len(theirs):
+            yield "number of values", len(mine), len(theirs)
+            return
+        for made, value in zip(mine, theirs, strict=True):
+            for fact in self._facts(made, value, dim):
+                if fact[1] != fact[2]:
+                    yield fact
+
+    def _facts(self, made: Any, value: Any, dim: ToDim) -> Iterator[Fact]:
+        """Pairs of what should be equal, each with what they say."""
+        if isinstance(made, TensorProxy) and isinstance(value, torch.Tensor):
+            other = convert.tensor_proxy(made.name, value, dim)
+            yield from _kinds(made, other)
+            if id(value) not in self.resized:
+                yield "shape", _sizes(made.shape), _sizes(other.shape)
+                yield "strides", _strides(made), _strides(other)
+        elif isinstance(made, TensorProxy) or isinstance(value, torch.Tensor):
+            yield "kind of value", type(made).__name__, type(value).__name__
+        elif not is_symbolic(value):
+            number = made.hint if isinstance(made, NumberProxy) else made
+            if isinstance(number, int) and isinstance(value, int):
+                yield "number", number, value
+
+
+def _kinds(made: TensorProxy, other: TensorProxy) -> Iterator[Fact]:
+    yield "type", made.subclass and made.subclass.type, other.subclass and other.subclass.type
+    yield "data type", made.dtype.name, other.dtype.name
+    yield "device", str(made.device), str(other.device)
+    yield "layout", made.layout, other.layout
+
+
+def _sizes(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
+    """Sizes in the captured call; those that depend on data have none."""
+    return tuple(d if isinstance(d, int) else d.hint for d in dims)
+
+
+def _strides(proxy: TensorProxy) -> tuple[int | None, ...]:
+    """The strides that mean something: not of a lone element, and not where there is none.
+
+    PyTorch's operators on fake tensors, and their decompositions, choose the others as they like.
+    """
+    sizes = _sizes(proxy.shape)
+    if 0 in sizes or proxy.layout != "strided":
+        return ()
+    pairs = zip(sizes, _sizes(proxy.strides), strict=True)
+    return tuple(0 if size == 1 else stride for size, stride in pairs)

@@ -1,0 +1,36 @@
+"""The constants of a captured program that no text denotes: one name per object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.extend import Constant, map_tree
+
+from tj_torch.capture.higher_order.regions import is_graph
+
+__all__ = ["Constants"]
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Constants that travel beside a program; ``namer`` gives them free names."""
+
+    namer: Callable[[str], str]
+    _found: dict[int, Constant] = field(default_factory=dict)
+
+    def of(self, wish: str, value: Any) -> Constant:
+        """The constant for ``value``, the same one each time, called like ``wish``."""
+        if id(value) not in self._found:
+            name = self.namer(f"_{wish.lstrip('_') or 'constant'}")
+            self._found[id(value)] = Constant(name, value, named=False)
+        return self._found[id(value)]
+
+    def distinct(self, tree: Any) -> Any:
+        """``tree`` with one name per object for its constants; operand graphs stay."""
+
+        def own(c: Constant) -> Constant:
+            return c if c.named or is_graph(c) else self.of(c.text, c.value)
+
+        return map_tree(own, tree, Constant)

@@ -1,0 +1,1 @@
+"""TorchDynamo as a capture library."""

@@ -1,0 +1,500 @@
+"""TorchDynamo as a capture library. Every private name of Dynamo that tj uses is in this file.
+
+`capture` runs Dynamo's symbolic bytecode evaluation once and returns the FX graph; `Capture.build`
+turns a computation for that graph into a function of the original arguments plus C++ guards.
+No eval-frame hook is installed: calls are dispatched by `tj_torch.dispatch.dispatcher`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import TjWarning
+
+from tj_torch.capture.dynamo.corrections import as_written
+from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
+from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
+from tj_torch.capture.dynamo.passed_over import pass_over_own
+from tj_torch.capture.dynamo.patches import inside_dispatch, leave
+from tj_torch.capture.dynamo.released import let_go
+from tj_torch.ops.private import without_saved_tensor_hooks
+
+__all__ = [
+    "Absent",
+    "Built",
+    "Capture",
+    "CaptureFailure",
+    "Lookup",
+    "Noticed",
+    "Uninitialized",
+    "capture",
+    "compiling",
+    "device_modes",
+    "function_modes",
+    "global_check",
+    "guard_forward_mode",
+    "hooked",
+    "inlined_as",
+    "inside_dispatch",
+    "is_array",
+    "leave",
+    "numpy_name",
+    "placeholder_sources",
+    "record_calls",
+    "skipped",
+    "tensor_check",
+]
+
+
+class CaptureFailure(Exception):
+    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see."""
+
+    def __init__(self, reason: str, stack: Any, *, raised: bool) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.stack = stack
+        self.raised = raised
+
+
+class Uninitialized(Exception):
+    """The program initialises a lazy module in this call, which only a real call can do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
+
+    check: Callable[[dict[str, Any]], bool]
+    run: Callable[..., Any]
+    guards: Callable[[], list[str]]
+    traced_codes: tuple[types.CodeType, ...]
+
+
+class Capture:
+    """One captured program. Drop it once built: it holds the example inputs."""
+
+    def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
+        self._output = output
+        self._root = root
+        self.noticed = noticed
+        given = output.backend_input
+        self.graph: torch.fx.GraphModule | None = given.graph_module if given else None
+        self.examples: tuple[Any, ...] = tuple(given.example_inputs) if given else ()
+
+    @property
+    def sources(self) -> dict[int, str]:
+        """For each graph input that has one, the expression over the frame it is read from."""
+        exported = self._output.graph_capture_output.output_graph.export_metadata
+        found = exported.graph_input_idx_to_local_source
+        return {i: source.name for i, source in found.items()}
+
+    def build(self, computation: Callable[..., Any] | None, on_dead: Callable[[], None]) -> Built:
+        """The entry that runs ``computation`` in the graph's place.
+
+        To be called after all passes, so that what they specialised on is guarded.
+        ``on_dead`` is called when an object that the guards know by its identity is freed.
+
+        :raises CaptureFailure: if there are no guards to build: on fake tensors some writes that
+            PyTorch refuses change the shape of an input instead.
+        """
+        produced = self._output.graph_capture_output
+        if computation is not None:
+            produced.f_globals[self._output.backend_input.backend_id] = computation
+        try:
+            manager = _guard_manager(self._root, produced.output_graph, on_dead)
+        except (AssertionError, LookupError) as error:
+            reason = f"Dynamo cannot guard the program: {type(error).__name__}: {error}"
+            raise CaptureFailure(reason, None, raised=True) from error
+        run = types.FunctionType(
+            produced.bytecode,
+            produced.f_globals,
+            closure=produced.closure,
+            argdefs=produced.argdefs,
+        )
+        run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
+        codes = tuple(produced.traced_code or ())
+        guards = manager.guard_manager
+        sizes = _size_guards(produced.output_graph)
+        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+
+
+def _size_guards(graph: Any) -> list[str]:
+    """The conditions on symbolic sizes among the guards that were built, as text."""
+    found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
+    return [str(code) for codes in found for code in codes]
+
+
+def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
+    """Dynamo's guards, telling us when a guarded object dies.
+
+    Dynamo itself only invalidates its own cache entries, of which there is none here; without
+    this, a new object at a dead one's address would pass as the dead one. ``on_dead`` lives as
+    long as any guarded object, so it must hold nothing but weak references.
+    """
+    from torch._dynamo.guards import CheckFunctionManager
+
+    # Hooks on saved tensors act when the program runs; guarding on them costs a Python call.
+    for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
+        graph.guards.inner.discard(guard)
+
+    class Manager(CheckFunctionManager):
+        def id_ref(self, obj: object, obj_str: str) -> int:
+            # Dynamo's own finalizer would keep this manager, and all it holds, alive as long as
+            # the guarded object, which is often a class.
+            with contextlib.suppress(TypeError):  # of objects without weak references
+                if id(obj) not in self._weakrefs:
+                    self._weakrefs[id(obj)] = weakref.ref(obj)
+                    weakref.finalize(obj, on_dead).atexit = False
+            return id(obj)
+
+    import torch._dynamo as dynamo
+
+    with _compile_lock(), _measured(), _quiet(), dynamo.config.patch(**_settings(None)):
+        return Manager(root.__code__, graph)
+
+
+@contextlib.contextmanager
+def _measured() -> Iterator[None]:
+    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+
+    with get_metrics_context(), dynamo_timed("tj_capture"):
+        yield
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Dynamo logs at length what it raises; the exception says it all.
+
+    It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
+    again when it runs; where warnings are errors these would pass for failures of the program.
+    """
+    names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
+    with _muted(*names), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+@contextlib.contextmanager
+def _muted(*names: str) -> Iterator[None]:
+    """Loggers that say nothing for a while."""
+    loggers = [logging.getLogger(n) for n in names]
+    levels = [log.level for log in loggers]
+    for log in loggers:
+        log.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for log, level in zip(loggers, levels, strict=True):
+            log.setLevel(level)
+
+
+def _settings(dynamic: bool | None) -> dict[str, Any]:
+    """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
+
+    Module hooks are guarded (Dynamo skips that by default, and goes wrong silently), and nothing
+    is recorded per call.
+    """
+    settings: dict[str, Any] = {
+        "record_runtime_overhead": False,
+        "skip_nnmodule_hook_guards": False,
+    }
+    if dynamic is not None:
+        settings |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
+    return settings
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[None]:
+    """While tj compiles: with Dynamo's lock, which may be taken again, and its hook off.
+
+    A backward may be compiled where the hook is on: it would capture what tj runs to compile.
+    """
+    from torch._C._dynamo.eval_frame import set_eval_frame
+
+    pass_over_own()
+    with _compile_lock():
+        hook = set_eval_frame(None)
+        try:
+            yield
+        finally:
+            set_eval_frame(hook)
+
+
+@contextlib.contextmanager
+def _compile_lock() -> Iterator[None]:
+    """The lock that Dynamo holds while it compiles; it may be taken again by its holder.
+
+    The user's hooks on saved tensors see nothing of what compiling saves.
+    """
+    from torch._dynamo import convert_frame
+
+    with convert_frame.compile_lock, without_saved_tensor_hooks():
+        yield
+
+
+def capture(
+    root: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    dynamic: bool | None,
+    opaque: tuple[Callable[..., Any], ...] = (),
+) -> Capture:
+    """Capture ``root(*args, **kwargs)``; functions in ``opaque`` stay one call each.
+
+    :raises CaptureFailure: if Dynamo cannot capture the whole program.
+    :raises Uninitialized: if a lazy module gets its parameters in this call.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo import convert_frame
+
+    with (
+        _compile_lock(),
+        _measured(),
+        _quiet(),
+        dynamo.config.patch(**_settings(dynamic)),
+        _allowed(opaque),
+        as_written() as noticed,
+    ):
+        try:
+            return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
+        except Exception as error:
+            lazy = noticed.uninitialized
+            failed: Exception = Uninitialized(str(error)) if lazy else _failure(error)
+            let_go(error)
+        try:
+            raise failed  # outside of the handler: Dynamo's error holds the arguments
+        finally:
+            del failed  # it holds this frame
+
+
+_RAISES = (
+    "Observed exception",
+    "failed to bind arguments",
+    "TypeError when making fake tensor call",
+)
+"""How Dynamo says that the program itself raises."""
+
+
+def _failure(error: Exception) -> CaptureFailure:
+    from torch._dynamo import exc
+
+    reason = str(error).strip() or type(error).__name__
+    raised = (
+        isinstance(error, exc.TorchRuntimeError)
+        or not isinstance(error, exc.TorchDynamoException)
+        or any(text in reason for text in _RAISES)
+    )
+    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
+
+
+@contextlib.contextmanager
+def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
+    """Make Dynamo record calls of ``functions`` without looking inside, for this capture only."""
+    from torch._dynamo import trace_rules
+
+    allowed = trace_rules._allowed_callable_ids
+    known = allowed.function_ids or set()
+    new = [id(f) for f in functions if id(f) not in known]
+    for key in new:
+        allowed.add(key)
+    try:
+        yield
+    finally:
+        for key in new:
+            allowed.remove(key)
+
+
+def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
+
+    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one, and
+    torch.compile of ``call`` itself is of ``program``.
+    """
+    pass_over_own()
+    call._torchdynamo_inline = program  # type: ignore[attr-defined]
+    call._torchdynamo_orig_callable = program  # type: ignore[attr-defined]
+    call._torchdynamo_wrapper_id = id(call)  # type: ignore[attr-defined]
+    return call
+
+
+def function_modes() -> bool:
+    """Whether a ``__torch_function__`` mode is active; Dynamo guards on the stack of them."""
+    return torch._C._len_torch_function_stack() > 0
+
+
+def record_calls(function: Callable[..., Any]) -> None:
+    """Make Dynamo record calls of ``function``, which is tj's own, in every capture from now on."""
+    pass_over_own()
+    torch.compiler.allow_in_graph(function)
+
+
+def hooked(
+    fn: Callable[..., Any],
+    backend: Any,
+    dynamic: bool | None,
+    on_skip: Callable[[str, Any], None],
+) -> Callable[..., Any]:
+    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
+
+    What ``fn`` or ``backend`` raise comes out as they raise it. Where Dynamo sees the program
+    raise, the frame it was looking at runs as it is, which raises in the program's own words;
+    should it not, ``on_skip`` gets Dynamo's reason and stack.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo import exc
+
+    context: Any = dynamo.optimize(backend, dynamic=dynamic)
+    patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
+    context.callback = patient
+    compiled = context(fn)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        skipped = patient.begin()
+        try:
+            result = compiled(*args, **kwargs)
+        except exc.BackendCompilerFailed as error:
+            original: BaseException = error.inner_exception
+        else:
+            for failure in skipped:
+                on_skip(failure.reason, failure.stack)
+            return result
+        raise original  # outside of the handler: not chained to Dynamo's error
+
+    return run
+
+
+def guard_forward_mode() -> None:
+    """Let the program that is being captured hold only where forward-mode AD is as it is now.
+
+    To be called by a backend: Dynamo has no such guard of its own.
+    """
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.source import GlobalStateSource
+
+    context = torch._guards.TracingContext.try_get()
+    if context is not None:
+        guards = context.guards_context.dynamo_guards
+        guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+
+
+def skipped(reason: str) -> Exception:
+    """What a backend raises so that Dynamo runs this part of the program as it is."""
+    from torch._dynamo import exc
+
+    return exc.SkipFrame(reason)
+
+
+class _Patient:
+    """A callback of the eval-frame hook that lets frames run which Dynamo cannot compile.
+
+    Dynamo's own does so for graph breaks only, and skips such code for good; here the next call
+    tries again, for it may be other arguments that make the program raise.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self._torchdynamo_orig_backend = callback  # where Dynamo looks for the backend
+        self._running = threading.local()
+
+    def begin(self) -> list[CaptureFailure]:
+        """The list that the failures of this thread's next frames go to."""
+        skipped: list[CaptureFailure] = []
+        self._running.skipped = skipped
+        return skipped
+
+    def __call__(self, frame: Any, *rest: Any) -> Any:
+        from torch._dynamo import exc, types
+
+        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
+        run = types.FrameAction.DEFAULT
+        as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
+        reason = kept_eager(frame.f_code.co_filename)
+        if is_shared(frame.f_code.co_filename) or inside_dispatch():
+            return as_it_is
+        if reason is not None:
+            self._running.skipped.append(CaptureFailure(reason, None, raised=False))
+            return as_it_is
+        try:
+            with _compile_lock(), as_written(), _only_own_warnings():
+                return self._torchdynamo_orig_backend(frame, *rest)
+        except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
+            raise
+        except Exception as error:
+            self._running.skipped.append(_failure(error))
+            let_go(error)
+        return as_it_is
+
+
+@contextlib.contextmanager
+def _only_own_warnings() -> Iterator[None]:
+    """Dynamo's runs on fake tensors tell of what the program will tell of when it runs."""
+    with _muted("torch._subclasses.fake_tensor"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for w in caught:
+        if issubclass(w.category, TjWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
+
+
+def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
+    """For each input of a graph that the hook captured, the expression it is read from."""
+    found = {}
+    for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder"):
+        argument = node.meta.get("grapharg")
+        if argument is not None and argument.source is not None:
+            found[i] = argument.source.name
+    return found
+
+
+def numpy_name(node: torch.fx.Node) -> str | None:
+    """What ``node`` takes from NumPy: the name of a function, method, operator or attribute."""
+    from torch._dynamo import utils
+
+    kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
+    if isinstance(node.target, (*kinds, utils.numpy_operator_wrapper)):
+        return str(node.target.__name__).removeprefix("wrapped_")  # type: ignore[union-attr]
+    return str(node.args[1]) if node.target is utils.numpy_attr_wrapper else None
+
+
+def is_array(source: str) -> bool:
+    """Whether what the expression ``source`` reads is an array of NumPy in the program."""
+    return source.startswith("___from_numpy(")
+
+
+def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
+    """A check in C++ that as many values are distinct tensors with the metadata of ``tensors``.
+
+    Type, data type, device, sizes, strides, what dispatch looks at (layout, conjugate and negative
+    bits, functorch's levels, inference tensors), and requires_grad where gradients are on.
+    """
+    from torch._C._dynamo.guards import TensorGuards
+
+    guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
+    return guards.check  # type: ignore[no-any-return]
+
+
+def global_check() -> Callable[[], bool]:
+    """A check in C++ that grad mode, autocast, default data type and determinism are as now."""
+    from torch._C._dynamo.guards import GlobalStateGuard
+
+    return GlobalStateGuard().check  # type: ignore[no-any-return]
+
+
+def device_modes() -> list[torch.device] | None:
+    """The default devices that are set, if no other ``__torch_function__`` mode is active."""
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    modes = _get_current_function_mode_stack()
+    if not all(type(mode) is DeviceContext for mode in modes):
+        return None
+    return [mode.device for mode in modes]

@@ -1,0 +1,234 @@
+"""Dynamo's capture of a `torch.autograd.Function`: exact, or a graph break that says why.
+
+Dynamo captures the forward and the backward of a call in one go. What it takes for granted there
+is seen to here; the call's node keeps what is known of its backward. This file uses private names
+of Dynamo's, as `tj_torch.capture.dynamo.adapter` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+import torch
+
+from tj_torch.capture.dynamo.backwards import Asked, asked
+from tj_torch.ops.private import no_autocast
+
+__all__ = ["exactly", "install", "known"]
+
+_META = "tj_torch.asked"
+_BACKEND = "tj_torch.backend"
+_WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")  # where Dynamo keeps one
+
+
+class _State:
+    """Whether Dynamo captures for tj, and whether it is in the backward of a Function.
+
+    One capture runs at a time, under Dynamo's lock.
+    """
+
+    wanted = 0
+    backward = 0
+
+
+def known(node: torch.fx.Node) -> Asked | None:
+    """What is known of the backward of the Function that ``node`` applies; None if nothing is."""
+    found: Asked | None = node.meta.get(_META)
+    return found
+
+
+@contextlib.contextmanager
+def exactly() -> Iterator[None]:
+    """Functions are captured exactly, or there is a graph break. To be entered under the lock."""
+    install()
+    with _counted("wanted"):
+        yield
+
+
+@functools.cache
+def install() -> None:
+    """Let Dynamo look closer where it captures for tj, or for a backend of tj's."""
+    from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+    from torch._dynamo.variables.misc import (
+        AutogradFunctionContextVariable,
+        AutogradFunctionVariable,
+    )
+
+    _around(AutogradFunctionVariable, "call_apply", _applying)
+    _around(AutogradFunctionContextVariable, "call_method", _marking)
+    _around(AutogradFunctionApplyVariable, "call_function", _capturing)
+    _around(AutogradFunctionApplyVariable, "trace_forward_graph", _after_the_forward)
+    _around(AutogradFunctionApplyVariable, "trace_backward_graph", _in_the_backward)
+    _around(AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _with_gradients)
+
+
+def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
+    original = owner.__dict__[name]
+
+    @functools.wraps(original)
+    def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _wanted():
+            return original(self, *args, **kwargs)
+        return wrapper(functools.partial(original, self), self, *args, **kwargs)
+
+    setattr(owner, name, wrapped)
+
+
+def _wanted() -> bool:
+    return _State.wanted > 0 or _is_backend(_compiler())
+
+
+def _compiler() -> Any:
+    """The backend that Dynamo captures for."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    return InstructionTranslator.current_tx().output.compiler_fn
+
+
+def _is_backend(compiler: Any) -> bool:
+    """Whether ``compiler`` is tj's backend, or wraps around it."""
+    while compiler is not None:
+        if getattr(compiler, "__module__", None) == _BACKEND:
+            return True
+        inner = (getattr(compiler, name, None) for name in _WRAPPED)
+        compiler = next((c for c in inner if c is not None), None)
+    return False
+
+
+@contextlib.contextmanager
+def _counted(name: str) -> Iterator[None]:
+    setattr(_State, name, getattr(_State, name) + 1)
+    try:
+        yield
+    finally:
+        setattr(_State, name, getattr(_State, name) - 1)
+
+
+def _stop(reason: str) -> NoReturn:
+    from torch._dynamo import exc
+
+    raise exc.Unsupported(f"a torch.autograd.Function is left to PyTorch: {reason}")
+
+
+# --------------------------------------------------------------------------- what is looked at
+
+
+def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    """A Function whose forward Dynamo would look through, as if it had no backward."""
+    given = [*args, *kwargs.values()]
+    if _State.backward and any(v.is_tensor() for v in given):
+        _stop("another one applies it in its backward, where it may be differentiated again")
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        _stop("a transform of torch.func is to use its rules")
+    if torch.autograd.forward_ad._current_level >= 0:
+        _stop("forward-mode AD is to use its rules")
+    return original(tx, args, kwargs)
+
+
+def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:
+    """What a forward that PyTorch runs says of its outputs, and a captured part of it loses."""
+    if name == "mark_non_differentiable" and not self.inference:
+        _stop("its forward marks what it returns")
+    return original(tx, name, *rest)
+
+
+def _capturing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+    found = asked(self.bwd_fn)
+    if found.reason is not None:
+        _stop(f"its backward runs later, and {found.reason}")
+    with _left_to_pytorch():
+        result = original(tx, args, kwargs)
+    calls = (n for n in reversed(tx.output.graph.nodes) if n.op == "call_function")
+    from torch._functorch.autograd_function import autograd_function_apply
+
+    next(n for n in calls if n.target is autograd_function_apply).meta[_META] = found
+    return result
+
+
+@contextlib.contextmanager
+def _left_to_pytorch() -> Iterator[None]:
+    """Let the program itself raise what a Function raises when it is captured for the backend.
+
+    `tj_torch.dispatch.dispatcher` does so for programs that tj captures.
+    """
+    from torch._dynamo import exc
+
+    try:
+        yield
+    except exc.TorchDynamoException:
+        raise
+    except Exception as error:
+        if _State.wanted:
+            raise
+        reason = str(error).partition("\n")[0]
+        _stop(f"capturing it raises {type(error).__name__}: {reason}")
+
+
+def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) -> Any:
+    result = original(tx, ctx, *rest)
+    kept = tx.output.side_effects.store_attr_mutations.get(ctx, {})
+    for name, value in kept.items():
+        if name == "materialize_grads" and value.as_python_constant() is False:
+            _stop("its backward is to be told which gradients are missing (set_materialize_grads)")
+        if value.source is not None and not value.is_tensor() and _may_change(value):
+            _stop(f"it keeps an object, ctx.{name}, which may have changed when its backward runs")
+    if self.parent_source is None and any(map(_is_returned, result[2].nodes)):
+        _stop("it has a setup_context, and returns an argument as it is")
+    if ctx.non_differentiable and result[1].is_tensor():
+        _stop("all that it returns is marked as not differentiable")
+    return result
+
+
+def _is_returned(node: torch.fx.Node) -> bool:
+    """Whether ``node`` is what Dynamo makes of an argument that a forward returns: a view."""
+    same = node.target == "view_as" and len(node.args) == 2 and node.args[0] is node.args[1]
+    return same and isinstance(node.args[0], torch.fx.Node) and node.args[0].op == "placeholder"
+
+
+def _may_change(value: Any) -> bool:
+    return not value.is_python_constant() or not issubclass(
+        value.python_type(), int | float | complex | str | bytes | tuple | type(None)
+    )
+
+
+def _in_the_backward(original: Any, self: Any, *args: Any) -> Any:
+    # PyTorch runs it where `backward` is called, and not in the modes of the forward.
+    with _counted("backward"), no_autocast():
+        return original(*args)
+
+
+def _with_gradients(
+    original: Any,
+    self: Any,
+    freevars: Any,
+    found: Any,
+    graph: Any,
+    backward_freevars: Any,
+    args: Any,
+) -> Any:
+    _check_gradients(found, args)
+    given = {v.as_proxy() for v in args if v.is_tensor()}
+    for proxy in freevars:
+        example = proxy.node.meta.get("example_value")
+        if proxy not in given and isinstance(example, torch.Tensor) and example.requires_grad:
+            _stop("it uses a tensor that is none of its arguments, and that requires a gradient")
+    return original(freevars, found, graph, backward_freevars, args)
+
+
+def _check_gradients(found: Any, args: Any) -> None:
+    """See that PyTorch would take these gradients of ``args``."""
+    from torch._dynamo.variables import TupleVariable
+
+    gradients = list(found.items) if isinstance(found, TupleVariable) else [found]
+    present = [g for g in gradients if not g.is_constant_none()]
+    if not all(g.is_tensor() for g in present):
+        _stop("its backward returns what is no gradient")
+    while len(gradients) > len(args) and gradients[-1].is_constant_none():
+        gradients.pop()
+    if len(gradients) != len(args):
+        _stop(f"its backward returns {len(gradients)} gradients for {len(args)} arguments")
+    if any(g in present and not a.is_tensor() for g, a in zip(gradients, args, strict=True)):
+        _stop("its backward returns a gradient for an argument that is no tensor")

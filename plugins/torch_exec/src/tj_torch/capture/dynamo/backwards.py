@@ -1,0 +1,238 @@
+"""What the backward of a `torch.autograd.Function` depends on, beside its arguments.
+
+Capture runs a backward when the forward is captured, with gradients off. It is exact for a backward
+that computes with what it is given; one that asks for more (whether gradients are on, a list that
+the program appends to) is told what was true then. Its code says whether it asks.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dis
+import enum
+import functools
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.autograd import function as autograd_function
+
+__all__ = ["Asked", "Read", "asked"]
+
+_ONCE = (autograd_function.__file__, "wrapper")  # what once_differentiable wraps around
+_PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
+_FIXED = (type, types.ModuleType, enum.Enum, torch.layout, torch.memory_format, type(...))
+_LIMIT = 64
+"""Functions that are looked at, from one backward on."""
+
+_OFF = (torch.no_grad, torch.is_grad_enabled)  # matter only where gradients are on
+_ASKS: Mapping[Any, str] = {
+    torch.no_grad: "it switches gradients",
+    torch.enable_grad: "it switches gradients",
+    torch.set_grad_enabled: "it switches gradients",
+    torch.inference_mode: "it switches gradients",
+    torch._C._set_grad_enabled: "it switches gradients",
+    torch.is_grad_enabled: "it asks whether gradients are on",
+    torch.is_inference_mode_enabled: "it asks whether gradients are on",
+    torch.is_autocast_enabled: "it asks for the mode that it runs in",
+    torch.get_autocast_dtype: "it asks for the mode that it runs in",
+    torch.get_default_dtype: "it asks for the default type",
+    torch.autograd.grad: "it takes gradients itself",
+    torch.autograd.backward: "it takes gradients itself",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A constant of the program's that a backward reads each time it runs.
+
+    ``current`` gives its value at that time; ``value`` is what capture saw.
+    """
+
+    name: str
+    value: Any
+    current: Callable[[], Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a backward depends on: ``reason`` is why capture cannot be exact, if it cannot.
+
+    ``reads`` are constants; ``once`` tells that it may not be differentiated.
+    """
+
+    reason: str | None = None
+    reads: tuple[Read, ...] = ()
+    once: bool = False
+
+    def __deepcopy__(self, memo: object) -> Asked:
+        return self  # graphs are copied with what is said of them
+
+
+def is_once(backward: Callable[..., Any]) -> bool:
+    """Whether ``backward`` is marked with `torch.autograd.function.once_differentiable`."""
+    f: Any = backward
+    while f is not None:
+        code = getattr(f, "__code__", None)
+        if code is not None and (code.co_filename, code.co_name) == _ONCE:
+            return True
+        f = getattr(f, "__wrapped__", None)
+    return False
+
+
+def asked(backward: Callable[..., Any]) -> Asked:
+    """What ``backward`` depends on beside its arguments, as far as its code says."""
+    once = is_once(backward)
+    search = _Search(_package(backward.__module__), _OFF if once else ())
+    search.function(backward)
+    return Asked(search.reason, tuple(search.reads.values()), once)
+
+
+@dataclass
+class _Search:
+    """Goes through the code of functions, and of those that they call.
+
+    ``package`` is whose they are: helpers of other packages are taken to compute only. ``ignored``
+    are questions whose answer is known.
+    """
+
+    package: str
+    ignored: tuple[Any, ...] = ()
+    reason: str | None = None
+    reads: dict[str, Read] = field(default_factory=dict)
+    seen: set[types.CodeType] = field(default_factory=set)
+
+    def function(self, f: Any) -> None:
+        """Look at ``f``, and at what it wraps around."""
+        while f is not None:
+            plain = getattr(f, "__func__", f)
+            if isinstance(plain, types.FunctionType) and self.is_written_here(plain):
+                cells = dict(zip(plain.__code__.co_freevars, plain.__closure__ or (), strict=True))
+                self.code(plain.__code__, plain.__globals__, cells)
+            f = getattr(f, "__wrapped__", None)
+
+    def is_written_here(self, f: types.FunctionType) -> bool:
+        package = _package(f.__globals__.get("__name__"))
+        installed = "-packages" in f.__code__.co_filename
+        return not _is_library(package) and (package == self.package or not installed)
+
+    def code(
+        self, code: types.CodeType, names: dict[str, Any], cells: Mapping[str, types.CellType]
+    ) -> None:
+        if code in self.seen or len(self.seen) >= _LIMIT:
+            return
+        self.seen.add(code)
+        instructions = list(dis.get_instructions(code))
+        for i, instruction in enumerate(instructions):
+            operation, name = instruction.opname, str(instruction.argval)
+            if name in cells and operation.endswith("_DEREF"):
+                get: Callable[[], Any] = functools.partial(_content, cells[name])
+            elif operation.endswith("_GLOBAL"):
+                get = functools.partial(_global, names, name)
+            else:
+                continue
+            if operation.startswith("LOAD"):
+                self.variable(name, get, _attributes(instructions[i + 1 :]))
+            else:
+                self.stop(f"it sets {name}")
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self.code(constant, names, cells)
+
+    def variable(self, name: str, get: Callable[[], Any], path: Iterator[str]) -> None:
+        """Look at what ``name``, and then ``path``, lead to."""
+        value, library = get(), False
+        for attribute in path:
+            if not isinstance(value, types.ModuleType | type):
+                break
+            library = library or _is_library(_package(_module(value)))
+            get = functools.partial(_attribute, get, attribute)
+            name, value = f"{name}.{attribute}", get()
+        if (why := _reason(value)) and value not in self.ignored:
+            self.stop(why)
+        elif _is_plain(value) or isinstance(value, torch.Tensor):
+            if not library or "backends" in name:
+                self.constant(name, value, get)
+        else:
+            self.object(name, value)
+
+    def constant(self, name: str, value: Any, get: Callable[[], Any]) -> None:
+        """What is named as constants are is one; capture relies on it, and it is checked."""
+        self.reads[name] = Read(name, value, get)
+        if not name.rpartition(".")[2].isupper():
+            self.changes(name)
+
+    def object(self, name: str, value: Any) -> None:
+        if isinstance(value, functools.partial):
+            self.object(name, value.func)
+            if not all(map(_is_plain, (*value.args, *value.keywords.values()))):
+                self.changes(name)
+        elif isinstance(value, types.FunctionType | types.MethodType) or hasattr(
+            value, "__wrapped__"
+        ):
+            self.function(value)
+        elif not isinstance(value, _FIXED) and not _is_librarys(value):
+            self.changes(name)
+
+    def changes(self, name: str) -> None:
+        self.stop(f"it reads {name}, which may have changed by then")
+
+    def stop(self, reason: str) -> None:
+        self.reason = self.reason or reason
+
+
+def _attributes(instructions: list[dis.Instruction]) -> Iterator[str]:
+    """The attributes that are taken of what was loaded last."""
+    for instruction in instructions:
+        if instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
+            return
+        yield str(instruction.argval)
+
+
+def _global(names: dict[str, Any], name: str) -> Any:
+    return names.get(name, getattr(builtins, name, None))
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return None
+
+
+def _attribute(get: Callable[[], Any], name: str) -> Any:
+    return getattr(get(), name, None)
+
+
+def _reason(value: Any) -> str | None:
+    try:
+        return _ASKS.get(value)
+    except TypeError:  # not hashable
+        return None
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) in (tuple, frozenset):
+        return all(map(_is_plain, value))
+    return isinstance(value, _PLAIN)
+
+
+def _module(value: Any) -> str:
+    return str(value.__name__ if isinstance(value, types.ModuleType) else value.__module__)
+
+
+def _package(module: str | None) -> str:
+    return (module or "").partition(".")[0]
+
+
+def _is_library(package: str) -> bool:
+    return package == "torch" or package in sys.stdlib_module_names - {"__main__"}
+
+
+def _is_librarys(value: Any) -> bool:
+    """Whether ``value`` is a callable of PyTorch's that holds no state, such as an operator."""
+    state = isinstance(value, torch.nn.Module | torch.Tensor)
+    return callable(value) and not state and _is_library(_package(type(value).__module__))

@@ -1,0 +1,311 @@
+"""Corrections of TorchDynamo, for the time of one capture; a part of its adapter.
+
+Each is about something that Dynamo would get wrong without a word: a condition that it reads and
+does not guard, a value that it loses, a draw of random numbers that it makes once more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo import tensors
+from tj_torch.capture.dynamo.applied import exactly
+from tj_torch.capture.dynamo.noticed import Lookup, Noticed
+from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.ops.fake_modes import corrected_fake_kernels
+
+__all__ = ["as_written"]
+
+
+@contextlib.contextmanager
+def as_written() -> Iterator[Noticed]:
+    """Let Dynamo record what the program says. To be entered under the lock.
+
+    What is given is filled while programs are captured.
+    """
+    noticed = Noticed()
+    with ExitStack() as stack:
+        _notice_lookups(stack, noticed)
+        _refuse_uninitialized_modules(stack, noticed)
+        _guard_missing_keys(stack)
+        _keep_dicts_of_new_objects(stack)
+        _let_exceptions_speak(stack)
+        _take_fast_paths(stack)
+        tensors.correct(stack, noticed)
+        _keep_calls_whole(stack)
+        stack.enter_context(exactly())  # calls of Functions
+        stack.enter_context(corrected_fake_kernels())
+        yield noticed
+
+
+# --------------------------------------------------------------------------- class members
+
+
+def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
+    """Note where members of classes are found: Dynamo guards their code, not where they are."""
+    from torch._dynamo.variables import user_defined
+    from torch._dynamo.variables.misc import SuperVariable
+
+    def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(self: Any, name: str) -> object:
+            if not _assigned(self, name):
+                noticed.look_up(type(self.value), name, instance=self.value)
+            return original(self, name)
+
+        return lookup
+
+    def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(self: Any, name: str) -> object:
+            noticed.look_up(self.value, name)
+            return original(self, name)
+
+        return lookup
+
+    def of_super(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(self: Any, tx: Any, name: str) -> Any:
+            found = _after(self, name)
+            if found is not None:
+                noticed.lookups.setdefault((found.cls, name), found)
+            return original(self, tx, name)
+
+        return lookup
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            noticed.classes[self.value_type] = None
+
+        return init
+
+    user = user_defined.UserDefinedObjectVariable
+    replace(stack, user, "__init__", made)
+    replace(stack, user, "lookup_class_mro_attr", of_object)
+    replace(stack, user_defined.UserDefinedVariable, "_maybe_get_baseclass_method", of_object)
+    replace(stack, user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr", of_class)
+    replace(stack, SuperVariable, "_resolved_getattr_and_source", of_super)
+
+
+def _assigned(variable: Any, name: str) -> bool:
+    """Whether the program has set this attribute of an object that it makes itself."""
+    from torch._dynamo.side_effects import AttributeMutationNew
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    if not isinstance(variable.mutation_type, AttributeMutationNew):
+        return False
+    effects = InstructionTranslator.current_tx().output.side_effects
+    pending: bool = effects.has_pending_mutation_of_attr(variable, name)
+    return pending
+
+
+def _after(variable: Any, name: str) -> Lookup | None:
+    """What ``super()`` finds: in the classes after its own, in the order of resolution."""
+    owner = variable.objvar.python_type()
+    if issubclass(owner, type):
+        owner = variable.objvar.value
+    classes = owner.__mro__
+    own = variable.typevar.as_python_constant()
+    start = classes.index(own) + 1 if own in classes else 0
+    for i, cls in enumerate(classes[start:], start):
+        if name in vars(cls):
+            return Lookup(cls, name, vars(cls)[name], classes[start:i])
+    return None
+
+
+# --------------------------------------------------------------------------- modules
+
+
+def _refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
+    """Stop at a lazy module: Dynamo would initialise it and give the random numbers back."""
+    from torch._dynamo import exc
+    from torch._dynamo.variables import nn_module
+
+    def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
+        def initialize(tx: Any, mod: torch.nn.Module, args: Any, kwargs: Any) -> None:
+            if hasattr(mod, "_initialize_hook"):
+                noticed.uninitialized = True
+                raise exc.Unsupported(f"{type(mod).__name__} gets its parameters in this call")
+            original(tx, mod, args, kwargs)
+
+        return initialize
+
+    replace(stack, nn_module, "initialize_lazy_module", refuse)
+
+
+# --------------------------------------------------------------------------- dicts
+
+
+def _guard_missing_keys(stack: ExitStack) -> None:
+    """Guard on a key that ``d[key]`` does not find, where the program catches the error."""
+    from torch._dynamo.variables.dicts import ConstDictVariable, HashableTracker
+
+    def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
+        def getitem(self: Any, tx: Any, arg: Any) -> Any:
+            if HashableTracker(arg) not in self.items:
+                self.install_dict_contains_guard(tx, [arg])
+            return original(self, tx, arg)
+
+        return getitem
+
+    replace(stack, ConstDictVariable, "getitem_const_raise_exception_if_absent", guarded)
+
+
+def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
+    """Return ``vars(x)`` of an object that the program makes as that object's, filled."""
+    from torch._dynamo.variables.dicts import ConstDictVariable, DunderDictVariable
+
+    def owned(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, vt: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, vt, *args, **kwargs)
+            self.owner = vt  # by which Dynamo sees that the object is still needed
+
+        return init
+
+    def of_owner(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reconstruct(self: Any, codegen: Any) -> None:
+            owner = getattr(self, "owner", None)
+            if owner is None:
+                original(self, codegen)
+                return
+            codegen(owner)
+            codegen.append_output(codegen.create_load_attr("__dict__"))
+
+        return reconstruct
+
+    replace(stack, DunderDictVariable, "__init__", owned)
+    replace(stack, ConstDictVariable, "reconstruct", of_owner)
+
+
+# --------------------------------------------------------------------------- exceptions
+
+
+def _let_exceptions_speak(stack: ExitStack) -> None:
+    """Let the text of an exception be what its class says.
+
+    Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
+    meaning, and a class of the user's its own ``__str__``.
+    """
+    from torch._dynamo.variables import VariableTracker, user_defined
+    from torch._dynamo.variables.builtin import BuiltinVariable
+    from torch._dynamo.variables.misc import ExceptionVariable
+
+    users = user_defined.UserDefinedExceptionObjectVariable
+
+    def of_str(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_str(self: Any, tx: Any, arg: Any) -> Any:
+            if not isinstance(arg, ExceptionVariable | users):
+                return original(self, tx, arg)
+            cls = arg.python_type()
+            text: Any = cls.__str__
+            if isinstance(text, FunctionType):
+                return arg.call_method(tx, "__str__", [], {})
+            if text is BaseException.__str__:
+                return original(self, tx, arg)
+            if cls.__module__ != "builtins":  # its constructor may do anything
+                stop(f"the text of a {cls.__name__}")
+            return VariableTracker.build(tx, str(cls(*_constants(arg))))
+
+        return call_str
+
+    def of_repr(original: Callable[..., Any]) -> Callable[..., Any]:
+        def repr_impl(self: Any, tx: Any) -> Any:
+            _constants(self)
+            return original(self, tx)
+
+        return repr_impl
+
+    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            own = isinstance(getattr(self.python_type(), name, None), FunctionType)
+            if name == "__str__" and not args and not own:
+                return BuiltinVariable(str).call_function(tx, [self], {})
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, exc_type: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+            if exc_type is OSError and len(args) > 1:  # makes a FileNotFoundError, for instance
+                stop("an OSError by number")
+            original(self, exc_type, args, *more, **kwargs)
+
+        return init
+
+    def of_member(original: Callable[..., Any]) -> Callable[..., Any]:
+        def var_getattr(self: Any, tx: Any, name: str) -> Any:
+            if name in _SET_BY_PYTHON:
+                stop(f"{name} of an exception")
+            return original(self, tx, name)
+
+        return var_getattr
+
+    def forget() -> None:
+        remembered = BuiltinVariable.call_function_handler_cache  # for the whole process
+        for key in [k for k in remembered if k[0] is str]:
+            del remembered[key]
+
+    forget()
+    stack.callback(forget)
+    replace(stack, BuiltinVariable, "call_str", of_str)
+    replace(stack, ExceptionVariable, "__init__", made)
+    replace(stack, ExceptionVariable, "repr_impl", of_repr)
+    replace(stack, ExceptionVariable, "var_getattr", of_member)
+    for variable in (ExceptionVariable, users):
+        replace(stack, variable, "call_method", of_method)
+
+
+_SET_BY_PYTHON = frozenset({"name", "obj", "path"})
+"""Attributes of a NameError, AttributeError, ImportError, which Dynamo raises without them."""
+
+
+def _constants(exception: Any) -> list[Any]:
+    """The arguments of the exception that a variable stands for.
+
+    :raises Unsupported: if one of them is no constant.
+    """
+    if not all(arg.is_python_constant() for arg in exception.args):
+        stop(f"the text of a {exception.python_type().__name__} with other values than constants")
+    return [arg.as_python_constant() for arg in exception.args]
+
+
+# --------------------------------------------------------------------------- attention
+
+
+def _take_fast_paths(stack: ExitStack) -> None:
+    """Let modules for attention run the kernels they run in eager, whose last bits differ.
+
+    Dynamo tells them that they are traced to operators.
+    """
+    from torch._dynamo.variables.torch import tracing_state_functions
+    from torch.nn.modules import activation
+
+    answers: dict[Any, Any] = tracing_state_functions()
+    asked = activation._is_make_fx_tracing
+    if asked in answers:
+        stack.callback(answers.__setitem__, asked, answers[asked])
+        answers[asked] = False
+
+
+# --------------------------------------------------------------------------- calls
+
+
+_REPLACED = (torch.addcdiv, torch._foreach_lerp_)
+
+
+def _keep_calls_whole(stack: ExitStack) -> None:
+    """Record calls that Dynamo would replace by others, which round and write otherwise.
+
+    It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
+    stack.callback(handlers.update, replaced)
+    stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))  # of methods

@@ -1,0 +1,141 @@
+"""The guards that Dynamo leaves out, and that a compiled entry must have.
+
+Dynamo guards neither the global module hooks, nor all members replaced on classes, nor the flags
+that choose between kernels. Each of these makes a check only where the program depends
+on it; an entry that depends on none of them costs nothing.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo.adapter import Absent, Lookup
+from tj_torch.capture.dynamo.members import conditions, found_in
+
+__all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
+
+GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
+"""The dictionaries in ``torch.nn.modules.module`` of hooks that act on every module."""
+
+_ATTENTION = (
+    "torch.backends.cuda.flash_sdp_enabled",
+    "torch.backends.cuda.math_sdp_enabled",
+    "torch.backends.cuda.mem_efficient_sdp_enabled",
+    "torch.backends.cuda.cudnn_sdp_enabled",
+)
+_PRODUCTS = ("torch._C._get_float32_matmul_precision", "torch._C._get_mkldnn_enabled")
+_CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
+
+_FLAGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _ATTENTION),
+    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), (*_PRODUCTS, *_CUDNN)),
+    **dict.fromkeys(
+        ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm"),
+        _PRODUCTS,
+    ),
+    **dict.fromkeys(("einsum", "tensordot", "chain_matmul", "multi_dot"), _PRODUCTS),
+}
+"""Per operation name, the global flags that its expansion read and Dynamo does not guard."""
+
+
+def module_types(
+    fn: Any, graph: torch.fx.GraphModule | None, codes: Iterable[types.CodeType]
+) -> tuple[type[torch.nn.Module], ...]:
+    """The classes of modules that ran while ``fn`` was captured, in order of appearance.
+
+    Those that computed something stand in ``graph``'s nodes, whoever called them; of ``fn``'s own
+    submodules also those whose ``forward`` is among the traced ``codes``.
+    """
+    found = dict.fromkeys(_computing(graph)) if graph is not None else {}
+    traced = set(codes)
+    for module in fn.modules() if isinstance(fn, torch.nn.Module) else ():
+        if getattr(type(module).forward, "__code__", None) in traced:
+            found[type(module)] = None
+    return tuple(found)
+
+
+def _computing(graph: torch.fx.GraphModule) -> Iterator[type[torch.nn.Module]]:
+    for node in _nodes(graph):
+        for _, kind in (node.meta.get("nn_module_stack") or {}).values():
+            if isinstance(kind, type) and issubclass(kind, torch.nn.Module):
+                yield kind
+
+
+def _nodes(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
+    """The nodes of a graph, and of those that its higher-order operations call."""
+    for module in graph.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            yield from module.graph.nodes
+
+
+_CHECK = """
+def check():
+    try:
+        return {terms}
+    except AttributeError:
+        return False
+"""
+"""A member that was deleted is no member that is unchanged."""
+
+
+def extra_guards(
+    classes: Iterable[type[torch.nn.Module]],
+    operations: Iterable[str],
+    lookups: Iterable[Lookup] = (),
+    subclasses: Iterable[type] = (),
+) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
+    """A check of what Dynamo does not guard, generated, and its conditions as text.
+
+    ``classes`` are those of modules that ran, ``lookups`` what was read from any class,
+    ``operations`` the names of the calls that were recorded, ``subclasses`` classes of tensors.
+
+    The check is None where there is nothing to check.
+    """
+    classes = tuple(classes)
+    scope: dict[str, Any] = {"found_in": found_in, "Absent": Absent}
+    terms: list[str] = []
+    texts: list[str] = []
+    forwards = [Lookup(cls, "forward", found_in(cls, "forward")) for cls in classes]
+    for i, condition in enumerate(conditions((*forwards, *lookups), subclasses)):
+        scope |= {f"c{i}": condition.owner, f"v{i}": condition.value}
+        terms.append(f"{condition.expression.format(owner=f'c{i}')} is v{i}")
+        texts.append(condition.text)
+    if classes:
+        hooks = {name: getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS}
+        scope |= hooks
+        keys = {name: tuple(hook) for name, hook in hooks.items()}
+        terms += [f"not {n}" if not k else f"tuple({n}) == {k!r}" for n, k in keys.items()]
+        texts += [f"torch.nn.modules.module.{n} is unchanged" for n in hooks]
+    for i, (path, function) in enumerate(_flags(operations)):
+        value = function()
+        scope[f"g{i}"] = function
+        terms.append(f"g{i}() == {value!r}")
+        texts.append(f"{path}() == {value!r}")
+    if not terms:
+        return None, ()
+    exec(_CHECK.format(terms=" and ".join(terms)), scope)
+    check: Callable[[], bool] = scope["check"]
+    return check, tuple(texts)
+
+
+def _flags(operations: Iterable[str]) -> list[tuple[str, Callable[[], Any]]]:
+    """The flags ``operations`` depend on, each once, as path and function."""
+    paths = dict.fromkeys(p for op in operations for p in _FLAGS.get(op, ()))
+    found = []
+    for path in paths:
+        value: Any = torch
+        for part in path.split(".")[1:]:
+            value = getattr(value, part, None)
+        if value is not None:
+            found.append((path, value))
+    return found

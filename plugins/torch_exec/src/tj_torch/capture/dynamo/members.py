@@ -1,0 +1,174 @@
+"""Guards on members of classes: what capture found there is still what is found.
+
+Dynamo guards the code of a method where it found it, but not that a class before it gets one of its
+own, that a class gets a member which it did not have, nor where ``super``, operators and class
+methods take theirs from.
+"""
+
+from __future__ import annotations
+
+import keyword
+import sys
+import types
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo.adapter import Absent, Lookup, Noticed
+
+__all__ = ["Condition", "conditions", "found_in", "members_read"]
+
+_IMMUTABLE = 1 << 8
+"""``Py_TPFLAGS_IMMUTABLETYPE``: the members of such a class cannot be replaced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """``expression`` over ``owner`` is ``value``, by identity; ``text`` is for people."""
+
+    expression: str
+    owner: Any
+    value: Any
+    text: str
+
+
+def conditions(lookups: Iterable[Lookup], wholes: Iterable[type] = ()) -> tuple[Condition, ...]:
+    """What must hold so that each of ``lookups`` finds the same again, each condition once.
+
+    Classes in ``wholes`` have the same methods as now, and no others.
+    """
+    read = (c for lookup in map(_general, lookups) for c in _conditions(lookup))
+    found = (*read, *(c for cls in wholes for c in _unchanged(cls)))
+    return tuple({(c.owner, c.expression): c for c in found if _replaceable(c.owner)}.values())
+
+
+def _general(lookup: Lookup) -> Lookup:
+    """A class of PyTorch finds what is `torch.nn.Module`'s there: one condition for all of them."""
+    module = torch.nn.Module
+    if _is_pytorchs(lookup.cls) and vars(module).get(lookup.name) is lookup.found:
+        return Lookup(module, lookup.name, lookup.found)
+    return lookup
+
+
+def _is_pytorchs(cls: type) -> bool:
+    return cls.__module__.partition(".")[0] == "torch"
+
+
+def _replaceable(cls: type) -> bool:
+    """Whether a program may replace members: of its own classes and of PyTorch's, say."""
+    return not cls.__flags__ & _IMMUTABLE and (
+        cls.__module__.partition(".")[0] not in sys.stdlib_module_names
+    )
+
+
+def _conditions(lookup: Lookup) -> Iterator[Condition]:
+    if lookup.found is Absent or not hasattr(type(lookup.found), "__get__"):
+        if not _is_pytorchs(lookup.cls):
+            yield from _of_data(lookup)
+        return
+    yield _of_descriptor(lookup)
+    if lookup.cls not in lookup.without:  # `super()`; else the first condition includes it
+        yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+
+
+def _unchanged(cls: type) -> Iterator[Condition]:
+    """That ``cls`` has the methods that it has now, and as many members."""
+    for name, found in vars(cls).items():
+        if isinstance(found, (*_PASSIVE, classmethod)):
+            yield _of_descriptor(Lookup(cls, name, found))
+    count = len(vars(cls))
+    text = f"{cls.__qualname__} has {count} members"
+    yield Condition(f"(len({{owner}}.__dict__) == {count})", cls, True, text)
+
+
+def _of_data(lookup: Lookup) -> Iterator[Condition]:
+    """That data is found where it was; what it is, Dynamo guards where it is used."""
+    if lookup.found is Absent:
+        yield _absent(lookup.cls, lookup.name)
+    elif not _is_pytorchs(_definer(lookup)):
+        yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+
+
+def _definer(lookup: Lookup) -> type:
+    return next(base for base in lookup.cls.__mro__ if lookup.name in vars(base))
+
+
+def _lacks(cls: type, name: str) -> Condition:
+    text = f"{cls.__qualname__} has no {name} of its own"
+    return Condition(f"({name!r} in {{owner}}.__dict__)", cls, False, text)
+
+
+def _absent(cls: type, name: str) -> Condition:
+    text = f"{cls.__qualname__} has no {name}"
+    if _is_plain(cls) and getattr(cls, name, Absent) is Absent:
+        return Condition(f"getattr({{owner}}, {name!r}, Absent)", cls, Absent, text)
+    return Condition(f"found_in({{owner}}, {name!r})", cls, Absent, text)
+
+
+def _of_descriptor(lookup: Lookup) -> Condition:
+    """The cheapest expression that tells ``lookup.found`` from another member."""
+    cls, name, found = lookup.cls, lookup.name, lookup.found
+    text = f"{cls.__qualname__}.{name} is unchanged"
+    if _is_plain(cls) and isinstance(found, _PASSIVE) and _is_name(name):
+        read = getattr(cls, name, Absent)
+        if read is found:
+            return Condition(f"{{owner}}.{name}", cls, found, text)
+        if isinstance(found, staticmethod) and read is found.__func__:
+            return Condition(f"{{owner}}.{name}", cls, read, text)
+    return Condition(f"found_in({{owner}}, {name!r})", cls, found, text)
+
+
+_PASSIVE = (
+    types.FunctionType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    property,
+    staticmethod,
+)
+"""Members of which nothing of the program's runs when they are read from a class."""
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether reading from ``cls`` runs nothing of its metaclass's."""
+    kind = type(cls)
+    return kind.__getattribute__ is type.__getattribute__ and not hasattr(kind, "__getattr__")
+
+
+def _is_name(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+def found_in(cls: type, name: str) -> object:
+    """``name`` as ``cls`` or its bases have it, before any descriptor acts; else `Absent`."""
+    for base in cls.__mro__:
+        if name in vars(base):
+            return vars(base)[name]
+    return Absent
+
+
+def members_read(noticed: Noticed, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
+    """What a capture read from classes, and what ran of theirs without being seen to be read."""
+    return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
+
+
+def _running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
+    """The members of ``classes`` whose code is among ``codes``, however it was found.
+
+    Those of PyTorch's classes count as found there, not in each class of the program.
+    """
+    for cls in classes:
+        owners = {name: base for base in reversed(cls.__mro__) for name in vars(base)}
+        for name, owner in owners.items():
+            found = vars(owner)[name]
+            if any(code in codes for code in _codes(found)):
+                yield Lookup(owner if _is_pytorchs(owner) else cls, name, found)
+
+
+def _codes(member: Any) -> Iterator[types.CodeType]:
+    """The code of a function, or of those that a property, class method or the like holds."""
+    functions = (getattr(member, name, None) for name in ("__func__", "fget", "fset", "fdel"))
+    for function in (member, *functions):
+        if isinstance(function, types.FunctionType):
+            yield function.__code__

@@ -1,0 +1,151 @@
+"""Corrections of how Dynamo sees tensors; a part of `tj_torch.capture.dynamo.corrections`.
+
+A capture runs on fake tensors, once. What the program reads of a tensor must be the same in every
+call that takes the program, follow what the program does to the tensor, or not be captured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from types import MappingProxyType
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo.noticed import Noticed
+from tj_torch.capture.dynamo.patches import replace, stop
+
+__all__ = ["UNSEEN", "correct"]
+
+UNSEEN: Mapping[str, str] = MappingProxyType(
+    {
+        "_version": "versions count writes, and a program has none of its own until it returns",
+        "storage_type": "capture has no storage",
+    }
+)
+"""Attributes and methods of tensors that only a real tensor has, to the reason."""
+
+
+def correct(stack: ExitStack, noticed: Noticed) -> None:
+    """Correct how tensors are seen, until ``stack`` is left."""
+    _follow_metadata(stack)
+    _compute_attributes_once(stack)
+    _leave_the_unseen(stack)
+    _leave_overriding_subclasses(stack)
+    _notice_subclasses(stack, noticed)
+
+
+def _follow_metadata(stack: ExitStack) -> None:
+    """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
+
+    Dynamo looks at them again after a call in place only where that takes other tensors.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def always(original: Callable[..., Any]) -> Callable[..., Any]:
+        def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
+            original(self, tx, version_before, True)
+
+        return sync
+
+    replace(stack, TensorVariable, "_sync_if_inplace_mutation", always)
+
+
+def _compute_attributes_once(stack: ExitStack) -> None:
+    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+
+    Dynamo would read such an attribute of an input again after the graph has run: outside of the
+    program's grad mode, after its writes, and as an object that the program has not written to.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def once(original: Callable[..., Any]) -> Callable[..., Any]:
+        def var_getattr(self: Any, tx: Any, name: str) -> Any:
+            result = original(self, tx, name)
+            if isinstance(result, TensorVariable) and result is not self:
+                node = result.as_proxy().node
+                if node.op != "placeholder":  # as ``x.grad`` is
+                    result.source = None
+            return result
+
+        return var_getattr
+
+    replace(stack, TensorVariable, "var_getattr", once)
+
+
+def _leave_the_unseen(stack: ExitStack) -> None:
+    """Break the graph where the program reads what fake tensors do not have, or have otherwise."""
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def seen(original: Callable[..., Any]) -> Callable[..., Any]:
+        def read(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if name in UNSEEN:
+                stop(f"Tensor.{name}: {UNSEEN[name]}")
+            if name in ("grad_fn", "_grad_fn") and self.source is not None and self.requires_grad:
+                stop("Tensor.grad_fn of an input: guards do not know whose result it is")
+            return original(self, tx, name, *args, **kwargs)
+
+        return read
+
+    replace(stack, TensorVariable, "var_getattr", seen)
+    replace(stack, TensorVariable, "call_method", seen)
+
+
+_OWN_MEMBERS = frozenset({"__init__", "__new__", "__repr__", *vars(type("_", (), {}))})
+"""Members that a subclass may have of its own, and be what `torch.Tensor` is to an operation."""
+
+
+def _overriding(kind: type) -> str | None:
+    """A member by which ``kind``, a subclass of `torch.Tensor`, changes what operations mean."""
+    for base in _own_bases(kind):
+        for name in vars(base):
+            if hasattr(torch.Tensor, name) and name not in _OWN_MEMBERS:
+                return f"{base.__qualname__}.{name}"
+    return None
+
+
+def _own_bases(kind: type) -> list[type]:
+    """The classes, none of PyTorch's, that ``kind`` is made of before it is a `torch.Tensor`."""
+    before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
+    return [base for base in before if base.__module__.partition(".")[0] != "torch"]
+
+
+def _leave_overriding_subclasses(stack: ExitStack) -> None:
+    """Break the graph at operations of subclasses that give them another meaning in Python.
+
+    Dynamo looks past an overridden operator, and what it has inlined of ``__torch_function__`` runs
+    on tensors that would dispatch to it once more.
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+    from torch._dynamo.variables.torch_function import TensorWithTFOverrideVariable
+
+    def plain(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            member = None
+            if isinstance(self, TensorWithTFOverrideVariable):
+                member = _overriding(self.class_type)
+            if member is not None:
+                stop(f"{member} gives an operation of PyTorch another meaning")
+
+        return init
+
+    replace(stack, TensorVariable, "__init__", plain)
+
+
+def _notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
+    """Note the classes of tensors; their methods run in fake tensors, where Dynamo is blind."""
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            value = self.proxy.node.meta.get("example_value")
+            for kind in (self.class_type, type(value)):
+                if isinstance(kind, type) and issubclass(kind, torch.Tensor):
+                    noticed.subclasses.update(dict.fromkeys(_own_bases(kind)))
+
+        return init
+
+    replace(stack, TensorVariable, "__init__", noting)

@@ -1,0 +1,43 @@
+"""Calls that no trace can hold, in graphs that say all the same what the program does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tj_core.extend import BoundSymbol, CaptureError
+
+__all__ = ["UNHELD", "UnheldError", "check_held"]
+
+_REPLACED = "replaces a tensor's storage"
+_VERSION = "works on versions, which a program has none of until it returns"
+
+UNHELD: Mapping[str, str] = MappingProxyType(
+    {
+        "Tensor.resize_": _REPLACED,
+        "Tensor.resize_as_": _REPLACED,
+        "Tensor.set_": _REPLACED,
+        "autograd.graph.increment_version": _VERSION,
+        "ops.prims._tensor_version.default": _VERSION,
+        "ops.prims._unsafe_set_version_counter.default": _VERSION,
+    }
+)
+"""Names in namespace ``torch``, to the reason.
+
+After those that replace storage, which Dynamo also makes of ``x.data = y``, an object has another
+shape and memory than a trace knows of.
+"""
+
+
+class UnheldError(CaptureError):
+    """The captured graph is right as it is, but has no trace: it may run as it is."""
+
+
+def check_held(call: BoundSymbol) -> None:
+    """See that a trace can hold ``call``.
+
+    :raises UnheldError: if not.
+    """
+    reason = UNHELD.get(call.symbol.name)
+    if reason is not None and call.symbol.namespace == "torch":
+        raise UnheldError(f"{call.symbol} {reason}", source=call.source)

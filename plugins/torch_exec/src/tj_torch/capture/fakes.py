@@ -1,0 +1,70 @@
+"""What calls return on fake tensors: metadata for what neither a capture nor an expansion knows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from tj_core.extend import Constant, Context, Proxy, TensorProxy, map_tree
+
+from tj_torch.ops import private
+from tj_torch.ops.context import expansion_context, surroundings
+from tj_torch.ops.expansion.arguments import make_fake
+from tj_torch.ops.expansion.autograd_info import NonLeaf
+from tj_torch.ops.expansion.expander import generators_untouched
+from tj_torch.ops.fake_modes import fake_mode
+
+__all__ = ["FakeRuns"]
+
+
+class FakeRuns:
+    """Runs of single calls of one program on fake tensors, made from proxies.
+
+    Numbers and sizes that depend on data are symbols; what such calls return is kept, by name, for
+    the calls that take it.
+    """
+
+    def __init__(self) -> None:
+        self.mode = fake_mode(symbolic=True)
+        self._known: dict[str, Any] = {}
+
+    def run(self, fn: Callable[..., Any], args: Any, kwargs: Any, context: Context) -> Any:
+        """What ``fn`` returns for trees of proxies and constants. Raises what ``fn`` raises."""
+        with self.entered(context):
+            args, kwargs = self.actual((args, dict(kwargs)))
+            return fn(*args, **kwargs)
+
+    def actual(self, tree: Any) -> Any:
+        """``tree`` with fakes for its proxies, the same one for the same proxy."""
+        made: dict[str, Any] = {}
+
+        def leaf(value: Any) -> Any:
+            if not isinstance(value, Proxy):
+                return value.value if isinstance(value, Constant) else value
+            if value.name not in made:
+                made[value.name] = self.fake(value)
+            return made[value.name]
+
+        return map_tree(leaf, tree)
+
+    @contextlib.contextmanager
+    def entered(self, context: Context) -> Iterator[None]:
+        """Where fake tensors run: the context of the call, and nothing that is ambient."""
+        around = surroundings(*expansion_context(context))
+        with generators_untouched(), private.quiet(), around, self.mode:
+            yield
+
+    def keep(self, proxies: Iterable[Proxy], values: Iterable[Any]) -> None:
+        """Remember the values that the proxies' metadata was read from."""
+        self._known.update((p.name, v) for p, v in zip(proxies, values, strict=True))
+
+    def fake(self, proxy: Proxy) -> Any:
+        """A fake value for ``proxy``: a new one, unless its sizes depend on data."""
+        known = self._known.get(proxy.name)
+        if known is not None or not isinstance(proxy, TensorProxy):
+            return self._known[proxy.name]
+        if proxy.requires_grad:
+            leaf = make_fake(self.mode, proxy).requires_grad_()
+            return NonLeaf.of(leaf, lambda: make_fake(self.mode, proxy))
+        return make_fake(self.mode, proxy)

@@ -1,0 +1,448 @@
+"""An FX graph as its user wrote or traced it becomes an acquired trace.
+
+Unlike a capture by Dynamo, such a graph says nothing about metadata that could be relied on (it may
+have been traced with other shapes), reads the state of its module, and calls modules.
+"""
+
+from __future__ import annotations
+
+import operator
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core import tag as tag_function
+from tj_core.extend import BoundSymbol, CaptureError, Constant, Proxy, TensorProxy, leaves, map_tree
+from torch.utils import _pytree as pytree
+
+from tj_torch.capture.acquire import Importer
+from tj_torch.capture.fakes import FakeRuns
+from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, Slot, hooks_of
+from tj_torch.capture.fx.leaves import LeafRecorder, is_transparent
+from tj_torch.capture.higher_order.regions import is_graph
+from tj_torch.capture.nodes import takes_values
+from tj_torch.capture.sources import node_source
+from tj_torch.ops import convert, private
+from tj_torch.ops.denied import denial
+
+__all__ = ["GraphImporter", "is_recompiled"]
+
+Target = Callable[..., Any]
+
+METADATA = frozenset(
+    {
+        "device",
+        "dtype",
+        "is_cpu",
+        "is_cuda",
+        "is_mkldnn",
+        "is_mps",
+        "is_nested",
+        "is_quantized",
+        "is_sparse",
+        "is_sparse_csr",
+        "is_xpu",
+        "itemsize",
+        "layout",
+        "nbytes",
+        "ndim",
+        "requires_grad",
+        "shape",
+    }
+)
+"""Attributes of tensors that guards see, so that they are constants."""
+
+VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
+"""Attributes of tensors that are operations."""
+
+UNSEEN = frozenset(
+    {
+        "backward",
+        "data_ptr",
+        "is_pinned",
+        "is_set_to",
+        "is_shared",
+        "numpy",
+        "register_hook",
+        "retain_grad",
+        "storage",
+        "storage_offset",
+        "tolist",
+        "untyped_storage",
+    }
+)
+"""Methods of tensors that look at what guards do not see, or that change how gradients flow."""
+
+PURE = frozenset(
+    {abs, bool, complex, dict, divmod, float, int, isinstance, len, list, max, min, pow, range}
+    | {reversed, round, set, slice, sorted, str, sum, tuple, zip, all, any, getattr}
+    | {torch.Size, torch.broadcast_shapes, torch.device, torch.finfo, torch.iinfo}
+    | {torch.promote_types, torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min}
+    | {torch.sym_not, torch.sym_ite, torch.can_cast}
+)
+"""Functions that do nothing but return a Python value."""
+
+_LIBRARIES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+
+
+@dataclass
+class GraphImporter(Importer):
+    """One graph on its way into a trace, with the inputs that it turns out to have."""
+
+    taken: Inputs = field(kw_only=True)
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.fakes = FakeRuns()
+        self.examples: dict[torch.fx.Node, Any] = {}
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.inputs_by_slot: dict[int, Proxy] = {}
+        self.classes: dict[type[torch.nn.Module], None] = {}
+
+    # ------------------------------------------------------------------ inputs
+
+    def placeholders(self, values: Mapping[torch.fx.Node, Any], names: Sequence[str]) -> None:
+        """The graph's used placeholders, with their values in this call."""
+        self.given = values
+        for (node, value), name in zip(values.items(), names, strict=True):
+            if node.users:
+                wish = str(node.target).lstrip("*")
+                self.define(node, self.taken.argument(name, value, wish))
+
+    def define(self, node: torch.fx.Node, tree: Any) -> None:
+        """Give ``node`` a value: a tree of proxies, slots of inputs, and Python values."""
+        value = map_tree(lambda slot: self.input(slot, node), tree, Slot)
+        self.values[node] = value
+        self.env[node] = convert.to_core(value)
+
+    def input(self, slot: Slot, node: torch.fx.Node) -> Proxy:
+        """The input of the trace that ``slot`` is."""
+        if slot.index not in self.inputs_by_slot:
+            name = self.namer(self.taken.names[slot.index])
+            proxy = self.proxy(name, self.taken.tensors[slot.index], node)
+            self.inputs_by_slot[slot.index] = proxy
+            self.proxies.append(proxy)
+        return self.inputs_by_slot[slot.index]
+
+    # ------------------------------------------------------------------ nodes
+
+    def node(self, node: torch.fx.Node) -> None:
+        """Import ``node``; a module's call becomes the calls it makes."""
+        if node.op == "call_module":
+            self.module(node)
+        elif node.op == "output":
+            pass
+        elif node.op in ("call_function", "call_method") and not self.context.follows(node):
+            if node.target is tag_function or not self.evaluated(node):
+                self.refuse_unseen(node)
+                super().node(node)
+        else:
+            super().node(node)
+
+    def attribute(self, node: torch.fx.Node) -> None:
+        """The module's state: tensors are inputs, read anew by each call."""
+        found = self.taken.state(self.prefix + str(node.target))
+        if isinstance(found, torch.nn.Module):
+            self.env[node] = self.constants.of(str(node.target), found)
+        else:
+            self.define(node, found)
+
+    def value(self, node: torch.fx.Node) -> Any:
+        """The Python value of ``node``, with proxies for its tensors, in the type that it has."""
+        if node not in self.values:
+            found = self.env[node]
+            self.values[node] = found if isinstance(found, Proxy) else self.structured(node)
+        return self.values[node]
+
+    def structured(self, node: torch.fx.Node) -> Any:
+        """What a call returned, in its own type: ``torch.Size``, ``torch.return_types.max``."""
+        kept = self.env[node]
+        if not isinstance(kept, tuple | list | dict):
+            return map_tree(lambda c: c.value, kept, Constant)
+        flat, spec = pytree.tree_flatten(self.example(node))
+        found = [leaf for leaf in leaves(kept)]
+        values = [p if isinstance(p, Proxy) else v for p, v in zip(found, flat, strict=True)]
+        return pytree.tree_unflatten(values, spec)
+
+    def evaluated(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` computes with Python values alone; if so, do it now."""
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.value)
+        if node.target is getattr:
+            return self.attribute_of(node, *args)  # type: ignore[arg-type]
+        flat = list(leaves((args, kwargs)))
+        direct = [a for a in (*args, *kwargs.values()) if isinstance(a, Proxy)]
+        inside = any(isinstance(a, Proxy) for a in flat)
+        function = _python_function(node, args)
+        if function is None or direct or (inside and function not in _STRUCTURAL):
+            return False
+        try:
+            result = function(*args, **kwargs)
+        except Exception as error:
+            raise CaptureError(
+                f"{type(error).__name__}: {error}", source=node_source(node)
+            ) from error
+        self.define(node, result)
+        return True
+
+    def attribute_of(self, node: torch.fx.Node, value: Any, name: str, *default: Any) -> bool:
+        """``getattr``: metadata is a constant, a view a call, a field of a structure the field."""
+        if not isinstance(value, TensorProxy):
+            self.define(node, getattr(value, name, *default))
+            return True
+        if name in METADATA:
+            self.define(node, getattr(self.fakes.fake(value), name))
+            return True
+        if name not in VIEWS:
+            raise OpenProgramError(f"attribute {name!r} of a tensor is not guarded")
+        return False
+
+    def refuse_unseen(self, node: torch.fx.Node) -> None:
+        """Leave what the graph does not show to a frontend that sees Python."""
+        if node.op == "call_method":
+            if node.target in UNSEEN:
+                raise OpenProgramError(f"Tensor.{node.target} looks at what guards do not see")
+        elif not _is_torchs(node.target):
+            raise OpenProgramError(f"{node.target} is Python code")
+        values = [self.env[n] for n in node.all_input_nodes]
+        used = node.users and not any(isinstance(v, Proxy) for v in leaves(values))
+        if used and not _makes_tensors(node.target):
+            raise OpenProgramError(f"{node.target} reads the state of the process")
+
+    def rebind(self, after: Proxy, call: BoundSymbol) -> None:
+        """All names of an object whose metadata a call has changed stand for what it is now."""
+        first = self.first_names.get(after.name, after.name)
+        names = {first, *(n for n, f in self.first_names.items() if f == first)}
+
+        def renewed(value: Any) -> Any:
+            return after if isinstance(value, Proxy) and value.name in names else value
+
+        self.env = {n: map_tree(renewed, v, Proxy) for n, v in self.env.items()}
+        self.values = {n: pytree.tree_map(renewed, v) for n, v in self.values.items()}
+
+    # ------------------------------------------------------------------ metadata
+
+    def example(self, node: torch.fx.Node) -> Any:
+        """What ``node`` returns on fake tensors, run when first asked for."""
+        if node not in self.examples:
+            args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
+            named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
+            self.examples[node] = self.fakes.run(
+                named.function, named.args, named.kwargs, self.context.current
+            )
+        return self.examples[node]
+
+    def says(self, node: torch.fx.Node) -> bool:
+        """What `example` gives is what the node comes to."""
+        return True
+
+    def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
+        """Whether ``node`` is there for what it does: it takes no values and is no factory."""
+        return not takes_values(call) and not _makes_tensors(node.target)
+
+    def bound(self, call: BoundSymbol, function: Target, node: torch.fx.Node) -> BoundSymbol:
+        """``call`` with its outputs; operand graphs, which have no metadata, run as they are."""
+
+        def opaque(c: Constant) -> Constant:
+            return self.constants.of(c.text, c.value) if is_graph(c) else c
+
+        call = call.replace(
+            args=map_tree(opaque, call.args, Constant),
+            kwargs=map_tree(opaque, call.kwargs, Constant),
+        )
+        return self.expanded(call, function, node) or self.unexpanded(call, node)
+
+    def expanded(
+        self, call: BoundSymbol, function: Target, node: torch.fx.Node
+    ) -> BoundSymbol | None:
+        """``call`` with the facts of its expansion, else its metadata noted for `unexpanded`."""
+        found = super().expanded(call, function, node)
+        if found is None:
+            self.examples[node] = self.metadata(call, function, node)
+        return found
+
+    def metadata(self, call: BoundSymbol, function: Target, node: torch.fx.Node) -> Any:
+        """What a call that does not expand returns.
+
+        :raises CaptureError: if that cannot be known without running it.
+        """
+        if self.changes_state(call, node):
+            return None
+        if reason := denial(function):
+            raise CaptureError(reason, source=call.source)
+        try:
+            return self.fakes.run(function, call.args, call.kwargs, call.context)
+        except Exception as error:
+            reason = f"{call.symbol}: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+            raise CaptureError(reason, source=call.source) from error
+
+    def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
+        """``call`` with its metadata alone; later calls may take what it returned on fakes."""
+        bound = super().unexpanded(call, node)
+        values = [v for v in pytree.tree_leaves(self.example(node)) if _is_value(v)]
+        self.fakes.keep(bound.flat_outs, values)
+        return bound
+
+    # ------------------------------------------------------------------ modules
+
+    def module(self, node: torch.fx.Node) -> None:
+        """A call of a submodule: a graph's nodes, or the calls that a leaf module makes.
+
+        :raises OpenProgramError: for a module that may do anything else.
+        """
+        path = self.prefix + str(node.target)
+        module = self.taken.submodule(path)
+        if private.is_input_check(module):
+            module(*(self.given[n] for n in node.all_input_nodes))  # raises what it would raise
+            self.values[node] = self.env[node] = None
+        elif _is_plain_graph(module):
+            self.inline(node, module, path)
+        elif isinstance(module, torch.nn.Module) and is_transparent(module):
+            self.leaf_module(node, module, path)
+        else:
+            raise OpenProgramError(f"{path} is a {type(module).__qualname__}")
+
+    def inline(self, node: torch.fx.Node, module: torch.fx.GraphModule, path: str) -> None:
+        """The nodes of a nested graph, in the call's place."""
+        self.taken.plain_attributes(path)
+        graph = torch.fx.Graph()
+        graph.output(graph.graph_copy(module.graph, {}))
+        inputs = [n for n in graph.nodes if n.op == "placeholder"]
+        for inner, value in zip(inputs, _bind(inputs, node, path), strict=True):
+            self.define(inner, torch.fx.map_arg(value, self.value))
+        before, self.prefix = self.prefix, f"{path}."
+        result = self.run(graph)
+        self.prefix = before
+        self.define(node, result)
+
+    def run(self, graph: torch.fx.Graph) -> Any:
+        """Import a nested graph; its result, with proxies for tensors."""
+        result: Any = None
+        for node in graph.nodes:
+            if node.op == "output":
+                result = torch.fx.map_arg(node.args[0], self.value)
+            elif node.op != "placeholder":
+                self.node(node)
+        return result
+
+    def leaf_module(self, node: torch.fx.Node, module: torch.nn.Module, path: str) -> None:
+        """The calls that a ``torch.nn`` module makes for these arguments."""
+        for name, child in module.named_modules():
+            self.taken.plain_attributes(".".join(filter(None, (path, name))))
+            self.classes[type(child)] = None
+        recorder = LeafRecorder()
+        with self.fakes.entered(self.context.current):
+            arguments, state = self.leaf_arguments(node, module, path, recorder)
+            recorder.record(module, arguments, state)
+        self.trace_leaf(node, recorder.graph, path, module)
+
+    def leaf_arguments(
+        self, node: torch.fx.Node, module: torch.nn.Module, path: str, recorder: LeafRecorder
+    ) -> tuple[Any, dict[str, torch.Tensor]]:
+        """Fakes for the arguments of a module's call, and for its state by name."""
+        fakes: dict[str, Any] = {}
+
+        def fake(proxy: Proxy) -> Any:
+            if proxy.name not in fakes:
+                fakes[proxy.name] = self.fakes.fake(proxy)
+                inner = recorder.given(fakes[proxy.name], proxy.name)
+                self.values[inner] = self.env[inner] = proxy
+            return fakes[proxy.name]
+
+        given = torch.fx.map_arg((node.args, node.kwargs), self.value)
+        arguments = map_tree(fake, given, Proxy)
+        state = {}
+        for name in _state_names(module):
+            slot = self.taken.state(f"{path}.{name}")
+            state[name] = fake(self.input(slot, node))
+            recorder.known_as(self.taken.tensors[slot.index], state[name])
+        return arguments, state
+
+    def trace_leaf(
+        self, node: torch.fx.Node, graph: torch.fx.Graph, path: str, module: torch.nn.Module
+    ) -> None:
+        """Import what was recorded, as coming from the line of the module's call."""
+        stack = {**(node.meta.get("nn_module_stack") or {}), path: (path, type(module))}
+        for inner in graph.nodes:
+            inner.meta["nn_module_stack"] = stack
+            inner.stack_trace = node.stack_trace
+        self.define(node, self.run(graph))
+
+
+_STRUCTURAL = frozenset(
+    {operator.getitem, len, tuple, list, dict, operator.add, reversed, zip, isinstance}
+)
+"""Functions that pass on what is in a container without looking at it."""
+
+
+def _python_function(node: torch.fx.Node, args: tuple[Any, ...]) -> Target | None:
+    """The function that ``node`` runs, if it is Python's and pure."""
+    if node.op == "call_method":
+        kind = type(args[0])
+        plain = kind in (tuple, list, dict, str, torch.Size, torch.dtype, int, float, slice)
+        return getattr(kind, str(node.target), None) if plain else None
+    target: Any = node.target
+    if target in PURE or getattr(target, "__module__", None) in ("_operator", "math"):
+        return target if callable(target) else None
+    return None
+
+
+def _is_torchs(target: Any) -> bool:
+    """Whether PyTorch, or Python's standard operators, define ``target``."""
+    if isinstance(target, _LIBRARIES) or target in PURE or target is tag_function:
+        return True
+    if not isinstance(target, types.FunctionType | types.BuiltinFunctionType | type):
+        return type(target).__module__.partition(".")[0] in ("torch", "builtins")
+    module = getattr(target, "__module__", None) or ""
+    return module.partition(".")[0] in ("torch", "_operator", "math", "")
+
+
+def _makes_tensors(target: Any) -> bool:
+    """Whether a call without tensors among its arguments returns some, and does nothing else."""
+    if isinstance(target, torch._ops.OpOverload):
+        return bool(target._schema.returns) and not target._schema.is_mutable
+    return isinstance(target, types.BuiltinFunctionType | types.FunctionType) and (
+        target in private.factories()
+    )
+
+
+def _is_value(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or convert.is_symbolic(value)
+
+
+def _is_plain_graph(module: Any) -> bool:
+    """Whether a module is an FX graph, called with the values of its placeholders."""
+    return (
+        isinstance(module, torch.fx.GraphModule)
+        and is_recompiled(module)
+        and type(module.graph._codegen) is torch.fx.graph.CodeGen
+        and "forward" not in vars(module)
+        and not any(hooks_of(module))
+    )
+
+
+def is_recompiled(module: torch.fx.GraphModule) -> bool:
+    """Whether the code that ``module`` runs is its graph's: `recompile` was called after edits."""
+    return bool(module.graph.python_code(root_module="self").src == module.code)
+
+
+def _bind(inputs: list[torch.fx.Node], node: torch.fx.Node, path: str) -> list[Any]:
+    """The argument of a call for each placeholder of the called graph."""
+    kwargs = dict(node.kwargs)
+    values = list(node.args)
+    for inner in inputs[len(values) :]:
+        name = str(inner.target)
+        if name.startswith("*") or (name not in kwargs and not inner.args):
+            raise OpenProgramError(f"{path} is called in an unusual way")
+        values.append(kwargs.pop(name) if name in kwargs else inner.args[0])
+    if kwargs or len(values) != len(inputs):
+        raise OpenProgramError(f"{path} is called in an unusual way")
+    return values
+
+
+def _state_names(module: torch.nn.Module) -> list[str]:
+    parameters = module.named_parameters(remove_duplicate=False)
+    buffers = module.named_buffers(remove_duplicate=False)
+    return [name for name, _ in (*parameters, *buffers)]

@@ -1,0 +1,1 @@
+"""Higher-order operations: their operand graphs become regions."""

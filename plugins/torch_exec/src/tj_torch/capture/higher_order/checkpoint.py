@@ -1,0 +1,214 @@
+"""`torch.utils.checkpoint` in traces: where its region takes its place, and with which tags.
+
+A captured checkpoint is one call with a region. While PyTorch's autograd takes the gradients, that
+call runs as it stands, since only it saves the memory. Where no gradient is wanted, or a plugin
+takes gradients (it makes stage JOINT), the region is inlined; in the second case its calls carry
+tags that say what the user asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.extend import (
+    NO_TAGS,
+    Body,
+    BoundSymbol,
+    Constant,
+    Editor,
+    PassContext,
+    Replacement,
+    RuleTable,
+    Stage,
+    Tag,
+    TagSet,
+    TensorProxy,
+    Trace,
+    Transform,
+    map_tree,
+    requires_grad,
+)
+from torch.utils.checkpoint import (
+    SelectiveCheckpointContext,
+    create_selective_checkpoint_contexts,
+)
+
+from tj_torch.ops.convert import to_torch
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.arguments import make_fake
+from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.names import resolve
+
+__all__ = ["CHECKPOINT", "STASH_RNG", "TAGS", "inline_checkpoints"]
+
+SYMBOL = "torch.utils.checkpoint.checkpoint"
+
+CHECKPOINT = Tag(
+    "CHECKPOINT",
+    "the checkpointed region that the call is in: '1' is the second, '1.0' the first inside of it",
+    carriers=frozenset({"call"}),
+)
+STASH_RNG = Tag(
+    "STASH_RNG",
+    "random calls of the checkpointed region draw the same numbers when they are recomputed",
+    carriers=frozenset({"call"}),
+)
+TAGS = (CHECKPOINT, STASH_RNG)
+
+RESIDUAL: Mapping[str, str] = {
+    "MUST_SAVE": "SAVE",
+    "PREFER_SAVE": "PREFER_SAVE",
+    "MUST_RECOMPUTE": "RECOMPUTE",
+    "PREFER_RECOMPUTE": "PREFER_RECOMPUTE",
+    # Where a saved value waits is not tj's to say yet: it is saved where it is.
+    "MUST_CPU_OFFLOAD": "SAVE",
+    "PREFER_CPU_OFFLOAD": "PREFER_SAVE",
+}
+"""The tag that a policy of selective checkpointing asks for, by the policy's name."""
+
+
+STRONGEST = ("SAVE", "PREFER_SAVE", "RECOMPUTE", "PREFER_RECOMPUTE")
+"""What a call is tagged with whose operators get different answers: the first of these."""
+
+
+def _apply(trace: Trace, context: PassContext) -> Trace:
+    plain: RuleTable[Any] = RuleTable("checkpoint")
+    plain.set(SYMBOL, _without_gradient)
+    trace = _repeated(trace, lambda t: context.rewrite(t, plain, into_bodies=False))
+    if Stage.JOINT not in context.produced:
+        return trace
+    tagging: RuleTable[Any] = RuleTable("checkpoint")
+    tagging.set(SYMBOL, _Tagging())
+    # In a region of another operation PyTorch's autograd takes the gradients still.
+    return _repeated(
+        trace, lambda t: context.rewrite(t, tagging, into_bodies=False, into_regions=False)
+    )
+
+
+def inline_checkpoints() -> Transform:
+    """The transform that puts checkpointed regions in their calls' places, where that is right."""
+    return Transform("inline-checkpoints", _apply, Stage.ACQUIRED, priority=100, falls_back=True)
+
+
+def _repeated(trace: Trace, step: Callable[[Trace], Trace]) -> Trace:
+    """``step`` until it changes nothing: a region may hold further checkpoints."""
+    while True:
+        after = step(trace)
+        if after is trace:
+            return trace
+        trace = after
+
+
+def _context_fn(call: BoundSymbol) -> Any:
+    constant = dict(call.kwargs).get("context_fn")
+    return constant.value if isinstance(constant, Constant) else None
+
+
+def _selective(context_fn: Any) -> bool:
+    """Whether ``context_fn`` makes PyTorch's own contexts, which do nothing but save values."""
+    made_by = context_fn.func if isinstance(context_fn, functools.partial) else None
+    return context_fn is None or made_by is create_selective_checkpoint_contexts
+
+
+def _without_gradient(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    wanted = any(map(requires_grad, call.flat_outs))
+    if wanted or not (_selective(_context_fn(call)) or call.context.get("grad") is False):
+        return None
+    return edit.inline_region()
+
+
+@dataclass
+class _Tagging:
+    """The rule that inlines regions for whoever takes gradients; counts them as it goes."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def __call__(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
+        context_fn = _context_fn(call)
+        policy = None if context_fn is None else _policy_of(context_fn)
+        if context_fn is not None and policy is None:
+            return None  # contexts of the user's own, which must be entered
+        made = edit.inline_region(self.tags(call))
+        tagged = _vanilla if policy is None else _Policy(policy)
+        calls = tuple(map(tagged, made.calls))
+        return Replacement(calls, made.values, decomposed=True)
+
+    def tags(self, call: BoundSymbol) -> TagSet:
+        outer = call.tags.get("CHECKPOINT")
+        path = "" if outer is None else f"{outer}."
+        number = self.counts[path] = self.counts.get(path, -1) + 1
+        found = NO_TAGS.add("CHECKPOINT", f"{path}{number}")
+        stash = dict(call.kwargs).get("preserve_rng_state", True)
+        return found.add("STASH_RNG") if stash else found
+
+
+def _vanilla(call: BoundSymbol) -> BoundSymbol:
+    return _with_residual(call, "RECOMPUTE")
+
+
+def _with_residual(call: BoundSymbol, name: str) -> BoundSymbol:
+    known = {*RESIDUAL.values(), "DONT_SAVE_FOR_BACKWARD"}
+    return call if known & set(call.tags) else call.replace(tags=call.tags.add(name))
+
+
+# ------------------------------------------------------------------------------- policies
+
+
+def _policy_of(context_fn: Any) -> Any:
+    """The policy function of selective checkpointing, or None for other contexts."""
+    forward, _ = context_fn()
+    return getattr(forward, "policy_fn", None)
+
+
+class _Policy:
+    """Asks a policy about the operators of each call, in order, as a run of the region would.
+
+    Operators are given fake tensors; policies look at the operator, and perhaps at shapes.
+    """
+
+    def __init__(self, policy: Callable[..., Any]) -> None:
+        self.policy = policy
+        self.mode = fake_mode()
+
+    def __call__(self, call: BoundSymbol) -> BoundSymbol:
+        body = call.body
+        if body is None or not body.calls:
+            return _with_residual(call, "PREFER_RECOMPUTE")
+        names = list(self.verdicts(body))
+        if len(set(names)) == 1:
+            return _with_residual(call, names[0])
+        pairs = zip(body.calls, names, strict=True)
+        inner = tuple(_with_residual(part, name) for part, name in pairs)
+        made = call.replace(body=Body(body.inputs, inner, body.outputs, body.updates))
+        return _with_residual(made, next(name for name in STRONGEST if name in names))
+
+    def verdicts(self, body: Body) -> Iterator[str]:
+        fakes: dict[str, Any] = {}
+
+        def fake(p: Any) -> Any:
+            if not isinstance(p, TensorProxy):
+                return p
+            if p.name not in fakes:
+                fakes[p.name] = make_fake(self.mode, p)
+            return fakes[p.name]
+
+        for part in body.calls:
+            try:
+                tree = (part.args, dict(part.kwargs), part.outputs)
+                args, kwargs, out = to_torch(map_tree(fake, tree))
+                yield self.verdict(resolve(part.symbol), out, args, kwargs)
+            except (CannotExpand, LookupError):
+                yield "PREFER_RECOMPUTE"
+
+    def verdict(
+        self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str:
+        context = SelectiveCheckpointContext(is_recompute=False)
+        context.op_output = out  # which PyTorch's own has from 2.13 on
+        answer = self.policy(context, operator, *args, **kwargs)
+        if isinstance(answer, bool):
+            return "SAVE" if answer else "PREFER_RECOMPUTE"
+        return RESIDUAL[answer.name]

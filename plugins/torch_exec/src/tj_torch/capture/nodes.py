@@ -1,0 +1,156 @@
+"""What the nodes of an FX graph say: who takes what, and the tags that the program puts."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from tj_core import tag as tag_function
+from tj_core.extend import (
+    NO_TAGS,
+    BoundSymbol,
+    NumberProxy,
+    Proxy,
+    Source,
+    SymDim,
+    TagRegistry,
+    TagSet,
+    TensorProxy,
+    map_tree,
+)
+from torch.utils import _pytree as pytree
+
+from tj_torch.capture.sources import node_source
+from tj_torch.ops.convert import is_wrapper
+from tj_torch.ops.sizes.shape_env import is_symbolic
+
+__all__ = [
+    "input_value",
+    "is_variable",
+    "makes_subclass",
+    "outdated",
+    "tagged",
+    "tagged_names",
+    "takers",
+    "takes_values",
+    "user_tags",
+]
+
+
+def takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
+    """The nodes that take one item of what ``node`` returns, by the item's index."""
+    users = (u for u in node.users if u.target is operator.getitem and u.args[0] is node)
+    return {u.args[1]: u for u in users if isinstance(u.args[1], int)}
+
+
+def takes_values(call: BoundSymbol) -> bool:
+    """Whether ``call`` has arguments that are tensors or symbolic numbers."""
+    return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
+
+
+def makes_subclass(node: torch.fx.Node) -> bool:
+    """Whether ``node`` returned a tensor subclass that runs operators in Python.
+
+    C++ functionalization, below which calls are expanded, ends the process at such a call.
+    """
+    made = pytree.tree_leaves(node.meta.get("example_value"))
+    return any(isinstance(v, torch.Tensor) and is_wrapper(v) for v in made)
+
+
+def is_variable(node: torch.fx.Node) -> bool:
+    """Whether ``node`` has the name of the variable that its value is assigned to.
+
+    Dynamo names other nodes after the operation.
+    """
+    operation = getattr(node.target, "__name__", node.target)
+    return not re.fullmatch(rf"{re.escape(str(operation))}(_\d+)?", node.name)
+
+
+def input_value(node: torch.fx.Node, example: Any) -> Any:
+    """What an input's metadata is read from.
+
+    The captured fake is spoiled where the program changes metadata in place, so a static tensor
+    is read from the example itself; sizes that are symbols only the fake knows.
+    """
+    fake = node.meta.get("example_value", example)
+    if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
+        return fake
+    symbolic = any(isinstance(n, torch.SymInt) for n in (*fake.shape, *_strides(fake)))
+    return fake if symbolic else example
+
+
+def outdated(
+    proxies: Iterable[Proxy], graph: torch.fx.GraphModule, examples: Iterable[Any]
+) -> bool:
+    """Whether a size of an input, a symbol in ``proxies``, has been decided on since then."""
+    nodes = (n for n in graph.graph.nodes if n.op == "placeholder")
+    for p, node, example in zip(proxies, nodes, examples, strict=False):
+        if isinstance(p, TensorProxy):
+            now = input_value(node, example)
+            pairs = zip((*p.shape, *p.strides), (*now.shape, *_strides(now)), strict=True)
+            if any(isinstance(dim, SymDim) and not is_symbolic(size) for dim, size in pairs):
+                return True
+    return False
+
+
+def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return tensor.stride() if tensor.layout is torch.strided else ()
+
+
+def _tagged(node: torch.fx.Node) -> torch.fx.Node:
+    """The node whose value a ``tj.tag`` call tags."""
+    while node.target is tag_function:
+        inner = node.args[0]
+        assert isinstance(inner, torch.fx.Node)
+        node = inner
+    return node
+
+
+def tagged(
+    call: BoundSymbol, node: torch.fx.Node, tags: Mapping[Any, TagSet], registry: TagRegistry
+) -> BoundSymbol:
+    """``call``, which ``node`` became, its outputs with the tags of the program's nodes.
+
+    Views have those of what they view, too, that travel to views.
+    """
+    taken_by = takers(node)
+    single = isinstance(call.outputs, Proxy)
+    found = [
+        tags.get(node if single else taken_by.get(i), NO_TAGS) for i in range(len(call.flat_outs))
+    ]
+    for alias in call.effects.aliases:
+        if alias.kind == "arg":
+            viewed = call.flat_args[alias.index].tags
+            traveling = registry.traveling(viewed, "through_views")
+            found[alias.output] = registry.merge(traveling, found[alias.output], call.source)
+    if not any(found):
+        return call
+    given = iter(found)
+    outputs = map_tree(lambda p: p.replace(tags=next(given)), call.outputs, Proxy)
+    return call.replace(outputs=outputs)
+
+
+def tagged_names(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
+    """The names users gave tagged values: in ``total = tj.tag(x + y, "SAVE")`` the tag has it."""
+    tags = [n for n in graph.graph.nodes if n.target is tag_function]
+    return {_tagged(n): n.name for n in tags if not re.fullmatch(r"tag(_\d+)?", n.name)}
+
+
+def user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, TagSet]:
+    """The tags that ``tj.tag`` calls put on the values of other nodes.
+
+    :raises TagError: for an unknown tag, or one that values cannot have, at the user's line.
+    """
+    found: dict[Any, TagSet] = {}
+    for node in graph.graph.nodes:
+        if node.op != "call_function" or node.target is not tag_function:
+            continue
+        name = node.args[1] if len(node.args) > 1 else node.kwargs["name"]
+        source: Source | None = node_source(node)
+        registry.require(str(name), "proxy", source)
+        target = _tagged(node)
+        found[target] = registry.merge(found.get(target, NO_TAGS), TagSet([str(name)]), source)
+    return found

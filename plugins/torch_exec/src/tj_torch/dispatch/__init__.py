@@ -1,0 +1,1 @@
+"""Calls of jitted programs: entries, guards, fallback."""

@@ -1,0 +1,172 @@
+"""One graph to one program, whoever captured it; shared by all frontends."""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tj_core import tag
+from tj_core.extend import (
+    CannotExpandError,
+    CaptureError,
+    Compilation,
+    Entry,
+    Jitted,
+    PassError,
+    Source,
+    call_of,
+    own_pass,
+    source_of,
+)
+
+from tj_torch.capture.acquire import Acquired, acquire
+from tj_torch.capture.ambient import below_mode
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo.arrays import check_arrays
+from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, shared_codes
+from tj_torch.capture.dynamo.unheld import UnheldError
+from tj_torch.capture.sources import node_source
+from tj_torch.dispatch.entries import fall_back, fall_back_from
+from tj_torch.ops.service import TorchDialects
+
+__all__ = ["GraphCompiler"]
+
+
+@dataclass(frozen=True)
+class GraphCompiler:
+    """Acquires a trace from an FX graph and runs the session's pipeline on it."""
+
+    jitted: Jitted
+    dialects: TorchDialects
+
+    @property
+    def opaque(self) -> tuple[Callable[..., Any], ...]:
+        """Functions that captures record as one call."""
+        return (tag,)
+
+    def compile(
+        self,
+        graph: torch.fx.GraphModule,
+        examples: Sequence[Any],
+        sources: Mapping[int, str],
+        parameters: Sequence[str] = (),
+    ) -> Compilation:
+        """The program of ``graph``; counts its seconds and memo use in the jitted's statistics.
+
+        :raises CaptureError: if the graph does not say what the program does.
+        :raises PassError: if a pass of tj's own fails.
+        """
+        session = self.jitted.session
+        with self.own("acquire"):
+            check_arrays(graph, sources)
+            check_optimizers(graph)
+        with self.dialects.within(graph):
+            with self.own("acquire"), self.counting():
+                acquired = acquire(
+                    graph,
+                    examples,
+                    dialects=self.dialects,
+                    language=session.language,
+                    tags=session.tags,
+                    sources=sources,
+                    parameters=parameters,
+                )
+            return _holding(self.finish(acquired), acquired.held)
+
+    @contextlib.contextmanager
+    def own(self, name: str, *but: type[Exception]) -> Iterator[None]:
+        """While the frontend's own pass ``name`` runs; errors of the classes ``but`` are known.
+
+        :raises CaptureError: if a call's facts cannot be known, and nothing makes up for them.
+        :raises PassError: if the pass fails.
+        """
+        strict = self.jitted.session.config.core.strict
+        with own_pass(name, strict=strict, locate=_line, but=but):
+            try:
+                yield
+            except CannotExpandError as error:
+                raise CaptureError(error.message, source=source_of(error, _line)) from error
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[None]:
+        """Count what is taken from the memo meanwhile in the jitted's statistics."""
+        memo, stats = self.dialects.memo, self.jitted.stats
+        hits, misses = memo.hits, memo.misses
+        try:
+            yield
+        finally:
+            stats.memo_hits += memo.hits - hits
+            stats.memo_misses += memo.misses - misses
+
+    def finish(self, acquired: Acquired) -> Compilation:
+        """The program of what was acquired; counts the seconds of both."""
+        self.jitted.stats.add_seconds(acquired.seconds)
+        return self.jitted.compile(acquired.trace)
+
+    def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+        """A ``torch.compile`` backend: each graph becomes an entry of its own.
+
+        A graph that no trace can hold runs as it was captured, and so does one in another mode.
+        Where a graph does not say what the program does, Dynamo is told to run that part as it is.
+        """
+        dynamo.guard_forward_mode()
+        mode = below_mode()
+        if mode is not None:
+            fall_back(self.jitted, f"{mode} is active", None)
+            return graph.forward  # type: ignore[no-any-return, operator]
+        with dynamo.compiling(), self.jitted.lock:
+            try:
+                compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
+            except UnheldError as error:
+                fall_back_from(self.jitted, error)
+                return graph
+            except (CaptureError, PassError) as error:
+                if isinstance(error, OptimizerError):
+                    dynamo.leave(shared_codes())
+                fall_back_from(self.jitted, error)
+                raise dynamo.skipped(error.message) from error
+            entry = Entry(compilation)
+            try:
+                self.jitted.add(entry)
+            except BaseException:  # interrupted: nobody gets the program
+                self.jitted.drop(entry)
+                raise
+            self.jitted.stats.misses += 1
+        return compilation.function
+
+    def hooked(
+        self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]
+    ) -> Callable[..., Any]:
+        """``fn`` under PyTorch's own hook, with `backend` for its graphs.
+
+        ``on_skip`` is told, with the stack, why a part of it runs as it is.
+        """
+        dynamo.record_calls(tag)
+        # Dynamo keeps every backend for good; this one lives as long as who calls its programs.
+        backend = weakref.WeakMethod(self.backend)
+
+        def tj(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
+            method = backend()
+            assert method is not None
+            return method(graph, examples)
+
+        return dynamo.hooked(fn, tj, self.jitted.options.dynamic, on_skip)
+
+
+def _line(value: Any) -> Source | None:
+    """The user's line of a node or a call that a pass holds."""
+    return node_source(value) if isinstance(value, torch.fx.Node) else call_of(value)
+
+
+def _holding(compilation: Compilation, held: tuple[torch.Tensor, ...]) -> Compilation:
+    """``compilation``, whose function is to be called without its last inputs, which are these."""
+    function = compilation.function
+
+    def run(*args: Any) -> Any:
+        return function(*args, *held)
+
+    return replace(compilation, function=run) if held else compilation

@@ -1,0 +1,295 @@
+"""Calls of a jitted function: check the entries' guards, run the first that holds, else compile.
+
+The callable made here does as little as can be per call: one dict of locals, one C++ guard check
+per entry, one call of the entry's function. Everything else happens on a miss.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import weakref
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    CaptureError,
+    Entry,
+    Guard,
+    Jitted,
+    PassError,
+    Source,
+    TjError,
+    add_note,
+    notes,
+)
+
+from tj_torch.capture.ambient import ambient_mode, interpreting, mode_counters
+from tj_torch.capture.dynamo import adapter as dynamo
+from tj_torch.capture.dynamo.guards import extra_guards, module_types
+from tj_torch.capture.dynamo.members import members_read
+from tj_torch.capture.sources import raising_source, stack_source
+from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.dispatch.entries import Entries
+from tj_torch.dispatch.templates import Row, make_frame
+
+__all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
+
+
+_INITIALIZING_CALLS = 3
+"""So many calls may give lazy modules their parameters; a program that goes on makes them anew."""
+
+
+class Dispatcher:
+    """Owns the rows of one jitted callable: guard checks and compiled functions."""
+
+    def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
+        self.target = target
+        self.jitted = jitted
+        self.compiler = compiler
+        frame = make_frame(target, self.miss, *mode_counters())
+        self.root, self.own_hits = frame.root, frame.hits
+        self._call: Callable[..., Any] | None = dynamo.inlined_as(frame.call, frame.root)
+        self.parameters = _parameters(target)
+        self.entries = Entries(jitted, frame.publish)
+        self.elsewhere: Callable[..., Any] | None = None
+        self.elsewhere_calls = 0
+        self.initializing = 0
+        jitted.refresh = _weakly(self._count)
+
+    def take_call(self) -> Callable[..., Any]:
+        """What the user calls. It owns this object, which therefore does not keep it."""
+        call, self._call = self._call, None
+        assert call is not None
+        return call
+
+    @cached_property
+    def hooked(self) -> Callable[..., Any]:
+        """The program under PyTorch's own hook, made when it is first needed."""
+        return self.compiler.hooked(self.root, _weakly(self._skipped))
+
+    def _skipped(self, reason: str, stack: Any) -> None:
+        self.entries.fall_back(f"not captured: {_first_lines(reason)}", stack_source(stack))
+
+    def hits(self) -> int:
+        """Calls that found what they needed compiled, here or below PyTorch's hook."""
+        compiled_there = self.jitted.stats.misses - len(self.entries)
+        return self.own_hits() + max(0, self.elsewhere_calls - compiled_there)
+
+    def _count(self) -> None:
+        self.jitted.stats.hits = self.hits()
+
+    # ------------------------------------------------------------------ misses
+
+    def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Compile for these arguments and run; or run without tj, saying why."""
+        mode = ambient_mode() or interpreting((args, kwargs))
+        if mode is not None:
+            self.entries.fall_back(f"called under {mode}; the original function runs", None)
+            return self.target(*args, **kwargs)
+        if self.elsewhere is not None:
+            return self._run_elsewhere(self.elsewhere, args, kwargs)
+        if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
+            self.entries.fall_back(
+                "a coroutine has no single call to compile; it runs as it is", None
+            )
+            self.elsewhere = self.target
+            return self.target(*args, **kwargs)
+        if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
+            return self._run_elsewhere(self.hooked, args, kwargs)
+        try:
+            # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
+            # lock comes first, as it does where Dynamo calls us.
+            with dynamo.compiling(), self.jitted.lock:
+                row = self._compile(frame, args, kwargs)
+        except dynamo.Uninitialized:
+            return self._initialize(args, kwargs)
+        except dynamo.CaptureFailure as error:
+            failure = error.with_traceback(None)  # which would hold this frame, and it the error
+        except (CaptureError, PassError) as error:
+            self.entries.fall_back_from(error)
+            self.elsewhere = self.target
+            return self.target(*args, **kwargs)
+        else:
+            return row[1](*args, **kwargs)
+        # Outside of the handler, so that what the program raises is not chained to Dynamo's error.
+        return self._without_capture(failure, args, kwargs)
+
+    def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
+        for row in self.entries.rows:  # another thread may have compiled it meanwhile
+            if row[0](frame):
+                return row
+        options = self.jitted.options
+        with self.jitted.stats.timing("capture"):
+            captured = dynamo.capture(
+                self.root, args, kwargs, dynamic=options.dynamic, opaque=self.compiler.opaque
+            )
+        entry, row = self._build(captured)
+        self.entries.add(entry, row)
+        if not row[0](frame):
+            reason = "the guards of a new entry do not hold for its own arguments"
+            self.entries.fall_back(reason, None)
+        return row
+
+    def _build(self, captured: dynamo.Capture) -> tuple[Entry, Row]:
+        compilation = None
+        if captured.graph is not None:
+            compilation = self.compiler.compile(
+                captured.graph, captured.examples, captured.sources, self.parameters
+            )
+        entry = Entry(compilation)
+        guarding = self.compiler.own("guards", dynamo.CaptureFailure)
+        with self.jitted.stats.timing("guards"), guarding:
+            return entry, self._guarded(captured, entry)
+
+    def _guarded(self, captured: dynamo.Capture, entry: Entry) -> Row:
+        """The row of ``entry``, which learns its guards as text."""
+        compilation = entry.compilation
+        function = None if compilation is None else compilation.function
+        built = captured.build(function, self.entries.on_dead(entry))
+        operations = () if compilation is None else _operations(compilation.traces[0])
+        check, texts = extra_guards(
+            module_types(self.target, captured.graph, built.traced_codes),
+            operations,
+            members_read(captured.noticed, built.traced_codes),
+            captured.noticed.subclasses,
+        )
+        # Not `built` itself: it holds the traced code, whose death must end the entry.
+        captured_guards = built.guards
+        entry.guards = lambda: _guards(captured_guards(), texts)
+        if not any(isinstance(e, torch.Tensor) for e in captured.examples):
+            check = _outside_of_modes(check)
+        # What computes nothing on tensors needs no program; Dynamo has evaluated it as it saw fit.
+        run = self._noting(self.target) if compilation is None else built.run
+        return _both(built.check, check), run
+
+    # ------------------------------------------------------------------ without capture
+
+    def _initialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call that gives lazy modules their parameters; calls after it can be captured.
+
+        Where that never ends, since the program makes a lazy module each time, it runs as it is.
+        """
+        self.initializing += 1
+        if self.initializing > _INITIALIZING_CALLS:
+            self.entries.fall_back("each call initializes a lazy module; it runs as it is", None)
+            self.elsewhere = self.target
+        return self.target(*args, **kwargs)
+
+    def _without_capture(
+        self, failure: dynamo.CaptureFailure, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Run what could not be captured.
+
+        If the program seems to raise, the original says how: its exception is the one the user
+        expects; if there is none, the original runs from now on. Else the program's capturable
+        parts are compiled through PyTorch's own hook from now on.
+        """
+        source = stack_source(failure.stack)
+        if failure.raised:
+            try:
+                result = self.target(*args, **kwargs)
+            except Exception as error:
+                _note_line(self.jitted, error, "while compiling", source)
+                raise
+            self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
+            self.elsewhere = self.target  # under the hook it would seem to raise, too
+            return result
+        self.entries.fall_back(f"graph break: {_first_lines(failure.reason)}", source)
+        self.elsewhere = self.hooked
+        return self._run_elsewhere(self.hooked, args, kwargs)
+
+    def _run_elsewhere(
+        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        self.elsewhere_calls += 1
+        return self._noting(function)(*args, **kwargs)
+
+    def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``; what the program raises there has a note of the user's line."""
+        jitted = self.jitted
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                _note_line(jitted, error, "in", None)
+                raise
+
+        return run
+
+
+class HookDispatcher(Dispatcher):
+    """Leaves every call to PyTorch's own hook from the start, graph breaks or not."""
+
+    def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
+        super().__init__(target, jitted, compiler)
+        self.elsewhere = self.hooked
+
+
+def _note_line(jitted: Jitted, error: Exception, when: str, other: Source | None) -> None:
+    """Name the user's line in ``error``, or ``other``, if no note of tj's does so yet."""
+    if isinstance(error, TjError) or any(n.startswith("tj:") for n in notes(error)):
+        return
+    source = raising_source(error) or other
+    if source is not None:
+        add_note(error, f"tj: {when} {jitted.name}, at {source}")
+
+
+def _weakly(method: Callable[..., None]) -> Callable[..., None]:
+    """``method`` of an object that is not kept alive; nothing once it is gone."""
+    reference = weakref.WeakMethod(method)
+
+    def call(*args: Any) -> None:
+        live = reference()
+        if live is not None:
+            live(*args)
+
+    return call
+
+
+def _outside_of_modes(check: Callable[[], bool] | None) -> Callable[[], bool]:
+    """For programs without tensors to take, on which other modes would show."""
+    if check is None:
+        return lambda: ambient_mode() is None
+    return lambda: ambient_mode() is None and check()
+
+
+def _both(
+    check: Callable[[dict[str, Any]], bool], extra: Callable[[], bool] | None
+) -> Callable[[dict[str, Any]], bool]:
+    if extra is None:
+        return check
+    return lambda frame: extra() and check(frame)
+
+
+def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
+    return tuple(Guard(text) for text in (*captured, *extra))
+
+
+def _operations(trace: Any) -> set[str]:
+    return {call.symbol.name.rpartition(".")[2] for call in trace.walk()}
+
+
+def _parameters(target: Any) -> tuple[str, ...]:
+    """The names of ``target``'s positional parameters, as far as they can be known."""
+    fn = target.forward if isinstance(target, torch.nn.Module) else target
+    try:
+        return tuple(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
+def _first_lines(reason: str, count: int = 3) -> str:
+    return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
+
+
+def wrap_function(fn: Callable[..., Any], dispatcher: Dispatcher) -> Any:
+    """``fn`` jitted: a function with the same name, signature and documentation."""
+    call = dispatcher.take_call()
+    if hasattr(fn, "__name__"):
+        functools.update_wrapper(call, fn)
+    call.__tj__ = dispatcher.jitted  # type: ignore[attr-defined]
+    return call

@@ -1,0 +1,68 @@
+"""The frontends tj-torch registers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from tj_core import jit
+from tj_core.extend import Frontend, Jitted, TjError
+
+from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.dispatch.dispatcher import Dispatcher, HookDispatcher, wrap_function
+from tj_torch.dispatch.fx import FxDispatcher, graph_module, is_exported
+from tj_torch.dispatch.module import wrap_module
+from tj_torch.ops.service import TorchDialects
+
+__all__ = ["frontends"]
+
+
+def frontends() -> tuple[Frontend, ...]:
+    """``dynamo``, the default; ``dynamo_hook``, for programs with graph breaks; and ``fx``.
+
+    ``dynamo`` captures whole programs and dispatches calls itself; at a graph break it turns to
+    ``dynamo_hook``, which compiles the program's parts through PyTorch's eval-frame hook. ``fx``
+    takes graphs as they are; it is the one for an ExportedProgram, which cannot be called.
+    """
+    return (
+        Frontend("fx", is_exported, _fx, priority=20),
+        Frontend("dynamo", callable, _own_dispatch, priority=10),
+        Frontend("dynamo_hook", callable, _hook_dispatch),
+    )
+
+
+def _fx(program: Any, jitted: Jitted) -> Any:
+    jitted.fn = module = graph_module(program)
+    # Copies are graphs as well, which other frontends would take first.
+    kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
+    jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
+    jitted.arguments = {**jitted.arguments, "frontend": "fx"}
+    dispatcher = FxDispatcher(module, jitted, _compiler(jitted))
+    return wrap_module(module, dispatcher, {"recompile": _recompile})
+
+
+def _recompile(self: Any) -> Any:
+    """As the wrapped module's: the code that changes is its class's."""
+    return self.__tj__.fn.recompile()
+
+
+def _own_dispatch(fn: Any, jitted: Jitted) -> Any:
+    return _wrap(fn, jitted, Dispatcher)
+
+
+def _hook_dispatch(fn: Any, jitted: Jitted) -> Any:
+    return _wrap(fn, jitted, HookDispatcher)
+
+
+def _wrap(fn: Any, jitted: Jitted, dispatcher: type[Dispatcher]) -> Any:
+    if is_exported(fn):
+        raise TjError(
+            "an ExportedProgram is no Python that can be captured",
+            hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
+        )
+    made = dispatcher(fn, jitted, _compiler(jitted))
+    return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
+
+
+def _compiler(jitted: Jitted) -> GraphCompiler:
+    return GraphCompiler(jitted, TorchDialects.of(jitted.session))

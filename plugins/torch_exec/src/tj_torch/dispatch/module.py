@@ -1,0 +1,117 @@
+"""Jitted modules: the same module in every respect, except that calling it runs the program.
+
+A jitted module is an instance of a subclass of the module's own class that shares the module's
+``__dict__``: parameters, buffers, hooks, submodules and plain attributes are one set, whichever
+of the two they are reached through, and ``state_dict`` has the names it had.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import types
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import torch
+from tj_core.extend import Jitted
+
+__all__ = ["Dispatching", "JittedModule", "calling", "wrap_module"]
+
+NO_MEMBERS: Mapping[str, Any] = types.MappingProxyType({})
+
+
+class JittedModule:
+    """What a jitted module adds to the class it wraps. `isinstance` tests for one."""
+
+    __slots__ = ()
+    __tj__: Jitted
+    _tj_call: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Not the wrapped class's: a wrapper is no new kind of module."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the compiled program, hooks included; compile first where no entry fits."""
+        return self._tj_call(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """A jitted copy of the module; compiled entries stay behind."""
+        return self.__tj__.again(copy.deepcopy(self.__tj__.fn, memo))
+
+    def __copy__(self) -> Any:
+        return self.__tj__.again(copy.copy(self.__tj__.fn))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle as the module and the arguments of `tj.jit`; compiled entries stay behind."""
+        return _rebuild, (self.__tj__.fn, self.__tj__.arguments)
+
+
+def _rebuild(module: torch.nn.Module, arguments: dict[str, Any]) -> Any:
+    import tj_core
+
+    return tj_core.jit(module, **arguments)
+
+
+class Dispatching(Protocol):
+    """What runs the calls of a jitted program, and the program's state."""
+
+    jitted: Jitted
+
+    def take_call(self) -> Callable[..., Any]:
+        """What the user calls; asked for once."""
+        ...
+
+
+def calling(module: torch.nn.Module) -> Callable[..., Any]:
+    """What Dynamo looks through where it meets a call of the jitted module."""
+
+    def tj_root(*args: Any, **kwargs: Any) -> Any:
+        return module(*args, **kwargs)
+
+    return tj_root
+
+
+def wrap_module(
+    module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
+) -> Any:
+    """``module`` jitted; ``members`` take the place of its class's."""
+    cls = type(module)
+    body = {
+        **members,
+        **_shared_slots(cls),
+        "__slots__": ("__tj__", "_tj_call"),
+        "__doc__": cls.__doc__,
+        "__module__": cls.__module__,
+        "__qualname__": cls.__qualname__,
+    }
+    metaclass: Any = type(cls)
+    wrapper_type = metaclass(cls.__name__, (JittedModule, cls), body)
+    wrapper = object.__new__(wrapper_type)  # the class's own may ask for arguments
+    object.__setattr__(wrapper, "__dict__", module.__dict__)
+    object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
+    object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
+    return wrapper
+
+
+def _shared_slots(cls: type) -> dict[str, property]:
+    """What makes attributes that ``cls`` keeps in slots those of the wrapped module."""
+    found: dict[str, property] = {}
+    for name in dir(cls):
+        slot = inspect.getattr_static(cls, name)
+        if isinstance(slot, types.MemberDescriptorType):
+            found[name] = _shared(slot)
+    return found
+
+
+def _shared(slot: Any) -> property:
+    def read(self: Any) -> Any:
+        return slot.__get__(self.__tj__.fn)
+
+    def write(self: Any, value: Any) -> None:
+        slot.__set__(self.__tj__.fn, value)
+
+    def delete(self: Any) -> None:
+        slot.__delete__(self.__tj__.fn)
+
+    return property(read, write, delete)

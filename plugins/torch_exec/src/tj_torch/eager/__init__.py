@@ -1,0 +1,1 @@
+"""The executor that runs calls as PyTorch does."""

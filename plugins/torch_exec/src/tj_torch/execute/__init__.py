@@ -1,1 +1,0 @@
-"""Executors that come with tj-torch."""

@@ -1,0 +1,80 @@
+"""What other plugins import from tj-torch: expansions, names, sizes, contexts, gradients of calls.
+
+What stands in other modules may change with any version.
+"""
+
+from __future__ import annotations
+
+from tj_torch.capture.dynamo.adapter import compiling
+from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
+from tj_torch.functionalize.bases import members
+from tj_torch.functionalize.objects import strided_beyond
+from tj_torch.ops.convert import (
+    constant,
+    device_to_torch,
+    dtype_to_torch,
+    tensor_proxy,
+    to_core,
+    to_core_tree,
+)
+from tj_torch.ops.errors import WRITES_BACK, ExpansionError
+from tj_torch.ops.expansion.derive import Derivation, Slot
+from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.observed import Observed, observed, same_operators
+from tj_torch.ops.expansion.run import Expansion
+from tj_torch.ops.expansion.written import is_written, written_body
+from tj_torch.ops.memo.instance import instance
+from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
+from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.names import resolve
+from tj_torch.ops.private import set_conj, set_neg, storage_id
+from tj_torch.ops.schema_facts import changes_unseen, writes_nothing
+from tj_torch.ops.service import TorchDialects
+from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.runtime.function import autograd_function
+
+__all__ = [
+    "WRITES_BACK",
+    "Derivation",
+    "Expander",
+    "Expansion",
+    "ExpansionError",
+    "Modes",
+    "Observed",
+    "Sizes",
+    "Slot",
+    "TorchDialects",
+    "Unkeyable",
+    "autograd_function",
+    "call_key",
+    "changes_unseen",
+    "compiling",
+    "constant",
+    "device_to_torch",
+    "dtype_to_torch",
+    "instance",
+    "is_dense",
+    "is_sized",
+    "is_symbolic",
+    "is_written",
+    "known_of",
+    "members",
+    "number_text",
+    "observed",
+    "pass_over_package",
+    "resolve",
+    "row_major",
+    "same_operators",
+    "set_conj",
+    "set_neg",
+    "storage_id",
+    "strided_beyond",
+    "tangents_key",
+    "tensor_proxy",
+    "to_core",
+    "to_core_tree",
+    "uncaptured",
+    "writes_nothing",
+    "written_body",
+]

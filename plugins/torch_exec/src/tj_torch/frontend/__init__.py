@@ -1,1 +1,0 @@
-"""Frontends: how a PyTorch program becomes a trace, and how the compiled program is called."""

@@ -1,0 +1,186 @@
+"""Arguments that share memory become views of one base, for calls that share it in one way.
+
+The base is a tensor that starts where the memory does. Written so, the program is as any other
+that writes to views, and the layers above this one need not know that arguments share memory:
+values of an argument are read off the base, and new ones go to memory through the argument itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_TAGS,
+    Again,
+    BoundSymbol,
+    Expand,
+    Proxy,
+    RuleTable,
+    Symbol,
+    Tag,
+    TagSet,
+    TensorProxy,
+    TjError,
+    Trace,
+    TraceEditor,
+    bind_outputs,
+)
+
+from tj_torch.functionalize.input_aliasing import Group, given_bases
+from tj_torch.functionalize.objects import Unsuitable, span
+from tj_torch.ops.sizes.program import is_dense
+
+__all__ = ["MEMBER", "MEMORY", "compiled", "members", "overlap", "with_bases"]
+
+MEMBER = Tag(
+    "MEMBER",
+    "an argument that shares memory with others; the tag's value names the view that it is of it",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    to_replacement=False,
+)
+
+MEMORY = Tag(
+    "MEMORY",
+    "memory that arguments share, with which autograd has nothing to do: each argument that is a "
+    "MEMBER of it counts its own writes",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    to_replacement=False,
+)
+
+AS_STRIDED = Symbol("torch", "as_strided")
+
+LARGE = 1 << 26
+"""Of more elements it is not found out whether arguments overlap; they are taken to."""
+
+FAR = 4
+"""A base is at most so many times as long as the part of it that is shared."""
+
+
+def members(trace: Trace) -> dict[str, str]:
+    """The arguments of a trace that are members of a base, by the names of their views of it."""
+    return {str(p.tags[MEMBER.name]): p.name for p in trace.inputs if MEMBER.name in p.tags}
+
+
+def overlap(trace: Trace, group: Group) -> bool:
+    """Whether an element belongs to two of the group's arguments."""
+    tensors = [_tensor(trace.inputs[i]) for i in group.places]
+    extent = length(trace, group)
+    if extent > LARGE:
+        return True
+    seen = torch.zeros(extent, dtype=torch.bool)
+    for p, offset in zip(tensors, group.offsets, strict=True):
+        part = seen.as_strided(_numbers(p.shape), _numbers(p.strides), offset)
+        if part.any():
+            return True
+        part.fill_(True)
+    return False
+
+
+def compiled(
+    trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand], again: Again, name: str
+) -> Callable[..., Any]:
+    """What runs ``trace`` for arguments that share memory as ``groups`` say.
+
+    :raises Unsuitable: if that cannot be made functional.
+    """
+    made = again.compiled(with_bases(trace, groups, expand))
+    if "outer" not in made.others:
+        raise Unsuitable("the program with bases cannot be made functional")
+    again.keep(name, made)
+    return given_bases(made.function, groups, [length(trace, group) for group in groups])
+
+
+def with_bases(trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand]) -> Trace:
+    """``trace`` with the arguments of each group read off a base.
+
+    It takes the bases after what ``trace`` takes, but for those that are arguments themselves.
+
+    :raises Unsuitable: if an argument cannot be written as such a view.
+    """
+    layer = _Bases(trace, expand)
+    for group in groups:
+        layer.add(group)
+    layer.editor.keep(*trace.calls)
+    return layer.editor.done(inputs=tuple(layer.inputs))
+
+
+class _Bases:
+    """The inputs, and the views of bases, of a trace while they are made."""
+
+    def __init__(self, trace: Trace, expand: RuleTable[Expand]) -> None:
+        self.trace = trace
+        self.expand = expand
+        self.editor = TraceEditor(trace)
+        self.inputs: list[Proxy] = list(trace.inputs)
+
+    def add(self, group: Group) -> None:
+        """The arguments of ``group`` become views of its base."""
+        base = self.base(group)
+        if not is_dense(base):
+            raise Unsuitable("arguments are views of a tensor with gaps in its memory")
+        for place, offset in zip(group.places, group.offsets, strict=True):
+            if place != group.base:
+                self.member(base, place, offset)
+
+    def base(self, group: Group) -> TensorProxy:
+        """The base of ``group``, which is an argument or becomes one."""
+        tensors = [_tensor(self.trace.inputs[i]) for i in group.places]
+        if len({(p.dtype, p.device, p.requires_grad, p.flags) for p in tensors}) > 1:
+            raise Unsuitable("arguments that share memory have different data types")
+        if group.base is not None:
+            if group.offsets[group.places.index(group.base)]:
+                raise Unsuitable("arguments are views of a tensor that does not begin its memory")
+            return tensors[group.places.index(group.base)]
+        extent = length(self.trace, group)
+        shape, strides = group.geometry or ((extent,), (1,))
+        if not group.geometry:
+            if tensors[0].requires_grad:
+                raise Unsuitable("autograd knows nothing of memory that arguments share")
+            if extent > FAR * (extent - min(group.offsets)):
+                raise Unsuitable("what arguments share is a small part of their memory")
+        tags = NO_TAGS if group.geometry else TagSet([MEMORY.name])
+        name = self.editor.fresh("base")
+        base = tensors[0].replace(name=name, shape=shape, strides=strides, tags=tags)
+        self.inputs.append(base)
+        return base
+
+    def member(self, base: TensorProxy, place: int, offset: int) -> None:
+        """The argument at ``place`` is a view of ``base``."""
+        p = _tensor(self.trace.inputs[place])
+        tags = p.tags.add(MEMBER.name, p.name)
+        self.inputs[place] = p.replace(name=self.editor.fresh(p.name), tags=tags)
+        context = self.trace.context
+        if p.requires_grad:  # it does so whether gradients are on or not
+            context = context.with_("grad", True)
+        args = (base, p.shape, p.strides, offset)
+        bare = BoundSymbol(AS_STRIDED, args, context=context)
+        try:
+            made = bind_outputs(bare, self.expand.require(bare).value(bare), lambda _: p.name)
+        except TjError as error:
+            raise Unsuitable(str(error)) from error
+        if not p.same_meta(made.flat_outs[0]):
+            raise Unsuitable("an argument is no view of its base")
+        self.editor.keep(made.replace(outputs=p))
+
+
+def _tensor(p: Proxy) -> TensorProxy:
+    assert isinstance(p, TensorProxy)
+    _numbers((*p.shape, *p.strides))
+    return p
+
+
+def _numbers(dims: Sequence[Any]) -> tuple[int, ...]:
+    if not all(isinstance(n, int) for n in dims):
+        raise Unsuitable("arguments that share memory have sizes that differ from call to call")
+    return tuple(dims)
+
+
+def length(trace: Trace, group: Group) -> int:
+    """How many elements there are from the beginning of a group's memory to its last argument."""
+    tensors = [_tensor(trace.inputs[i]) for i in group.places]
+    spans = [span(_numbers(p.shape), _numbers(p.strides)) for p in tensors]
+    return max((o + n for o, n in zip(group.offsets, spans, strict=True) if n), default=0)

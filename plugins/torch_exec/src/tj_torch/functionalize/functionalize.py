@@ -1,0 +1,506 @@
+"""A program that writes becomes one that computes new values.
+
+A call that writes becomes its functional form, whose results are the new values of what it wrote.
+Where that is a view, the inverses of the views on its path make it a new value of the root; every
+other view of the root is made again from there when it is next used. A write that autograd cannot
+see changes the value and not what the value is to autograd: ``tj.with_value``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Context,
+    Expand,
+    Proxy,
+    RuleTable,
+    Symbol,
+    Tag,
+    TagRegistry,
+    TagSet,
+    TensorProxy,
+    TjError,
+    Trace,
+    TraceEditor,
+    bind_outputs,
+    leaves,
+    map_tree,
+    reexpand,
+    requires_grad,
+)
+
+from tj_torch.functionalize.bases import MEMORY, members
+from tj_torch.functionalize.forms import (
+    computed,
+    data,
+    detach,
+    form,
+    maker,
+    on_behalf,
+    out_of_place,
+    output_place,
+    problem,
+    versioned,
+)
+from tj_torch.functionalize.lone import lone_calls
+from tj_torch.functionalize.objects import (
+    Objects,
+    Place,
+    Step,
+    Unsuitable,
+    goes_by_memory,
+    is_metadata_change,
+    overlaps_itself,
+    reads_data,
+    tensor_place,
+)
+from tj_torch.ops.metadata_mutation import detaches, tells_autograd, untellable
+
+__all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
+
+OVERWRITTEN = Tag(
+    "OVERWRITTEN",
+    "the program as written writes to this value's memory later, so that autograd would refuse "
+    "to use it for a gradient",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    through_views=True,
+)
+
+SETS_GRAD = "_C._set_grad_enabled"
+VERSIONED = Symbol("tj", "versioned")
+WITH_VALUE = Symbol("tj", "with_value")
+WITH_STRIDES = Symbol("tj", "with_strides")
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """The last write through an object, which was at ``place`` then.
+
+    ``position`` counts the calls before it that make views; ``visible``: autograd sees this write,
+    or one before it.
+    """
+
+    place: Place
+    position: int
+    visible: bool
+
+
+def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
+    """``trace`` without writes.
+
+    :raises Unsuitable: if it cannot be made functional.
+    """
+    run = Functionalized(trace, expand, tags)
+    if run.differentiates and any(MEMORY.name in p.tags for p in trace.inputs):
+        raise Unsuitable("autograd knows nothing of memory that arguments share")
+    for p in trace.inputs:
+        run.begin(p)
+    for lone in lone_calls(trace, expand, tags):
+        try:
+            run.call(lone.call)
+        except Unsuitable as error:
+            raise Unsuitable(error.reason, lone.call.source) from error
+        for p in lone.overwritten:
+            run.overwrite(run.objects.place(p).root)
+    run.objects.check_use(leaves(trace.outputs))
+    run.versioned()
+    return run
+
+
+@dataclass
+class Functionalized:
+    """A program without writes, and what it comes to; the calls of ``trace`` become it one by one.
+
+    ``value`` gives the value at a place at the end; it may add calls to the ``editor``. ``writes``
+    are those to each root that is written, by the object written through; ``roots`` says where the
+    root's own object was at the last of them. ``views`` are the calls as written that make views
+    or change metadata, ``last`` those that have to come last. the ``editor`` owes `OVERWRITTEN` to
+    values whose memory the program as written writes to later. ``told`` are the calls that tell
+    autograd what an input is, ``cut`` the roots whose own tensor was cut off from autograd when
+    there were, or may have been, views of it.
+
+    ``values`` has the latest value of each place that has been computed, with the version of the
+    root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
+    values, ``direct`` the names of those that were computed for a view, not read off its root.
+    """
+
+    trace: Trace
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+    objects: Objects = field(default_factory=Objects)
+    writes: dict[str, dict[str, Write]] = field(default_factory=dict)
+    roots: dict[str, Place] = field(default_factory=dict)
+    last: list[BoundSymbol] = field(default_factory=list)
+    told: dict[str, list[BoundSymbol]] = field(default_factory=dict)
+    cut: set[str] = field(default_factory=set)
+    views: list[BoundSymbol] = field(default_factory=list)
+    values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
+        default_factory=dict
+    )
+    versions: dict[str, int] = field(default_factory=dict)
+    twins: dict[str, list[Proxy]] = field(default_factory=dict)
+    direct: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.editor = TraceEditor(self.trace, self.tags)
+        self.members = members(self.trace)
+        self.given = frozenset(p.name for p in self.trace.inputs)
+        outs = (p for call in self.trace.calls for p in call.flat_outs)
+        self.differentiates = any(map(requires_grad, outs))
+
+    # ------------------------------------------------------------------ values
+
+    def begin(self, p: Proxy) -> None:
+        """``p`` is a root, and its own value."""
+        self.objects.root(p)
+        self.keep(self.objects.place(p), p)
+
+    def keep(self, place: Place, p: Proxy) -> None:
+        """``p`` is the value at ``place`` until the root is written."""
+        self.values[place.root, place.keys] = self.versions.get(place.root, 0), p
+
+    def current(self, p: Proxy) -> Any:
+        """The value that stands for ``p`` now."""
+        return self.value(self.objects.place(p)) if p.name in self.objects.names else p
+
+    def latest(self, place: Place) -> Proxy | None:
+        """The value at ``place`` now, if it has been computed."""
+        version, known = self.values.get((place.root, place.keys), (None, None))
+        return known if version == self.versions.get(place.root, 0) else None
+
+    def value(self, place: Place) -> Proxy:
+        """The value at ``place`` now; made again if the root was written since."""
+        if known := self.latest(place):
+            return known
+        *before, step = place.path
+        viewed = self.value(Place(place.root, tuple(before)))
+        made = self.view(step, viewed)
+        for i, p in enumerate(made.flat_outs):
+            self.keep(Place(place.root, (*before, Step(step.call, step.argument, i))), p)
+        return made.flat_outs[step.output]
+
+    def view(self, step: Step, viewed: Proxy) -> BoundSymbol:
+        """The call of ``step`` again, on another value."""
+        old = step.call.flat_args[step.argument]
+        made = self.moved(step.call, {old.name: viewed})
+        renamed = {p.name: p.replace(name=self.editor.fresh(p.name)) for p in made.defined()}
+        made = made.map_proxies(lambda p: renamed.get(p.name, p))
+        self.editor.keep(made)
+        return made
+
+    def moved(self, call: BoundSymbol, env: dict[str, Any]) -> BoundSymbol:
+        """``call`` with its arguments as they are now, or in ``env``."""
+        for p in call.flat_args:
+            if p.name not in env:
+                now = self.current(p)
+                if now is not p:
+                    env[p.name] = now
+        try:
+            return reexpand(call, env, self.expand, self.tags)
+        except TjError as error:
+            raise Unsuitable(f"{call.symbol}: {error}") from error
+
+    def straight(self, place: Place) -> Proxy | None:
+        """The value at ``place``, if it is one that a call computed and no view of the root."""
+        known = self.latest(place)
+        return known if known and known.name in self.direct else None
+
+    # ------------------------------------------------------------------ calls
+
+    def call(self, call: BoundSymbol) -> None:
+        """Add what ``call`` becomes."""
+        if reason := problem(call) or self.unsuited(call):
+            raise Unsuitable(reason)
+        self.objects.check_use(call.flat_args)
+        if self.differentiates:
+            self.objects.check_counted(call, self.given, self.versions)
+        if self.last:
+            raise Unsuitable("grad mode is changed between calls")
+        if call.symbol.name == SETS_GRAD:
+            self.last.append(call)
+            return
+        if reads_data(call):
+            # What autograd saves of it is not to count the writes to what it is data of.
+            made = data if self.differentiates else detach
+            self.plain(call, made(call, self.expand))
+        elif tells_autograd(call):
+            self.tell(call)
+        elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
+            self.rebind(call)
+        elif call.effects.mutates:
+            self.write(call)
+        else:
+            self.plain(call, call)
+
+    def unsuited(self, call: BoundSymbol) -> str | None:
+        """Why ``call`` is no function of values, or None; the view of a base is one."""
+        known = any(p.name in self.members for p in call.flat_outs)
+        return None if known else goes_by_memory(call, self.objects, self.given)
+
+    def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
+        """A call that writes nothing."""
+        if any(p.name in self.members and not requires_grad(p) for p in call.flat_outs):
+            return self.argument(call)
+        made = self.moved(functional, {})
+        self.editor.keep(made)
+        self.objects.note(call)
+        self.count_apart(call)
+        is_view = any(a.kind == "arg" for a in call.effects.aliases) or reads_data(call)
+        if is_view and not any(p.name in self.members for p in call.flat_outs):
+            self.views.append(call)
+        for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
+            if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
+                place = self.objects.place(old)
+                if known := self.latest(place):  # the call returned what it was given
+                    self.twins.setdefault(known.name, []).append(new)
+                else:
+                    self.keep(place, new)
+
+    def argument(self, call: BoundSymbol) -> None:
+        """A view of a base that is an argument, which has its value, and no gradient to share."""
+        self.objects.note(call)
+        self.count_apart(call)
+        (p,) = call.flat_outs
+        given = next(q for q in self.trace.inputs if q.name == self.members[p.name])
+        self.keep(self.objects.place(p), given)
+
+    def count_apart(self, call: BoundSymbol) -> None:
+        """Views of mere memory count their own writes."""
+        for p in call.flat_outs:
+            if p.name in self.members and MEMORY.name in call.flat_args[0].tags:
+                place = self.objects.place(p)
+                self.objects.places[p.name] = replace(place, counter=self.members[p.name])
+
+    def rebind(self, call: BoundSymbol) -> None:
+        """A call that changes its argument's metadata and nothing else."""
+        indices = [i for i, _ in call.effects.rebinds]
+        if call.effects.mutates or len(indices) != 1:
+            raise Unsuitable(f"{call.symbol} changes data and metadata")
+        (index,) = indices
+        if call.context.get("grad") is False and requires_grad(call.flat_args[index]):
+            raise Unsuitable(f"{call.symbol} changes metadata, unseen by autograd")
+        view = self.expanded(out_of_place(call), [call.flat_args[index].name])
+        if [p.shape for p in view.flat_outs if isinstance(p, TensorProxy)] != [
+            p.shape for _, p in call.effects.rebinds if isinstance(p, TensorProxy)
+        ]:
+            raise Unsuitable(f"{call.symbol} does not do what {view.symbol} does")
+        made = self.moved(view, {})
+        self.editor.keep(made)
+        self.count(call, index)
+        self.objects.note(call, Step(view, index, 0))
+        self.views.append(call)
+        self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
+
+    def tell(self, call: BoundSymbol) -> None:
+        """A call that tells autograd what its argument is, be it news or not."""
+        (tensor,) = call.flat_args
+        place, name = self.objects.place(tensor), self.objects.names[tensor.name]
+        given = name in self.given
+        own = name == place.root and name not in self.objects.hidden
+        if reason := untellable(call, own=own, given=given):
+            raise Unsuitable(reason)
+        if given and (detaches(call) or call.effects.rebinds):
+            self.told.setdefault(name, []).append(call)
+        if not call.effects.rebinds:
+            self.objects.note(call)
+            return
+        if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
+            self.cut.add(name)
+        view = detach(call, self.expand)
+        made = self.moved(view, {})
+        self.editor.keep(made)
+        self.objects.note(call, Step(view, 0, 0))
+        self.views.append(call)
+        self.keep(self.objects.place(tensor), made.flat_outs[0])
+
+    def write(self, call: BoundSymbol) -> None:
+        """A call that writes."""
+        written = tuple(dict.fromkeys(call.effects.mutates))
+        places = [self.objects.place(call.flat_args[i]) for i in written]
+        if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
+            raise Unsuitable(f"{call.symbol} is given one memory twice")
+        if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
+            raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
+        if any(p.root in self.objects.hidden for p in places):
+            raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
+        if any(self.flagged(p.root) for p in places):
+            raise Unsuitable(f"{call.symbol} writes to a conjugate that was given uncomputed")
+        if any(overlaps_itself(call.flat_args[i]) for i in written):
+            raise Unsuitable(f"{call.symbol} writes one element under two indices")
+        made = self.functional(call, written)
+        self.objects.note(call)
+        for index, place, value in zip(written, places, made.flat_outs, strict=False):
+            laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
+            self.written(call, index, place, laid_out)
+        known = {p.name for p in call.flat_args}
+        fresh = [p for p in call.flat_outs if p.name not in known]
+        for p in fresh:
+            if p.name in self.objects.names and self.objects.place(p).root == p.name:
+                self.keep(self.objects.place(p), p)
+
+    def flagged(self, root: str) -> bool:
+        """Whether the memory of ``root`` holds the conjugate, or the negative, of its value."""
+        value = self.value(Place(root))
+        return isinstance(value, TensorProxy) and bool(value.flags)
+
+    def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
+        """Whether a root that ``call`` writes is also given to it in another way."""
+        roots = {p.root for p in places}
+        names = {call.flat_args[i].name for i in call.effects.mutates}
+        objects = {self.objects.names[n] for n in names}
+        tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+        return any(
+            self.objects.place(p).root in roots and self.objects.names[p.name] not in objects
+            for p in tensors
+        )
+
+    def written(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
+        """The object at ``place`` has a new value."""
+        grad = call.context.get("grad")
+        old = self.value(Place(place.root))
+        if place.root in self.cut:
+            raise Unsuitable("what was cut off from autograd is written, and has other views")
+        detached = any(step.detaches for step in place.path)
+        hidden = detached or grad is False
+        if self.differentiates and self.objects.counters(place.root) != {place.counter}:
+            raise Unsuitable("data that autograd may have saved is written, unseen")
+        if detached and requires_grad(value):
+            raise Unsuitable("a detached tensor comes to require a gradient")
+        older = place.path and not (detached or requires_grad(call.flat_args[index]))
+        if older and grad is not False and requires_grad(old):
+            raise Unsuitable("a view is written that is older than the need of a gradient")
+        direct = value
+        for i in reversed(range(len(place.path))):
+            step = place.path[i]
+            viewed = self.value(Place(place.root, place.path[:i]))
+            if overlaps_itself(viewed):
+                raise Unsuitable(f"{call.symbol} writes to a view of an expanded tensor")
+            value = self.inverse(call, step, viewed, value)
+        assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
+        if grad is False and old.requires_grad:
+            context = call.context.with_("grad", True)
+            direct = value = self.made(call, WITH_VALUE, (old, value), context)
+        if self.count(call, index) and place.counter == place.root:
+            self.overwrite(place.root)
+        self.versions[place.root] = self.versions.get(place.root, 0) + 1
+        self.keep(Place(place.root), value)
+        if direct is not value and direct.name not in self.given:
+            self.keep(place, direct)
+            self.direct.add(direct.name)
+        writes = self.writes.setdefault(place.root, {})
+        name = self.objects.names[call.flat_args[index].name]
+        visible = any(w.visible for w in writes.values())
+        visible = visible or not (hidden or index in call.effects.hidden)
+        writes.pop(name, None)
+        writes[name] = Write(place, len(self.views), visible)
+        self.roots[place.root] = self.objects.places[place.root]
+
+    def count(self, call: BoundSymbol, index: int) -> int:
+        """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
+        bumps = dict(call.effects.versions).get(index, 1)
+        return self.objects.bump(call.flat_args[index], bumps)
+
+    def overwrite(self, root: str) -> None:
+        """The values of ``root`` and its views are those of a version that is no more."""
+        version = self.versions.get(root, 0)
+        for (of, _), (known, p) in self.values.items():
+            if of == root and known == version:
+                for q in (p, *self.twins.get(p.name, ())):
+                    self.editor.inherit(q, TagSet([OVERWRITTEN.name]))
+
+    def versioned(self) -> None:
+        """Let tensors that are returned, and were written or changed in metadata, say how often.
+
+        They do so from when they are made: autograd compares what they say when it saves them and
+        when it uses them.
+        """
+        returned = [p for p in leaves(self.trace.outputs) if isinstance(p, TensorProxy)]
+        for root in dict.fromkeys(self.objects.place(p).root for p in returned):
+            count = self.objects.bumps.get(root, 0)
+            unchanged = not count and root not in self.writes
+            if unchanged or root in self.given:
+                continue
+            value = self.value(Place(root))
+            at, source = maker(self.editor.calls, value), value
+            if self.editor.calls[at].symbol == WITH_STRIDES:
+                source = self.editor.calls[at].flat_args[0]
+            by = maker(self.editor.calls, source)
+            if "written" in dict(self.editor.calls[by].kwargs):
+                self.editor.calls[by] = versioned(self.editor.calls[by], source, count)
+            beside = self.editor.calls[at]
+            made = self.made(beside, VERSIONED, (value, count), beside.context)
+            self.editor.calls.insert(at + 1, self.editor.calls.pop())
+            self.keep(Place(root), made)
+
+    # ------------------------------------------------------------------ new calls
+
+    def functional(self, call: BoundSymbol, written: tuple[int, ...]) -> BoundSymbol:
+        """Add the functional form of ``call``, of which new values are the first outputs."""
+        env = {p.name: self.current(p) for p in call.flat_args}
+        args, kwargs = map_tree(lambda p: env.get(p.name, p), (call.args, call.kwargs), Proxy)
+        places = tuple(tensor_place(call, i) for i in written)
+        kwargs = (*kwargs, ("written", places))
+        bare = on_behalf(call, form(call, "functional"), args, kwargs, call.context)
+        known = {p.name for p in call.flat_args}
+        outs = [self.editor.fresh(p.name) if p.name in known else p.name for p in call.flat_outs]
+        made = self.expanded(bare, [call.flat_args[i].name for i in written], outs)
+        for alias in made.effects.aliases:
+            if alias.identical and alias.kind == "out":
+                first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]
+                self.twins.setdefault(first.name, []).append(twin)
+        self.editor.keep(made)
+        return made
+
+    def inverse(self, call: BoundSymbol, step: Step, viewed: Proxy, value: Proxy) -> Proxy:
+        """The value of ``viewed`` once its view has ``value``."""
+        old = step.call.flat_args[step.argument]
+        env = {p.name: self.current(p) for p in step.call.flat_args}
+        env[old.name] = viewed
+        tree = (step.call.args, step.call.kwargs)
+        args, kwargs = map_tree(lambda p: env.get(p.name, p), tree, Proxy)
+        places = (output_place(step), tensor_place(step.call, step.argument))
+        context = step.call.context.with_("grad", call.context.get("grad"))
+        args = (value, *places, *args)
+        bare = on_behalf(call, form(step.call, "inverse"), args, kwargs, context)
+        made = self.expanded(bare, [old.name])
+        self.editor.keep(made)
+        return self.laid_out(call, made, made.flat_outs[0], viewed)
+
+    def laid_out(self, call: BoundSymbol, made: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
+        """``value``, which ``made`` computes on behalf of ``call``, with the strides of ``like``.
+
+        Memory keeps its strides when it is written; what a body computes has strides of its own.
+        """
+        assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
+        # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
+        known = not {0, 1}.intersection(like.shape)
+        if known and value.strides == like.strides == computed(made, value).strides:
+            return value
+        return self.made(call, WITH_STRIDES, (value, like), call.context)
+
+    def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
+        """The result of a new call, on behalf of ``call``."""
+        made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
+        self.editor.keep(made)
+        return made.flat_outs[0]
+
+    def expanded(
+        self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()
+    ) -> BoundSymbol:
+        """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
+        try:
+            self.trace.language.resolve(bare.symbol)
+            facts = self.expand.require(bare).value(bare)
+        except TjError as error:
+            raise Unsuitable(f"{bare.symbol}: {error}") from error
+        if facts.effects.mutates or facts.effects.rebinds:
+            raise Unsuitable(f"{bare.symbol} still writes")
+        names = [*map(self.editor.fresh, wishes), *outs]
+        return bind_outputs(
+            bare, facts, lambda i: names[i] if i < len(names) else self.editor.fresh("v")
+        )

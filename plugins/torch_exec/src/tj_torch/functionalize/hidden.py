@@ -1,0 +1,79 @@
+"""Views of memory that only a call itself knows, as `linear` returns of its product, get a root.
+
+Where such a view is returned, or written to, the call's body takes its place: the value that it is
+a view of then has a name, from which the view can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Expand,
+    Proxy,
+    RuleTable,
+    TagRegistry,
+    TensorProxy,
+    Trace,
+    TraceEditor,
+    can_inline,
+    leaves,
+    note_new_values,
+    reexpand,
+    requires_grad,
+    with_args,
+)
+
+__all__ = ["with_roots"]
+
+
+def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Trace:
+    """``trace`` with such calls opened, if they have a body that can stand for them."""
+    wanted = _needing_a_root(trace)
+    if not wanted:
+        return trace
+    editor = TraceEditor(trace, tags)
+    for call in trace.calls:
+        if wanted.isdisjoint(_hidden(call)) or not can_inline(call):
+            editor.keep(call)
+        else:
+            editor.keep(*_seen_by_autograd(editor.inlined(call).calls, expand, tags))
+    return editor.done()
+
+
+def _needing_a_root(trace: Trace) -> frozenset[str]:
+    """The hidden views that are returned or written to, they or views of them."""
+    wanted = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
+    found: set[str] = set()
+    for call in reversed(trace.calls):
+        wanted |= {call.flat_args[i].name for i in call.effects.mutates}
+        for alias in call.effects.aliases:
+            if alias.kind == "arg" and call.flat_outs[alias.output].name in wanted:
+                wanted.add(call.flat_args[alias.index].name)
+        found |= wanted.intersection(_hidden(call))
+    return frozenset(found)
+
+
+def _hidden(call: BoundSymbol) -> list[str]:
+    """The outputs of ``call`` that are views of hidden memory, and require a gradient."""
+    outs = [call.flat_outs[a.output] for a in call.effects.aliases if a.kind == "hidden"]
+    return [p.name for p in outs if requires_grad(p)]
+
+
+def _seen_by_autograd(
+    calls: Sequence[BoundSymbol], expand: RuleTable[Expand], tags: TagRegistry
+) -> list[BoundSymbol]:
+    """The calls of a body, of which bodies do not say what requires a gradient, saying it."""
+    env: dict[str, Any] = {}
+    made: list[BoundSymbol] = []
+    for call in calls:
+        real = {p.name: env.get(p.name, p) for p in call.flat_args}
+        made.append(reexpand(with_args(call, _silent), real, expand, tags))
+        note_new_values(call, made[-1], env)
+    return made
+
+
+def _silent(p: Proxy) -> Proxy:
+    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) else p

@@ -1,0 +1,161 @@
+"""Operations with functions inside that share or write memory of which nobody else knows.
+
+A loop may return what it was given, and a `torch.autograd.Function` may return its argument, or
+write it (`mark_dirty`). Where that memory is used nowhere else, such a call makes new values as
+well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tj_core.extend import (
+    NO_EFFECTS,
+    AliasFacts,
+    BoundSymbol,
+    Expand,
+    Proxy,
+    Region,
+    RuleTable,
+    Symbol,
+    TagRegistry,
+    TensorProxy,
+    Trace,
+    TraceEditor,
+    alias_facts,
+    bind_outputs,
+    leaves,
+    map_tree,
+    note_new_values,
+    reexpand,
+)
+
+from tj_torch.ops.sizes.program import is_dense
+
+__all__ = ["Lone", "lone_calls"]
+
+FUNCTION = "tj.autograd_function"
+
+
+@dataclass(frozen=True, slots=True)
+class Lone:
+    """A call as one that makes new values; ``overwritten`` are those that it writes as written."""
+
+    call: BoundSymbol
+    overwritten: tuple[Proxy, ...] = ()
+
+
+def lone_calls(trace: Trace, expand: RuleTable[Expand], tags: TagRegistry) -> Iterator[Lone]:
+    """The calls of ``trace``, those with functions inside as such where nobody can tell."""
+    facts = alias_facts(trace)
+    for index, call in enumerate(trace.calls):
+        effects = call.effects
+        if not call.regions or not (effects.mutates or effects.aliases) or effects.rebinds:
+            yield Lone(call)
+        elif not effects.mutates:
+            yield Lone(_sharing(call, facts))
+        elif _may_write(trace, index, facts):
+            yield _writing(call, expand, tags)
+        else:
+            yield Lone(call)
+
+
+# ---------------------------------------------------------------------------- sharing
+
+
+def _sharing(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
+    """``call``, whose results may be what it was given, if no such memory is written or returned.
+
+    What the program returns, its caller may write, or ask what it is a view of.
+    """
+    roots = {facts.roots[call.flat_outs[a.output].name] for a in call.effects.aliases}
+    if not roots.isdisjoint(facts.written | facts.escaping):
+        return call
+    return call.replace(effects=replace(call.effects, aliases=()))
+
+
+# ---------------------------------------------------------------------------- writing
+
+
+def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
+    """Whether only the Function at ``index`` knows of the memory that it writes.
+
+    That is memory which one call made and nobody views, writes, returns, or uses afterwards but by
+    what the Function returns, which is all that it marks as dirty.
+    """
+    call = trace.calls[index]
+    written = {call.flat_args[i].name for i in call.effects.mutates}
+    given = {p.name for p in trace.inputs}
+    after = {p.name for c in trace.calls[index + 1 :] for p in c.flat_args}
+    if call.symbol.qualname != FUNCTION or call.effects.hidden or dict(call.effects.versions):
+        return False
+    if written & (given | after) or written != _dirty(call):
+        return False
+    others = [c for c in trace.calls if c is not call]
+    return all(
+        facts.roots[name] == name
+        and name not in facts.escaping
+        and _is_plain(next(p for p in call.flat_args if p.name == name))
+        and not any(_shares(c, name, facts) for c in others)
+        for name in written
+    )
+
+
+def _dirty(call: BoundSymbol) -> set[str]:
+    """The arguments of a Function that it returns, marked as dirty."""
+    forward = call.regions[0]
+    returned = list(leaves(forward.program.outputs[0]))
+    marked = {returned[i].name for i in dict(call.kwargs).get("dirty", ())}
+    pairs = zip(forward.program.inputs, forward.operands, strict=True)
+    return {call.flat_args[i].name for p, i in pairs if p.name in marked and i is not None}
+
+
+def _is_plain(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and is_dense(p) and not p.flags
+
+
+def _shares(call: BoundSymbol, name: str, facts: AliasFacts) -> bool:
+    """Whether ``call`` writes the memory of ``name``, or makes another name for it."""
+    args, outs = call.flat_args, call.flat_outs
+    touched = [args[i] for i in (*call.effects.mutates, *(i for i, _ in call.effects.rebinds))]
+    touched += [outs[a.output] for a in call.effects.aliases]
+    return any(facts.roots[p.name] == name for p in touched)
+
+
+def _writing(call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry) -> Lone:
+    """The Function on copies of what it writes."""
+    written = {call.flat_args[i].name: call.flat_args[i] for i in call.effects.mutates}
+    forward = call.regions[0]
+
+    def copying(region: Region) -> Region:
+        if region is not forward:
+            return region
+        pairs = zip(region.program.inputs, region.operands, strict=True)
+        inputs = [p for p, i in pairs if i is not None and call.flat_args[i].name in written]
+        return replace(region, program=_on_copies(region.program, inputs, expand, tags))
+
+    made = call.replace(
+        args=map_tree(copying, call.args, Region),
+        kwargs=tuple((k, () if k == "dirty" else v) for k, v in call.kwargs),
+        effects=replace(NO_EFFECTS, ordered=call.effects.ordered),
+    )
+    return Lone(made, tuple(written.values()))
+
+
+def _on_copies(
+    program: Trace, inputs: list[Proxy], expand: RuleTable[Expand], tags: TagRegistry
+) -> Trace:
+    """``program`` that starts with copies of ``inputs``."""
+    editor = TraceEditor(program)
+    for p in inputs:
+        plain = BoundSymbol(Symbol("torch", "clone"), (p,), context=program.context)
+        name = editor.fresh(p.name)
+        made = bind_outputs(plain, expand.require(plain).value(plain), lambda _: name)  # noqa: B023
+        editor.keep(made)
+        editor.values[p.name] = made.outputs
+    for call in program.calls:
+        made = reexpand(call, editor.values, expand, tags)
+        editor.keep(made)
+        note_new_values(call, made, editor.values)
+    return editor.done()

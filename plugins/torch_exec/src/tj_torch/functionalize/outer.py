@@ -1,0 +1,426 @@
+"""What stands around a functional program: it gives the caller what the program as written does.
+
+The outer program calls the functional one, copies new values to the memory that was written, does
+again, on the caller's own tensors and in the order of the program, what changed metadata in place
+and what made the views that are returned, and sets version counters. It is a trace like any other.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_TAGS,
+    Again,
+    BoundSymbol,
+    Effects,
+    Expand,
+    Proxy,
+    RuleTable,
+    Stage,
+    Symbol,
+    TensorProxy,
+    Trace,
+    TraceEditor,
+    Wrapped,
+    generate,
+    leaves,
+    map_tree,
+)
+
+from tj_torch.functionalize.bases import compiled, overlap
+from tj_torch.functionalize.functionalize import Functionalized, Write
+from tj_torch.functionalize.input_aliasing import Group, once, unless_shared
+from tj_torch.functionalize.objects import (
+    DATA,
+    Place,
+    Step,
+    Unsuitable,
+    is_metadata_change,
+    reads_data,
+)
+from tj_torch.ops.metadata_mutation import detaches, tells_autograd
+from tj_torch.ops.private import can_be_written, survives_writes
+from tj_torch.runtime.refusing import unless_refused
+from tj_torch.runtime.rollback import raising, unless_it_raises
+
+__all__ = ["around"]
+
+SEVERAL = 4
+"""At most so many views of an input are copied to one by one, else the input is, once."""
+
+Run = Callable[..., Any]
+Wrap = Callable[[Run, Again], Run]
+
+Claimed = Callable[[BoundSymbol], bool]
+"""Whether an executor that is not a fallback runs a call."""
+
+PROGRAM = Symbol("tj", "program")
+"""The functional program, in the outer one."""
+
+COPY_BACK = Symbol("tj", "copy_back")
+"""Writes a value to an input's memory inside of the functional program, as its last act."""
+
+
+def around(
+    trace: Trace, made: Functionalized, claimed: Claimed, expand: RuleTable[Expand]
+) -> Trace | Wrapped:
+    """The functional program of ``trace``, and the outer one if there is anything for it to do.
+
+    Values that ``claimed`` says an executor copies back are so in the functional program, at its
+    end; the others in the outer one.
+    """
+    writer = _Outer(trace, made, claimed)
+    outputs = writer.write()
+    if (
+        not writer.calls
+        and not (writer.inside or made.told or made.members)
+        and writer.received.keys() >= {p.name for p in _proxies(outputs)}
+    ):
+        return made.editor.done(outputs=outputs)
+    received = tuple(writer.received.values())
+    call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
+    around = TraceEditor(trace)
+    around.keep(call, *writer.calls)
+    outer = around.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
+    made.editor.keep(*writer.inside)
+    wrap = _with_bases(outer, made) if made.members else _wrapping(trace, made, outer, expand)
+    return Wrapped(made.editor.done(outputs=received), wrap, outer)
+
+
+def _with_bases(outer: Trace, made: Functionalized) -> Wrap:
+    """What runs ``outer``, a program for one way of sharing memory, for the one that chose it.
+
+    :raises Unsuitable: if autograd is told something of an argument that shares memory.
+    """
+    if made.told:
+        raise Unsuitable("autograd is told something of a tensor that shares memory")
+    return lambda function, _: generate(outer, {PROGRAM: raising(function)}).function
+
+
+def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTable[Expand]) -> Wrap:
+    """What makes ``outer`` call the functional program, or another one where it has to."""
+    tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
+    # Arguments that share memory share the counter of a change of metadata, which autograd reads.
+    counted = made.objects.bumps.keys() if made.differentiates else ()
+    names = {*made.writes, *counted}
+    written = [i for i in tensors if trace.inputs[i].name in names]
+    changed = written or made.told
+    changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    allowed = list(_conditions(trace, made))
+    devices = list(_draws_from(trace))
+    generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
+    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
+    detached = [i for i, call in told if detaches(call)]
+    freed = [i for i, call in told if not detaches(call)]
+
+    def wrap(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
+        if not changed:
+            return generate(outer, {PROGRAM: function}).function
+        as_written = once(lambda: again.acquired().function)
+        plain = generate(outer, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(plain, as_written, devices, generators)
+        run = apart(run, again, as_written)
+        return unless_refused(run, detached, freed, as_written) if told else run
+
+    def apart(run: Run, again: Again, as_written: Run) -> Run:
+        """``run`` where memory that is written is not shared, else a program for that."""
+        if not allowed and (not written or len(tensors) == 1):
+            return run
+
+        counter = itertools.count()
+
+        def make(found: tuple[Group, ...]) -> Callable[..., Any]:
+            try:
+                wanted = [g for g in found if made.differentiates or overlap(trace, g)]
+                if not wanted:
+                    return run
+                program = compiled(trace, wanted, expand, again, f"shared_{next(counter)}")
+            except Unsuitable:
+                return as_written
+            return unless_it_raises(program, as_written, devices, generators)
+
+        return unless_shared(run, tensors, written, make, as_written, allowed)
+
+    return wrap
+
+
+def _has_memory(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.layout == "strided"
+
+
+def _conditions(
+    trace: Trace, made: Functionalized
+) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
+    """What autograd must allow of inputs that require a gradient, and are written."""
+    for i, p in enumerate(trace.inputs):
+        if isinstance(p, TensorProxy) and p.requires_grad:
+            if any(write.visible for write in made.writes.get(p.name, {}).values()):
+                yield i, can_be_written
+            elif made.objects.bumps.get(p.name):
+                yield i, survives_writes
+
+
+def _draws_from(trace: Trace) -> Iterator[str]:
+    """The devices of whose generators the program draws."""
+    for call in trace.calls:
+        for effect in call.effects.ordered:
+            if effect.startswith("random:"):
+                yield effect.removeprefix("random:")
+
+
+def _proxies(tree: Any) -> Iterator[Proxy]:
+    return (x for x in leaves(tree) if isinstance(x, Proxy))
+
+
+@dataclass
+class _Outer:
+    """The outer program while it is written.
+
+    ``received`` is what the functional program returns, by name; ``env`` what stands for each
+    object of the program as written; ``inside`` are calls for the end of the functional program;
+    ``done`` counts, for each version counter, the bumps that
+    happen by themselves.
+    """
+
+    trace: Trace
+    made: Functionalized
+    claimed: Claimed
+    calls: list[BoundSymbol] = field(default_factory=list)
+    inside: list[BoundSymbol] = field(default_factory=list)
+    received: dict[str, Proxy] = field(default_factory=dict)
+    done: dict[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.namer = self.made.editor.fresh
+        self.inputs = {p.name: p for p in self.trace.inputs}
+        members = {n: self.inputs[argument] for n, argument in self.made.members.items()}
+        self.env = self.inputs | members
+        self.objects = self.made.objects
+
+    def write(self) -> Any:
+        """Write all calls; what the outer program returns."""
+        tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
+        refusable = dict.fromkeys(self.refusable())
+        returned = {self.objects.names[p.name]: None for p in tensors}
+        for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
+            if root not in self.inputs:
+                self.env[root] = self.receive(self.made.value(Place(root)))
+        copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
+        wanted = returned.keys() | self.inputs.keys() | copies.keys()
+        wanted |= self.made.members.keys() | refusable.keys()
+        outside = {n: w for n, w in copies.items() if not self.copied_inside(n, w)}
+        again = self.needed(wanted)
+        self.count_back(again)
+        steps: list[tuple[int, Callable[[], None]]] = [
+            (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
+        ]
+        for counter, (position, missing) in self.uncounted(outside, again).items():
+            steps.append((2 * position, functools.partial(self.catch_up, counter, missing)))
+        steps += [(2 * i + 1, functools.partial(self.again, call)) for i, call in again]
+        # A view that was there when its memory was written is another to autograd than a later one.
+        for _, step in sorted(steps, key=lambda step: step[0]):
+            step()
+        self.versions(self.objects.place(p).counter for p in tensors)
+        self.calls += self.made.last
+        return map_tree(self.known, self.trace.outputs, Proxy)
+
+    # ------------------------------------------------------------------ values
+
+    def receive(self, p: Proxy) -> Proxy:
+        """A value of the functional program, which returns it."""
+        return self.inputs.get(p.name) or self.received.setdefault(p.name, p)
+
+    def known(self, p: Proxy) -> Proxy:
+        """What stands for a value of the program as written."""
+        found = self.env.get(self.objects.names.get(p.name, ""))
+        return self.receive(p) if found is None else found
+
+    # ------------------------------------------------------------------ writes
+
+    def copies(self, root: str, writes: Mapping[str, Write]) -> Mapping[str, Write]:
+        """The objects that new values of an input's memory are copied through."""
+        if root not in self.inputs:
+            return {}
+        if root not in writes and len(writes) <= SEVERAL:
+            return writes
+        last = list(writes.values())[-1]
+        return {root: Write(self.made.roots[root], last.position, last.visible)}
+
+    def copied_inside(self, name: str, write: Write) -> bool:
+        """Whether an executor copies the new value of input ``name``, which autograd does not see.
+
+        Only to the input itself: views are made again outside.
+        """
+        if self.made.differentiates or name not in self.inputs or write.place.path:
+            return False
+        value = self.made.value(Place(name))
+        context = self.trace.context.with_("grad", False)
+        effects = Effects(mutates=(0,), versions=((0, 0),))
+        call = BoundSymbol(COPY_BACK, (self.inputs[name], value), effects=effects, context=context)
+        if value.name in self.inputs or not self.claimed(call):
+            return False
+        self.inside.append(call)
+        return True
+
+    def copy_back(self, name: str, write: Write) -> None:
+        """The new value of an input goes to its memory, through the object ``name``."""
+        target, counter = self.env[name], self.objects.places[name].counter
+        if not self.objects.bumps.get(counter):  # autograd is not to know that there was a write
+            target = self.call(Symbol("torch", DATA), (target,), out=target)
+        else:
+            self.done[counter] = self.done.get(counter, 0) + 1
+        straight = self.made.straight(write.place)
+        value = self.receive(straight or self.made.value(Place(write.place.root)))
+        for step in write.place.path if straight is None else ():
+            value = self.view(step, value)
+        grad = write.visible and self.trace.context.get("grad") is not False
+        copy = Symbol("torch", "Tensor.copy_")
+        self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
+
+    def uncounted(
+        self, copies: Mapping[str, Write], again: Iterable[tuple[int, BoundSymbol]]
+    ) -> dict[str, tuple[int, int]]:
+        """Where the last copy to an input stands, and how many writes nothing counts by then.
+
+        By counter. All changes of metadata count as well, be they made before or after that.
+        """
+        planned = [self.objects.places[name].counter for name in copies]
+        for _, call in again:
+            planned += self.bumped(call)
+        last: dict[str, int] = {}
+        for name, write in copies.items():
+            counter = self.objects.places[name].counter
+            last[counter] = max(write.position, last.get(counter, 0))
+        found = {c: (at, self.objects.bumps.get(c, 0) - planned.count(c)) for c, at in last.items()}
+        return {c: (at, n) for c, (at, n) in found.items() if n > 0 and c in self.inputs}
+
+    def bumped(self, call: BoundSymbol) -> list[str]:
+        """The counters that see ``call`` change metadata, once for each change."""
+        if tells_autograd(call):
+            return []
+        return [self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds]
+
+    def count_back(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
+        """Let memory that the functional program made count the changes of its metadata anew.
+
+        Made there, it says how often it was changed in the end, for what autograd saves; what is
+        a view of it, before or after such a change, is told by the number of those until then.
+        """
+        changes = Counter(c for _, call in again for c in self.bumped(call))
+        for counter, count in changes.items():
+            if counter in self.env and counter not in self.inputs:
+                before = self.objects.bumps[counter] - count
+                self.call(Symbol("tj", "set_version"), (self.env[counter], before))
+
+    def catch_up(self, counter: str, missing: int) -> None:
+        """Count ``missing`` writes to an input that nothing else counts."""
+        self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
+        self.done[counter] = self.done.get(counter, 0) + missing
+
+    def view(self, step: Step, viewed: Proxy) -> Proxy:
+        """What ``step`` makes of ``viewed``; only roots come out of the functional program."""
+        old = step.call.flat_args[step.argument].name
+        made = self.renamed(step.call, lambda p: viewed if p.name == old else self.known(p))
+        self.calls.append(made)
+        return made.flat_outs[step.output]
+
+    def versions(self, returned: Iterable[str]) -> None:
+        """Bring the version counters of inputs, and of data that is returned, to what they are."""
+        for counter in dict.fromkeys((*self.inputs, *returned)):
+            bumps = self.objects.bumps.get(counter, 0)
+            missing = bumps - self.done.get(counter, 0)
+            if counter in self.inputs and missing > 0:
+                self.catch_up(counter, missing)
+            elif counter in self.inputs and missing < 0:
+                raise Unsuitable(f"more copies to {counter} than writes")
+            elif counter not in self.inputs and (
+                self.objects.places[counter].path or self.done.get(counter)
+            ):
+                self.call(Symbol("tj", "set_version"), (self.env[counter], bumps))
+
+    # ------------------------------------------------------------------ views and metadata
+
+    def needed(self, objects: Iterable[str]) -> list[tuple[int, BoundSymbol]]:
+        """The calls that make the ``objects``, or change their metadata, and where they stand.
+
+        What they are views of is wanted too: whoever has a view sees its base.
+        """
+        wanted: set[str] = set()
+        found, kept = set(objects), []
+        while found - wanted:
+            wanted |= found
+            kept = [(i, c) for i, c in enumerate(self.made.views) if self.makes(c) & wanted]
+            found = {name for _, call in kept for name in self.viewed(call)}
+        return kept
+
+    def refusable(self) -> Iterator[str]:
+        """The objects whose change of metadata autograd refuses if they are views of a leaf, or
+        one of several views.
+        """
+        for call in self.made.views:
+            for i, _ in call.effects.rebinds:
+                p = call.flat_args[i]
+                place = self.objects.place(p)
+                may = place.root in self.inputs or any(step.passes for step in place.path)
+                if isinstance(p, TensorProxy) and p.requires_grad and may:
+                    yield self.objects.names[p.name]
+
+    def viewed(self, call: BoundSymbol) -> set[str]:
+        indices = [a.index for a in call.effects.aliases if a.kind == "arg"]
+        indices += [i for i, _ in call.effects.rebinds] + [0] * reads_data(call)
+        return {self.objects.names[call.flat_args[i].name] for i in indices}
+
+    def makes(self, call: BoundSymbol) -> set[str]:
+        """The objects that ``call`` makes or changes the metadata of."""
+        rebound = {i for i, _ in call.effects.rebinds if is_metadata_change(call, i)}
+        changed = {self.objects.names[call.flat_args[i].name] for i in rebound}
+        own = {p.name for p in call.flat_outs if self.objects.names.get(p.name) == p.name}
+        return changed | own
+
+    def again(self, call: BoundSymbol) -> None:
+        """Do ``call`` again, on the caller's objects."""
+        made = self.renamed(call, self.known)
+        for counter in self.bumped(call):
+            self.done[counter] = self.done.get(counter, 0) + 1
+        rebinds = []
+        for i, p in call.effects.rebinds:
+            now = p.replace(name=made.flat_args[i].name)
+            self.env[self.objects.names[p.name]] = now
+            rebinds.append((i, now))
+        self.calls.append(made.replace(effects=replace(call.effects, rebinds=tuple(rebinds))))
+        for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
+            if self.objects.names.get(old.name) == old.name:
+                self.env[old.name] = new
+
+    # ------------------------------------------------------------------ new calls
+
+    def renamed(self, call: BoundSymbol, argument: Callable[[Proxy], Proxy]) -> BoundSymbol:
+        """``call`` with other arguments and outputs of its own."""
+        args, kwargs = map_tree(argument, (call.args, call.kwargs), Proxy)
+        outputs = map_tree(lambda p: p.replace(name=self.namer(p.name)), call.outputs, Proxy)
+        return call.replace(args=args, kwargs=kwargs, outputs=outputs, body=None)
+
+    def call(
+        self,
+        symbol: Symbol,
+        args: tuple[Any, ...],
+        *,
+        grad: bool = False,
+        out: Proxy | None = None,
+        effects: Effects | None = None,
+    ) -> Any:
+        """Add a call; what it returns is like ``out``."""
+        outputs = None if out is None else out.replace(name=self.namer(out.name))
+        effects = effects or Effects(ordered=("side_effect",))
+        context = self.trace.context.with_("grad", grad)
+        self.calls.append(
+            BoundSymbol(symbol, args, outputs=outputs, effects=effects, context=context)
+        )
+        return outputs

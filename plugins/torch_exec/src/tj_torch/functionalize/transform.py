@@ -1,0 +1,80 @@
+"""The transform that takes traces to FUNCTIONAL, where somebody needs that."""
+
+from __future__ import annotations
+
+import functools
+from typing import Literal
+
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    PassContext,
+    Stage,
+    Trace,
+    Transform,
+    Wrapped,
+    ask,
+    requires_grad,
+)
+
+from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
+from tj_torch.functionalize.hidden import with_roots
+from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.functionalize.outer import around
+
+__all__ = ["When", "functional"]
+
+When = Literal["auto", "always", "never"]
+
+
+def functional(when: When) -> Transform:
+    """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
+
+    def apply(trace: Trace, context: PassContext) -> Trace | Wrapped | Decline | None:
+        if when == "never" or (when == "auto" and not _needed(trace, context)):
+            return None
+        if Stage.JOINT in context.produced:
+            trace = with_roots(trace, expand=context.expand, tags=context.tags)
+        try:
+            made = functionalize(trace, expand=context.expand, tags=context.tags)
+            claimed = functools.partial(_claimed, context)
+            result = around(trace, made, claimed, context.expand)
+        except Unsuitable as error:
+            return Decline(error.reason, error.source, exact=True)
+        if Stage.JOINT in context.produced or not _needed(trace, context):
+            return result
+        return _refused(result if isinstance(result, Trace) else result.trace) or result
+
+    return Transform("functionalize", apply, Stage.ACQUIRED, Stage.FUNCTIONAL, falls_back=True)
+
+
+def _needed(trace: Trace, context: PassContext) -> bool:
+    """Whether anything but the program as written is asked for."""
+    return Stage.JOINT in context.produced or any(not e.fallback for e in context.executors)
+
+
+def _refused(trace: Trace) -> Decline | None:
+    """Why PyTorch's autograd, which is to differentiate ``trace``, has to see the writes.
+
+    It refuses to use a value that has been written to since; of the functional program it would
+    not know. Any value that a call with a gradient takes may be one that autograd saves.
+    """
+    for call in trace.calls:
+        if (
+            any(map(requires_grad, call.flat_outs))
+            and any(OVERWRITTEN.name in p.tags for p in call.flat_args)
+            and not any(a.kind == "arg" for a in call.effects.aliases)
+            and not (call.symbol.namespace == "tj" or call.symbol.name.endswith(".inverse"))
+        ):
+            reason = "a value that a gradient may need is written to later"
+            return Decline(reason, call.source, exact=True)
+    return None
+
+
+def _claimed(context: PassContext, call: BoundSymbol) -> bool:
+    """Whether an executor other than the fallback takes ``call``."""
+    for executor in context.executors:
+        rule = executor.claim(call)
+        if rule and ask(f"executor {executor.name!r}", rule.value.check, call) is None:
+            return True
+    return False

@@ -1,0 +1,47 @@
+"""The namespace ``tj`` of printed programs: calls that no dotted name can spell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_torch.runtime.function import autograd_function, check_reads
+from tj_torch.runtime.functional import copy_back, with_strides, with_value
+from tj_torch.runtime.transformed import transformed
+from tj_torch.runtime.versions import bump_version, set_version, versioned
+
+__all__ = [
+    "autograd_function",
+    "bump_version",
+    "call",
+    "check_reads",
+    "constant",
+    "copy_back",
+    "invoke",
+    "method",
+    "set_version",
+    "transformed",
+    "versioned",
+    "with_strides",
+    "with_value",
+]
+
+
+def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """Call ``function``, a value that travels beside the program."""
+    return function(*args, **kwargs)
+
+
+def constant(value: Any, /) -> Any:
+    """``value``, which travels beside the program."""
+    return value
+
+
+def invoke(body: Callable[..., Any], /, *args: Any) -> Any:
+    """Call ``body``, a region that calls share (``torch.compiler.nested_compile_region``)."""
+    return body(*args)
+
+
+def method(name: str, value: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """Call method ``name`` of ``value``, an object of a type known only at run time."""
+    return getattr(value, name)(*args, **kwargs)

@@ -1,0 +1,106 @@
+"""The dynamic context: what is ambient at a call, and how captured nodes change it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tj_core.extend import Context
+
+__all__ = ["ContextTracker", "ambient_context", "autocast_devices"]
+
+
+def autocast_devices() -> tuple[str, ...]:
+    """The device types whose autocast a trace's context records."""
+    return ("cpu", "cuda")
+
+
+def ambient_context() -> Context:
+    """The calling thread's context: grad and inference mode, and enabled autocasts."""
+    values: dict[str, Any] = {"grad": torch.is_grad_enabled()}
+    if torch.is_inference_mode_enabled():
+        values["inference"] = True
+    for device in autocast_devices():
+        if torch.is_autocast_enabled(device):
+            values[f"autocast.{device}"] = _dtype_name(torch.get_autocast_dtype(device))
+    return Context(tuple(sorted(values.items())))
+
+
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _ordered_backends(node: torch.fx.Node) -> bool:
+    """Whether ``node`` sets the order of attention backends, too, which no context records."""
+    return any(
+        user.target is torch.nn.attention._sdpa_kernel and user.args[-1] is True
+        for user in (node, *node.users)
+    )
+
+
+def _argument_of_the_next(node: torch.fx.Node) -> None:
+    """Computes nothing: the node that uses it reads its argument."""
+
+
+class ContextTracker:
+    """Follows the context through a graph's calls, from the ambient one."""
+
+    def __init__(self, ambient: Context) -> None:
+        self.ambient = ambient
+        self.current = ambient
+        self._saved: dict[torch.fx.Node, Context] = {}
+        self._handlers: dict[Any, Callable[[torch.fx.Node], None]] = {
+            torch._C._set_grad_enabled: self._set_grad,
+            torch.amp.autocast_mode._enter_autocast: self._enter_autocast,
+            torch.amp.autocast_mode._exit_autocast: self._restore,
+            torch.autograd.grad_mode._enter_inference_mode: self._enter_inference,
+            torch.autograd.grad_mode._exit_inference_mode: self._restore,
+            torch.nn.attention._backend_from_string: _argument_of_the_next,
+            torch.nn.attention._sdpa_kernel: self._set_sdpa,
+        }
+        self._sdpa = frozenset(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends())
+
+    def follows(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` is one of those that `handles` may know."""
+        return node.op == "call_function" and node.target in self._handlers
+
+    def handles(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` changes the context rather than computing; if so, follow it."""
+        handler = self._handlers.get(node.target) if node.op == "call_function" else None
+        if handler is None or _ordered_backends(node):
+            return False
+        handler(node)
+        return True
+
+    def _set_grad(self, node: torch.fx.Node) -> None:
+        self.current = self.current.with_("grad", bool(node.args[0]))
+
+    def _enter_autocast(self, node: torch.fx.Node) -> None:
+        device, dtype, enabled, *_ = node.args
+        self._saved[node] = self.current
+        if dtype is None:
+            dtype = torch.get_autocast_dtype(str(device))
+        value = _dtype_name(dtype) if enabled else None  # type: ignore[arg-type]
+        key = f"autocast.{device}"
+        if value is not None or self.current.get(key) is not None:
+            self.current = self.current.with_(key, value)
+
+    def _enter_inference(self, node: torch.fx.Node) -> None:
+        self._saved[node] = self.current
+        mode = bool(node.args[0]) if node.args else True
+        if mode or self.current.get("inference"):
+            self.current = self.current.with_("inference", mode)
+        self.current = self.current.with_("grad", not mode)  # leaving it switches gradients on
+
+    def _set_sdpa(self, node: torch.fx.Node) -> None:
+        """The attention backends from here on; the ambient ones are no context of their own."""
+        backends: Any = node.args[0]
+        names = tuple(sorted(str(backend.args[0]) for backend in backends))
+        rest = Context(tuple(i for i in self.current.items if i[0] != "sdpa"))
+        self.current = rest if frozenset(names) == self._sdpa else rest.with_("sdpa", names)
+
+    def _restore(self, node: torch.fx.Node) -> None:
+        entered = node.args[0]
+        assert isinstance(entered, torch.fx.Node)
+        self.current = self._saved.pop(entered)

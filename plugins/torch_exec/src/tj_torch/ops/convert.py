@@ -1,0 +1,274 @@
+"""Between PyTorch's values and the core's: data types, devices, tensors' metadata, constants."""
+
+from __future__ import annotations
+
+import cmath
+import enum
+import functools
+import math
+import sys
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from tj_core.extend import (
+    Constant,
+    Device,
+    Dim,
+    DType,
+    NumberProxy,
+    Proxy,
+    SubclassInfo,
+    SymDim,
+    TensorProxy,
+    map_tree,
+)
+
+from tj_torch.ops.sizes.shape_env import is_symbolic, kind_of, number_text, plain
+
+__all__ = [
+    "constant",
+    "device_to_core",
+    "device_to_torch",
+    "dim_to_core",
+    "dtype_to_core",
+    "dtype_to_torch",
+    "is_wrapper",
+    "number_proxy",
+    "tensor_proxy",
+    "to_core",
+    "to_core_tree",
+    "to_torch",
+]
+
+SymNumber: TypeAlias = "torch.SymInt | torch.SymFloat | torch.SymBool"
+
+
+# ---------------------------------------------------------------------------- metadata
+
+
+@functools.lru_cache(maxsize=256)
+def dtype_to_core(dtype: torch.dtype) -> DType:
+    """The core's description of ``dtype``, computed from its name and its element size."""
+    name = str(dtype).removeprefix("torch.")
+    return DType(name, dtype.itemsize * 8, _dtype_kind(dtype, name))
+
+
+def _dtype_kind(dtype: torch.dtype, name: str) -> str:
+    if dtype.is_floating_point:
+        return "float"
+    if dtype.is_complex:
+        return "complex"
+    word = name.rstrip("0123456789")
+    return word if word in ("int", "uint", "bool") else "opaque"
+
+
+@functools.lru_cache(maxsize=256)
+def dtype_to_torch(dtype: DType) -> torch.dtype:
+    """PyTorch's data type of that name.
+
+    :raises LookupError: if this PyTorch has none.
+    """
+    found = getattr(torch, dtype.name, None)
+    if not isinstance(found, torch.dtype):
+        raise LookupError(f"PyTorch {torch.__version__} has no data type {dtype.name!r}")
+    return found
+
+
+@functools.lru_cache(maxsize=256)
+def device_to_core(device: torch.device) -> Device:
+    """The core's description of ``device``."""
+    return Device(device.type, device.index)
+
+
+@functools.lru_cache(maxsize=256)
+def device_to_torch(device: Device) -> torch.device:
+    """PyTorch's device of that type and index."""
+    return torch.device(str(device))
+
+
+def dim_to_core(size: int | torch.SymInt) -> Dim:
+    """A size or stride; a symbolic one is its expression, see `tj_torch.ops.sizes.program`."""
+    if isinstance(size, int):
+        return size
+    return SymDim(number_text(size)) if is_symbolic(size) else int(plain(size))
+
+
+def tensor_proxy(
+    name: str, tensor: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = dim_to_core
+) -> TensorProxy:
+    """A proxy called ``name`` with the metadata of ``tensor``, real or fake.
+
+    ``dim`` gives the core's form of a symbolic size.
+    """
+    strided = tensor.layout is torch.strided
+    return TensorProxy(
+        name,
+        _dims(tensor.shape, dim),
+        _dims(tensor.stride(), dim) if strided else (),
+        dtype_to_core(tensor.dtype),
+        device_to_core(tensor.device),
+        tensor.requires_grad,
+        "strided" if strided else _word(tensor.layout),
+        _flags(tensor) if strided else (),
+        _subclass(tensor),
+    )
+
+
+def _dims(sizes: tuple[Any, ...], dim: Callable[[Any], Dim]) -> tuple[Dim, ...]:
+    return tuple([s if type(s) is int else dim(s) for s in sizes])
+
+
+def _flags(tensor: torch.Tensor) -> tuple[str, ...]:
+    if tensor.is_conj():
+        return ("conj", "neg") if tensor.is_neg() else ("conj",)
+    return ("neg",) if tensor.is_neg() else ()
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is of a traceable wrapper subclass, which consists of other tensors."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and hasattr(kind, "__tensor_flatten__")
+
+
+def _subclass(tensor: torch.Tensor) -> SubclassInfo | None:
+    """What a traceable wrapper subclass consists of; None for every other tensor.
+
+    Attributes that are no tensors, such as a device mesh, are part of its context.
+    """
+    if not is_wrapper(tensor):
+        return None
+    kind = type(tensor)
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    parts = {name: getattr(tensor, name) for name in names}
+    inner = {n: tensor_proxy(n, v) for n, v in parts.items() if isinstance(v, torch.Tensor)}
+    rest = {n: v for n, v in parts.items() if n not in inner}
+    text = repr((context, rest)) if rest else repr(context)
+    return SubclassInfo(f"{kind.__module__}.{kind.__qualname__}", tuple(inner.items()), text)
+
+
+def number_proxy(name: str, value: SymNumber) -> NumberProxy:
+    """A proxy called ``name`` for a symbolic number, without a hint."""
+    return NumberProxy(name, kind_of(value), number_text(value))
+
+
+# ---------------------------------------------------------------------------- arguments
+
+
+_LITERALS = (int, str, bool, bytes, type(None), type(...))
+
+
+def to_core_tree(tree: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``tree`` in the core's containers, subclasses of them made plain, with ``leaf`` applied."""
+    if isinstance(tree, tuple):
+        return tuple(to_core_tree(item, leaf) for item in tree)
+    if isinstance(tree, list):
+        return [to_core_tree(item, leaf) for item in tree]
+    if isinstance(tree, dict):
+        return {key: to_core_tree(item, leaf) for key, item in tree.items()}
+    if isinstance(tree, slice):
+        return slice(*(to_core_tree(x, leaf) for x in (tree.start, tree.stop, tree.step)))
+    return leaf(tree)
+
+
+def to_core(value: Any) -> Any:
+    """An argument or result that is no tensor of the program, as a core leaf or tree.
+
+    Literals stay; what a dotted name or an expression denotes is a named `Constant`; anything else
+    is an unnamed one.
+
+    :raises TypeError: for a symbolic number, which has no value yet.
+    """
+    kind = type(value)
+    if kind in _LITERALS or isinstance(value, Proxy | Constant):
+        return value
+    if kind is float:
+        return value if math.isfinite(value) else Constant(f'float("{value}")', value)
+    if kind is complex:
+        return value if cmath.isfinite(value) else Constant(_complex_text(value), value)
+    if isinstance(value, tuple | list | dict | slice):
+        return to_core_tree(value, to_core)
+    if is_symbolic(value):
+        raise TypeError(f"{value} is known only at run time and has no name")
+    known = plain(value)
+    return constant(value) if known is value else known
+
+
+def _complex_text(value: complex) -> str:
+    return f'complex(float("{value.real}"), float("{value.imag}"))'
+
+
+def constant(value: Any) -> Constant:
+    """``value`` as a constant: under an expression that evaluates to it, if there is one."""
+    text = _text(value)
+    if text is not None:
+        return Constant(text, value)
+    return Constant(f"_{type(value).__name__.lstrip('_')}", value, named=False)
+
+
+def _text(value: Any) -> str | None:
+    """An expression over ``torch`` and Python's builtins that evaluates to ``value``, or None."""
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
+        return str(value)
+    if isinstance(value, torch.device):
+        return f'torch.device("{value}")'
+    if isinstance(value, range):
+        return repr(value)
+    for text in _names(value):
+        if _evaluates(text, value):
+            return text
+    return None
+
+
+def _names(value: Any) -> list[str]:
+    """Dotted names that ``value`` might be reachable by, the likeliest first."""
+    if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return [f"torch.ops.{value}"]
+    kind = type(value)
+    if isinstance(value, enum.Enum) or hasattr(kind, "__members__"):
+        name = getattr(value, "name", "")
+        return [f"{kind.__module__}.{part}.{name}" for part in _spellings(kind.__qualname__)]
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    if not isinstance(name, str) or "<" in name:
+        return []
+    if getattr(value, "__module__", None) == "builtins":
+        return [name]
+    last = name.rpartition(".")[2]
+    homes = ("torch", "torch.Tensor", "torch.nn.functional")
+    return [f"{getattr(value, '__module__', None)}.{name}", *(f"{home}.{last}" for home in homes)]
+
+
+def _spellings(qualname: str) -> tuple[str, ...]:
+    """PyTorch's compiled enums are bound in C++ under a name with a leading underscore."""
+    return (qualname.lstrip("_"), qualname)
+
+
+def _evaluates(text: str, value: Any) -> bool:
+    first, *rest = text.split(".")
+    if first == "torch":
+        found: Any = torch
+    elif not rest:
+        found = getattr(sys.modules["builtins"], first, None)
+    else:
+        return False
+    for part in rest:
+        found = getattr(found, part, None)
+    return found is value or (
+        found is not None
+        and hasattr(type(value), "__members__")
+        and type(found) is type(value)
+        and found == value
+    )
+
+
+def _word(layout: torch.layout) -> str:
+    return str(layout).removeprefix("torch.")
+
+
+def to_torch(tree: Any) -> Any:
+    """``tree`` with constants replaced by what they stand for; proxies stay."""
+    return map_tree(_constant_value, tree, Constant)
+
+
+def _constant_value(item: Constant) -> Any:
+    return item.value

@@ -1,0 +1,122 @@
+"""Operators by the Python function that reaches them with the least work.
+
+``aten.sum.dim_IntList`` reads its arguments by the operator's schema, which takes microseconds more
+than ``torch.sum``, whose code was generated for them. Which operator such a function reaches
+depends on the kinds of its arguments and on nothing else, so it is found out once for each: by
+what PyTorch dispatches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tj_core.extend import BoundSymbol, Constant, NumberProxy, SymDim, TensorProxy, map_tree
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tj_torch.ops import private
+from tj_torch.ops.convert import dtype_to_torch
+
+__all__ = ["entry"]
+
+_known: dict[tuple[object, ...], Callable[..., Any] | None] = {}
+
+
+def entry(call: BoundSymbol) -> Callable[..., Any] | None:
+    """A Python function that does what the operator ``call`` does with such arguments, and faster.
+
+    None if there is none that is known to.
+    """
+    key = (call.symbol, _kind(call.args), *((name, _kind(x)) for name, x in call.kwargs))
+    if key not in _known:
+        _known[key] = _find(call)
+    return _known[key]
+
+
+def _find(call: BoundSymbol) -> Callable[..., Any] | None:
+    name, _, overload = call.symbol.name.rpartition(".")
+    operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    if (
+        not isinstance(operator, torch._ops.OpOverload)
+        or any(p.subclass for p in tensors)  # it may tell the function from the operator
+        or not (tensors or dict(call.kwargs).get("device"))  # a default device may have a say
+    ):
+        return None
+    args, kwargs = map_tree(_sample, (call.args, dict(call.kwargs)))
+    wanted = _dispatched(operator, args, kwargs)
+    if wanted is None or wanted[0] is not operator:
+        return None  # what it is made of is dispatched, or nothing is
+    for function in private.python_functions(name):
+        if _same(_dispatched(function, args, kwargs), wanted):
+            return function
+    return None
+
+
+# ---------------------------------------------------------------------------- kinds of arguments
+
+
+def _kind(tree: Any) -> object:
+    """All of ``tree`` that PyTorch looks at to choose between an operator's overloads."""
+    if isinstance(tree, list):
+        return frozenset(map(_kind, tree))
+    if isinstance(tree, tuple):
+        return tuple(map(_kind, tree))
+    if isinstance(tree, TensorProxy):
+        # One without dimensions passes as a number.
+        return TensorProxy, tree.dtype, not tree.shape, tree.subclass is None
+    return type(_sample(tree))
+
+
+def _sample(leaf: Any) -> Any:
+    """A value of the kind of ``leaf``."""
+    if isinstance(leaf, TensorProxy):
+        shape = (1,) if leaf.shape else ()
+        return torch.empty(shape, dtype=dtype_to_torch(leaf.dtype), device="meta")
+    if isinstance(leaf, NumberProxy):
+        return {"bool": True, "int": 1, "float": 1.0, "complex": 1j}[leaf.kind]
+    if isinstance(leaf, SymDim):
+        return 1
+    return leaf.value if isinstance(leaf, Constant) else leaf
+
+
+# ---------------------------------------------------------------------------- what is dispatched
+
+
+class _Stop(BaseException):
+    """The first operator is known; it need not run."""
+
+
+class _First(TorchDispatchMode):
+    """Notes the first operator that is dispatched, which does not run."""
+
+    found: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        self.found = func, args, kwargs or {}
+        raise _Stop
+
+
+def _dispatched(
+    function: Callable[..., Any], args: Any, kwargs: Any
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
+    first = _First()
+    try:
+        with private.without_modes(), torch.no_grad(), first:
+            function(*args, **kwargs)
+    except (_Stop, Exception):  # it may not take such arguments at all
+        pass
+    return first.found
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two notes say the same, tensors being the same objects."""
+    (mine, structure), (theirs, wanted) = pytree.tree_flatten(one), pytree.tree_flatten(other)
+    return structure == wanted and all(
+        a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b))
+        for a, b in zip(mine, theirs, strict=True)
+    )

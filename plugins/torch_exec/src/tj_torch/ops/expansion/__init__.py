@@ -1,0 +1,1 @@
+"""Expansion: one run of a call on fake tensors, recorded."""

@@ -1,0 +1,110 @@
+"""Fake arguments for one run of a call, made from metadata alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_TAGS,
+    Constant,
+    Device,
+    Dim,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    contiguous_strides,
+    leaves,
+)
+
+from tj_torch.ops import private
+from tj_torch.ops.convert import device_to_torch, dtype_to_torch
+from tj_torch.ops.errors import CannotExpand
+
+__all__ = ["Argument", "distinct_proxies", "make_fake", "mentions_missing_device"]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """A distinct argument proxy, and the first of its positions among the call's proxies."""
+
+    index: int
+    proxy: TensorProxy | NumberProxy
+
+    @property
+    def formal(self) -> Any:
+        """The proxy under its name in a body."""
+        return self.proxy.replace(name=f"a{self.index}", tags=NO_TAGS)
+
+
+def distinct_proxies(tree: Any) -> dict[str, Argument]:
+    """The tensors and numbers among the leaves of ``tree``, by name; each counts once.
+
+    :raises CannotExpand: for other proxies, numbers without an expression, subclasses and unusual
+        layouts.
+    """
+    found: dict[str, Argument] = {}
+    proxies = (leaf for leaf in leaves(tree) if isinstance(leaf, Proxy))
+    for index, proxy in enumerate(proxies):
+        if proxy.name not in found:
+            found[proxy.name] = Argument(index, _expandable(proxy))
+    return found
+
+
+def _expandable(proxy: Proxy) -> TensorProxy | NumberProxy:
+    if isinstance(proxy, NumberProxy) and proxy.expr:
+        return proxy
+    if not isinstance(proxy, TensorProxy):
+        raise CannotExpand(f"argument {proxy.name!r} is known only at run time")
+    if proxy.subclass is not None:
+        raise CannotExpand(f"argument {proxy.name!r} is a tensor subclass, {proxy.subclass.type}")
+    if proxy.layout != "strided":
+        raise CannotExpand(f"argument {proxy.name!r} has layout {proxy.layout}")
+    return proxy
+
+
+def make_fake(
+    mode: Any, proxy: TensorProxy, size: Callable[[str], Any] | None = None
+) -> torch.Tensor:
+    """A new fake tensor of ``mode`` with the metadata of ``proxy``; it requires no gradient.
+
+    ``size`` is the mode's number for an expression.
+    """
+
+    def sizes(dims: tuple[Dim, ...]) -> tuple[Any, ...]:
+        return tuple([d if isinstance(d, int) else size(d.name) for d in dims])  # type: ignore[misc]
+
+    strides = proxy.strides
+    if len(strides) != proxy.ndim:
+        strides = contiguous_strides(proxy.shape) or ()
+    meta = torch.empty_strided(
+        sizes(proxy.shape), sizes(strides), dtype=dtype_to_torch(proxy.dtype), device="meta"
+    )
+    if "conj" in proxy.flags:
+        private.set_conj(meta)
+    if "neg" in proxy.flags:
+        private.set_neg(meta)
+    return private.fake_tensor(mode, meta, device_to_torch(proxy.device))
+
+
+def mentions_missing_device(
+    fn: Callable[..., Any], tree: Any, usable: Callable[[str], bool]
+) -> bool:
+    """Whether a call of ``fn`` may touch a device that this machine lacks.
+
+    Autograd asks such a device for a guard, and PyTorch then ends the process.
+    """
+    return any(not usable(kind) for kind in (getattr(fn, "__name__", ""), *_devices(tree)))
+
+
+def _devices(tree: Any) -> Iterator[str]:
+    for leaf in leaves(tree):
+        value = leaf.value if isinstance(leaf, Constant) else leaf
+        if isinstance(value, TensorProxy):
+            value = value.device
+        if isinstance(value, Device | torch.device):
+            yield value.type
+        elif isinstance(value, str):
+            yield value.partition(":")[0]

@@ -1,0 +1,120 @@
+"""What expansion asks of autograd: tensors that are no leaves, and nodes written in Python."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import DType, TensorProxy
+
+from tj_torch.ops import private
+
+__all__ = ["NonLeaf", "Saving", "count_edges", "may_require_grad", "runs_python"]
+
+
+class NonLeaf(torch.autograd.Function):
+    """Gives a tensor a place inside the autograd graph, so that it may be written in place."""
+
+    @staticmethod
+    def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns; ``leaf`` connects it to the graph."""
+        return make()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        """The gradient of the leaf is that of the tensor."""
+        return gradients[0], None
+
+    @classmethod
+    def of(cls, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """The tensor that ``make`` returns, in the place of ``leaf`` but no leaf itself."""
+        with torch.enable_grad():
+            result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
+        return result
+
+
+def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
+    """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
+    python: Any = private.autograd_function_node()
+    own = f"{NonLeaf.__name__}Backward"
+    return any(isinstance(node, python) and node.name() != own for node in _nodes(tensors))
+
+
+def count_edges(
+    tensors: Iterable[torch.Tensor], leaves: Mapping[str, torch.Tensor]
+) -> dict[str, int]:
+    """For each of ``leaves``, how many gradients the backward of ``tensors`` adds up for it."""
+    names = {id(leaf): name for name, leaf in leaves.items()}
+    counts = dict.fromkeys(leaves, 0)
+    for node in _nodes(tensors):
+        for following, _ in node.next_functions:
+            name = names.get(id(getattr(following, "variable", None)))
+            if name is not None:
+                counts[name] += 1
+    return counts
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """The nodes of a graph that may save something, asked before the backward runs.
+
+    ``python`` says whether a node written in Python has saved a tensor.
+    """
+
+    nodes: tuple[Any, ...]
+    python: bool
+
+    @classmethod
+    def of(cls, tensors: Iterable[torch.Tensor]) -> Saving:
+        """Those that ``tensors`` are computed by."""
+        nodes = tuple(_nodes(tensors))
+        kind: Any = private.autograd_function_node()
+        python = [n for n in nodes if isinstance(n, kind)]
+        others = tuple(n for n in nodes if not isinstance(n, kind))
+        return cls(others, any(len(n._raw_saved_tensors) > 0 for n in python))
+
+    def released(self) -> bool:
+        """Whether the backward, which has run, has released anything: it cannot run again."""
+        return self.python or any(map(_released, self.nodes))
+
+
+def _released(node: Any) -> bool:
+    """Whether ``node`` refuses to say what it has saved. One that saved nothing says None."""
+    kind: Any = type(node)
+    try:
+        for name in _saves(kind):
+            getattr(node, name)
+    except RuntimeError:
+        return True
+    return False
+
+
+@functools.cache
+def _saves(kind: type) -> tuple[str, ...]:
+    """The attributes of a ``kind`` of node that are saved tensors."""
+    raw = "_raw_saved_"
+    return tuple("_saved_" + n.removeprefix(raw) for n in dir(kind) if n.startswith(raw))
+
+
+def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of the autograd graph that ``tensors`` are computed by, each once."""
+    seen: set[Any] = set()
+    todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            yield node
+            todo += [n for n, _ in node.next_functions if n is not None]
+
+
+def may_require_grad(grad: bool, arguments: Iterable[TensorProxy], dtype: DType) -> bool:
+    """Whether a result of ``dtype`` requires a gradient by the general rule.
+
+    For devices this machine lacks, where autograd cannot be asked.
+    """
+    differentiable = dtype.kind in ("float", "complex")
+    return grad and differentiable and any(a.requires_grad for a in arguments)

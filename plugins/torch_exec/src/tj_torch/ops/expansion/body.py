@@ -1,0 +1,271 @@
+"""From a recording to a `Body`: dead calls removed, values named, metadata and aliases noted."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_EFFECTS,
+    PLAIN_CONTEXT,
+    Alias,
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    Effects,
+    NumberProxy,
+    Proxy,
+    Symbol,
+    leaves,
+    map_tree,
+    size_symbols,
+)
+
+from tj_torch.ops import private
+from tj_torch.ops.context import AUTOCAST
+from tj_torch.ops.convert import device_to_core, number_proxy, tensor_proxy, to_core
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.sizes.calls import SizeCalls
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+
+__all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
+
+
+def live_calls(
+    calls: Sequence[Recorded],
+    needed: Iterable[Ref],
+    reads: Callable[[Any], Iterable[Ref]],
+    *,
+    keep_draws: bool = True,
+) -> list[Recorded]:
+    """The calls that ``needed`` values depend on, and those that are never dead, in order.
+
+    ``reads`` gives the values that a tree of arguments reads. Without ``keep_draws``, calls that
+    draw random numbers may be dead.
+    """
+    live = set(needed)
+    kept = []
+    for call in reversed(calls):
+        if (
+            (call.draws and keep_draws)
+            or call.facts.kept
+            or not live.isdisjoint(references(call.outputs))
+        ):
+            kept.append(call)
+            live.update(reads((call.args, call.kwargs)))
+    return kept[::-1]
+
+
+def references(tree: Any) -> Iterator[Ref]:
+    """The references among the leaves of ``tree``, in order."""
+    return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
+
+
+def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:
+    """Which of ``outputs`` share storage with ``arguments`` (by index) or each other, or are them.
+
+    An output that is a view of neither is a view of a hidden value; one that is no tensor only
+    counts.
+    """
+    objects = {id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
+    storages = {private.storage_id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
+    facts = []
+    for j, out in enumerate(outputs):
+        if not isinstance(out, torch.Tensor):
+            continue
+        storage = private.storage_id(out)
+        same = objects.setdefault(id(out), ("out", j))
+        shared = storages.setdefault(storage, ("out", j))
+        if same != ("out", j):
+            facts.append(Alias(j, *same, identical=True))  # type: ignore[arg-type]
+        elif shared != ("out", j):
+            facts.append(Alias(j, *shared))  # type: ignore[arg-type]
+        elif out._is_view():
+            facts.append(Alias(j, "hidden"))
+    return tuple(facts)
+
+
+@dataclass
+class BodyBuilder:
+    """Turns the recording of one call into its body.
+
+    ``inputs`` pairs the references of the call's arguments with their formal proxies; ``grad`` and
+    ``context`` are what the call runs under, ``symbols`` sympy's for those in the sizes,
+    ``checks`` conditions on these that the call asserts, with messages.
+    """
+
+    recorder: Recorder
+    inputs: Sequence[tuple[Ref, Proxy]]
+    grad: bool
+    context: Context
+    symbols: Mapping[str, Any] = field(default_factory=dict)
+    checks: Mapping[str, str] = field(default_factory=dict)
+    names: dict[Ref, Proxy | Constant] = field(default_factory=dict)
+    defined: int = 0
+
+    def __post_init__(self) -> None:
+        self.numbers = SizeCalls(self.symbols, self.value, self._fresh)
+
+    def build(
+        self,
+        outputs: Any,
+        updates: Iterable[tuple[int, Ref]] = (),
+        calls: Sequence[Recorded] | None = None,
+    ) -> Body:
+        """The body; ``outputs`` is a tree of references, symbolic numbers and core constants.
+
+        ``calls`` are those of the recording that it may consist of, if not all.
+        """
+        recorded = self.recorder.calls if calls is None else calls
+        updates = tuple(updates)
+        self.names.update(self.inputs)
+        self.note_numbers(recorded)
+        needed = [*self.reads(outputs), *(ref for _, ref in updates)]
+        needed += [ref for text in self.checks for ref in self.numbers.needs(text)]
+        live = live_calls(recorded, needed, self.reads)
+        off = self._without_autocast()
+        for call in live:
+            made = self._call(call, off)  # behind the calls that compute its sizes
+            self.numbers.calls.append(made)
+        for text, message in self.checks.items():
+            self.numbers.calls.append(_check(self.numbers.compute(text), message))
+        result = map_tree(self._leaf, outputs)
+        return Body(
+            tuple(p for _, p in self.inputs),
+            tuple(self.numbers.calls),
+            result,
+            tuple((i, self.value(ref)) for i, ref in updates),
+        )
+
+    def value(self, ref: Ref) -> Proxy | Constant:
+        """The proxy or constant that stands for ``ref``."""
+        found = self.names.get(ref)
+        if found is None:
+            found = self.names[ref] = _tensor_constant(
+                self.recorder.constants[ref.index], self.recorder.table.constants
+            )
+        return found
+
+    def note_numbers(self, calls: Sequence[Recorded]) -> None:
+        """Let sizes be read off the arguments, and off what makes symbols."""
+        if not self.symbols:
+            return
+        values = self.recorder.values
+        for ref, proxy in self.inputs:
+            if isinstance(proxy, NumberProxy):
+                self.numbers.number(values[ref.index], proxy)
+        for ref, _ in self.inputs:
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index])
+        known = {name for text in self.numbers.origins for name in size_symbols(text)}
+        for ref in references([call.outputs for call in calls]):
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index], made=set(self.symbols) - known)
+            else:
+                self.numbers.number(values[ref.index], ref)
+
+    def knows(self, name: str) -> bool:
+        """Whether the symbol ``name`` can be computed from what `note_numbers` noted."""
+        try:
+            list(self.numbers.needs(name))
+        except CannotExpand:
+            return False
+        return True
+
+    def reads(self, tree: Any) -> Iterator[Ref]:
+        """The values that a tree of references and symbolic numbers reads."""
+        for leaf in leaves(tree):
+            if isinstance(leaf, Ref):
+                yield leaf
+            elif is_symbolic(leaf):
+                yield from self.numbers.needs(number_text(leaf))
+
+    def _leaf(self, leaf: Any) -> Any:
+        if type(leaf) is Ref:
+            return self.value(leaf)
+        if isinstance(leaf, torch.Generator):
+            return self.recorder.table.generator(leaf)
+        return self.numbers.compute(number_text(leaf)) if is_symbolic(leaf) else to_core(leaf)
+
+    def _fresh(self) -> str:
+        name = f"_{self.defined}"
+        self.defined += 1
+        return name
+
+    def _call(self, call: Recorded, context: Context) -> BoundSymbol:
+        given = (call.args, call.kwargs)
+        args, kwargs = map_tree(self._leaf, given)
+        outputs = map_tree(self._define, call.outputs)
+        if call.grad != self.grad:
+            context = context.with_("grad", call.grad)
+        return BoundSymbol(
+            call.facts.symbol,
+            args,
+            tuple(kwargs.items()),
+            outputs,
+            self._effects(call, given, (args, kwargs)),
+            context=context,
+        )
+
+    def _define(self, leaf: Any) -> Any:
+        if type(leaf) is not Ref:
+            return to_core(leaf)
+        value = self.recorder.values[leaf.index]
+        made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
+        proxy = self.names[leaf] = made(self._fresh(), value)
+        return proxy
+
+    def _effects(self, call: Recorded, given: Any, args: Any) -> Effects:
+        values = self.recorder.values
+        pairs = zip(leaves(given), leaves(args), strict=True)
+        flat = [leaf for leaf, made in pairs if isinstance(made, Proxy)]
+        inputs = {
+            i: values[leaf.index]
+            for i, leaf in enumerate(flat)
+            if isinstance(leaf, Ref) and isinstance(values[leaf.index], torch.Tensor)
+        }
+        outputs = [values[r.index] for r in references(call.outputs)]
+        aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "hidden")
+        tensors = [t for t in (*outputs, *inputs.values()) if isinstance(t, torch.Tensor)]
+        ordered = _ordered(call, tensors)
+        return Effects(aliases=aliases, ordered=ordered) if aliases or ordered else NO_EFFECTS
+
+    def _without_autocast(self) -> Context:
+        """Operators are recorded below autocast, so a body must not meet it again."""
+        on = {k: None for k, v in self.context.items if k.startswith(AUTOCAST) and v}
+        return Context(tuple(on.items())) if on else PLAIN_CONTEXT
+
+
+def _check(condition: Any, message: str) -> BoundSymbol:
+    symbol = Symbol("aten", "_assert_scalar.default")
+    return BoundSymbol(symbol, (condition, message), effects=Effects(ordered=("side_effect",)))
+
+
+def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]:
+    found = []
+    if call.draws:
+        device = tensors[0].device if tensors else torch.device("cpu")
+        found.append(f"random:{device_to_core(device)}")
+    if call.facts.collective:
+        found.append("collective")
+    elif call.facts.kept:
+        found.append("side_effect")
+    return tuple(found)
+
+
+def _tensor_constant(data: torch.Tensor, interned: MutableMapping[str, torch.Tensor]) -> Constant:
+    """A constant named by what it holds, so that equal programs print alike.
+
+    Tensors that hold the same are one object in ``interned``: bodies never write them.
+    """
+    with private.without_modes():
+        plain = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        content = bytes(plain.clone().untyped_storage())
+    described = f"{data.dtype} {tuple(data.shape)} {data.stride()} {data.device}".encode()
+    name = f"_tensor_{hashlib.sha256(described + content).hexdigest()[:12]}"
+    return Constant(name, interned.setdefault(name, data), named=False)

@@ -1,0 +1,84 @@
+"""Copies that a body can do without: nothing is written there, so they are what they copy."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from tj_core.extend import leaves, map_tree
+
+from tj_torch.ops import private
+from tj_torch.ops.expansion.body import live_calls
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+
+__all__ = ["without_copies"]
+
+_COPIES = {"aten.clone.default": 0, "aten.copy.default": 1}
+"""Operators whose result is a copy of an argument, and its place."""
+
+
+def without_copies(
+    recorder: Recorder, calls: Sequence[Recorded], returned: Iterable[Ref]
+) -> list[Recorded]:
+    """``calls`` without copies that nobody can tell from what they copy.
+
+    They have the strides of that, and are not ``returned``, the values that leave the body: whoever
+    gets these may write to them. A copy that is viewed stays: what a view is to autograd, and what
+    it shares, depends on what it is of.
+    """
+    values, returned = recorder.values, frozenset(returned)
+    while True:
+        live = live_calls(calls, returned, _refs)
+        viewed = {r for call in live for r in _viewed(values, call)}
+        made = _without(values, calls, viewed | returned)
+        if len(made) == len(calls):
+            return made
+        calls = made  # what viewed a copy may be dead now
+
+
+def _without(
+    values: Sequence[object], calls: Sequence[Recorded], staying: Container[Ref]
+) -> list[Recorded]:
+    """``calls`` without copies that have the metadata of what they copy, but those ``staying``."""
+    same: dict[Ref, Ref] = {}
+    kept = []
+    for call in calls:
+        args, kwargs = map_tree(lambda r: same.get(r, r), (call.args, call.kwargs), Ref)
+        now = replace(call, args=args, kwargs=kwargs)
+        source = _copied(now)
+        if source is None or now.outputs in staying or not _alike(values, now.outputs, source):
+            kept.append(now)
+        else:
+            same[now.outputs] = source
+    return kept
+
+
+def _copied(call: Recorded) -> Ref | None:
+    """What ``call`` copies, and nothing else."""
+    place = _COPIES.get(str(call.facts.symbol))
+    return None if place is None else call.args[place]
+
+
+def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
+    a, b = values[one.index], values[other.index]
+    assert isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    return _described(a) == _described(b) and 0 not in a.shape
+
+
+def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
+    """The arguments of ``call`` that its results are views of."""
+    storages = {_storage(values[r.index]) for r in _refs(call.outputs)} - {None}
+    return (r for r in _refs((call.args, call.kwargs)) if _storage(values[r.index]) in storages)
+
+
+def _described(t: torch.Tensor) -> tuple[object, ...]:
+    return t.dtype, t.device, t.shape, t.stride(), t.is_conj(), t.is_neg()
+
+
+def _refs(tree: object) -> list[Ref]:
+    return [leaf for leaf in leaves(tree) if isinstance(leaf, Ref)]
+
+
+def _storage(value: object) -> int | None:
+    return private.storage_id(value) if isinstance(value, torch.Tensor) else None

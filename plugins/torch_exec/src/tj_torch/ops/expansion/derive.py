@@ -1,0 +1,440 @@
+"""Derived gradients: PyTorch's own autograd of one call, recorded on fake tensors.
+
+The call runs as in `expander`, then ``torch.autograd.grad`` runs on its outputs with a fake
+tangent for each. What was recorded before that is the forward, what comes after the backward, and
+the forward's values that the live backward reads are those to save.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from tj_core.extend import PLAIN_CONTEXT, Context, Effects, TensorProxy, leaves, size_symbols
+
+from tj_torch.ops import private
+from tj_torch.ops.context import surroundings
+from tj_torch.ops.convert import number_proxy, tensor_proxy
+from tj_torch.ops.errors import WRITES_BACK, CannotExpand
+from tj_torch.ops.expansion.arguments import make_fake
+from tj_torch.ops.expansion.autograd_info import Saving, count_edges
+from tj_torch.ops.expansion.body import alias_facts, live_calls, references
+from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.expansion.run import Expansion, Run, Traced
+from tj_torch.ops.sizes.program import Sizes, known_sizes, row_major, symbols_in
+from tj_torch.ops.sizes.shape_env import SymbolFacts, is_symbolic, number_text
+
+__all__ = ["Derivation", "Slot", "derive"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """A value of a differentiated call.
+
+    ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
+    ``update``: the new value of a mutated argument; ``hidden``: an intermediate value.
+
+    An argument's tangent is the gradient that it has from elsewhere, to which that of this call is
+    added, in the order in which PyTorch adds.
+    """
+
+    kind: Literal["arg", "out", "update", "hidden"]
+    index: int
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A call with its gradient.
+
+    ``forward`` has as outputs the pair of the call's outputs and the ``hidden`` values that only
+    the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
+    ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
+    each with the metadata of its argument. An argument that ``gradients`` lacks has none.
+    ``repeated`` are those whose gradient is a sum. Between saved values and tangents the backward
+    takes ``numbers``: the symbols in sizes that it cannot read off these. ``once`` says that
+    PyTorch's autograd saves something, read or not: it can go back through the call once.
+
+    ``symbols``, ``made`` and ``guards`` are as in `Expansion`.
+    """
+
+    forward: Expansion
+    hidden: tuple[TensorProxy, ...]
+    saved: tuple[Slot, ...]
+    tangents: tuple[Slot, ...]
+    backward: Expansion
+    gradients: tuple[int, ...]
+    repeated: tuple[int, ...] = ()
+    numbers: tuple[str, ...] = ()
+    once: bool = False
+
+    @property
+    def captured(self) -> bool:
+        """Whether a body holds a tensor which is no argument (one of a closure)."""
+        return self.forward.captured
+
+    @property
+    def outputs(self) -> Any:
+        """What the call returns, without the hidden values."""
+        return self.forward.outputs[0]
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The symbols of the arguments."""
+        return self.forward.symbols
+
+    @property
+    def made(self) -> tuple[SymbolFacts, ...]:
+        """The symbols that the call makes."""
+        return self.forward.made
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The conditions under which all this holds."""
+        return self.forward.guards
+
+
+def derive(
+    expander: Expander,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    context: Context = PLAIN_CONTEXT,
+    *,
+    tangents: Mapping[Slot, TensorProxy] | None = None,
+    create_graph: bool = False,
+    sizes: Sizes | None = None,
+) -> Derivation:
+    """The gradient of ``fn(*args, **kwargs)``, which runs under ``context``.
+
+    ``tangents`` are the outputs and updates that have one, with its metadata: all that can have
+    one, laid out like the values themselves, if not given. ``create_graph`` records a backward
+    that can be differentiated again. ``sizes`` knows the symbols in the arguments' metadata.
+
+    :raises CannotExpand: if the call works, but not on fake tensors.
+    :raises ExpansionError: if PyTorch raises for these arguments.
+    """
+
+    def run(run: Run) -> Derivation:
+        return _Differentiation(run, tangents, create_graph).derivation()
+
+    return expander.run(run, fn, args, kwargs, context, sizes)
+
+
+@dataclass
+class _Differentiation:
+    """One run of one call, forward and backward."""
+
+    run: Run
+    wanted: Mapping[Slot, TensorProxy] | None
+    create_graph: bool
+
+    def derivation(self) -> Derivation:
+        run = self.run
+        recorder = Recorder(run.table, hidden_writes=run.decompose)
+        with surroundings(run.grad, run.rest):
+            run.wrap(recorder)
+            leaves_ = {n: t for n, t in run.leaves.items() if t.requires_grad}
+            with (
+                torch.autograd.set_multithreading_enabled(False),
+                run.modes(recorder),
+            ):
+                traced = run.trace(recorder)
+                middle = len(recorder.calls)
+                sources = self._differentiable(traced)
+                tangents = {s: self._tangent(recorder, s, t) for s, t in sources.items()}
+                saving = Saving.of(sources.values())
+                gradients = self._gradients(sources, tangents, leaves_)
+                self._check_writes(recorder, traced)
+                edges = count_edges(sources.values(), leaves_)
+                found = {
+                    n: recorder.ref(private.unwrapped(g))
+                    for n, g in zip(leaves_, gradients, strict=True)
+                    if g is not None
+                }
+        made = self._describe(recorder, traced, middle, sources, tangents, found)
+        repeated = (self.run.arguments[n].index for n, count in edges.items() if count > 1)
+        once = not self.create_graph and bool(found) and saving.released()
+        return replace(made, repeated=tuple(sorted(repeated)), once=once)
+
+    def _differentiable(self, traced: Traced) -> dict[Slot, torch.Tensor]:
+        """The values that may have a tangent, each object once."""
+        run = self.run
+        args = {id(w): run.arguments[n].index for n, w in run.wrapped.items()}
+        mutated = {run.arguments[n].index for n in traced.mutated}
+        found: dict[Slot, torch.Tensor] = {}
+        seen: set[int] = set()
+        for j, tensor in _tensors(traced):
+            if id(tensor) in seen or args.get(id(tensor)) in mutated:
+                continue
+            seen.add(id(tensor))
+            found[Slot("out", j)] = tensor
+        for name in traced.mutated:
+            found[Slot("update", run.arguments[name].index)] = run.wrapped[name]
+        known = {s: t for s, t in found.items() if t.requires_grad}
+        if self.wanted is None:
+            return known
+        known |= {Slot("arg", run.arguments[n].index): t for n, t in run.leaves.items()}
+        return {slot: known[slot] for slot in self.wanted if slot in known}
+
+    def _tangent(
+        self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
+    ) -> tuple[Ref, torch.Tensor]:
+        given = self.wanted[slot] if self.wanted is not None else None
+        with private.paused_functionalization(), private.without_modes():
+            fake = self._fake(tensor, given)
+        ref = recorder.define(fake)
+        wrapped = private.functionalized(fake)
+        if self.create_graph:
+            wrapped.requires_grad_()
+        private.deny_data_pointer(wrapped)
+        return ref, wrapped
+
+    def _fake(self, tensor: torch.Tensor, given: TensorProxy | None) -> torch.Tensor:
+        """A tangent of ``tensor`` laid out like ``given``, else as by `default_tangent`."""
+        if given is not None and known_sizes(given, self.run.symbols):
+            return make_fake(self.run.mode, given, self.run.size)
+        return make_fake(self.run.mode, default_tangent(tensor), self.run.size)
+
+    def _gradients(
+        self,
+        sources: Mapping[Slot, torch.Tensor],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
+        leaves_: Mapping[str, torch.Tensor],
+    ) -> tuple[torch.Tensor | None, ...]:
+        if not sources or not leaves_:
+            return (None,) * len(leaves_)
+        with private.no_autocast():  # which is the forward's
+            return torch.autograd.grad(
+                list(sources.values()),
+                list(leaves_.values()),
+                [wrapped for _, wrapped in tangents.values()],
+                allow_unused=True,
+                create_graph=self.create_graph,
+            )
+
+    def _check_writes(self, recorder: Recorder, traced: Traced) -> None:
+        """See that the backward has left alone what the forward knows.
+
+        :raises CannotExpand: if it has not.
+        """
+
+        def now(tensor: torch.Tensor) -> Ref:
+            return recorder.ref(private.unwrapped(tensor))
+
+        outputs = zip(references(traced.inner), _tensors(traced), strict=False)
+        before = [(ref, self.run.wrapped[name]) for name, ref in traced.after.items()]
+        if any(now(t) != ref for ref, t in (*before, *((ref, t) for ref, (_, t) in outputs))):
+            raise CannotExpand(WRITES_BACK)
+
+    # ------------------------------------------------------------------ describing
+
+    def _describe(
+        self,
+        recorder: Recorder,
+        traced: Traced,
+        middle: int,
+        sources: Mapping[Slot, torch.Tensor],
+        tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
+        found: Mapping[str, Ref],
+    ) -> Derivation:
+        run = self.run
+        before, after = recorder.calls[:middle], recorder.calls[middle:]
+        plain = run.describe(recorder, traced, before)
+        live = live_calls(after, found.values(), references, keep_draws=False)
+        known = {*run.refs.values(), *references(traced.inner)}
+        views = _views_read(recorder, before, live, known)
+        live = [*(replace(v, grad=self.create_graph) for v in views), *live]
+        given = [ref for ref, _ in tangents.values()]
+        made = {r for call in live for r in references(call.outputs)}
+        made.update(given, map(Ref, recorder.constants))
+        read = [*references([(call.args, call.kwargs) for call in live]), *found.values()]
+        needed = [ref for ref in dict.fromkeys(read) if ref not in made]
+        slots, hidden = self._saved(traced, needed)
+        visible = self._visible(traced, plain)
+        order = sorted(range(len(needed)), key=lambda i: slots[i])
+        secret = [needed[i] for i in hidden]
+        saved = [needed[i] for i in order]
+        backward, numbers = self._backward(recorder, live, saved, given, found, visible)
+        if secret and any(self._draws_elsewhere(recorder, call) for call in before):
+            raise CannotExpand("its body draws random numbers in another order than the call")
+        forward = self._augmented(recorder, traced, plain, before, secret)
+        return Derivation(
+            forward,
+            tuple(_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(secret)),
+            tuple(slots[i] for i in order),
+            tuple(sources),
+            backward,
+            tuple(run.arguments[n].index for n in found),
+            numbers=numbers,
+        )
+
+    def _draws_elsewhere(self, recorder: Recorder, call: Recorded) -> bool:
+        """Whether numbers that the call draws in place are drawn into other memory in a body.
+
+        Functionalization makes a new tensor, contiguous whatever was written to, and numbers are
+        drawn in the order of memory.
+        """
+        if not call.draws:
+            return False
+        given, made = (list(references(tree)) for tree in (call.args, call.outputs))
+        tensors = [recorder.values[r.index] for r in (*given[:1], *made[:1])]
+        strides = [t.stride() for t in tensors if isinstance(t, torch.Tensor)]
+        return len(strides) == 2 and strides[0] != strides[1]
+
+    def _augmented(
+        self,
+        recorder: Recorder,
+        traced: Traced,
+        plain: Expansion,
+        calls: Sequence[Recorded],
+        hidden: Sequence[Ref],
+    ) -> Expansion:
+        """The call with its hidden values as further outputs."""
+        run = self.run
+        values = recorder.values
+        arguments = {run.arguments[n].index: values[run.refs[n].index] for n in run.wrapped}
+        refs = references(traced.inner)
+        outputs = [
+            values[next(refs).index] if isinstance(v, torch.Tensor) else v for v in traced.values
+        ]
+        first = len(outputs)
+        secret = [values[r.index] for r in hidden]
+        shared = alias_facts([*outputs, *secret], arguments)
+        aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
+        proxies = tuple(_proxy(f"_{first + i}", t) for i, t in enumerate(secret))
+        return replace(
+            plain,
+            outputs=(plain.outputs, proxies),
+            effects=replace(plain.effects, aliases=tuple(aliases)),
+            body=run.body(recorder, traced, calls, hidden),
+        )
+
+    def _backward(
+        self,
+        recorder: Recorder,
+        live: Sequence[Recorded],
+        saved: Sequence[Ref],
+        tangents: Sequence[Ref],
+        found: Mapping[str, Ref],
+        visible: Mapping[Ref, Any],
+    ) -> tuple[Expansion, tuple[str, ...]]:
+        """The backward of ``live`` calls, and the symbols whose values it has to be given."""
+        values, run = recorder.values, self.run
+        numbers = self._missing(recorder, live, [*saved, *tangents], tuple(visible.values()))
+        refs = [*saved, *(recorder.define(run.size(name)) for name in numbers), *tangents]
+        named = []
+        for i, ref in enumerate(refs):
+            proxy = visible.get(ref) or _proxy("", values[ref.index])
+            named.append((ref, proxy.replace(name=f"a{i}")))
+        body = run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {}).build(
+            tuple(found.values()), calls=live
+        )
+        gradients = [values[ref.index] for ref in found.values()]
+        tensors = {i: values[ref.index] for i, ref in enumerate(refs)}
+        arguments = {i: t for i, t in tensors.items() if isinstance(t, torch.Tensor)}
+        ordered = (r for call in body.calls for r in call.effects.ordered)
+        expansion = Expansion(
+            tuple(tensor_proxy(f"_{i}", g) for i, g in enumerate(gradients)),
+            Effects(
+                aliases=alias_facts(gradients, arguments), ordered=tuple(dict.fromkeys(ordered))
+            ),
+            body,
+            "COMPOSITE",
+            recorder.captured,
+        )
+        return expansion, numbers
+
+    def _missing(
+        self, recorder: Recorder, live: Sequence[Recorded], refs: Sequence[Ref], outputs: Any
+    ) -> tuple[str, ...]:
+        """The symbols that ``live`` calls use and that no size of the values ``refs`` tells."""
+        texts = [
+            number_text(leaf)
+            for call in live
+            for leaf in leaves((call.args, call.kwargs))
+            if is_symbolic(leaf)
+        ]
+        if not texts:
+            return ()
+        named = [(ref, _proxy("a", recorder.values[ref.index])) for ref in refs]
+        builder = self.run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {})
+        builder.note_numbers(())
+        used = dict.fromkeys(name for text in texts for name in size_symbols(text))
+        # Others are born in a call of the backward, which can be asked.
+        readable = {*self.run.symbols, *symbols_in(outputs)}
+        return tuple(name for name in used if name in readable and not builder.knows(name))
+
+    def _visible(self, traced: Traced, plain: Expansion) -> dict[Ref, Any]:
+        """The metadata of arguments and results, which may require gradients."""
+        run = self.run
+        refs = references(traced.inner)
+        outs = (p for p in leaves(plain.outputs) if isinstance(p, TensorProxy))
+        found = dict(zip(refs, outs, strict=True))
+        return found | {run.refs[n]: run.formals[n] for n in run.arguments}
+
+    def _saved(self, traced: Traced, needed: list[Ref]) -> tuple[list[Slot], list[int]]:
+        """Where each needed value is found, and which of them are hidden."""
+        run = self.run
+        known = {run.refs[name]: Slot("arg", a.index) for name, a in run.arguments.items()}
+        refs = references(traced.inner)
+        for j, _ in _tensors(traced):
+            known.setdefault(next(refs), Slot("out", j))
+        slots: list[Slot] = []
+        hidden: list[int] = []
+        for i, ref in enumerate(needed):
+            if ref not in known:
+                known[ref] = Slot("hidden", len(hidden))
+                hidden.append(i)
+            slots.append(known[ref])
+        return slots, hidden
+
+
+def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:
+    """The tensors that a function returned, and their positions among all values it returned."""
+    return [(j, v) for j, v in enumerate(traced.values) if isinstance(v, torch.Tensor)]
+
+
+def _proxy(name: str, value: Any) -> Any:
+    made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
+    return made(name, value)
+
+
+def _views_read(
+    recorder: Recorder, calls: Sequence[Recorded], live: Sequence[Recorded], known: set[Ref]
+) -> list[Recorded]:
+    """The views in ``calls`` that ``live`` calls read, in order: the backward makes them again.
+
+    A view costs nothing to make and nothing to keep, and a forward that need not return it is the
+    call that the user wrote.
+    """
+    wanted = set(references([(call.args, call.kwargs) for call in live])) - known
+    found = []
+    for call in reversed(calls):
+        made = set(references(call.outputs))
+        if wanted.isdisjoint(made) or not _is_view(recorder, call):
+            continue
+        found.append(call)
+        wanted |= set(references((call.args, call.kwargs))) - known
+    return found[::-1]
+
+
+def _is_view(recorder: Recorder, call: Recorded) -> bool:
+    """Whether all that ``call`` returns shares storage with what it is given."""
+
+    def storages(tree: Any) -> list[int | None]:
+        values = (recorder.values[r.index] for r in references(tree))
+        return [private.storage_id(v) if isinstance(v, torch.Tensor) else None for v in values]
+
+    given = set(storages((call.args, call.kwargs))) - {None}
+    return given.issuperset(storages(call.outputs))
+
+
+def default_tangent(tensor: torch.Tensor) -> TensorProxy:
+    """A tangent laid out like ``tensor`` where that is dense, else contiguous."""
+    proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
+    if private.is_dense(tensor):
+        return proxy
+    return proxy.replace(strides=row_major(proxy.shape))

@@ -1,0 +1,183 @@
+"""Expansion: what a call computes, does and decomposes into, read off runs on fake tensors.
+
+A run is repeated in another way where PyTorch asks for it; errors are told apart into what is
+wrong with a call and what only cannot be run in this way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
+
+import torch
+from tj_core.extend import PLAIN_CONTEXT, Context
+
+from tj_torch.ops import private
+from tj_torch.ops.denied import denial
+from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError, internal_error
+from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
+from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
+from tj_torch.ops.expansion.run import Expansion, Kind, Run
+from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.operators import OpTable
+from tj_torch.ops.schema_facts import extension
+from tj_torch.ops.sizes.program import Sizes, is_sized
+
+__all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
+
+T = TypeVar("T")
+
+
+class Expander:
+    """Expands calls. A session has one: it owns the mode that all fake tensors belong to."""
+
+    __slots__ = ("_mode", "_table", "_usable")
+
+    def __init__(self) -> None:
+        self._mode: Any = None
+        self._table = OpTable()
+        self._usable: dict[str, bool] = {}
+
+    def expand(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        context: Context = PLAIN_CONTEXT,
+        sizes: Sizes | None = None,
+    ) -> Expansion:
+        """What ``fn(*args, **kwargs)`` does under ``context``.
+
+        ``args`` and ``kwargs`` are trees of core proxies and constants. Keys that ``context``
+        lacks are as in a new process: gradients on, no autocast. The state of random number
+        generators stays as it is. ``sizes`` knows the symbols in the arguments' metadata;
+        guards on them are the caller's to assume.
+
+        :raises CannotExpand: if the call works, but not on fake tensors.
+        :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
+        :raises InternalError: after a warning, if tj itself is at fault.
+        """
+        return self.run(_expansion, fn, args, kwargs, context, sizes)
+
+    def run(
+        self,
+        work: Callable[[Run], T],
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        context: Context,
+        sizes: Sizes | None = None,
+    ) -> T:
+        """What ``work`` makes of the run of a call; it is repeated where PyTorch asks for that.
+
+        Arguments and errors as those of `expand`.
+        """
+        reason = denial(fn)
+        if reason is not None:
+            raise CannotExpand(reason)
+        tree = (tuple(args), dict(kwargs))
+        arguments = distinct_proxies(tree)
+        self._mode = self._mode or fake_mode()
+        run = Run(self._mode, self._table, fn, tree, arguments, context, sizes or Sizes())
+        if mentions_missing_device(fn, tree, self.usable):
+            run.autograd = False
+        if any(is_sized(a.proxy) for a in arguments.values()):
+            run.begin_world()
+            run.decompose = True  # where sizes are symbols, compiled code may want numbers
+        try:
+            with generators_untouched(), private.quiet():
+                return self._attempt(run, work)
+        except InternalError as error:
+            error.warn()
+            raise
+
+    def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
+        """Work, again in another way where PyTorch asks for it."""
+        try:
+            return work(run)
+        except NeedsPythonDispatcher:
+            run.decompose = True
+            run.again()
+            return self._attempt(run, work)
+        except private.data_dependent() as error:
+            if run.world is not None:
+                raise _classified(run, error) from error
+            run.begin_world()
+            return self._attempt(run, work)
+        except RuntimeError as error:
+            if run.nonleaf or "leaf Variable that requires grad" not in str(error):
+                raise _classified(run, error) from error
+            run.nonleaf = True
+            run.again()
+            return self._attempt(run, work)
+        except CannotExpand:
+            raise
+        except Exception as error:
+            raise _classified(run, error) from error
+
+    def usable(self, kind: str) -> bool:
+        """False for the type of a device that this machine lacks; True for any other word."""
+        if not kind.isidentifier():
+            return True
+        known = self._usable.get(kind)
+        if known is None:
+            known = self._usable[kind] = _usable(kind)
+        return known
+
+
+def expand(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    context: Context = PLAIN_CONTEXT,
+) -> Expansion:
+    """`Expander.expand` by an expander of its own."""
+    return Expander().expand(fn, args, kwargs, context)
+
+
+def _expansion(run: Run) -> Expansion:
+    return run.expansion() if extension(run.fn) is None else run.by_schema()
+
+
+def _usable(kind: str) -> bool:
+    try:
+        torch.device(kind)
+    except RuntimeError:
+        return True  # names no device
+    try:
+        return kind in ("cpu", "meta") or bool(torch.get_device_module(kind).is_available())
+    except (RuntimeError, AttributeError):
+        return False
+
+
+@contextlib.contextmanager
+def generators_untouched() -> Iterator[None]:
+    """Leave PyTorch's generator as it was found."""
+    state = torch.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state)
+
+
+def _classified(run: Run, error: Exception) -> CannotExpand | ExpansionError:
+    """Whether the call is wrong, or only running it this way: the plain call on fakes decides."""
+    if reason := private.fake_reason(error):
+        return CannotExpand(reason)
+    if internal := internal_error(error, getattr(run.fn, "__name__", repr(run.fn))):
+        return internal
+    try:
+        run.plain()
+    except NotImplementedError as plain:
+        reason = private.fake_reason(plain) or f"fake tensors do not: {_first_line(plain)}"
+        return CannotExpand(reason)
+    except Exception as plain:
+        if reason := private.fake_reason(plain):
+            return CannotExpand(reason)
+        return ExpansionError(f"{type(plain).__name__}: {_first_line(plain)}")
+    return CannotExpand(f"functionalization fails: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0]

@@ -1,0 +1,99 @@
+"""What PyTorch's autograd sees in a call: operators on values that require gradients.
+
+A call's body is recorded below functionalization, which may put other operators in their places: a
+body has the gradients of its call only where autograd sees the same operators. The function runs
+on fake tensors once more, with nothing but an observer between autograd and these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, leaves
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tj_torch.ops import private
+from tj_torch.ops.context import surroundings
+from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.run import Run
+from tj_torch.ops.operators import op_symbol
+from tj_torch.ops.sizes.program import Sizes
+
+__all__ = ["Observed", "observed", "same_operators"]
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One operator: its name, how many of its tensors require a gradient, whether it writes."""
+
+    name: str
+    count: int
+    writes: bool = False
+
+
+def observed(
+    expander: Expander,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+    context: Context = PLAIN_CONTEXT,
+    sizes: Sizes | None = None,
+) -> tuple[Observed, ...]:
+    """The operators that autograd sees in ``fn(*args, **kwargs)``, in order.
+
+    Arguments and errors as those of `Expander.expand`.
+    """
+    return expander.run(_observe, fn, args, kwargs, context, sizes)
+
+
+def same_operators(seen: Iterable[Observed] | None, calls: Iterable[BoundSymbol]) -> bool:
+    """Whether ``calls``, with their metadata, have the gradients of what was ``seen``, if known.
+
+    They do if none of these writes, and those of ``calls`` that autograd has to do with are among
+    them, in order: the others were dead.
+    """
+    seen = None if seen is None else tuple(seen)
+    if seen is None or any(operator.writes for operator in seen):
+        return False
+    rest = iter(seen)
+    wanted = (Observed(c.symbol.qualname, n) for c in calls if (n := _count(c.flat_args)))
+    return all(operator in rest for operator in wanted)
+
+
+def _count(values: Iterable[Any]) -> int:
+    tensors = (x for x in values if isinstance(x, torch.Tensor | TensorProxy))
+    return sum(x.requires_grad for x in tensors)
+
+
+@dataclass(eq=False)
+class _Observer(TorchDispatchMode):
+    found: list[Observed] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: tuple[type, ...],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run ``func`` on the modes below, and note it."""
+        kwargs = kwargs or {}
+        if count := _count(leaves((args, kwargs))):
+            name = op_symbol(func).qualname
+            self.found.append(Observed(name, count, func._schema.is_mutable))
+        return func(*args, **kwargs)
+
+
+def _observe(run: Run) -> tuple[Observed, ...]:
+    observer = _Observer()
+    with surroundings(run.grad, run.rest):
+        run.plainly(autograd=True)
+        with run.mode, private.python_dispatcher(run.decompose), observer:
+            run.call()
+    return tuple(observer.found)

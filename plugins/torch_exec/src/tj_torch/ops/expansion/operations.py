@@ -1,0 +1,77 @@
+"""Higher-order operations run on fake tensors, with their regions as the functions they call.
+
+For the metadata of operations whose outputs are not a region's: a scan, a loop, an attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    Constant,
+    Expanded,
+    Proxy,
+    Region,
+    TensorProxy,
+    generate,
+    leaves,
+    map_tree,
+)
+
+from tj_torch.ops import private
+from tj_torch.ops.convert import tensor_proxy, to_core_tree
+from tj_torch.ops.errors import CannotExpand, internal_error
+from tj_torch.ops.expansion.arguments import distinct_proxies, make_fake
+from tj_torch.ops.fake_modes import fake_mode
+
+__all__ = ["expand_operation"]
+
+
+def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expanded:
+    """What ``call`` of ``function`` returns for the metadata of its arguments and its regions.
+
+    It does what it has done before; whether its outputs require gradients stays, too.
+
+    :raises CannotExpand: if it cannot run on fake tensors.
+    """
+    tree = call.args, dict(call.kwargs)
+    mode = fake_mode(symbolic=True)
+    fakes = {}
+    for name, argument in distinct_proxies(tree).items():
+        if not isinstance(argument.proxy, TensorProxy):
+            raise CannotExpand(f"{call.symbol}: {name!r} is a number known only at run time")
+        fakes[name] = make_fake(mode, argument.proxy)
+
+    def actual(leaf: Any) -> Any:
+        if isinstance(leaf, Region):
+            return generate(leaf.program).function
+        if isinstance(leaf, Proxy):
+            return fakes[leaf.name]
+        return leaf.value if isinstance(leaf, Constant) else leaf
+
+    args, kwargs = map_tree(actual, tree)
+    try:
+        with mode, torch.no_grad(), private.quiet():
+            result = function(*args, **kwargs)
+    except Exception as error:
+        if internal := internal_error(error, call.symbol.qualname):
+            internal.warn()
+            raise internal from error
+        raise CannotExpand(f"{call.symbol}: {error}") from error
+    count = iter(range(1 << 30))
+    outputs = to_core_tree(result, lambda leaf: _proxy(leaf, count))
+    said = leaves(call.outputs)
+    return Expanded(map_tree(lambda p: _with_autograd(p, next(said)), outputs), call.effects)
+
+
+def _proxy(leaf: Any, count: Any) -> Any:
+    return tensor_proxy(f"_{next(count)}", leaf) if isinstance(leaf, torch.Tensor) else leaf
+
+
+def _with_autograd(p: Any, said: Any) -> Any:
+    if isinstance(p, TensorProxy) and isinstance(said, TensorProxy):
+        return p.replace(requires_grad=said.requires_grad)
+    return p

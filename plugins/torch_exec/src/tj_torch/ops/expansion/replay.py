@@ -1,0 +1,76 @@
+"""Running a body on real values: what the call computes, without the effects it has."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    PLAIN_CONTEXT,
+    Body,
+    BoundSymbol,
+    Constant,
+    Proxy,
+    Symbol,
+    leaves,
+    map_tree,
+)
+
+from tj_torch.ops.context import entered
+
+__all__ = ["replay", "resolve"]
+
+
+_ROOTS = {"aten": torch.ops.aten, "math": math, "operator": operator, "torch": torch}
+
+
+def resolve(symbol: Symbol) -> Any:
+    """The operator behind a symbol of a body.
+
+    :raises AttributeError: if PyTorch or Python has no such operator.
+    """
+    found: Any = _ROOTS[symbol.namespace]
+    for part in symbol.name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def replay(body: Body, arguments: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
+    """The outputs of ``body``, and the new values of the arguments it changes, by flat index.
+
+    ``arguments`` are the call's tensors by flat index; they are not written.
+    """
+    env = {p.name: arguments[int(p.name[1:])] for p in body.inputs}
+    for call in body.calls:
+        _run(call, env)
+    updates = {i: _value(value, env) for i, value in body.updates}
+    return _value(body.outputs, env), updates
+
+
+def _value(tree: Any, env: Mapping[str, Any]) -> Any:
+    def leaf(item: Any) -> Any:
+        if isinstance(item, Proxy):
+            return env[item.name]
+        return item.value if isinstance(item, Constant) else item
+
+    return map_tree(leaf, tree)
+
+
+def _run(call: BoundSymbol, env: dict[str, Any]) -> None:
+    context = contextlib.nullcontext() if call.context == PLAIN_CONTEXT else entered(call.context)
+    with context:
+        kwargs = {k: _value(v, env) for k, v in call.kwargs}
+        result = resolve(call.symbol)(*_value(call.args, env), **kwargs)
+    for formal, actual in zip(leaves(call.outputs), _results(result), strict=True):
+        if isinstance(formal, Proxy):
+            env[formal.name] = actual
+
+
+def _results(result: Any) -> list[Any]:
+    if isinstance(result, tuple | list):
+        return [leaf for item in result for leaf in _results(item)]
+    return [result]

@@ -1,0 +1,492 @@
+"""One run of one call on fake tensors, and what it says of the call.
+
+The function runs as PyTorch runs it: autograd first, then functionalization, below it the
+recorder, below that the fake tensors::
+
+    autograd -> functionalization -> recorder -> fake tensors
+
+so that views and writes behave as in eager while what is recorded is functional.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from tj_core.extend import (
+    NO_EFFECTS,
+    Body,
+    Constant,
+    Context,
+    Dim,
+    Effects,
+    Expanded,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    leaves,
+    map_tree,
+)
+
+from tj_torch.ops import private
+from tj_torch.ops.context import expansion_context, surroundings
+from tj_torch.ops.convert import (
+    dim_to_core,
+    number_proxy,
+    tensor_proxy,
+    to_core,
+    to_core_tree,
+)
+from tj_torch.ops.denied import watching
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.arguments import Argument, make_fake
+from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
+from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
+from tj_torch.ops.expansion.conversions import refused_writes
+from tj_torch.ops.expansion.copies import without_copies
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.operators import OpTable
+from tj_torch.ops.schema_facts import schema_effects
+from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
+from tj_torch.ops.sizes.shape_env import SymbolFacts, World, is_symbolic, plain, symbols_of
+from tj_torch.runtime.functional import Functional, Inverse
+
+__all__ = ["Expansion", "Kind", "Run", "Traced"]
+
+Kind = Literal["COMPOSITE", "KERNEL"]
+"""``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
+
+
+@dataclass(frozen=True)
+class Expansion:
+    """What one call computes, does and decomposes into; plain data, shared by equal calls.
+
+    ``outputs``, ``effects`` and ``body`` are as in `BoundSymbol` and `Body`, under formal names.
+    ``captured`` says that the body holds a tensor which is no argument (one of a closure).
+
+    With sizes that are symbols: ``symbols`` are those of the arguments, in order of appearance,
+    ``made`` those that the call makes, for numbers that depend on data. ``guards`` are conditions
+    under which all this holds; `tj_torch.ops.memo.instance` brings it into a program.
+    """
+
+    outputs: Any
+    effects: Effects = NO_EFFECTS
+    body: Body | None = None
+    kind: Kind = "COMPOSITE"
+    captured: bool = False
+    symbols: tuple[str, ...] = ()
+    made: tuple[SymbolFacts, ...] = ()
+    guards: tuple[str, ...] = ()
+
+    @cached_property
+    def facts(self) -> Expanded:
+        """The same as the core's record."""
+        return Expanded(self.outputs, self.effects, self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """What a function returned, and its arguments afterwards.
+
+    ``outputs`` is the tree of what it returned, ``values`` the tensors and symbolic numbers in it,
+    ``inner`` the tree with a reference for each tensor; ``after`` the arguments' values by name,
+    ``mutated`` the names written; ``events`` those whose value changed without a write.
+    ``versions`` says how often each of both was counted to be written, ``hidden`` are names of
+    those that autograd, with gradients on, sees no write to.
+    """
+
+    outputs: Any
+    values: list[Any]
+    inner: Any
+    after: Mapping[str, Ref]
+    mutated: tuple[str, ...]
+    events: frozenset[str]
+    versions: Mapping[str, int]
+    hidden: frozenset[str]
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """The tensors in ``outputs``."""
+        return [x for x in self.values if isinstance(x, torch.Tensor)]
+
+
+@dataclass
+class Run:
+    """One run of one call.
+
+    ``autograd`` lets fakes require gradients; ``nonleaf`` gives the function tensors that are no
+    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions. A ``world``
+    holds the symbols of a run with sizes that are some. ``leaves`` are the leaves of the autograd
+    graph, by argument.
+    """
+
+    mode: Any
+    table: OpTable
+    fn: Callable[..., Any]
+    tree: tuple[tuple[Any, ...], dict[str, Any]]
+    arguments: Mapping[str, Argument]
+    context: Context
+    sizes: Sizes
+    autograd: bool = True
+    nonleaf: bool = False
+    decompose: bool = False
+    world: World | None = None
+    wrapped: dict[str, torch.Tensor] = field(default_factory=dict)
+    leaves: dict[str, torch.Tensor] = field(default_factory=dict)
+    numbers: dict[str, Any] = field(default_factory=dict)
+    refs: dict[str, Ref] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.grad, self.rest = expansion_context(self.context)
+        self.symbols = symbols_in(self.tree)
+        self.formals = {n: bare(a.formal) for n, a in self.arguments.items()}
+
+    def begin_world(self) -> None:
+        """From now on sizes and numbers may be symbols."""
+        self.world = self.sizes.world(self.symbols)
+        self.mode = self.world.mode
+
+    def again(self) -> None:
+        """Forget what the last attempt decided on symbols."""
+        if self.world is not None:
+            self.begin_world()
+
+    # ------------------------------------------------------------------ running
+
+    def expansion(self) -> Expansion:
+        """Run the function under the recorder and describe what happened."""
+        recorder = Recorder(self.table, hidden_writes=self.decompose)
+        with surroundings(self.grad, self.rest):
+            self.wrap(recorder)
+            with self.modes(recorder):
+                traced = self.trace(recorder)
+        return self.describe(recorder, traced, self.needed(recorder, traced))
+
+    def needed(self, recorder: Recorder, traced: Traced) -> list[Recorded]:
+        """What was recorded, without the copies that a functional form makes to run at all."""
+        if not isinstance(self.fn, Functional | Inverse):
+            return recorder.calls
+        returned = [leaf for leaf in leaves(traced.inner) if isinstance(leaf, Ref)]
+        return without_copies(recorder, recorder.calls, [*returned, *traced.after.values()])
+
+    @contextlib.contextmanager
+    def modes(self, recorder: Recorder) -> Iterator[None]:
+        """The layers that a call runs on: functionalization, recorder, fake tensors."""
+        with (
+            self.mode,
+            private.python_dispatcher(self.decompose),
+            recorder,
+            private.functionalization(),
+        ):
+            yield
+
+    def trace(self, recorder: Recorder) -> Traced:
+        """Call the function, inside of `modes`."""
+        before = {n: (w._version, w.grad_fn) for n, w in self.wrapped.items()}
+        with watching(self.fn):
+            result = self.call()
+        outputs = _output_tree(result)
+        if reason := refused_writes(recorder, self.tree[1]):
+            raise CannotExpand(reason)
+        after = {n: recorder.ref(private.unwrapped(w)) for n, w in self.wrapped.items()}
+        values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
+        tensors = [x for x in values if isinstance(x, torch.Tensor)]
+        refs = iter([recorder.ref(private.unwrapped(t)) for t in tensors])
+        inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
+        changed = [n for n, ref in after.items() if ref != self.refs[n]]
+        idle = {n for n in self._counted(before) if _is_in_place(self.fn)} - set(changed)
+        mutated = tuple(n for n in after if n in idle or (n in changed and self._written(n)))
+        if self._outs() - {*changed, *idle}:
+            raise CannotExpand("functionalization loses a write to out=")
+        # A change in place to the same shape is an event all the same: versions count it.
+        events = frozenset(changed) - frozenset(mutated)
+        # Nobody counts the writes to tensors in lists where there is no data; eager does.
+        if any(self._listed(n) > 1 for n in mutated):
+            raise CannotExpand("functionalization writes a tensor that is in a list twice once")
+        versions = {
+            n: self.wrapped[n]._version - before[n][0] or self._listed(n)
+            for n in (*mutated, *events)
+        }
+        hidden = frozenset(n for n in mutated if self._is_hidden(n, before[n][1]))
+        return Traced(outputs, values, inner, after, mutated, events, versions, hidden)
+
+    def _outs(self) -> set[str]:
+        """The arguments given as ``out=`` to a function that writes them."""
+        if isinstance(self.fn, Functional):
+            return set()
+        return {p.name for p in leaves(self.tree[1].get("out")) if isinstance(p, Proxy)}
+
+    def _counted(self, before: Mapping[str, tuple[int, Any]]) -> Iterator[str]:
+        """The arguments to which a write was counted, be there one: ``conj_physical_`` of real
+        numbers does nothing.
+        """
+        return (n for n, w in self.wrapped.items() if w._version > before[n][0])
+
+    def _listed(self, name: str) -> int:
+        """How often an argument stands in lists."""
+        args, kwargs = self.tree
+        lists = [x for x in (*args, *kwargs.values()) if isinstance(x, tuple | list)]
+        return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
+
+    def _is_hidden(self, name: str, history: Any) -> bool:
+        """Whether autograd, with gradients on, does not see that the argument was written."""
+        proxy = self.arguments[name].proxy
+        assert isinstance(proxy, TensorProxy)
+        if not (self.grad and self.autograd and proxy.requires_grad):
+            return False
+        return self.wrapped[name].grad_fn is history
+
+    def by_schema(self) -> Expansion:
+        """Run the function on plain fakes for its results; the rest its schema says."""
+        self.autograd = False
+        with surroundings(self.grad, self.rest):
+            self.plainly()
+            with self.mode:
+                outputs = _output_tree(self.call())
+        effects = schema_effects(self.fn, *self.tree, outputs)
+        written = set(effects.mutates)
+        now = {n: self._afterwards(n, a.index in written) for n, a in self.arguments.items()}
+        changes = tuple((a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal)
+        return Expansion(
+            self._proxies(outputs, now), replace(effects, rebinds=changes), None, "KERNEL"
+        )
+
+    def wrap(self, recorder: Recorder) -> None:
+        """Make the values that the function is called with."""
+        for name, argument in self.arguments.items():
+            if isinstance(argument.proxy, NumberProxy):
+                number = self.numbers[name] = self._number(argument.proxy)
+                self.refs[name] = recorder.define(number)
+                continue
+            fake = make_fake(self.mode, argument.proxy, self.size)
+            self.refs[name] = recorder.define(fake)
+            self.wrapped[name] = self._functional(name, fake, argument.proxy)
+
+    def size(self, text: str) -> Any:
+        """The number that an expression of sizes is in this run."""
+        assert self.world is not None
+        return self.world.number(text)
+
+    def _number(self, proxy: NumberProxy) -> Any:
+        assert self.world is not None
+        return self.world.number(proxy.expr, proxy.kind)
+
+    def _functional(self, name: str, fake: torch.Tensor, proxy: TensorProxy) -> torch.Tensor:
+        tensor = private.functionalized(fake)
+        if proxy.requires_grad and self.autograd:
+            self.leaves[name] = tensor.requires_grad_()
+            if self.nonleaf:
+                tensor = NonLeaf.of(tensor, lambda: private.functionalized(fake))
+        private.deny_data_pointer(tensor)
+        return tensor
+
+    def call(self) -> Any:
+        """What the function returns for the values it was made."""
+        args, kwargs = map_tree(self._actual, self.tree)
+        return self.fn(*args, **kwargs)
+
+    def _actual(self, leaf: Any) -> Any:
+        if isinstance(leaf, NumberProxy):
+            return self.numbers[leaf.name]
+        if isinstance(leaf, Proxy):
+            return self.wrapped[leaf.name]
+        return leaf.value if isinstance(leaf, Constant) else leaf
+
+    def plainly(self, *, autograd: bool = False) -> None:
+        """Make plain fakes for the arguments; with ``autograd`` they require gradients as those."""
+        for name, argument in self.arguments.items():
+            if isinstance(argument.proxy, NumberProxy):
+                self.numbers[name] = self._number(argument.proxy)
+                continue
+            fake = make_fake(self.mode, argument.proxy, self.size)
+            grad = autograd and argument.proxy.requires_grad
+            self.wrapped[name] = fake.requires_grad_() if grad else fake
+
+    def plain(self) -> None:
+        """Run the function on plain fake tensors, to see whether that raises."""
+        with surroundings(self.grad, self.rest):
+            self.plainly()
+            with self.mode, private.python_dispatcher(self.world is not None):
+                self.call()
+
+    # ------------------------------------------------------------------ describing
+
+    def describe(self, recorder: Recorder, traced: Traced, calls: Sequence[Recorded]) -> Expansion:
+        """What happened in ``calls``, which `trace` recorded."""
+        body = self.body(recorder, traced, calls)
+        mutated = traced.mutated
+        now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
+        effects = Effects(
+            tuple(self.arguments[n].index for n in mutated),
+            tuple(self._rebinds(now, traced.events)),
+            alias_facts(
+                traced.values, {self.arguments[n].index: w for n, w in self.wrapped.items()}
+            ),
+            _ordered(body, bool(traced.values or mutated)) if body else (),
+            tuple((self.arguments[n].index, c) for n, c in traced.versions.items() if c != 1),
+            tuple(self.arguments[n].index for n in mutated if n in traced.hidden),
+        )
+        kernel = any(not c.facts.builtin for c in calls)
+        kernel = kernel or runs_python([*traced.tensors, *(self.wrapped[n] for n in mutated)])
+        return Expansion(
+            self._proxies(traced.outputs, now),
+            effects,
+            body,
+            "KERNEL" if kernel else "COMPOSITE",
+            recorder.captured,
+            self.symbols,
+            self.world.made if self.world else (),
+            self.world.guards if self.world else (),
+        )
+
+    def body(
+        self,
+        recorder: Recorder,
+        traced: Traced,
+        calls: Sequence[Recorded],
+        hidden: Sequence[Ref] | None = None,
+    ) -> Body | None:
+        """The body; None for a function of numbers, or of sizes, alone.
+
+        Its outputs are a pair with ``hidden`` values if those are given.
+        """
+        inner = map_tree(_constant, traced.inner)
+        if not calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
+            return None
+        inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
+        updates = [(self.arguments[n].index, traced.after[n]) for n in traced.mutated]
+        outputs = inner if hidden is None else (inner, tuple(hidden))
+        checks = self.world.checks if self.world else {}
+        return self.builder(recorder, inputs, self.grad, self.context, checks).build(
+            outputs, updates, calls
+        )
+
+    def builder(
+        self,
+        recorder: Recorder,
+        inputs: Sequence[tuple[Ref, Proxy]],
+        grad: bool,
+        context: Context,
+        checks: Mapping[str, str],
+    ) -> BodyBuilder:
+        """A builder of a body over ``inputs``, in whose sizes the symbols of this run stand."""
+        symbols = symbols_of(self.world.env) if self.world else {}
+        return BodyBuilder(recorder, inputs, grad, context, symbols, checks)
+
+    def _rebinds(
+        self, now: Mapping[str, TensorProxy], events: Container[str]
+    ) -> Iterator[tuple[int, TensorProxy]]:
+        """The arguments whose metadata the call changed; that a guard fixed a size is no change."""
+        for name, after in now.items():
+            before = self.formals[name]
+            if name in events or (after != before and after != self._fixed(before)):
+                yield self.arguments[name].index, after
+
+    def _fixed(self, proxy: TensorProxy) -> TensorProxy:
+        if self.world is None:
+            return proxy
+
+        def fixed(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+            return tuple(d if isinstance(d, int) else dim_to_core(self.size(d.name)) for d in dims)
+
+        return proxy.replace(shape=fixed(proxy.shape), strides=fixed(proxy.strides))
+
+    def _written(self, name: str) -> bool:
+        """Whether an argument whose value differs was written, not only reshaped."""
+        tensor = self.wrapped[name]
+        if private.data_mutated(tensor):
+            return True
+        if private.metadata_mutated(tensor):
+            return False
+        raise CannotExpand("an argument is given other storage")
+
+    def _afterwards(self, name: str, written: bool) -> TensorProxy:
+        """What an argument is after the call, under its formal name."""
+        argument, tensor = self.arguments[name], self.wrapped[name]
+        assert isinstance(argument.proxy, TensorProxy)
+        proxy = tensor_proxy(f"a{argument.index}", tensor)
+        if written and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
+            # Functionalization computes a new value, with strides of its own; a write has none.
+            proxy = proxy.replace(strides=argument.proxy.strides)
+        if self.autograd:
+            return proxy
+        requires = argument.proxy.requires_grad or (written and self._requires_grad(proxy))
+        return proxy.replace(requires_grad=requires)
+
+    def _proxies(self, outputs: Any, now: Mapping[str, TensorProxy]) -> Any:
+        """The outputs as proxies: an argument under its formal name, else ``_0``, ``_1``, ..."""
+        formal = {id(self.wrapped[n]): proxy for n, proxy in now.items()}
+        count = iter(range(1 << 30))
+
+        def proxy(leaf: Any) -> Any:
+            if is_symbolic(leaf):
+                return number_proxy(f"_{next(count)}", leaf)
+            if not isinstance(leaf, torch.Tensor):
+                return _constant(leaf)
+            name = f"_{next(count)}"
+            return formal.get(id(leaf)) or self._result(name, leaf)
+
+        return map_tree(proxy, outputs)
+
+    def _result(self, name: str, tensor: torch.Tensor) -> TensorProxy:
+        proxy = tensor_proxy(name, tensor)
+        if self.autograd:
+            return proxy
+        return proxy.replace(requires_grad=self._requires_grad(proxy))
+
+    def _requires_grad(self, proxy: TensorProxy) -> bool:
+        proxies = (a.proxy for a in self.arguments.values())
+        arguments = [p for p in proxies if isinstance(p, TensorProxy)]
+        return may_require_grad(self.grad, arguments, proxy.dtype)
+
+
+def _is_in_place(fn: Callable[..., Any]) -> bool:
+    """Whether ``fn`` is called as functions are that write to what they are given."""
+    name = str(getattr(fn, "__name__", "")).partition(".")[0]
+    return name.endswith("_") and not name.endswith("__")
+
+
+def _output_tree(result: Any) -> Any:
+    """``result`` in the core's containers.
+
+    :raises CannotExpand: if it holds anything but tensors and constants.
+    """
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
+            raise CannotExpand("a result is a tensor subclass")
+        return plain(value)
+
+    return to_core_tree(result, leaf)
+
+
+def _constant(leaf: Any) -> Any:
+    """An output's core leaf; references, tensors and symbolic numbers are not touched.
+
+    :raises CannotExpand: for an object that no text denotes.
+    """
+    if isinstance(leaf, Ref | torch.Tensor) or is_symbolic(leaf):
+        return leaf
+    found = to_core(leaf)
+    if isinstance(found, Constant) and not found.named:
+        raise CannotExpand(f"a result is a {type(leaf).__name__}")
+    return found
+
+
+def _ordered(body: Body, returns: bool) -> tuple[str, ...]:
+    """The generators and process groups that a call uses, and whether it is there for its effects.
+
+    Checks that PyTorch makes on the way to a result are not; an extension's operator without
+    results is, and so is a call that ``returns`` nothing.
+    """
+    found = {
+        resource: None
+        for call in body.calls
+        for resource in call.effects.ordered
+        if resource != "side_effect" or not returns or call.symbol.namespace != "aten"
+    }
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""The memo of expansions: its keys, and expansions brought into a program."""

@@ -1,0 +1,150 @@
+"""Expansions brought into a program: its names of symbols, their values there, its guards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from tj_core.extend import Body, BoundSymbol, Dim, NumberProxy, Proxy, TensorProxy, leaves, map_tree
+
+from tj_torch.ops.expansion.arguments import distinct_proxies
+from tj_torch.ops.expansion.derive import Derivation
+from tj_torch.ops.expansion.run import Expansion
+from tj_torch.ops.sizes.program import Sizes
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+
+__all__ = ["derivation_instance", "instance"]
+
+
+def instance(
+    expansion: Expansion, tree: Any, names: Sequence[str], sizes: Sizes, value: Any = None
+) -> Expansion:
+    """``expansion`` for a call with arguments ``tree``, whose symbols are ``names`` in order.
+
+    Its guards become the program's. Symbols that the call makes are called as in ``value``, what
+    the call returned in a capture, or else by new names; so two calls never make one symbol.
+
+    :raises CannotExpand: if it has guards, and there is no program to guard.
+    """
+    if not expansion.symbols and not expansion.made:
+        return expansion
+    given = dict(zip(expansion.symbols, names, strict=True))
+    for guard in expansion.guards:
+        sizes.assume(sizes.renamed(guard, given))
+    if expansion.made:
+        return _Renaming(sizes, {**given, **_made(expansion, value, sizes)}, tree).apply(expansion)
+    key = id(expansion), tuple(names)
+    if key not in sizes.instances:
+        made = _Renaming(sizes, given, tree).apply(expansion)
+        sizes.instances[key] = made, expansion  # the latter so that its id stays its own
+    found: Expansion = sizes.instances[key][0]
+    return found
+
+
+def derivation_instance(
+    derivation: Derivation, tree: Any, names: Sequence[str], sizes: Sizes, value: Any = None
+) -> Derivation:
+    """As `instance`, for a derivation."""
+    if not derivation.symbols and not derivation.made:
+        return derivation
+    given = dict(zip(derivation.symbols, names, strict=True))
+    for guard in derivation.guards:
+        sizes.assume(sizes.renamed(guard, given))
+    if derivation.made:
+        given |= _made(replace(derivation.forward, outputs=derivation.outputs), value, sizes)
+    forward = _Renaming(sizes, given, tree)
+    backward = _Renaming(sizes, given, ())
+    return replace(
+        derivation,
+        forward=forward.apply(derivation.forward),
+        hidden=tuple(map(forward.renamed, derivation.hidden)),
+        backward=backward.apply(derivation.backward),
+        numbers=tuple(sizes.renamed(name, given) for name in derivation.numbers),
+    )
+
+
+def _made(expansion: Expansion, value: Any, sizes: Sizes) -> dict[str, str]:
+    """What to call the symbols that a call makes."""
+    seen = dict(_pairs(expansion.outputs, value))
+    found = {f.name: seen.get(f.name) or sizes.fresh(f) for f in expansion.made}
+    for facts in expansion.made:
+        sizes.born(found[facts.name], facts)
+    return found
+
+
+def _pairs(outputs: Any, value: Any) -> Iterator[tuple[str, str]]:
+    """Sizes and numbers of ``outputs``, and what they are in ``value``."""
+    mine, theirs = list(leaves(outputs)), list(leaves(value))
+    if value is None or len(mine) != len(theirs):
+        return
+    for proxy, actual in zip(mine, theirs, strict=True):
+        if isinstance(proxy, NumberProxy):
+            yield proxy.expr, _text(actual)
+        elif isinstance(proxy, TensorProxy) and isinstance(actual, torch.Tensor | TensorProxy):
+            for dim, size in zip(proxy.shape, actual.shape, strict=False):
+                yield str(dim), _text(size)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, NumberProxy):
+        return value.expr
+    return number_text(value) if is_symbolic(value) else str(value)
+
+
+@dataclass
+class _Renaming:
+    """Renames the symbols in all the metadata of an expansion."""
+
+    sizes: Sizes
+    names: Mapping[str, str]
+    tree: Any
+    done: dict[int, Any] = field(default_factory=dict)
+
+    def apply(self, expansion: Expansion) -> Expansion:
+        arguments = distinct_proxies(self.tree).values()
+        self.formals = {f"a{a.index}": a.formal for a in arguments}
+        self.before = {p.name: p for p in expansion.body.inputs} if expansion.body else {}
+        effects = expansion.effects
+        rebinds = tuple((i, self.proxy(p)) for i, p in effects.rebinds)
+        return replace(
+            expansion,
+            outputs=map_tree(self.proxy, expansion.outputs, Proxy),
+            effects=replace(effects, rebinds=rebinds) if rebinds else effects,
+            body=self.body(expansion.body),
+        )
+
+    def body(self, body: Body | None) -> Body | None:
+        if body is None:
+            return None
+        return Body(
+            tuple(map(self.proxy, body.inputs)),
+            tuple(map(self.call, body.calls)),
+            map_tree(self.proxy, body.outputs, Proxy),
+            tuple((i, map_tree(self.proxy, v, Proxy)) for i, v in body.updates),
+        )
+
+    def call(self, call: BoundSymbol) -> BoundSymbol:
+        return call.map_proxies(self.proxy)
+
+    def proxy(self, p: Proxy) -> Any:
+        """``p`` under the program's names; a formal is the argument, with its very sizes."""
+        if id(p) not in self.done:
+            unchanged = p.name in self.formals and self.before.get(p.name) == p
+            self.done[id(p)] = self.formals[p.name] if unchanged else self.renamed(p)
+        return self.done[id(p)]
+
+    def renamed(self, p: Any) -> Any:
+        if isinstance(p, NumberProxy):
+            return self.sizes.number(p.replace(expr=self.sizes.renamed(p.expr, self.names)))
+        if not isinstance(p, TensorProxy):
+            return p
+        return p.replace(shape=self.dims(p.shape), strides=self.dims(p.strides))
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return tuple(d if isinstance(d, int) else self.dim(d.name) for d in dims)
+
+    def dim(self, name: str) -> Dim:
+        text = self.sizes.renamed(name, self.names)
+        return int(text) if text.lstrip("-").isdigit() else self.sizes.dim(text)

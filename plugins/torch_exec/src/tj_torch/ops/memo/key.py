@@ -1,0 +1,194 @@
+"""Keys of the memo: two calls have one key only if they have one expansion."""
+
+from __future__ import annotations
+
+import struct
+import types
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tj_core.extend import Constant, Context, Dim, NumberProxy, SymDim, TensorProxy
+
+from tj_torch.ops.sizes.program import Sizes, known_sizes, symbols_in
+from tj_torch.ops.sizes.shape_env import numbered
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.derive import Slot
+
+__all__ = ["Unkeyable", "call_key", "known_of", "tangents_key"]
+
+
+class Unkeyable(Exception):
+    """The call has an argument that nothing but itself can stand for."""
+
+
+def call_key(
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: Any,
+    context: Context,
+    modes: Any,
+) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
+    """The key of a call, the objects that must outlive it because the key has their ids, and the
+    symbols in its arguments' sizes, which the key knows by order of appearance only.
+
+    :raises Unkeyable: if the call must be expanded every time.
+    """
+    if getattr(fn, "__closure__", None) is not None:
+        raise Unkeyable(fn)  # what it closes over may change
+    parts: list[Any] = [id(fn), modes, context.items]
+    alive: list[Any] = [fn]
+    seen = _Seen((args, kwargs))
+    _add(args, parts, seen, alive)
+    if kwargs:
+        _add(kwargs, parts, seen, alive)
+    return tuple(parts), tuple(alive), seen.symbols
+
+
+def known_of(symbols: tuple[str, ...], sizes: Sizes) -> tuple[Any, ...]:
+    """The part of a key that says what is known of ``symbols``, but for their values."""
+    asserted = frozenset(numbered(text, symbols) for text in sizes.asserted(symbols))
+    return (*(sizes.facts(name).key for name in symbols), asserted)
+
+
+def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...]) -> tuple[Any, ...]:
+    """The part of a key that says which values have tangents, and how these are laid out.
+
+    Where that is in symbols that the arguments lack, the value itself says it.
+    """
+
+    def dims(proxy: TensorProxy) -> Any:
+        if any(type(d) is SymDim for d in (*proxy.shape, *proxy.strides)):
+            if not known_sizes(proxy, symbols):
+                return None
+            return tuple(numbered(str(d), symbols) for d in (*proxy.shape, *proxy.strides))
+        return proxy.shape, proxy.strides
+
+    return tuple((slot, dims(p), p.dtype, p.device, p.flags) for slot, p in tangents.items())
+
+
+class _Seen:
+    """The values met so far, numbered, and the symbols in all of them."""
+
+    __slots__ = ("symbols", "tree", "values")
+
+    def __init__(self, tree: Any) -> None:
+        self.tree = tree
+        self.values: dict[str, int] = {}
+        self.symbols: tuple[str, ...] = ()
+
+    def dims(self, dims: tuple[Dim, ...]) -> tuple[Any, ...]:
+        """``dims`` with symbols by number."""
+        if all([type(d) is int for d in dims]):
+            return dims
+        return tuple([d if isinstance(d, int) else self.expression(d.name) for d in dims])
+
+    def expression(self, text: str) -> str:
+        """``text`` with symbols by number."""
+        if not self.symbols:
+            self.symbols = symbols_in(self.tree)
+        return numbered(text, self.symbols)
+
+
+def _add(tree: Any, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
+    """Append what tells ``tree`` from other trees; proxies count by metadata and identity."""
+    kind = type(tree)
+    if kind is TensorProxy:
+        _add_tensor(tree, parts, seen)
+    elif kind is NumberProxy:
+        _add_number(tree, parts, seen)
+    elif kind is tuple or kind is list:
+        parts.append(kind)
+        parts.append(len(tree))
+        for item in tree:
+            _add(item, parts, seen, alive)
+    elif kind is float:
+        parts.append(float)
+        parts.append(struct.pack("d", tree))  # 0.0 == -0.0, and nan != nan
+    elif kind in _PLAIN:
+        parts.append(kind)
+        parts.append(tree)
+    else:
+        _OTHER.get(kind, _unkeyable)(tree, parts, seen, alive)
+
+
+_PLAIN = frozenset((int, str, bool, bytes, type(None), type(...)))
+
+
+def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
+    known = seen.values.setdefault(proxy.name, len(seen.values))
+    if known != len(seen.values) - 1:
+        parts.append(known)
+        return
+    dtype, device = proxy.dtype, proxy.device
+    parts.append(
+        (
+            known,
+            seen.dims(proxy.shape),
+            seen.dims(proxy.strides),
+            dtype.name,
+            device.type,
+            device.index,
+            proxy.requires_grad,
+            proxy.layout,
+            proxy.flags,
+            proxy.subclass,
+        )
+    )
+
+
+def _add_number(proxy: NumberProxy, parts: list[Any], seen: _Seen) -> None:
+    if not proxy.expr:
+        raise Unkeyable(proxy)
+    known = seen.values.setdefault(proxy.name, len(seen.values))
+    parts.append((known, proxy.kind, seen.expression(proxy.expr)))
+
+
+def _add_complex(tree: complex, parts: list[Any], *_: Any) -> None:
+    parts.append(complex)
+    parts.append(struct.pack("dd", tree.real, tree.imag))
+
+
+def _add_dict(tree: dict[Any, Any], parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
+    parts.append(dict)
+    parts.append(len(tree))
+    for name, item in tree.items():
+        parts.append(name)
+        _add(item, parts, seen, alive)
+
+
+def _add_slice(tree: slice, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
+    parts.append(slice)
+    for item in (tree.start, tree.stop, tree.step):
+        _add(item, parts, seen, alive)
+
+
+def _add_constant(tree: Constant, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
+    parts.append(Constant)
+    if tree.named:
+        parts.append(tree.text)
+    elif _by_identity(tree.value):
+        parts.append(id(tree.value))
+        alive.append(tree.value)
+    else:
+        raise Unkeyable(tree)
+
+
+def _by_identity(value: Any) -> bool:
+    """Whether ``value`` means the same as long as it is the same object."""
+    if isinstance(value, types.FunctionType):
+        return value.__closure__ is None
+    return isinstance(value, type | types.BuiltinFunctionType | torch.Generator)
+
+
+def _unkeyable(tree: Any, *_: Any) -> None:
+    raise Unkeyable(tree)
+
+
+_OTHER: dict[type, Callable[..., None]] = {
+    complex: _add_complex,
+    dict: _add_dict,
+    slice: _add_slice,
+    Constant: _add_constant,
+}

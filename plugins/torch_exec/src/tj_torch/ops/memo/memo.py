@@ -1,0 +1,241 @@
+"""The memo: what calls expand to, so that a layer repeated thirty times is expanded once."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from tj_core.extend import PLAIN_CONTEXT, Context, ParseError, TensorProxy
+
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.derive import Derivation, Slot, derive
+from tj_torch.ops.expansion.expander import Expander, Expansion
+from tj_torch.ops.memo.instance import derivation_instance, instance
+from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
+from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.sizes.program import Sizes
+
+__all__ = ["Memo"]
+
+R = TypeVar("R", Expansion, Derivation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """What a call's expansion or derivation came to, and the objects its key knows by their ids.
+
+    With sizes that are symbols there may be several, which differ in their guards.
+    """
+
+    results: tuple[Expansion | Derivation | str, ...]
+    alive: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A call to expand: what to run, its key (None: it has none), and what the key leaves out."""
+
+    fn: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    context: Context
+    sizes: Sizes
+    key: tuple[Any, ...] | None = None
+    alive: tuple[Any, ...] = ()
+    symbols: tuple[str, ...] = ()
+
+
+class Memo:
+    """The expansions of a session, the least recently used forgotten first.
+
+    ``hits`` and ``misses`` count calls of `expand` and `derive`, ``seconds`` those spent on misses.
+    A memo of capacity 0 remembers nothing, and counts.
+    """
+
+    __slots__ = (
+        "_entries",
+        "_latest",
+        "_modes",
+        "capacity",
+        "expander",
+        "hits",
+        "misses",
+        "seconds",
+    )
+
+    def __init__(self, capacity: int = 4096, expander: Expander | None = None) -> None:
+        self.capacity = capacity
+        self.expander = expander or Expander()
+        self.hits = 0
+        self.misses = 0
+        self.seconds = 0.0
+        self._entries: OrderedDict[tuple[Any, ...], _Entry] = OrderedDict()
+        self._modes: dict[Modes, int] = {}
+        self._latest: tuple[Modes | None, int] = (None, 0)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def clear(self) -> None:
+        """Forget all expansions; the counts stay."""
+        self._entries.clear()
+
+    def expand(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        context: Context = PLAIN_CONTEXT,
+        modes: Modes | None = None,
+        sizes: Sizes | None = None,
+        value: Any = None,
+    ) -> Expansion:
+        """As `Expander.expand`, remembered, and brought into the program that ``sizes`` is of.
+
+        ``modes`` is the current snapshot, made if not given; ``value`` what a capture says that
+        the call returns, see `instance`.
+
+        :raises CannotExpand: remembered, too.
+        :raises ExpansionError: every time it is found.
+        """
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
+
+        def make() -> Expansion:
+            return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
+
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return instance(found, (call.args, call.kwargs), names, call.sizes, value)
+
+    def derive(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
+        context: Context = PLAIN_CONTEXT,
+        modes: Modes | None = None,
+        sizes: Sizes | None = None,
+        *,
+        tangents: Mapping[Slot, TensorProxy],
+        create_graph: bool = False,
+        value: Any = None,
+    ) -> Derivation:
+        """As `derive`, remembered, and brought into the program. Arguments as for `expand`.
+
+        :raises CannotExpand: remembered, too.
+        :raises ExpansionError: every time it is found.
+        """
+        call = self._keyed(fn, args, kwargs, context, modes, sizes)
+        if call.key is not None:
+            key = (*call.key, *tangents_key(tangents, call.symbols), create_graph)
+            call = replace(call, key=key)
+
+        def make() -> Derivation:
+            return derive(
+                self.expander,
+                call.fn,
+                call.args,
+                call.kwargs,
+                call.context,
+                tangents=tangents,
+                create_graph=create_graph,
+                sizes=call.sizes,
+            )
+
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return derivation_instance(found, (call.args, call.kwargs), names, call.sizes, value)
+
+    def _keyed(
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
+        context: Context,
+        modes: Modes | None,
+        sizes: Sizes | None,
+    ) -> _Call:
+        sizes = sizes or Sizes()
+        pairs = kwargs if isinstance(kwargs, dict) else dict(kwargs)
+        if not self.capacity:
+            return _Call(fn, args, pairs, context, sizes)
+        snapshot = modes or Modes.current()
+        if snapshot is not self._latest[0]:  # hashing one is what a hit would mostly cost
+            self._latest = snapshot, self._modes.setdefault(snapshot, len(self._modes))
+        number = self._latest[1]
+        try:
+            key, alive, symbols = call_key(fn, args, pairs, context, number)
+        except Unkeyable:
+            return _Call(fn, args, pairs, context, sizes)
+        if symbols:
+            key = (*key, *known_of(symbols, sizes))
+        return _Call(fn, args, pairs, context, sizes, key, alive, symbols)
+
+    def _recall(self, call: _Call, make: Callable[[], R]) -> R:
+        """What is remembered of ``call``, else what ``make`` makes."""
+        found = self._known(call)
+        if found is None:
+            return self._miss(call, make)
+        self.hits += 1
+        if isinstance(found, str):
+            raise CannotExpand(found)
+        return found  # type: ignore[return-value]
+
+    def _known(self, call: _Call) -> Expansion | Derivation | str | None:
+        """What is remembered of ``call``, if its guards hold."""
+        entry = self._entries.get(call.key) if call.key is not None else None
+        if entry is None:
+            return None
+        for result in entry.results:
+            if isinstance(result, str) or not result.guards or _holds(result, call):
+                self._entries.move_to_end(call.key)  # type: ignore[arg-type]
+                return result
+        return None
+
+    def _miss(self, call: _Call, make: Callable[[], R]) -> R:
+        self.misses += 1
+        start = time.perf_counter()
+        try:
+            result = make()
+        except CannotExpand as error:
+            if not call.symbols:  # else it may have failed for these sizes only
+                self._remember(call, error.reason)
+            raise
+        finally:
+            self.seconds += time.perf_counter() - start
+        if not result.captured:  # else the tensor of a closure may be another one next time
+            self._remember(call, result)
+        return result
+
+    def _remember(self, call: _Call, result: Expansion | Derivation | str) -> None:
+        if call.key is None:
+            return
+        known = self._entries.get(call.key)
+        results = (result, *known.results[: VARIANTS - 1]) if known else (result,)
+        self._entries[call.key] = _Entry(results, call.alive)
+        if len(self._entries) > self.capacity:
+            self._entries.popitem(last=False)
+
+
+@contextlib.contextmanager
+def _refusing() -> Iterator[None]:
+    """What cannot be said of sizes cannot be expanded."""
+    try:
+        yield
+    except ParseError as error:
+        raise CannotExpand(error.message) from error
+
+
+VARIANTS = 8
+"""How many expansions under different guards one call may have."""
+
+
+def _holds(result: Expansion | Derivation, call: _Call) -> bool:
+    names = dict(zip(result.symbols, call.symbols, strict=True))
+    return call.sizes.holds(result.guards, names)

@@ -1,0 +1,408 @@
+"""Canonical names of the operations in captured graphs, and what the names evaluate to.
+
+One operation has many spellings: ``x + y``, ``x.add(y)``, ``torch.add(x, y)``. `Names.symbol` gives
+all of them one symbol, and arguments in that symbol's order, without changing what is computed; a
+spelling that might differ in any case keeps a name of its own.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import torch
+from tj_core.extend import (
+    Constant,
+    Dialect,
+    NumberProxy,
+    OpaqueProxy,
+    Proxy,
+    Symbol,
+    TensorProxy,
+    leaves,
+)
+
+from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.entry import entry
+from tj_torch.ops.naming.aliases import Aliases
+from tj_torch.ops.naming.methods import (
+    INT,
+    NUMBER,
+    OTHER,
+    TENSOR,
+    Arrange,
+    function_arrangement,
+    is_function,
+    method_form,
+)
+from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNARY, operator_name
+from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
+from tj_torch.runtime.functional import Functional, Inverse
+
+__all__ = ["Named", "Names", "dialect_for", "dialects", "is_tensor_proxy", "resolve"]
+
+_ROOTS = {
+    "aten": ("torch.ops.aten", ("import torch", "aten = torch.ops.aten")),
+    "builtins": ("builtins", ("import builtins",)),
+    "operator": ("operator", ("import operator",)),
+    "tj": ("tj_torch.glue", ("from tj_torch import glue as tj",)),
+    "torch": ("torch", ("import torch",)),
+}
+"""The namespaces with a dialect: where each begins, and the lines that import it."""
+
+FORMS: Mapping[str, Callable[..., Any]] = {"functional": Functional, "inverse": Inverse}
+"""Last parts of names that say what a function of the name before is made into."""
+
+
+class Named(NamedTuple):
+    """A call by its canonical name: ``function(*args, **kwargs)`` is the call."""
+
+    symbol: Symbol
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    function: Callable[..., Any]
+
+
+# ---------------------------------------------------------------------------- name to function
+
+
+def resolve(symbol: Symbol) -> Callable[..., Any]:
+    """The callable that ``symbol`` names.
+
+    :raises LookupError: if it names none.
+    """
+    name, _, form = symbol.name.rpartition(".")
+    if form in FORMS and name:
+        return FORMS[form](resolve(Symbol(symbol.namespace, name)))
+    root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
+    found = walk(f"{root}.{symbol.name}")
+    if not callable(found):
+        raise LookupError(symbol.qualname)
+    return found  # type: ignore[no-any-return]
+
+
+def dialects() -> tuple[Dialect, ...]:
+    """The namespaces that are always there."""
+    fast, sees = {"aten": entry}, {"torch": observe}
+    return tuple(
+        Dialect(name, prelude, resolve, fast.get(name), sees.get(name))
+        for name, (_, prelude) in _ROOTS.items()
+    )
+
+
+def observe(value: object) -> Proxy:
+    """The metadata of what a kernel returned."""
+    if isinstance(value, torch.Tensor):
+        return tensor_proxy("result", value)
+    return OpaqueProxy("result", type(value).__qualname__)
+
+
+def dialect_for(namespace: str) -> Dialect:
+    """The dialect of ``namespace``; one that is not fixed is an importable package."""
+    _, prelude = _ROOTS.get(namespace, ("", (f"import {namespace}",)))
+    return Dialect(namespace, prelude, resolve)
+
+
+# ---------------------------------------------------------------------------- function to name
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How to name all calls of one target with arguments of the same kinds."""
+
+    symbol: Symbol
+    function: Callable[..., Any]
+    arrange: Arrange | None = None
+    lasting: bool = True
+
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Named:
+        """The call of these arguments."""
+        arranged = self.arrange(args) if self.arrange else args
+        return Named(self.symbol, arranged, dict(kwargs), self.function)
+
+
+def _is_subclass(value: Any) -> bool:
+    return isinstance(value, TensorProxy) and value.subclass is not None
+
+
+def is_tensor_proxy(value: Any) -> bool:
+    """Whether ``value`` stands for a tensor."""
+    return isinstance(value, TensorProxy)
+
+
+class Names:
+    """Names calls. Remembers what it found out, so that naming a call again costs little."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Any, _Plan] = {}
+
+    def symbol(
+        self,
+        target: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        is_tensor: Callable[[Any], bool] = is_tensor_proxy,
+    ) -> Named:
+        """The canonical form of a call.
+
+        :param target: an FX node's target: a callable, or a method's name.
+        :param args: its arguments, trees of proxies and constants; a method's object comes first.
+        :param is_tensor: which leaves are tensors.
+        """
+        if any(map(_is_subclass, leaves((args, list(kwargs.values()))))):
+            return self._spelled(target).named(args, kwargs)
+        kinds = tuple([_kind(x, is_tensor) for x in args])
+        key = (target, kinds, tuple(kwargs))
+        try:
+            plan = self._plans.get(key)
+        except TypeError:  # a callable object without a hash
+            plan = _outside(target)
+        if plan is None:
+            plan = self._plan(target, args, kinds, key[2])
+            if plan.lasting:
+                self._plans[key] = plan
+        return plan.named(args, kwargs)
+
+    def _spelled(self, target: Any) -> _Plan:
+        """``target`` as the user spells it: a tensor subclass may tell spellings apart."""
+        if isinstance(target, str):
+            return _by_method_name(target)
+        if getattr(target, "__module__", None) == "_operator":
+            symbol = Symbol("operator", target.__name__)
+            return _Plan(symbol, target) if _names(symbol, target) else _outside(target)
+        if (plan := _operator_of_library(target)) is not None:
+            return plan
+        path = self._path(target)
+        return _outside(target) if path is None else _Plan(Symbol.parse(path), target)
+
+    @cached_property
+    def _public(self) -> dict[Callable[..., Any], str]:
+        return public_names()
+
+    @cached_property
+    def _aliases(self) -> Aliases:
+        return Aliases(self._public)
+
+    def _plan(
+        self, target: Any, args: tuple[Any, ...], kinds: tuple[str, ...], keywords: tuple[str, ...]
+    ) -> _Plan:
+        if isinstance(target, str):
+            if kinds[:1] == (TENSOR,):
+                return self._method(target, kinds, keywords)
+            return _foreign_method(target, args[0] if args else None)
+        if getattr(target, "__module__", None) == "_operator":
+            return self._operator(target, kinds, keywords)
+        return _operator_of_library(target) or self._function(target, kinds, keywords)
+
+    # ------------------------------------------------------------------ operators
+
+    def _operator(self, target: Any, kinds: tuple[str, ...], keywords: tuple[str, ...]) -> _Plan:
+        name = getattr(target, "__name__", "")
+        method = ITEMS.get(name)
+        if method is not None and kinds[0] == TENSOR:
+            return self._own_method(method)
+        if (plan := self._operation(name, kinds, keywords)) is not None:
+            return plan
+        symbol = Symbol("operator", name)
+        return _Plan(symbol, target) if _names(symbol, target) else _outside(target)
+
+    def _operation(
+        self, name: str, kinds: tuple[str, ...], keywords: tuple[str, ...] = ()
+    ) -> _Plan | None:
+        """``x op y`` as a call, or None where no tensor says what it means."""
+        if keywords or TENSOR not in kinds or OTHER in kinds:
+            return None
+        if len(kinds) == 1:
+            return self._torch(UNARY.get(name))
+        if len(kinds) != 2:
+            return None
+        if kinds[0] == TENSOR:
+            return self._inplace(name, kinds) or self._torch(BINARY.get(_plain(name)))
+        return self._reflected(_plain(name))
+
+    def _inplace(self, name: str, kinds: tuple[str, ...]) -> _Plan | None:
+        return self._own_method(INPLACE[name]) if name in INPLACE else None
+
+    def _reflected(self, name: str) -> _Plan | None:
+        if name == "truediv":
+            return self._own_method("__rtruediv__", _swapped)
+        function, swapped = REFLECTED.get(name, (None, False))
+        return self._torch(function, _swapped if swapped else None)
+
+    def _torch(self, name: str | None, arrange: Arrange | None = None) -> _Plan | None:
+        function = None if name is None else is_function(name)
+        return None if function is None else self._canonical(function, (), arrange)
+
+    # ------------------------------------------------------------------ methods
+
+    def _method(self, name: str, kinds: tuple[str, ...], keywords: tuple[str, ...]) -> _Plan:
+        """``x.name(...)`` of a tensor."""
+        if not hasattr(torch.Tensor, name):  # a method of a subclass
+            return _by_method_name(name)
+        operator = operator_name(name)
+        if operator is not None:
+            return self._dunder(operator, name, kinds, keywords)
+        form = method_form(name, kinds, keywords)
+        if form.function is None:
+            base = is_function(name[:-1]) if name.endswith("_") else None
+            return self._own_method(self._aliases.canonical_method(name, base), form.arrange)
+        return self._canonical(form.function, keywords, form.arrange)
+
+    def _dunder(
+        self,
+        operator: tuple[str, bool],
+        method: str,
+        kinds: tuple[str, ...],
+        keywords: tuple[str, ...],
+    ) -> _Plan:
+        """``x.__add__(y)``; of strange arguments it returns NotImplemented, so it stays."""
+        name, reflected = operator
+        found = None
+        if not reflected:
+            found = self._operation(name, kinds, keywords)
+        elif len(kinds) == 2 and OTHER not in kinds and not keywords:
+            found = self._reflected(name)
+            if found is not None:
+                found = _Plan(found.symbol, found.function, None if found.arrange else _swapped)
+        return found or self._own_method(method)
+
+    def _own_method(self, name: str, arrange: Arrange | None = None) -> _Plan:
+        return _Plan(Symbol("torch", f"Tensor.{name}"), getattr(torch.Tensor, name), arrange)
+
+    # ------------------------------------------------------------------ functions
+
+    def _function(self, target: Any, kinds: tuple[str, ...], keywords: tuple[str, ...]) -> _Plan:
+        path = self._path(target)
+        if path is None:
+            return _outside(target)
+        owner, _, name = path.rpartition(".")
+        if owner == "torch.Tensor" and kinds[:1] == (TENSOR,):
+            return self._method(name, kinds, keywords)
+        known = is_function(name) is target
+        arrange = function_arrangement(name, kinds, keywords) if known else None
+        return self._canonical(target, keywords, arrange)
+
+    def _canonical(
+        self, function: Any, keywords: tuple[str, ...], arrange: Arrange | None = None
+    ) -> _Plan:
+        """A call of ``function``, which has a name, under that of the operation it is."""
+        if isinstance(function, types.BuiltinFunctionType):
+            function = self._aliases.canonical(function, keywords)
+        symbol = Symbol.parse(self._path(function) or "")
+        return _Plan(symbol, function, arrange)
+
+    def _path(self, function: Any) -> str | None:
+        """The name to print for ``function``, or None if it has none that programs can use."""
+        shown = self._public.get(function) if isinstance(function, FUNCTIONS) else None
+        paths = [p for p in (shown, own_path(function)) if p is not None and _usable(p)]
+        return min(paths, key=_preference, default=None)
+
+
+def _preference(path: str) -> tuple[bool, int, int, str]:
+    private = any(p.startswith("_") and not p.endswith("__") for p in path.split("."))
+    return private, path.count("."), len(path), path
+
+
+def _usable(path: str) -> bool:
+    """Whether ``path`` is a namespace's, and the namespace not one that means something else."""
+    namespace = path.partition(".")[0]
+    return "." in path and (namespace in ("torch", "builtins") or namespace not in _ROOTS)
+
+
+def _names(symbol: Symbol, target: Any) -> bool:
+    try:
+        return resolve(symbol) is target
+    except LookupError:
+        return False
+
+
+def _plain(name: str) -> str:
+    """``i`` of an operator that assigns dropped: without a tensor to write, it is a plain one."""
+    return name[1:] if name in INPLACE or name == "imatmul" else name
+
+
+def _swapped(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return args[1], args[0]
+
+
+# ---------------------------------------------------------------------------- everything else
+
+
+def _operator_of_library(target: Any) -> _Plan | None:
+    """An operator with an entry in ``torch.ops``; ``aten`` is a namespace of its own."""
+    if isinstance(target, torch._ops.OpOverloadPacket) and len(target.overloads()) == 1:
+        target = getattr(target, target.overloads()[0])  # what a call of it means
+    symbol = _library_symbol(target)
+    return _Plan(symbol, target) if symbol is not None and _names(symbol, target) else None
+
+
+def _library_symbol(target: Any) -> Symbol | None:
+    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        namespace, _, name = str(target).partition(".")
+        return Symbol("aten", name) if namespace == "aten" else Symbol("torch", f"ops.{target}")
+    if isinstance(target, torch._ops.HigherOrderOperator):
+        return Symbol("torch", f"ops.higher_order.{target.__name__}")
+    return None
+
+
+def _foreign_method(name: str, value: Any) -> _Plan:
+    """A method of an object that is no tensor: under its class's name, if its type is known."""
+    if isinstance(value, OpaqueProxy):
+        path = f"{value.type}.{name}"
+        try:
+            found = walk(path)
+        except LookupError:
+            found = None
+        if callable(found) and _usable(path):
+            return _Plan(Symbol.parse(path), found, lasting=False)
+    return _by_method_name(name)
+
+
+def _by_method_name(name: str) -> _Plan:
+    symbol = Symbol("tj", "method")
+    return _Plan(symbol, resolve(symbol), lambda args: (name, *args), lasting=False)
+
+
+def _outside(target: Any) -> _Plan:
+    """A call of a function that no dotted name reaches; the function becomes an argument."""
+    name = getattr(target, "__name__", None) or type(target).__name__
+    word = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "function"
+    constant = Constant(f"_{word}", target, named=False)
+    symbol = Symbol("tj", "call")
+    # Not remembered: that would keep closures, and what they hold, alive.
+    return _Plan(symbol, resolve(symbol), lambda args: (constant, *args), lasting=False)
+
+
+# ---------------------------------------------------------------------------- arguments
+
+
+def _kind(value: Any, is_tensor: Callable[[Any], bool]) -> str:
+    known = _KINDS.get(type(value))
+    if known is not None:
+        return known
+    if is_tensor(value):
+        return TENSOR
+    if isinstance(value, NumberProxy):
+        return INT if value.kind == "int" else NUMBER
+    if isinstance(value, Constant):
+        return _KINDS.get(type(value.value), OTHER)
+    return OTHER
+
+
+_KINDS = {
+    int: INT,
+    torch.SymInt: INT,
+    bool: NUMBER,
+    float: NUMBER,
+    complex: NUMBER,
+    torch.SymFloat: NUMBER,
+    torch.SymBool: NUMBER,
+    str: OTHER,
+    tuple: OTHER,
+    list: OTHER,
+    type(None): OTHER,
+    slice: OTHER,
+}

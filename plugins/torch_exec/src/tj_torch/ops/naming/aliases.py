@@ -1,0 +1,72 @@
+"""Functions that PyTorch documents as other names of the same operation."""
+
+from __future__ import annotations
+
+import re
+import types
+from collections.abc import Callable, Collection
+from typing import Any
+
+from tj_torch.ops.naming.paths import walk
+from tj_torch.ops.naming.schemas import is_composite, same_operation
+
+__all__ = ["Aliases"]
+
+_DOCUMENTED = re.compile(r"[Aa]lias (?:for|of|to) :(?:func|meth):`~?(torch\.[\w.]+)")
+# Aliases by name and definition that the documentation does not call so.
+_UNDOCUMENTED = {"torch.special.gammaln": "torch.lgamma"}
+
+
+class Aliases:
+    """Which function stands for each set of aliases.
+
+    Documentation proposes a pair, and the operators' schemas confirm it: every call that one takes
+    must mean the same to the other. So both are compiled functions, whose names are those of their
+    operators. Of a pair the operator with kernels of its own is canonical,
+    or, where neither has any, the one that the documentation names.
+    """
+
+    def __init__(self, names: dict[Callable[..., Any], str]) -> None:
+        self._target: dict[Callable[..., Any], Callable[..., Any]] = {}
+        for function in sorted(names, key=names.__getitem__):
+            other = _documented(function, names[function])
+            if _compiled(function) and _compiled(other) and other is not function:
+                self._add(function, other)
+
+    def _add(self, function: Callable[..., Any], other: Callable[..., Any]) -> None:
+        first, second = function.__name__, other.__name__
+        if not is_composite(first) and is_composite(second):
+            function, other = other, function
+        self._target.setdefault(function, other)
+
+    def canonical(
+        self, function: Callable[..., Any], keywords: Collection[str] = ()
+    ) -> Callable[..., Any]:
+        """The function that stands for ``function`` in a call with ``keywords``."""
+        seen = {function}
+        while (target := self._target.get(function)) is not None and target not in seen:
+            if not same_operation(function.__name__, target.__name__, keywords):
+                break
+            seen.add(target)
+            function = target
+        return function
+
+    def canonical_method(self, name: str, base: Callable[..., Any] | None) -> str:
+        """The method that in-place method ``name`` is an alias of; ``base`` is its function."""
+        if base is None:
+            return name
+        other = f"{self.canonical(base).__name__}_"
+        return other if same_operation(name, other) else name
+
+
+def _compiled(function: Any) -> bool:
+    return isinstance(function, types.BuiltinFunctionType)
+
+
+def _documented(function: Callable[..., Any], name: str) -> Any:
+    match = _DOCUMENTED.search(function.__doc__ or "")
+    path = match[1] if match else _UNDOCUMENTED.get(name)
+    try:
+        return None if path is None else walk(path)
+    except LookupError:
+        return None

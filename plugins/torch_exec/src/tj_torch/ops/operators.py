@@ -1,0 +1,148 @@
+"""What the recorder must know of an operator beyond its schema."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from tj_core.extend import Constant, Symbol
+
+__all__ = ["OpFacts", "OpTable", "Role", "op_symbol"]
+
+
+class Role(enum.Enum):
+    """What the recorder does with a call of an operator."""
+
+    RECORD = "record"
+    QUERY = "query"
+    """Asks for metadata: needs no place in a body."""
+    IDENTITY = "identity"
+    """Its result is its argument, as far as values go."""
+
+
+_QUERIES = frozenset(
+    [
+        "prim::device",
+        "prim::layout",
+        "aten::dim",
+        "aten::is_contiguous",
+        "aten::is_non_overlapping_and_dense",
+        "aten::is_strides_like_format",
+        "aten::numel",
+        "aten::size",
+        "aten::storage_offset",
+        "aten::stride",
+        "aten::sym_numel",
+        "aten::sym_size",
+        "aten::sym_storage_offset",
+        "aten::sym_stride",
+    ]
+)
+_IDENTITIES = frozenset(["aten::lift", "aten::lift_fresh"])
+
+# In training these write their running statistics, and their schemas do not say so.
+_HIDDEN_WRITERS = frozenset(f"aten::{k}_batch_norm" for k in ("native", "cudnn", "miopen"))
+
+# Seeded operators that draw nothing when this argument is zero.
+_DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
+_COLLECTIVES = frozenset(["c10d", "_c10d_functional", "c10d_functional"])
+_BUILTIN = frozenset(["aten", "prim", "prims"])
+
+
+@dataclass(frozen=True, slots=True)
+class OpFacts:
+    """One operator as the recorder sees it.
+
+    ``seeded`` operators draw random numbers, unless the argument at position (or name) in
+    ``dropout`` is zero. ``kept`` ones are never dead: they check something. ``builtin`` says that
+    PyTorch itself, not an extension, defines the operator.
+    """
+
+    op: Any
+    symbol: Symbol
+    role: Role
+    seeded: bool
+    kept: bool
+    collective: bool
+    hidden_writer: bool
+    builtin: bool
+    dropout: tuple[int, str] | None
+
+    def draws(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call with these arguments consumes random numbers."""
+        if not self.seeded or self.dropout is None:
+            return self.seeded
+        position, name = self.dropout
+        value = args[position] if position < len(args) else kwargs.get(name, 0.0)
+        return bool(value)
+
+    def writes_hidden(self, args: tuple[Any, ...]) -> bool:
+        """Whether a call of a batch norm updates running statistics: ``args[3]``, in training."""
+        return self.hidden_writer and bool(args[5]) and args[3] is not None
+
+
+def op_symbol(op: Any) -> Symbol:
+    """The symbol of an ``OpOverload``: ``aten.add.Tensor``, ``torch.ops.mylib.f.default``."""
+    namespace, _, name = op._schema.name.partition("::")
+    overload = op._overloadname
+    if namespace == "aten":
+        return Symbol("aten", f"{name}.{overload}")
+    return Symbol("torch", f"ops.{namespace}.{name}.{overload}")
+
+
+class OpTable:
+    """Facts of operators, computed when first asked for, and the constants met in bodies."""
+
+    __slots__ = ("_facts", "_generators", "constants")
+
+    def __init__(self) -> None:
+        self._facts: dict[Any, OpFacts] = {}
+        self._generators: dict[int, Constant] = {}
+        self.constants: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
+
+    def generator(self, generator: torch.Generator) -> Constant:
+        """The constant for a generator, which operators are given as another object each time."""
+        name = f"_generator_{len(self._generators)}"
+        return self._generators.setdefault(
+            generator._cdata,  # type: ignore[attr-defined]
+            Constant(name, generator, named=False),
+        )
+
+    def __getitem__(self, op: Any) -> OpFacts:
+        facts = self._facts.get(op)
+        if facts is None:
+            facts = self._facts[op] = _facts(op)
+        return facts
+
+
+def _facts(op: Any) -> OpFacts:
+    schema = op._schema
+    namespace = schema.name.partition("::")[0]
+    seeded = torch.Tag.nondeterministic_seeded in op.tags
+    return OpFacts(
+        op,
+        op_symbol(op),
+        _role(schema.name),
+        seeded,
+        kept=not schema.returns or "assert" in schema.name,
+        collective=namespace in _COLLECTIVES,
+        hidden_writer=schema.name in _HIDDEN_WRITERS,
+        builtin=namespace in _BUILTIN,
+        dropout=_dropout(schema),
+    )
+
+
+def _role(name: str) -> Role:
+    if name in _QUERIES:
+        return Role.QUERY
+    return Role.IDENTITY if name in _IDENTITIES else Role.RECORD
+
+
+def _dropout(schema: Any) -> tuple[int, str] | None:
+    for position, argument in enumerate(schema.arguments):
+        if argument.name in _DROPOUT_ARGUMENTS:
+            return position, argument.name
+    return None

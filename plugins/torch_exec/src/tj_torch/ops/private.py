@@ -1,0 +1,288 @@
+"""Every private PyTorch name that expansions rely on, and nothing else.
+
+Names are looked up when used, so that a PyTorch that lacks one can still be imported, and what
+breaks with a new release breaks here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+__all__ = [
+    "autograd_function_node",
+    "base_of",
+    "can_be_written",
+    "data_dependent",
+    "data_mutated",
+    "deny_data_pointer",
+    "factories",
+    "fake_constant",
+    "fake_reason",
+    "fake_tensor",
+    "functionalization",
+    "functionalized",
+    "is_dense",
+    "is_fake",
+    "is_input_check",
+    "make_effectful",
+    "memory_format",
+    "metadata_mutated",
+    "no_autocast",
+    "paused_functionalization",
+    "python_dispatcher",
+    "python_functions",
+    "quiet",
+    "set_conj",
+    "set_neg",
+    "storage_id",
+    "survives_writes",
+    "unwrapped",
+    "without_modes",
+    "without_saved_tensor_hooks",
+]
+
+
+def memory_format(tensor: torch.Tensor) -> torch.memory_format:
+    """The memory format that kernels take the strides of ``tensor`` for."""
+    from torch._prims_common import suggest_memory_format
+
+    return suggest_memory_format(tensor)
+
+
+def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A fake tensor on ``device`` with the metadata of ``meta``, made without dispatching."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return FakeTensor(mode, meta, device)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is a fake tensor."""
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    return isinstance(tensor, FakeTensor)
+
+
+def fake_constant(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The data of a tensor that was spelled out in the program; None for other fakes."""
+    return getattr(tensor, "constant", None) if is_fake(tensor) else tensor
+
+
+def fake_reason(error: BaseException) -> str | None:
+    """Why ``error`` is the fault of fake tensors; None if it is not.
+
+    They lack data, which the function's Python code or an operator's kernel asks for, or they
+    lack a kernel.
+    """
+    from torch._subclasses import fake_tensor
+    from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+    detail = str(error).partition("\n")[0]
+    reasons = {
+        fake_tensor.DataDependentOutputException: "a value depends on data",
+        fake_tensor.DynamicOutputShapeException: "a shape depends on data",
+        fake_tensor.UnsupportedFakeTensorException: "fake tensors do not support this",
+        fake_tensor.UnsupportedOperatorException: "an operator has no fake kernel",
+        GuardOnDataDependentSymNode: "a value depends on data",
+    }
+    if type(error) in reasons:
+        return f"{reasons[type(error)]}: {detail}"
+    if "data is not allocated yet" in detail or "Cannot access data pointer" in detail:
+        return "compiled code looks at data"
+    if "on tensor with symbolic sizes" in detail:
+        return "compiled code asks for the sizes as numbers"
+    if "sizes for customized tensor" in detail:
+        return "the size of a tensor becomes a symbol in place"
+    return None
+
+
+def data_dependent() -> tuple[type[Exception], ...]:
+    """What is raised where sizes or numbers depend on data and the mode has no symbols for them."""
+    from torch._subclasses import fake_tensor
+
+    return (fake_tensor.DataDependentOutputException, fake_tensor.DynamicOutputShapeException)
+
+
+@contextlib.contextmanager
+def functionalization() -> Iterator[None]:
+    """Operators on wrapped tensors run as functional operators while this is entered."""
+    torch._enable_functionalization(reapply_views=True)
+    try:
+        yield
+    finally:
+        torch._disable_functionalization()
+
+
+@contextlib.contextmanager
+def paused_functionalization() -> Iterator[None]:
+    """Inside of `functionalization`, operators run as they are while this is entered."""
+    torch._disable_functionalization()
+    try:
+        yield
+    finally:
+        torch._enable_functionalization(reapply_views=True)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep fake tensors from logging errors, which the caller looks at itself, and calls from
+    warning of what they warn of when they run; where warnings are errors they would raise here.
+    """
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    disabled, logger.disabled = logger.disabled, True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.disabled = disabled
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """Operators on real tensors, inside of a run on fake ones."""
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        yield
+
+
+def python_functions(name: str) -> list[Callable[..., Any]]:
+    """The functions that PyTorch generates in C++ for operators called ``name``, methods last."""
+    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)  # type: ignore[attr-defined]
+    return [getattr(home, name) for home in homes if hasattr(home, name)]
+
+
+def functionalized(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that holds ``tensor`` as its current value."""
+    return torch._to_functional_tensor(tensor)
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """The current value of a functionalized tensor; any other tensor itself."""
+    if not torch._is_functional_tensor(tensor):
+        return tensor
+    torch._functionalize_sync(tensor)
+    return torch._from_functional_tensor(tensor)
+
+
+def data_mutated(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a functionalized tensor have been written."""
+    return bool(torch._functionalize_has_data_mutation(tensor))  # type: ignore[attr-defined]
+
+
+def metadata_mutated(tensor: torch.Tensor) -> bool:
+    """Whether the sizes or strides of a functionalized tensor have been changed in place."""
+    if not torch._is_functional_tensor(tensor):
+        return False
+    return bool(torch._functionalize_has_metadata_mutation(tensor))
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """A number that tensors have in common if and only if they share storage."""
+    if tensor.layout is not torch.strided:
+        return id(tensor)
+    return int(tensor.untyped_storage()._cdata)
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor fill a block of memory, each once."""
+    return bool(torch.ops.aten.is_non_overlapping_and_dense.default(tensor))
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """What autograd knows the tensor as a view of; itself if it is none."""
+    base = tensor._base
+    return tensor if base is None else base
+
+
+def can_be_written(tensor: torch.Tensor) -> bool:
+    """Whether autograd lets the tensor be written where it sees it."""
+    base = base_of(tensor)
+    return survives_writes(tensor) and not (base.is_leaf and base.requires_grad)
+
+
+def survives_writes(tensor: torch.Tensor) -> bool:
+    """Whether autograd lets the tensor be used once its memory was written."""
+    if tensor._base is None:
+        return True
+    autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+    return bool(autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT)
+
+
+def deny_data_pointer(tensor: torch.Tensor) -> None:
+    """Let reading the tensor's address raise instead of giving zero."""
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
+def set_conj(tensor: torch.Tensor) -> None:
+    """Set the tensor's conjugate bit."""
+    torch._C._set_conj(tensor, True)
+
+
+def set_neg(tensor: torch.Tensor) -> None:
+    """Set the tensor's negative bit."""
+    torch._C._set_neg(tensor, True)
+
+
+@contextlib.contextmanager
+def python_dispatcher(enabled: bool) -> Iterator[None]:
+    """Use PyTorch's decompositions written in Python while this is entered, if ``enabled``."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    # PyTorch's own context begins when it is made, not when it is entered.
+    with enable_python_dispatcher() if enabled else contextlib.nullcontext():
+        yield
+
+
+def no_autocast() -> Any:
+    """A context without any autocast, whatever is ambient."""
+    return torch._C._DisableAutocast()
+
+
+def autograd_function_node() -> type:
+    """The base class of graph nodes that belong to an ``autograd.Function``."""
+    return torch.autograd.function.BackwardCFunction
+
+
+def factories() -> Any:
+    """PyTorch's functions that make tensors out of none, as a set."""
+    from torch.utils._device import _device_constructors
+
+    return _device_constructors()
+
+
+def is_input_check(module: torch.nn.Module) -> bool:
+    """Whether ``module`` is what an exported program checks its inputs with."""
+    return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
+
+
+def make_effectful(op: torch.library.CustomOpDef) -> None:
+    """Tell PyTorch's compilers that calls of ``op`` keep their order, though it returns values."""
+    from torch.library import EffectType, _register_effectful_op
+
+    _register_effectful_op(op._opoverload, EffectType.ORDERED)
+
+
+@contextlib.contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """No hook sees what is saved inside."""
+    hooks: Any = torch._C._autograd
+    found = []
+    while hooks._saved_tensors_hooks_is_enabled():
+        pair = hooks._top_saved_tensors_default_hooks(False)
+        if pair is None:
+            break
+        found.append(pair)
+        hooks._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(found):
+            hooks._push_saved_tensors_default_hooks(*pair)

@@ -1,0 +1,104 @@
+"""What the schema of an operator says it does, for operators that functionalization refuses.
+
+PyTorch functionalizes its own operators. Of an extension's, one that writes an argument or returns
+a view of one is known by its schema's annotations alone; it is a kernel without a body.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
+
+__all__ = ["changes_unseen", "extension", "schema_effects", "writes_nothing"]
+
+
+def extension(fn: Any) -> Any:
+    """``fn`` if it is an operator of an extension with annotations in its schema, else None."""
+    if not isinstance(fn, torch._ops.OpOverload) or fn.namespace in ("aten", "prim", "prims"):
+        return None
+    return fn if _annotated(fn._schema) else None
+
+
+def writes_nothing(fn: Any) -> bool:
+    """Whether schemas say that ``fn``, without ``out=``, neither writes what it takes nor views it.
+
+    False for a function in Python, which has no schema.
+    """
+    if isinstance(fn, torch._ops.OpOverload):
+        return not _annotated(fn._schema)
+    if not isinstance(fn, types.BuiltinFunctionType | types.MethodDescriptorType):
+        return False
+    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{fn.__name__}")
+    mine = [s for s in schemas if not any(a.name == "out" for a in s.arguments)]
+    return bool(mine) and not any(map(_annotated, mine))
+
+
+def changes_unseen(call: BoundSymbol) -> bool:
+    """Whether the operator of ``call`` is named as one that changes its argument, and says not how.
+
+    ``inductor.resize_storage_bytes_`` gives memory back, or takes some: what reads its argument
+    elsewhere than the program does may find no memory there.
+    """
+    effects = call.effects
+    if effects.mutates or effects.rebinds or effects.aliases or call.flat_outs:
+        return False
+    operator = call.symbol.name.removesuffix(".default").rpartition(".")[2]
+    return operator.endswith("_") and "side_effect" in effects.ordered and bool(call.flat_args)
+
+
+def _annotated(schema: Any) -> bool:
+    return any(item.alias_info for item in (*schema.arguments, *schema.returns))
+
+
+def schema_effects(
+    op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Any
+) -> Effects:
+    """What a call of ``op`` writes, and which of its ``outputs`` share storage with arguments.
+
+    ``args`` and ``kwargs`` hold proxies, ``outputs`` is what the call returned.
+    """
+    flat = [leaf for leaf in leaves((args, dict(kwargs))) if isinstance(leaf, Proxy)]
+    places: dict[str, int] = {}
+    for i, proxy in enumerate(flat):
+        places.setdefault(proxy.name, i)
+    mutates: dict[int, None] = {}
+    sets: dict[str, list[int]] = {}
+    for argument, value in _bound(op._schema, args, kwargs):
+        if argument.alias_info is None:
+            continue
+        found = [places[p.name] for p in leaves(value) if isinstance(p, Proxy)]
+        if argument.alias_info.is_write:
+            mutates.update(dict.fromkeys(found))
+        for name in argument.alias_info.before_set:
+            sets.setdefault(name, []).extend(found)
+    aliases = tuple(_aliases(op._schema, sets, outputs))
+    device = next((p.device for p in flat if isinstance(p, TensorProxy)), "cpu")
+    seeded = (f"random:{device}",) if torch.Tag.nondeterministic_seeded in op.tags else ()
+    return Effects(tuple(sorted(mutates)), (), aliases, seeded)
+
+
+def _bound(
+    schema: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Iterator[tuple[Any, Any]]:
+    for i, argument in enumerate(schema.arguments):
+        if i < len(args):
+            yield argument, args[i]
+        elif argument.name in kwargs:
+            yield argument, kwargs[argument.name]
+
+
+def _aliases(schema: Any, sets: Mapping[str, list[int]], outputs: Any) -> Iterator[Alias]:
+    returned = [outputs] if len(schema.returns) == 1 else list(outputs or ())
+    output = 0
+    for declared, value in zip(schema.returns, returned, strict=False):
+        tensors = [x for x in leaves(value) if isinstance(x, torch.Tensor)]
+        info = declared.alias_info
+        arguments = sorted({i for n in info.before_set for i in sets.get(n, ())}) if info else []
+        for _ in tensors:
+            for i in arguments:
+                yield Alias(output, "arg", i, identical=info.is_write and len(arguments) == 1)
+            output += 1

@@ -1,0 +1,164 @@
+"""What PyTorch's symbols mean to tj: names and expansions, one service per session."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    CannotExpandError,
+    Expanded,
+    PluginError,
+    RuleTable,
+    Services,
+    Symbol,
+    TensorProxy,
+)
+
+from tj_torch.ops.context import spellings
+from tj_torch.ops.contexts import autocast_devices
+from tj_torch.ops.expansion.derive import Derivation, Slot
+from tj_torch.ops.expansion.operations import expand_operation
+from tj_torch.ops.memo.memo import Memo
+from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.names import Names, resolve
+from tj_torch.ops.sizes.program import Sizes
+from tj_torch.ops.sizes.shape_env import shape_environment
+
+__all__ = ["TorchDialects", "rule_tables"]
+
+NAMESPACES = ("torch", "aten")
+FUNCTIONAL = (
+    "builtins.getattr",
+    "builtins.getattr.inverse",
+    "tj.versioned",
+    "tj.with_strides",
+    "tj.with_value",
+)
+"""What functional programs are made with, see `tj_torch.functionalize`."""
+NUMBERS = ("operator", "math")
+"""Namespaces of functions on Python's numbers, which sizes are computed with."""
+
+
+class TorchDialects:
+    """Names and expansions of one session. It is the session's rule in table ``expand``."""
+
+    def __init__(self, memo_size: int) -> None:
+        self.names = Names()
+        self.memo = Memo(memo_size)
+        self.sizes = Sizes()
+
+    @staticmethod
+    def of(session: Services) -> TorchDialects:
+        """The service of ``session``.
+
+        :raises PluginError: if another plugin's expansions took its place.
+        """
+        rule = session.expand.get(Symbol(NAMESPACES[0], "add"))
+        if rule is None or not isinstance(rule.value, TorchDialects):
+            raise PluginError("the expansions of 'torch' are not those of tj-torch")
+        if not session.config.core.memo:
+            rule.value.memo.capacity = 0
+        return rule.value
+
+    @contextlib.contextmanager
+    def within(self, graph: torch.fx.GraphModule) -> Iterator[None]:
+        """While this is entered, symbols in sizes are those of ``graph``'s program.
+
+        One program is compiled at a time, see `tj_torch.dispatch.dispatcher`.
+        """
+        sizes = Sizes(shape_environment(graph))
+        try:
+            with self.among(sizes):
+                yield
+        finally:
+            sizes.close()
+
+    @contextlib.contextmanager
+    def among(self, sizes: Sizes) -> Iterator[None]:
+        """While this is entered, symbols in sizes are those of ``sizes``."""
+        outer, self.sizes = self.sizes, sizes
+        try:
+            yield
+        finally:
+            self.sizes = outer
+
+    def modes(self) -> Modes:
+        """The global state that expansions depend on, as it is now; once per trace."""
+        return Modes.current()
+
+    def __call__(self, call: BoundSymbol) -> Expanded:
+        """The facts of ``call``, from scratch or from the memo.
+
+        :raises CannotExpandError: if they depend on data, or on what tj does not model.
+        """
+        try:
+            function = resolve(call.symbol)
+        except LookupError as error:
+            raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        if call.regions:
+            return expand_operation(call, function)
+        return self.expand(call, function, self.modes())
+
+    def expand(
+        self,
+        call: BoundSymbol,
+        function: Callable[..., Any],
+        modes: Modes,
+        value: Any = None,
+    ) -> Expanded:
+        """The facts of ``call``, which runs ``function``, under ``modes``.
+
+        ``value`` is what a capture says that it returns.
+        """
+        return self.memo.expand(
+            function, call.args, call.kwargs, call.context, modes, self.sizes, value
+        ).facts
+
+    def derive(
+        self,
+        call: BoundSymbol,
+        modes: Modes,
+        tangents: Mapping[Slot, TensorProxy],
+        *,
+        create_graph: bool = False,
+        function: Callable[..., Any] | None = None,
+    ) -> Derivation:
+        """The gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
+
+        ``function`` is what it runs, if no name says that.
+
+        :raises CannotExpandError: if it depends on data, or on what tj does not model.
+        """
+        try:
+            function = function or resolve(call.symbol)
+        except LookupError as error:
+            raise CannotExpandError(f"{call.symbol} has no implementation") from error
+        return self.memo.derive(
+            function,
+            call.args,
+            call.kwargs,
+            call.context,
+            modes,
+            self.sizes,
+            tangents=tangents,
+            create_graph=create_graph,
+            value=call.outputs,
+        )
+
+
+def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
+    """Tables ``expand`` and ``context`` of PyTorch."""
+    expand: RuleTable[Any] = RuleTable("expand")
+    dialects = TorchDialects(memo_size)
+    for namespace in (*NAMESPACES, *NUMBERS):
+        expand.set(f"{namespace}.*", dialects)
+    for name in FUNCTIONAL:
+        expand.set(name, dialects)
+    context: RuleTable[Any] = RuleTable("context")
+    for key, spelling in spellings(autocast_devices()).items():
+        context.set(f"context.{key}", spelling)
+    return expand, context

@@ -1,0 +1,1 @@
+"""Symbolic sizes: the shape environment, the symbols of a program, the calls that compute sizes."""

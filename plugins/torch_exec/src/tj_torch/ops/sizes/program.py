@@ -1,0 +1,307 @@
+"""The symbols of one program: what is known of them, and guards on them.
+
+Expansions are remembered under the names that symbols had where they were made. `Sizes` brings
+them into a program: there symbols have other names and values, conditions become guards of the
+program's own shape environment, and numbers that a call makes get names of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from tj_core.extend import (
+    Dim,
+    NumberProxy,
+    ParseError,
+    Proxy,
+    SymDim,
+    TensorProxy,
+    evaluate_size,
+    leaves,
+    same_size,
+    size_symbols,
+)
+
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.sizes import shape_env as shapeenv
+from tj_torch.ops.sizes.shape_env import SymbolFacts, World
+
+__all__ = ["Sizes", "bare", "is_dense", "is_sized", "known_sizes", "row_major", "symbols_in"]
+
+_ARBITRARY = 4099
+"""What sizes count as where no program says: a decision on one is refused, so no matter what."""
+
+
+def is_sized(proxy: Proxy) -> bool:
+    """Whether the metadata of ``proxy`` holds symbols."""
+    if isinstance(proxy, TensorProxy):
+        return any(type(n) is SymDim for n in (*proxy.shape, *proxy.strides))
+    return isinstance(proxy, NumberProxy)
+
+
+def bare(proxy: Any) -> Any:
+    """``proxy`` with nothing but the expressions of its sizes, so that it may outlive a program."""
+    if isinstance(proxy, NumberProxy):
+        return proxy.replace(hint=None)
+    if not is_sized(proxy):
+        return proxy
+
+    def dims(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+        return tuple(d if isinstance(d, int) else SymDim(d.name) for d in sizes)
+
+    return proxy.replace(shape=dims(proxy.shape), strides=dims(proxy.strides))
+
+
+def symbols_in(tree: Any) -> tuple[str, ...]:
+    """The symbols in the metadata of the proxies in ``tree``, in order of appearance.
+
+    Those that stand alone come first: how a sum orders its terms depends on their names.
+    """
+    found = [size_symbols(text) for leaf in leaves(tree) for text in _texts(leaf)]
+    return tuple(dict.fromkeys(name for names in sorted(found, key=_many) for name in names))
+
+
+def known_sizes(proxy: TensorProxy, symbols: Sequence[str]) -> bool:
+    """Whether the sizes and strides of ``proxy`` are over ``symbols`` alone."""
+    return set(symbols_in(proxy)) <= set(symbols)
+
+
+def _many(names: tuple[str, ...]) -> bool:
+    return len(names) > 1
+
+
+def _texts(leaf: Any) -> Iterable[str]:
+    if isinstance(leaf, TensorProxy):
+        return [n.name for n in (*leaf.shape, *leaf.strides) if type(n) is SymDim]
+    return [leaf.expr] if isinstance(leaf, NumberProxy) and leaf.expr else []
+
+
+def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """The strides of a contiguous tensor of ``shape``, where sizes may be symbols."""
+    strides: list[Dim] = []
+    step: Dim = 1
+    for size in reversed(shape):
+        strides.append(step)
+        step = _product(step, size if type(size) is SymDim or size else 1)
+    return tuple(reversed(strides))
+
+
+def _product(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    hints = [x if isinstance(x, int) else x.hint for x in (a, b)]
+    hint = None if None in hints else hints[0] * hints[1]  # type: ignore[operator]
+    return SymDim(shapeenv.spelled(f"({a})*({b})"), hint)
+
+
+def is_dense(proxy: TensorProxy) -> bool:
+    """Whether the elements surely fill a block of memory, each once."""
+    pairs = [(t, n) for t, n in zip(proxy.strides, proxy.shape, strict=True) if n != 1]
+    hints = [t if isinstance(t, int) else t.hint for t, _ in pairs]
+    if None in hints:
+        return len(pairs) == 1
+    order = sorted(range(len(pairs)), key=lambda i: hints[i])  # type: ignore[arg-type,return-value]
+    expected: Dim = 1
+    for i in order:
+        stride, size = pairs[i]
+        if not same_size(str(stride), str(expected)):
+            return False
+        expected = _product(expected, size)
+    return True
+
+
+class Sizes:
+    """The symbols of the program whose shape environment is ``env``.
+
+    Without one, nothing is known of symbols but their kind, and nothing can be decided on them.
+    """
+
+    def __init__(self, env: Any = None) -> None:
+        self.env = env
+        self._symbols: dict[str, Any] = {}
+        self._hints: dict[str, Any] = {}
+        self._made: dict[str, SymbolFacts] = {}
+        self._kept: dict[str, SymbolFacts] = {}
+        self._settled: dict[str, int | None] = {}
+        self._dims: dict[str, SymDim] = {}
+        self._assumed: set[str] = set()
+        self._born: dict[str, SymbolFacts] = {}
+        self._fresh = 0
+        self.instances: dict[Any, Any] = {}
+
+    def close(self) -> None:
+        """Let go of the program: its guards are built from here on, and no more can be added.
+
+        What is known of its symbols stays, for programs that are derived from it later.
+        """
+        if self.env is not None:
+            for name in shapeenv.symbols_of(self.env):
+                self._kept[name] = self.facts(name)
+                self.hint(name)
+                self._settled[name] = self.settled(name)
+        self.env = None
+        self.instances.clear()
+
+    # ------------------------------------------------------------------ what is known
+
+    def symbol(self, name: str) -> Any:
+        """The environment's symbol called ``name``.
+
+        :raises CannotExpand: if there is none.
+        """
+        if name not in self._symbols and self.env is not None:
+            self._symbols.update(shapeenv.symbols_of(self.env))
+        if name not in self._symbols:
+            try:
+                self._symbols[name] = shapeenv.symbol_called(name)
+            except ParseError:
+                raise CannotExpand(f"size {name} is of another program") from None
+        return self._symbols[name]
+
+    def facts(self, name: str) -> SymbolFacts:
+        """What expansions may rely on of symbol ``name``."""
+        if self.env is None:
+            return self._kept.get(name) or _plain_facts(name)
+        if name in self._made:
+            return self._made[name]
+        return shapeenv.facts_of(self.env, name, self.symbol(name))
+
+    def asserted(self, names: Iterable[str]) -> tuple[str, ...]:
+        """What the program asserts of ``names`` whose values depend on data, and of no others."""
+        names = tuple(names)
+        unbacked = [n for n in names if shapeenv.is_unbacked(n) and n not in self._made]
+        if self.env is None or not unbacked:
+            return ()
+        found = shapeenv.deferred(self.env, map(self.symbol, unbacked))
+        return tuple(text for text in found if set(size_symbols(text)) <= set(names))
+
+    def hint(self, name: str) -> Any:
+        """The value of symbol ``name`` in the traced call; None if it depends on data."""
+        if shapeenv.is_unbacked(name):
+            return None
+        if name in self._hints:
+            return self._hints[name]
+        if self.env is None:
+            return self._hints.setdefault(name, _ARBITRARY + 7 * len(self._hints))
+        return self._hints.setdefault(name, shapeenv.hint_of(self.env, self.symbol(name)))
+
+    def value(self, text: str) -> Any:
+        """The value of an expression in the traced call; None if it depends on data."""
+        if any(self.hint(name) is None for name in size_symbols(text)):
+            return None
+        try:
+            return evaluate_size(text, self.hint)
+        except (ParseError, ArithmeticError):  # a function that the core does not know
+            return None
+
+    def world(self, names: Iterable[str]) -> World:
+        """An environment for one expansion over symbols ``names``."""
+        names = tuple(names)
+        hints = {n: hint for n in names if (hint := self.hint(n)) is not None}
+        return World(map(self.facts, names), hints, self.asserted(names))
+
+    # ------------------------------------------------------------------ values
+
+    def dim(self, size: Any) -> Dim:
+        """A size, by its expression or as PyTorch's number, with its hint and a way to guard."""
+        if not isinstance(size, str):
+            known = size.node.maybe_as_int()
+            if known is not None:
+                return int(known)
+            size = shapeenv.number_text(size)
+        found = self._dims.get(size)
+        if found is None:
+            hint = self.value(size) if self.env is not None or self._kept else None
+            guard = None if hint is None else functools.partial(self._assume_equal, size)
+            settled = functools.partial(self.settled, size)
+            found = self._dims[size] = SymDim(size, hint, guard, settled)
+        return found
+
+    def settled(self, text: str) -> int | None:
+        """The number that an expression is by the program's guards so far, or None."""
+        if self.env is not None:
+            return shapeenv.settled(self.env, self._expression(text))
+        numbers = {name: self._settled.get(name) for name in size_symbols(text)}
+        if None in numbers.values():
+            return None
+        return int(evaluate_size(text, lambda name: numbers[name]))
+
+    def number(self, proxy: NumberProxy) -> NumberProxy:
+        """``proxy`` with its hint."""
+        if (self.env is None and not self._kept) or not proxy.expr:
+            return proxy
+        return proxy.replace(hint=self.value(proxy.expr))
+
+    def born(self, text: str, facts: SymbolFacts) -> None:
+        """Note what the call that makes a symbol says of it; ``text`` is what it is called here."""
+        self._born[text] = facts
+
+    def certain(self, text: str) -> bool:
+        """Whether a condition follows from what the calls that made its symbols say of them.
+
+        What the program asserts beyond that is not counted.
+        """
+        names = size_symbols(text)
+        if not names or any(n not in self._born for n in names):
+            return False
+        facts = (dataclasses.replace(self._born[n], name=n) for n in names)
+        return World(facts).known_true(text)
+
+    def fresh(self, facts: SymbolFacts) -> str:
+        """A new symbol like the one that ``facts`` describes."""
+        prefix = shapeenv.prefix_of(facts.name)
+        if self.env is None:
+            self._fresh += 1
+            return f"{prefix}{_ARBITRARY + self._fresh}"
+        name = shapeenv.next_symbol(self.env, prefix)
+        self._made[name] = dataclasses.replace(facts, name=name)
+        return name
+
+    # ------------------------------------------------------------------ conditions
+
+    def holds(self, conditions: Iterable[str], names: Mapping[str, str]) -> bool:
+        """Whether ``conditions`` are true of the traced call, symbols called ``names`` here."""
+        try:
+            return all(evaluate_size(text, lambda n: self.hint(names[n])) for text in conditions)
+        except (ParseError, ArithmeticError):  # a function that the core does not know
+            return False
+
+    def renamed(self, text: str, names: Mapping[str, str]) -> str:
+        """``text`` with expressions ``names`` in its symbols' places, as PyTorch prints it."""
+        if all(names.get(n, n) == n for n in size_symbols(text)):
+            return text
+        symbols = {n: self._expression(names.get(n, n)) for n in size_symbols(text)}
+        return str(shapeenv.expression(text, symbols))
+
+    def _expression(self, text: str) -> Any:
+        symbols = {n: self.symbol(n) for n in size_symbols(text)}
+        return shapeenv.expression(text, symbols)
+
+    def assume(self, text: str) -> None:
+        """Make a condition, true of the traced call, a guard of the program.
+
+        :raises CannotExpand: if there is no program to guard.
+        """
+        if text in self._assumed:
+            return
+        if self.env is None:
+            raise CannotExpand(f"it decides on {text}, and there is no program to guard")
+        if not shapeenv.assume(self.env, self._expression(text)):
+            raise CannotExpand(f"{text} does not hold in the traced call")
+        self._assumed.add(text)
+
+    def _assume_equal(self, text: str, value: int) -> None:
+        if self.value(text) != value:
+            raise ValueError(f"{text} is not {value} in the traced call")
+        self.assume(f"Eq({text}, {value})")
+
+
+def _plain_facts(name: str) -> SymbolFacts:
+    if shapeenv.prefix_of(name) == "s":
+        return SymbolFacts(name, True, (2, None))
+    if shapeenv.prefix_of(name) == "u":
+        return SymbolFacts(name, None, (0, None), sizelike=True)
+    return SymbolFacts(name, None)

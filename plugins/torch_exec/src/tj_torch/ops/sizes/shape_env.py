@@ -1,0 +1,376 @@
+"""PyTorch's shape environments: every private name that symbolic sizes rely on, and nothing else.
+
+An expansion runs in a `World` of its own: the symbols of the call's arguments, what is known of
+them, and nothing else. So which decisions are taken on sizes, and which guards they leave, depends
+on the call alone and not on what the program's environment has learned before; the guards are
+carried over to that environment afterwards.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import sympy
+import torch
+from tj_core.extend import ParseError, SizeTree, evaluate_size, size_symbols
+
+from tj_torch.ops.fake_modes import fake_mode
+
+__all__ = [
+    "SymbolFacts",
+    "World",
+    "assume",
+    "deferred",
+    "expression",
+    "facts_of",
+    "hint_of",
+    "is_symbolic",
+    "is_unbacked",
+    "kind_of",
+    "next_symbol",
+    "number_text",
+    "numbered",
+    "plain",
+    "prefix_of",
+    "settled",
+    "shape_environment",
+    "spelled",
+    "symbol_called",
+    "symbols_of",
+]
+
+_NAME = re.compile(r"(s|u|zf|zuf)(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolFacts:
+    """What an expansion may rely on of a symbol.
+
+    ``positive`` is None where the sign is open; ``bounds`` (inclusive, None: none) hold for its
+    value; ``sizelike`` unbacked ones may be taken for at least two where that only skips a
+    special case.
+    """
+
+    name: str
+    positive: bool | None = True
+    bounds: tuple[int | None, int | None] = (None, None)
+    sizelike: bool = False
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The facts without the name, but with the kind of symbol that it says."""
+        return (prefix_of(self.name), self.positive, self.bounds, self.sizelike)
+
+
+def prefix_of(name: str) -> str:
+    """``s`` for a size or integer with a hint, ``u`` for one without; ``zf``, ``zuf`` of floats."""
+    match = _NAME.fullmatch(name)
+    return match[1] if match else ""
+
+
+def is_unbacked(name: str) -> bool:
+    """Whether the value of symbol ``name`` depends on data."""
+    return prefix_of(name) in ("u", "zuf")
+
+
+def kind_of(value: Any) -> str:
+    """``int``, ``float`` or ``bool``: the type that a symbolic number has at run time."""
+    return {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}[type(value).__name__]
+
+
+def is_symbolic(value: object) -> bool:
+    """Whether ``value`` is a symbolic number whose value is not known."""
+    if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return False
+    return value.node.maybe_as_int() is None and not value.node.expr.is_number
+
+
+def plain(value: Any) -> Any:
+    """``value``, as a Python number where it is a symbolic one that is known."""
+    if is_symbolic(value) or not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return value
+    expr = value.node.expr
+    return {"int": int, "float": float, "bool": bool}[kind_of(value)](expr)
+
+
+def number_text(value: Any) -> str:
+    """The expression of a symbolic number."""
+    return str(value.node.expr)
+
+
+# ---------------------------------------------------------------------------- text and sympy
+
+
+@cache
+def _algebra() -> dict[str, Any]:
+    """What the operations in an expression make of sympy's."""
+    from torch.utils._sympy import functions
+
+    named = {n: f for n, f in vars(functions).items() if isinstance(f, type)}
+    return {
+        **{n: f for n, f in named.items() if issubclass(f, sympy.Basic)},
+        "add": operator.add,
+        "sub": operator.sub,
+        "mul": operator.mul,
+        "truediv": operator.truediv,
+        "pow": operator.pow,
+        "neg": operator.neg,
+        "pos": operator.pos,
+        "floordiv": functions.FloorDiv,
+        "mod": functions.Mod,
+        "and": sympy.And,
+        "or": sympy.Or,
+        "not": sympy.Not,
+        "Piecewise": sympy.Piecewise,
+        "pair": lambda *items: items,
+        "Eq": sympy.Eq,
+        "Ne": sympy.Ne,
+        "eq": sympy.Eq,
+        "ne": sympy.Ne,
+        "lt": sympy.Lt,
+        "le": sympy.Le,
+        "gt": sympy.Gt,
+        "ge": sympy.Ge,
+    }
+
+
+def _number(value: int | float) -> Any:
+    return sympy.sympify(value)
+
+
+def expression(text: str | SizeTree, symbols: Mapping[str, Any]) -> Any:
+    """``text`` as sympy's expression over ``symbols``.
+
+    :raises ParseError: if it cannot be.
+    """
+    try:
+        return evaluate_size(text, symbols.__getitem__, _algebra(), _number)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ParseError(f"{text!r} is not an expression over sizes") from error
+
+
+@lru_cache(maxsize=4096)
+def spelled(text: str) -> str:
+    """``text`` as PyTorch spells it."""
+    symbols = {n: sympy.Symbol(n, integer=True, positive=True) for n in size_symbols(text)}
+    return str(expression(text, symbols))
+
+
+def numbered(text: str, names: tuple[str, ...]) -> str:
+    """``text`` with ``names`` replaced by their positions; the same whatever names there are."""
+    stand_ins = {name: sympy.Symbol(f"${i:03}") for i, name in enumerate(names)}
+    return str(expression(text, stand_ins))
+
+
+# ---------------------------------------------------------------------------- programs
+
+
+def shape_environment(graph: torch.fx.GraphModule) -> Any:
+    """The environment that the symbols in a captured graph belong to; None if it has none."""
+    for node in graph.graph.nodes:
+        value = node.meta.get("example_value")
+        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+            return value.node.shape_env
+        if (mode := getattr(value, "fake_mode", None)) is not None:
+            return mode.shape_env
+    return None
+
+
+def symbols_of(env: Any) -> dict[str, Any]:
+    """The symbols of a shape environment, by name."""
+    return {str(s): s for s in env.var_to_range}
+
+
+def facts_of(env: Any, name: str, symbol: Any) -> SymbolFacts:
+    """What ``env`` knows of ``symbol`` that decides how calls expand.
+
+    Of a symbol with a hint only what its making says: what was learned since is a guard already,
+    and a second expansion's guards may repeat it.
+    """
+    lower, upper = (_bound(env.var_to_range[symbol], end) for end in ("lower", "upper"))
+    if not is_unbacked(name):
+        return SymbolFacts(name, symbol.is_positive, (2 if (lower or 0) >= 2 else None, None))
+    return SymbolFacts(name, symbol.is_positive, (lower, upper), symbol in env.size_like)
+
+
+def _bound(found: Any, end: str) -> int | None:
+    value = getattr(found, end)
+    return int(value) if value.is_Integer else None
+
+
+def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
+    """What the program asserts at run time of ``symbols`` whose values depend on data."""
+    found = (r.expr for s in symbols for r in env.deferred_runtime_asserts.get(s, ()))
+    return tuple(dict.fromkeys(map(str, found)))
+
+
+def assume(env: Any, condition: Any) -> bool:
+    """Whether ``condition`` is true of the traced call; a guard of ``env`` if it need not be."""
+    return bool(env.evaluate_expr(condition))
+
+
+def settled(env: Any, size: Any) -> int | None:
+    """The number that an expression is by what ``env`` knows, or None."""
+    found = env.replace(size)
+    return int(found) if found.is_Integer else None
+
+
+def hint_of(env: Any, symbol: Any) -> Any:
+    """The value of ``symbol`` in the traced call."""
+    read = getattr(env, "guarding_hint_or_throw", None) or env.size_hint  # before PyTorch 2.11
+    kind = float if prefix_of(str(symbol)) == "zf" else int
+    return kind(read(symbol))
+
+
+def symbol_called(name: str) -> Any:
+    """The symbol called ``name`` that an environment would make for a number of unknown value."""
+    from torch.utils._sympy.symbol import SymT, make_symbol
+
+    match = _NAME.fullmatch(name)
+    if match is None or not is_unbacked(name):
+        raise ParseError(f"{name!r} is no name of a symbol")
+    if match[1] == "u":
+        return make_symbol(SymT.UNBACKED_INT, int(match[2]), integer=True)
+    return make_symbol(SymT.UNBACKED_FLOAT, int(match[2]))
+
+
+def next_symbol(env: Any, prefix: str) -> str:
+    """A name for a symbol that ``env`` has not; it is not used again."""
+    counter = "unbacked_symint_counter" if prefix == "u" else "unbacked_symfloat_counter"
+    number = getattr(env, counter)
+    setattr(env, counter, number + 1)
+    return f"{prefix}{number}"
+
+
+# ---------------------------------------------------------------------------- expansions
+
+
+class World:
+    """The shape environment and fake tensor mode of one expansion.
+
+    ``facts`` are its symbols, ``hints`` their values in the traced call, ``asserted`` what else
+    is known of those that depend on data. Symbols it makes itself come after them.
+    """
+
+    def __init__(
+        self,
+        facts: Iterable[SymbolFacts] = (),
+        hints: Mapping[str, Any] | None = None,
+        asserted: Iterable[str] = (),
+    ) -> None:
+        self.hints = dict(hints or {})
+        self.env = _environment()(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
+        self.mode = fake_mode(shapes=self.env)
+        self.mode.cache_enabled = False  # what it keeps has symbols of other worlds
+        self.symbols = {f.name: self._symbol(f) for f in facts}
+        self._given = frozenset(self.symbols)
+        used = [int(m[2]) for n in self.symbols if (m := _NAME.fullmatch(n))]
+        for number in ("unbacked_symint_counter", "unbacked_symfloat_counter"):
+            setattr(self.env, number, max(used, default=-1) + 1)
+        for text in asserted:
+            self.env.guard_or_defer_runtime_assert(expression(text, self.symbols), "asserted")
+        self._asserted = frozenset(self._deferred())
+
+    def _symbol(self, facts: SymbolFacts) -> Any:
+        match = _NAME.fullmatch(facts.name)
+        if match is None:
+            raise ParseError(f"{facts.name!r} is no name of a symbol")
+        if is_unbacked(facts.name):
+            return self._unbacked(facts, match[1], int(match[2]))
+        from torch._dynamo.source import ConstantSource
+        from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        lower = facts.bounds[0]
+        return self.env.create_symbol(
+            self.hints[facts.name],
+            source=ConstantSource(facts.name),
+            dynamic_dim=DimDynamic.DYNAMIC,
+            constraint_dim=None,
+            positive=facts.positive,
+            do_not_specialize_zero_one=lower is None or lower < 2,
+        )
+
+    def _unbacked(self, facts: SymbolFacts, prefix: str, number: int) -> Any:
+        if prefix == "zuf":
+            self.env.unbacked_symfloat_counter = number
+            return self.env.create_unbacked_symfloat().node.expr
+        self.env.unbacked_symint_counter = number
+        symbol = self.env.create_unbacked_symint().node.expr
+        lower, upper = facts.bounds
+        if facts.sizelike:
+            self.env._constrain_range_for_size(symbol, lower, upper)
+        elif facts.bounds != (None, None):
+            from torch.utils._sympy.numbers import int_oo
+            from torch.utils._sympy.value_ranges import ValueRanges
+
+            self.env.var_to_range[symbol] = ValueRanges(
+                -int_oo if lower is None else lower, int_oo if upper is None else upper
+            )
+        return symbol
+
+    def number(self, text: str, kind: str = "int") -> Any:
+        """The symbolic number that ``text`` spells, or a plain one.
+
+        :raises ParseError: if it spells none.
+        """
+        made = any(name not in self.symbols for name in size_symbols(text))
+        symbols = {**symbols_of(self.env), **self.symbols} if made else self.symbols
+        expr = expression(text, symbols)
+        if kind == "bool":
+            known = expr in (sympy.true, sympy.false)
+            return bool(expr) if known else self.env.create_symboolnode(expr)
+        if expr.is_number:
+            return float(expr) if kind == "float" else int(expr)
+        known = all(n in self.hints for n in size_symbols(text))
+        hint = evaluate_size(text, self.hints.__getitem__) if known else None
+        make = {"int": self.env.create_symintnode, "float": self.env.create_symfloatnode}[kind]
+        return make(expr, hint=hint)
+
+    def known_true(self, text: str) -> bool:
+        """Whether condition ``text`` is true whatever the values of symbols are."""
+        from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+        return statically_known_true(self.number(text, "bool"))
+
+    @property
+    def guards(self) -> tuple[str, ...]:
+        """The conditions on sizes that the run decided on, as they were."""
+        return tuple(dict.fromkeys(str(guard.expr) for guard in self.env.guards))
+
+    @property
+    def checks(self) -> dict[str, str]:
+        """What the run asserted of numbers that depend on data: conditions, and messages."""
+        return {k: v for k, v in self._deferred().items() if k not in self._asserted}
+
+    def _deferred(self) -> dict[str, str]:
+        found = (r for rs in self.env.deferred_runtime_asserts.values() for r in rs)
+        return {str(r.expr): str(r.msg) for r in found}
+
+    @property
+    def made(self) -> tuple[SymbolFacts, ...]:
+        """The symbols that the run made: numbers that depend on data."""
+        found = symbols_of(self.env)
+        return tuple(
+            facts_of(self.env, name, symbol)
+            for name, symbol in found.items()
+            if name not in self._given
+        )
+
+
+@cache
+def _environment() -> type:
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    class Environment(ShapeEnv):
+        """Calls symbols by the number in the name they are asked for."""
+
+        def _generate_unique_id(self, source_name: str) -> int:
+            match = re.search(r"\d+", source_name)
+            return int(match[0]) if match else super()._generate_unique_id(source_name)
+
+    return Environment

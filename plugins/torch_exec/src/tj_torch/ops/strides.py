@@ -1,0 +1,122 @@
+"""Strides as PyTorch's kernels compute them, where its fake kernels say others.
+
+A dimension of size one may have any stride, and calls on the result look at it all the same:
+`torch.nn.functional.group_norm` copies what seems to have another memory format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from tj_torch.ops import private
+
+__all__ = ["corrected", "may_differ"]
+
+Strides = tuple[Any, ...]
+
+
+def may_differ(func: Any) -> bool:
+    """Whether PyTorch's fake kernel of an operator may say other strides than its kernels."""
+    return func in _FIRST or torch.Tag.pointwise in getattr(func, "tags", ())
+
+
+def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
+    """What ``func(*args, **kwargs)`` returns on fake tensors, with the strides of kernels."""
+    first = result[0] if isinstance(result, tuple) else result
+    if not _is_ambiguous(first):
+        return result
+    strides = _FIRST.get(func, _of_pointwise)(func, args, first, **kwargs)
+    if strides == tuple(first.stride()):
+        return result
+    first = torch.ops.aten.as_strided.default(first, first.shape, strides, first.storage_offset())
+    return (first, *result[1:]) if isinstance(result, tuple) else first
+
+
+def _of_view(func: Any, args: tuple[Any, ...], view: torch.Tensor, /) -> Strides:
+    """A dimension of size one goes on from the one after it; a last one has its source's stride.
+
+    What has no elements is contiguous, unless its shape stays the same.
+    """
+    source, sizes, strides = args[0], view.shape, list(view.stride())
+    if any(_is(size, 0) for size in sizes):
+        return tuple(source.stride()) if source.shape == sizes else tuple(strides)
+    for i in reversed([i for i, size in enumerate(sizes) if _is(size, 1)]):
+        if i + 1 < len(sizes):
+            strides[i] = sizes[i + 1] * strides[i + 1]
+        else:
+            strides[i] = (1, *source.stride())[-1]
+    return tuple(strides)
+
+
+def _of_group_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /) -> Strides:
+    """Those of the memory format that the input seems to have, on the CPU."""
+    source = args[0]
+    if not _is_plain(source):
+        return tuple(result.stride())
+    layout = private.memory_format(source)
+    return torch.empty(source.shape, device="meta", memory_format=layout).stride()
+
+
+def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """What fills a block of memory keeps its strides, unless another memory format is asked for."""
+    source = args[0]
+    asked = kwargs.get("memory_format") not in (None, torch.preserve_format)
+    if asked or not _is_plain(source) or not private.is_dense(_meta(source)):
+        return tuple(result.stride())
+    return tuple(source.stride())
+
+
+def _of_pointwise(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
+) -> Strides:
+    """On the CPU, kernels take a number for a tensor without dimensions, which has a say.
+
+    On other devices, that of fake tensors among them, they take it for no operand.
+    """
+    if func._overloadname == "Scalar" and hasattr(func._overloadpacket, "Tensor"):
+        func = func._overloadpacket.Tensor
+    schema = func._schema
+    operands = [str(p.type) == "Tensor" for p in schema.arguments[: len(args)]]
+    given = [_operand(a) if is_one else a for a, is_one in zip(args, operands, strict=True)]
+    if schema.is_mutable or not any(isinstance(a, torch.Tensor) and a.ndim == 0 for a in given):
+        return tuple(result.stride())
+    if not all(_is_plain(a) for a in args if isinstance(a, torch.Tensor)):
+        return tuple(result.stride())
+    metas = [_meta(a) if isinstance(a, torch.Tensor) else a for a in given]
+    return func(*metas, **kwargs).stride()
+
+
+def _operand(value: Any) -> Any:
+    return torch.tensor(value) if isinstance(value, (bool, int, float, complex)) else value
+
+
+def _meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _is_ambiguous(value: Any) -> bool:
+    """Whether a result has a dimension whose stride tells nothing about its elements."""
+    return isinstance(value, torch.Tensor) and any(_is(s, 1) or _is(s, 0) for s in value.shape)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether sizes and strides on the CPU are numbers; symbols are not asked."""
+    numbers = (*tensor.shape, *tensor.stride())
+    return tensor.device.type == "cpu" and all(isinstance(n, int) for n in numbers)
+
+
+def _is(size: Any, value: int) -> bool:
+    """Whether a size is this number; a symbol is none, and is not asked."""
+    return isinstance(size, int) and size == value
+
+
+_FIRST: dict[Any, Callable[..., Strides]] = {
+    torch.ops.aten.view.default: _of_view,
+    torch.ops.aten._unsafe_view.default: _of_view,
+    torch.ops.aten.native_group_norm.default: _of_group_norm,
+    torch.ops.aten.empty_like.default: _of_empty,
+}
+"""By operator: the strides of the first result, given the arguments and that result."""

@@ -1,0 +1,85 @@
+"""Errors in the middle: a functional program that raises has written nothing yet.
+
+The program as written would have written what comes before the error, which its caller sees. So it
+runs in the functional one's place, from the same arguments and random numbers, and raises there.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import TjWarning
+
+__all__ = ["raising", "unless_it_raises"]
+
+
+class _Raised(Exception):
+    """The functional program raised ``error``."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+def raising(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, its errors told from those of what stands around it."""
+
+    def program(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except Exception as error:
+            raise _Raised(error) from None
+
+    return program
+
+
+def unless_it_raises(
+    run: Callable[..., Any],
+    otherwise: Callable[..., Any],
+    devices: Iterable[str],
+    generators: Sequence[torch.Generator] = (),
+) -> Callable[..., Any]:
+    """``run``, or ``otherwise`` where something `raising` inside of it raises.
+
+    ``devices`` are those whose random numbers are drawn, as in ``cuda:0``; ``generators`` those
+    that the program names itself.
+    """
+    drawn = sorted(set(devices))
+
+    def computation(*args: Any) -> Any:
+        states = [(device, _state(device)) for device in drawn] if drawn else ()
+        own = [(g, g.get_state()) for g in generators] if generators else ()
+        try:
+            return run(*args)
+        except _Raised as raised:
+            error = raised.error
+        for device, state in states:
+            _set_state(device, state)
+        for generator, state in own:
+            generator.set_state(state)
+        result = otherwise(*args)
+        warnings.warn(
+            f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"
+            "The program as written did not, and its results are returned.",
+            TjWarning,
+            stacklevel=2,
+        )
+        return result
+
+    return computation
+
+
+def _state(device: str) -> torch.Tensor:
+    if device == "cpu":
+        return torch.get_rng_state()
+    return torch.get_device_module(device).get_rng_state(device)  # type: ignore[no-any-return]
+
+
+def _set_state(device: str, state: torch.Tensor) -> None:
+    if device == "cpu":
+        torch.set_rng_state(state)
+    else:
+        torch.get_device_module(device).set_rng_state(state, device)

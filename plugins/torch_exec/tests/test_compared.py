@@ -1,0 +1,129 @@
+"""What runs is held against what capture saw; where they differ, the program runs as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_torch.backend import tj as backend
+
+X = torch.arange(6.0).reshape(2, 3)
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> None:
+    torch.compiler.reset()
+
+
+def same(got: Any, expected: Any) -> None:
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+def compiled(f: Callable[..., Any], change: Callable[[dict[str, Any]], None], name: str) -> Any:
+    """``f`` under backend ``tj``, with what capture says of the calls called ``name`` changed."""
+
+    def changed(graph: torch.fx.GraphModule, examples: Any) -> Any:
+        for node in graph.graph.nodes:
+            if node.op == "call_function" and node.target.__name__ == name:
+                change(node.meta)
+        return backend(graph, examples)
+
+    return torch.compile(f, backend=changed)
+
+
+def sines(x: torch.Tensor) -> torch.Tensor:
+    return torch.sin(x).t() + 1
+
+
+CHANGES = {
+    "data type": lambda value: value.double(),
+    "shape": lambda value: value[:1],
+    "strides": lambda value: value.as_strided((2, 3), (1, 2)),
+    "kind of value": lambda value: 7,
+    "number of values": lambda value: (value, value),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_difference_is_told_with_call_and_line(what: str) -> None:
+    def change(meta: dict[str, Any]) -> None:
+        meta["example_value"] = CHANGES[what](meta["example_value"])
+
+    g = compiled(sines, change, "sin")
+    with pytest.warns(tj.TjWarning, match=f"torch.sin returns another {what}.*\n.*torch.sin"):
+        same(g(X), sines(X))
+    same(g(X + 1), sines(X + 1))
+
+
+def test_strides_without_meaning_are_not_compared() -> None:
+    def change(meta: dict[str, Any]) -> None:
+        meta["example_value"] = meta["example_value"].as_strided((1, 3), (77, 1))
+
+    g = compiled(sines, change, "sin")
+    same(g(X[:1]), sines(X[:1]))  # no warning
+
+
+@torch.compiler.allow_in_graph
+def looking_at_memory(x: torch.Tensor) -> torch.Tensor:
+    x.untyped_storage()  # so that it is not expanded
+    return x * 2
+
+
+def test_a_call_of_which_capture_says_nothing_is_not_none() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return looking_at_memory(x) + 1
+
+    g = compiled(f, lambda meta: meta.pop("example_value", None), "looking_at_memory")
+    with pytest.warns(tj.TjWarning, match="capture does not say what .* returns"):
+        same(g(X), f(X))
+
+
+# --------------------------------------------------------------------------- what may differ
+
+
+@pytest.mark.parametrize("name", ["t_", "unsqueeze_", "squeeze_", "transpose_"])
+def test_values_that_change_their_shape_in_place(name: str) -> None:
+    arguments = {"unsqueeze_": (0,), "transpose_": (0, 1)}.get(name, ())
+
+    def f(x: torch.Tensor) -> Any:
+        y = x[None] * 2 if name == "squeeze_" else x * 2
+        before = y.sum(0)
+        getattr(y, name)(*arguments)
+        return before, y + 1
+
+    g = tj.jit(f)
+    for x in (X, X + 1):
+        same(g(x), f(x))
+    assert tj.stats(g).fallbacks == ()
+
+
+# --------------------------------------------------------------------------- nested autocast
+
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("outer", DTYPES)
+@pytest.mark.parametrize("inner", DTYPES)
+@pytest.mark.parametrize("leaf", [False, True])
+def test_casts_that_autocast_has_cached(outer: torch.dtype, inner: torch.dtype, leaf: bool) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=outer):
+            a = x @ w
+            with torch.autocast("cpu", dtype=inner):
+                b = w @ w
+        return a, b, str(b.dtype), b.sum() if b.dtype is inner else b
+
+    x, w = torch.rand(3, 3), torch.rand(3, 3, requires_grad=leaf)
+    expected = f(x, w)
+    g = tj.jit(f)
+    if expected[1].dtype is inner:
+        same(g(x, w)[:2], expected[:2])
+        assert tj.stats(g).fallbacks == ()
+        return
+    with pytest.warns(tj.TjWarning, match="another data type than Python saw.*\n.*w @ w"):
+        got = g(x, w)
+    same(got[:2], expected[:2])
+    assert got[2] == expected[2]

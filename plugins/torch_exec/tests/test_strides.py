@@ -1,0 +1,123 @@
+"""Strides on fake tensors are those of the kernels, in dimensions of size one too."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from tj_conformance.oracle import assert_jits
+from tj_torch.ops.fake_modes import fake_mode
+
+Shape = list[int]
+
+
+def shapes_of(count: int, draw: random.Random) -> Shape:
+    """Sizes whose product is ``count``, with ones anywhere."""
+    sizes: Shape = [1] * draw.randint(0, 1)
+    while count > 1:
+        sizes.append(draw.choice([k for k in range(1, count + 1) if count % k == 0]))
+        count //= sizes[-1]
+        sizes += [1] * draw.randint(0, 1)
+    return sizes
+
+
+def strided(draw: random.Random) -> torch.Tensor:
+    """A tensor with its dimensions in any order, and any strides where the size is one."""
+    sizes = [draw.choice([1, 1, 2, 3, 4]) for _ in range(draw.randint(0, 4))]
+    order = draw.sample(range(len(sizes)), len(sizes))
+    x = torch.randn(sizes).permute(order)
+    strides = [
+        draw.choice([1, 5, 7, t]) if s == 1 else t for s, t in zip(x.shape, x.stride(), strict=True)
+    ]
+    return x.as_strided(x.shape, strides)
+
+
+def views(count: int) -> Iterator[tuple[torch.Tensor, Shape, torch.Tensor]]:
+    draw = random.Random(0)
+    for _ in range(count):
+        x = strided(draw)
+        shape = shapes_of(x.numel(), draw)
+        try:
+            yield x, shape, x.view(shape)
+        except RuntimeError:  # no view has this shape
+            continue
+
+
+def test_views() -> None:
+    found = 0
+    for x, shape, view in views(600):
+        found += 1
+        with fake_mode() as mode:
+            assert mode.from_tensor(x).view(shape).stride() == view.stride(), (x.stride(), shape)
+    assert found > 400
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0)])
+def test_views_without_elements(shape: tuple[int, int]) -> None:
+    x = torch.empty_strided(shape, (1, 7))
+    for other in (shape, (0,), (0, 1, 5)):
+        with fake_mode() as mode:
+            assert mode.from_tensor(x).view(other).stride() == x.view(other).stride()
+
+
+def test_views_whose_sizes_are_symbols() -> None:
+    """Where the size is one whatever the symbols are."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    x = torch.randn(1, 6, 4).transpose(1, 2)
+    torch._dynamo.mark_dynamic(x, 2)
+    with fake_mode(shapes=ShapeEnv()) as mode:
+        fake = mode.from_tensor(x)
+        fake = fake.view(1, 4, fake.shape[2], 1)
+    assert tuple(map(int, fake.stride())) == x.view(1, 4, 6, 1).stride()
+
+
+@pytest.mark.parametrize("dims", [2, 3])
+@pytest.mark.parametrize("count", [1, 2])
+def test_group_norm_keeps_a_memory_format(dims: int, count: int) -> None:
+    layout = (torch.channels_last, torch.channels_last_3d)[dims - 2]
+    x = torch.randn(count, 4, *[6, 5, 3][:dims]).contiguous(memory_format=layout)
+    norm = torch.nn.GroupNorm(2, 4)
+    with fake_mode() as mode:
+        assert norm(mode.from_tensor(x)).stride() == norm(x).stride()
+
+
+POINTWISE = {
+    "number": lambda x: x / 2.0,
+    "comparison": lambda x: x > 0,
+    "tensor without dimensions": lambda x: torch.where(x > 0, x, 0.0),
+    "one operand": lambda x: -x,
+    "two operands": lambda x: x * x.contiguous(),
+    "empty_like": torch.empty_like,
+    "empty_like in a format": lambda x: torch.empty_like(x, memory_format=torch.channels_last),
+}
+
+
+@pytest.mark.parametrize("name", POINTWISE)
+def test_pointwise_operations_on_what_was_transposed(name: str) -> None:
+    x = torch.randn(1, 36, 4).transpose(1, 2).view(1, 4, 6, 6)
+    assert x.stride() == (4, 1, 24, 4)
+    with fake_mode() as mode:
+        assert POINTWISE[name](mode.from_tensor(x)).stride() == POINTWISE[name](x).stride()
+
+
+def test_strides_that_the_program_reads() -> None:
+    def f(x: Any) -> Any:
+        y = x.transpose(1, 2).view(1, 4, 3, 2)
+        return y, y.stride(), y.view(2, 2, 1, 3, 2).stride()
+
+    assert_jits(f, torch.randn(1, 6, 4))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_dropout_that_drops_nothing_returns_what_it_is_given(p: float) -> None:
+    """PyTorch's decomposition copies there, so that Python saw the strides of a copy."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, int]:
+        y = torch.nn.functional.dropout(x[:, 0], p, training=True)
+        return y, y.stride(0)
+
+    assert_jits(program, torch.rand(2, 5, 8))

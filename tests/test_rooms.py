@@ -1,0 +1,105 @@
+"""Rooms: the folders of each package and the modules beside them. Imports go to lower rooms only.
+
+Read off the sources: imports inside of functions and those for type checkers count as well.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import networkx
+import pytest
+
+Distributions = Any
+
+ROOMS = {
+    "tj_core": (
+        "source", "errors", "deprecated", "ir", "contract", "text", "edit", "analysis", "passes",
+        "compile", "host", "namespaces", "tagging", "api", "cli", "extend", "testing", "__main__",
+    ),
+    "tj_torch": (
+        "runtime", "ops", "eager", "functionalize", "glue", "capture", "dispatch",
+        "backend", "extend", "demo", "plugin",
+    ),
+    "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
+}  # fmt: skip
+"""The rooms of each package, the lowest first."""
+
+PUBLIC = {"extend", "testing", "backend"}
+"""The modules that others may import from: the door, fixtures for tests, the backend."""
+
+
+def modules(distribution: Any) -> dict[str, Path]:
+    """The modules of a package by dotted name, without the package's own."""
+    found = {}
+    for file in distribution.files:
+        parts = [*file.relative_to(distribution.source).with_suffix("").parts]
+        name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+        if name:
+            found[name] = file
+    return found
+
+
+def imported(file: Path) -> Iterator[str]:
+    """The dotted names that ``file`` imports; of ``from a import b`` both ``a`` and ``a.b``."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def arrows(distribution: Any) -> Iterator[tuple[str, str]]:
+    """The imports between modules of one package."""
+    own = modules(distribution)
+    for name, file in own.items():
+        for target in imported(file):
+            package, _, rest = target.partition(".")
+            if package == distribution.package and rest in own and rest != name:
+                yield name, rest
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_imports_go_down(distributions: Distributions, package: str) -> None:
+    distribution = distributions[package.replace("_", "-")]
+    rank = {room: i for i, room in enumerate(ROOMS[package])}
+    rooms = {name.partition(".")[0] for name in modules(distribution)}
+    assert rooms == set(rank), "every room has its place in the order, and every place a room"
+    pairs = [(a, b, a.partition(".")[0], b.partition(".")[0]) for a, b in arrows(distribution)]
+    assert [(a, b) for a, b, mine, other in pairs if rank[mine] < rank[other]] == []
+
+
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_circle_of_files(distributions: Distributions, package: str) -> None:
+    graph = networkx.DiGraph(arrows(distributions[package.replace("_", "-")]))
+    circles = [sorted(c) for c in networkx.strongly_connected_components(graph) if len(c) > 1]
+    assert circles == []
+
+
+def test_other_distributions_are_imported_through_their_door(distributions: Distributions) -> None:
+    packages = {d.package for d in distributions.values()}
+    wrong = [
+        f"{file}: {target}"
+        for distribution in distributions.values()
+        for file in distribution.files
+        for target in imported(file)
+        if (parts := target.split("."))[0] in packages - {distribution.package}
+        and len(parts) > 1
+        and parts[1] not in PUBLIC
+        and not (parts[0] == "tj_core" and len(parts) == 2)  # `from tj_core import jit`
+    ]
+    assert wrong == []
+
+
+def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> None:
+    files = [f for d in distributions.values() for f in d.files]
+    assert [f for f in files if f.with_suffix("").is_dir()] == []
+
+
+def test_each_room_says_what_it_holds(distributions: Distributions) -> None:
+    rooms = [f for d in distributions.values() for f in d.files if f.name == "__init__.py"]
+    assert [f for f in rooms if not ast.get_docstring(ast.parse(f.read_text("utf-8")))] == []
