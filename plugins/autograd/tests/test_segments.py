@@ -105,6 +105,35 @@ def test_sizes_that_are_symbols(f: Any) -> None:
     assert tj.stats(jitted).entries == 1
 
 
+def caches(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """Three products of one value, two of which are returned, as a model's key and value are."""
+    h = x.tanh()
+    q, k, v = h @ w, h @ w.t(), h @ (w * w)
+    return F.scaled_dot_product_attention(q[None], k[None], v[None]).sum(), k, v
+
+
+def routed(x: torch.Tensor, w: torch.Tensor) -> Any:
+    """A value's gradient from both sides of a result, the later one first."""
+    h = x.tanh()
+    a = (h @ w).sin()
+    routes = h @ w.t()
+    b = (h * routes.softmax(-1)).cos() + h @ (w * 0.3)
+    return (a + b).exp().sum(), routes
+
+
+@pytest.mark.parametrize("f", [caches, routed], ids=lambda f: f.__name__)
+def test_gradients_are_added_in_the_order_of_eager(f: Any) -> None:
+    def run(fn: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        x, w = torch.randn(64, 32, requires_grad=True), torch.randn(32, 32, requires_grad=True)
+        fn(x, w)[0].backward()
+        assert x.grad is not None and w.grad is not None
+        return [x.grad, w.grad]
+
+    for mine, theirs in zip(run(tj.jit(f)), run(f), strict=True):
+        assert torch.equal(mine, theirs)
+
+
 def test_gradients_by_results() -> None:
     def run(fn: Any) -> list[torch.Tensor]:
         x, w = leaves()

@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 PACKAGES = ("tj_core", "tj_torch", "tj_autograd")
-PROGRAMS = ("conformance", "demo.py", "frontend/module.py")
+PROGRAMS = ("conformance", "demo.py", "dispatch/module.py")
 """What is in the packages, and is captured as any program is; the last calls jitted modules."""
 
 

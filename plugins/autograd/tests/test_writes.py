@@ -29,6 +29,10 @@ OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
 """Programs that return a view older than a write to a result that it is of: eager makes its
 grad_fn again, as AsStrided."""
 
+OTHER_STRIDES = {"transposed_by_attribute"}
+"""Programs whose second derivatives are sums of which another summand comes first, and with it
+another layout."""
+
 ROUNDING = {("autocast_view", "leaf")}
 """Eager's autocast casts a leaf once for all uses, so that it adds gradients in bfloat16."""
 
@@ -94,7 +98,8 @@ QUIET = [(c, k) for c, k in CASES if k not in c.raises and k not in c.breaks]
 @pytest.mark.parametrize(("case", "kind"), QUIET[::9], ids=[f"{c.name}-{k}" for c, k in QUIET[::9]])
 def test_gradients_of_gradients(case, kind) -> None:
     scenes = [placed(layout, kind) for layout in case.layouts]
-    options = {"create_graph": True, "lenient": True, "ignore": ("grad_fn",)}
+    ignore = ("grad_fn", "strides") if case.name in OTHER_STRIDES else ("grad_fn",)
+    options = {"create_graph": True, "lenient": True, "ignore": ignore}
     report = check(case.make, scenes, jit=with_gradients, **options)
     assert report.ok, f"{case.name}:\n{report}"
 

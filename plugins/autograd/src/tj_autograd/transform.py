@@ -95,6 +95,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
     segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
+    order = {call.label: i for i, call in enumerate(made.calls)}
     whole = opened(trace, costs, context)
     halves = split(whole, costs, budget, cut=segments)
     dialects = Lookup.of(context).dialects
@@ -124,7 +125,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
         forward: Program, compile_later: Callable[[str, Trace], Program]
     ) -> Callable[..., Any]:
         made = [variants(i, compile_later) for i in range(len(halves.parts))]
-        return differentiable(halves, forward.function, made)
+        return differentiable(halves, forward.function, made, order)
 
     named = {f"backward.{i}" if i else "backward": p.backward for i, p in enumerate(halves.parts)}
     return Split(halves.forward, named, assemble, boxed=True)

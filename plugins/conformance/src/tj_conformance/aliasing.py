@@ -265,7 +265,7 @@ class _Run:
         else:
             worlds = look_at(grads=got), look_at(grads=expected)
             # Whether it adds in place is the autograd engine's own business.
-            self.differences += compare_worlds(*worlds, where, ("_version",))
+            self.differences += compare_worlds(*worlds, where, ("_version", *self.ignore))
         return not self.differences
 
     def write(self, mine: _Side, theirs: _Side, when: str) -> None:

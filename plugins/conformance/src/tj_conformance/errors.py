@@ -13,6 +13,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import notes
 
+from tj_conformance import op_db
 from tj_conformance.op_db import full_name, operations
 from tj_conformance.result import Kind, Problem, Result
 from tj_conformance.twins import clone_tree
@@ -115,7 +116,9 @@ class _Outcome:
         elif str(self.error) != str(eager.error):
             yield f"the message {str(self.error)!r} instead of {str(eager.error)!r}"
         noted = [] if self.error is None else notes(self.error)
-        if not any(program.line in note for note in noted):
+        # Where op_db calls an operation through `direct`, that is the innermost line.
+        lines = (program.line, f"{op_db.__file__}:")
+        if not any(line in note for note in noted for line in lines):
             yield f"no note names {program.line}: {noted}"
         if self.warned != eager.warned:
             yield f"the warnings {self.warned} instead of {eager.warned}"

@@ -80,7 +80,8 @@ def cut(trace: Trace) -> Cut:
         return uncut(trace)
     calls = [call for call in trace.calls if id(call) in sets]
     order = _ordered(calls, [sets[id(call)] for call in calls])
-    found = _cut(calls, [order.index(sets[id(call)]) for call in calls], roots)
+    places = [order.index(sets[id(call)]) for call in calls]
+    found = _cut(calls, _finer(calls, places), roots)
     return uncut(trace) if _twice(trace, found) else found
 
 
@@ -90,8 +91,10 @@ def _twice(trace: Trace, found: Cut) -> bool:
     for call in trace.calls:
         values = {"arg": call.flat_args, "out": call.flat_outs}
         for a in call.effects.aliases:
+            if not a.identical or a.kind not in values:
+                continue
             pair = {call.flat_outs[a.output].name, values[a.kind][a.index].name}
-            if a.identical and len(pair & returned) > 1:
+            if len(pair & returned) > 1:
                 return True
     return False
 
@@ -133,6 +136,40 @@ def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:
     while left := sorted(last.keys() - set(order), key=last.__getitem__):
         order.append(next(found for found in left if feeds[found] <= set(order)))
     return order
+
+
+def _finer(calls: Sequence[BoundSymbol], places: Sequence[int]) -> list[int]:
+    """``places`` where no segment adds to a gradient too late.
+
+    What a segment adds to the gradient of a value that it returns comes after what others add. Of
+    three contributions or more that must be the order in which eager adds, from the last call to
+    the first; else what the segment makes of the value becomes a segment of its own.
+    """
+    found = list(places)
+    users: dict[str, list[int]] = {}
+    for i, call in enumerate(calls):
+        if carries(call):
+            for name in {p.name for p in call.flat_args if requires_grad(p)}:
+                users.setdefault(name, []).append(i)
+    for i, call in enumerate(calls):
+        for p in call.flat_outs:
+            used = users.get(p.name, [])
+            inside = [k for k in used if found[k] == found[i]]
+            outside = [k for k in used if found[k] != found[i]]
+            if len(used) > 2 and inside and outside and inside[-1] > outside[0]:
+                found = _parted(calls, found, i, p.name)
+    return found
+
+
+def _parted(calls: Sequence[BoundSymbol], places: Sequence[int], at: int, value: str) -> list[int]:
+    """``places`` where what the maker's segment makes of ``value`` is the next one."""
+    here, made = places[at], {value}
+    found = [k + (k > here) for k in places]
+    for i, call in enumerate(calls):
+        if places[i] == here and any(p.name in made for p in call.flat_args):
+            found[i] += 1
+            made.update(p.name for p in call.flat_outs)
+    return found
 
 
 def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[TensorProxy]) -> Cut:

@@ -36,8 +36,11 @@ class Again:
     devices: tuple[str, ...]
 
 
-def again(functional: Trace, depended: frozenset[str]) -> Again:
-    """``functional``, which returns roots alone; gradients depend on the values in ``depended``."""
+def again(functional: Trace, depended: frozenset[str], inputs: int) -> Again:
+    """``functional``, which returns roots alone; gradients depend on the values in ``depended``.
+
+    The first ``inputs`` of its inputs are the program's; nobody writes the memory of others.
+    """
     trace = dce(functional)
     found = depended_once_more(trace, depended, _read)
     drawn = (r for call in trace.calls for r in resources(call.effects))
@@ -46,7 +49,7 @@ def again(functional: Trace, depended: frozenset[str]) -> Again:
         found,
         tuple(
             i
-            for i, p in enumerate(functional.inputs)
+            for i, p in enumerate(functional.inputs[:inputs])
             if p.name in found and "OVERWRITTEN" in p.tags
         ),
         tuple(r.partition(":")[2] for r in dict.fromkeys(drawn)),

@@ -6,7 +6,7 @@ in and comes out beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from tj_autograd.joint.build import USUAL, Layout
 from tj_autograd.joint.recorded import keeps_graph
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.kept import FREED, Sources, looked_at, sources
+from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.split.halves import Halves
 
@@ -231,13 +232,18 @@ def usual_layout(tangent: Proxy) -> Any:
 
 
 def differentiable(
-    halves: Halves, forward: Boxed, variants: Sequence[Variants]
+    halves: Halves, forward: Boxed, variants: Sequence[Variants], order: Mapping[str, int]
 ) -> Callable[..., Any]:
-    """The programs as a function of the inputs that PyTorch's autograd can differentiate."""
+    """The programs as a function of the inputs that PyTorch's autograd can differentiate.
+
+    ``order`` has the place of each call in the program, by its label.
+    """
     drawn = (device for v in variants for device in v.once_more.devices)
     devices = tuple(dict.fromkeys(drawn))
     plans = [_plan(halves, v, None if v.index else forward, devices) for v in variants]
-    return _generated(halves, plans)
+    parts = [{str(k): v for k, v in _gradients(each).items()} for each in variants]
+    sums = summed(parts, order) if len(plans) > 1 else {}
+    return _generated(halves, plans, sums)
 
 
 def _plan(
@@ -285,9 +291,11 @@ def _gradients(variants: Variants) -> dict[Key, str]:
     return {name: name.partition(".")[0] for name in names}
 
 
-def _generated(halves: Halves, plans: Sequence[_Plan]) -> Callable[..., Any]:
-    """Straight-line code from the inputs to the outputs."""
-    scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call}
+def _generated(
+    halves: Halves, plans: Sequence[_Plan], sums: Mapping[str, Sequence[str]]
+) -> Callable[..., Any]:
+    """Straight-line code from the inputs to the outputs; gradients in ``sums`` have a node."""
+    scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call, "_summed": Summed.apply}
     scope |= {f"_plan_{k}": plan for k, plan in enumerate(plans)}
 
     def constant(c: Any) -> str:
@@ -303,9 +311,16 @@ def _generated(halves: Halves, plans: Sequence[_Plan]) -> Callable[..., Any]:
         f"def computation({', '.join(names)}):",
         f"    _call = _Call([{', '.join(names)}], {{{copies}}})",
     ]
+    aliases = {key: f"_{value}_{i}" for value in sums for i, key in enumerate(sums[value])}
+    left = dict(sums)
     for k, plan in enumerate(plans):
         returned = _names(plan.variants.outputs)
-        takes = [plan.variants.once_more.trace.inputs[i].name for i in plan.places]
+        values = [plan.variants.once_more.trace.inputs[i].name for i in plan.places]
+        takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
+        for value in left.keys() & set(values):
+            keys = left.pop(value)
+            made = "".join(f"{aliases[key]}, " for key in keys)
+            lines.append(f"    {made} = _summed({value}, {len(keys)})")
         lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join(takes)})")
         if len(plans) > 1:
             lines.append(f"    _call.inputs += ({returned})")

@@ -97,7 +97,8 @@ class Variants:
     @functools.cached_property
     def once_more(self) -> Again:
         """The program that returns the roots, for a gradient to be differentiated again."""
-        return again(alone(self.functional, self.cut, self.index), self.depended)
+        trace = alone(self.functional, self.cut, self.index)
+        return again(trace, self.depended, len(self.functional.inputs))
 
     @functools.cached_property
     def again(self) -> Callable[..., Any]:
