@@ -36,6 +36,14 @@ def test_self_contained(distributions: Distributions, name: str) -> None:
     assert [d.name for d in distributions.values() if not (d.folder / name).exists()] == []
 
 
+def test_folders_of_tests_mirror_the_sources(distributions: Distributions) -> None:
+    for d in distributions.values():
+        rooms = {p.name for p in d.source.iterdir() if p.is_dir()}
+        folders = {p.parent for p in (d.folder / "tests").rglob("test_*.py")}
+        first = {f.relative_to(d.folder / "tests").parts[:1] for f in folders}
+        assert first - {()} <= {(room,) for room in rooms}, d.name
+
+
 def test_typed(distributions: Distributions) -> None:
     assert [d.name for d in distributions.values() if not (d.source / "py.typed").is_file()] == []
 

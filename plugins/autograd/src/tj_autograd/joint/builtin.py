@@ -2,7 +2,7 @@
 
 They are written as a plugin's are, and stand in a table of their own, which is asked after that of
 all plugins. An operation is not here if its derived rule saves as little: see
-``tests/test_hot.py``, which says so of each.
+``tests/joint/test_hot.py``, which says so of each.
 """
 
 from __future__ import annotations

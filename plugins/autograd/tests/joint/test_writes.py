@@ -21,7 +21,7 @@ from tj_conformance.scenes import placed
 from tj_conformance.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
-FOLDER = Path(__file__).parents[2] / "torch_exec/tests/aliasing"
+FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
 FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-BENCHMARKS = str(Path(__file__).resolve().parents[3] / "benchmarks")
+BENCHMARKS = str(Path(__file__).resolve().parents[4] / "benchmarks")
 
 
 @pytest.fixture(scope="module")

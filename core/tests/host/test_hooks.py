@@ -27,7 +27,7 @@ from tj_core.testing.plugins import plugin_object as plugin
 
 pytestmark = pytest.mark.usefixtures("own_project")
 
-DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
+DOCS = Path(__file__).parents[3] / "docs" / "plugins.md"
 
 OPTIONS = """
 from dataclasses import dataclass
@@ -277,7 +277,7 @@ def hooks() -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", hooks())
 def test_every_hook_has_a_test(name: str) -> None:
-    tests = "\n".join(f.read_text("utf-8") for f in Path(__file__).parent.glob("test_*.py"))
+    tests = "\n".join(f.read_text("utf-8") for f in Path(__file__).parents[1].rglob("test_*.py"))
     assert f"def test_hook_{name}(" in tests
 
 
