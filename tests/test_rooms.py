@@ -103,3 +103,33 @@ def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> 
 def test_each_room_says_what_it_holds(distributions: Distributions) -> None:
     rooms = [f for d in distributions.values() for f in d.files if f.name == "__init__.py"]
     assert [f for f in rooms if not ast.get_docstring(ast.parse(f.read_text("utf-8")))] == []
+
+
+BUILDERS = (
+    "tj_core/edit/", "tj_core/ir/", "tj_core/text/parser.py", "tj_torch/capture/",
+    "tj_core/testing/",  # builds programs for tests
+)  # fmt: skip
+"""Where traces are made: in the editor, by capture and by the parser."""
+
+OF_TRACES = frozenset({"calls", "inputs", "stage", "history"})
+"""What traces have, and calls have not."""
+
+
+def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
+    distributions: Distributions,
+) -> None:
+    files = {f.relative_to(d.source.parent): f for d in distributions.values() for f in d.files}
+    made = {str(name): list(_constructed(file)) for name, file in files.items()}
+    assert made["tj_core/edit/editor.py"] and made["tj_core/text/parser.py"], "it finds them"
+    assert {n: lines for n, lines in made.items() if lines and not n.startswith(BUILDERS)} == {}
+
+
+def _constructed(file: Path) -> Iterator[int]:
+    """The lines at which ``file`` makes a trace, or a copy of one with changes."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        changed = {keyword.arg for keyword in node.keywords}
+        if name == "Trace" or (name == "replace" and OF_TRACES & changed):
+            yield node.lineno

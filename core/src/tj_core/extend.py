@@ -34,10 +34,9 @@ from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
-from tj_core.edit.reexpand import note_new_values, reexpand
+from tj_core.edit.reexpand import reexpand, reexpand_all
 from tj_core.edit.regions import joined_effects, summed_effects
 from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
-from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
@@ -171,7 +170,6 @@ __all__ = [
     "Symbol",
     "Tag",
     "TagError",
-    "TagInheritance",
     "TagRegistry",
     "TagSet",
     "TensorProxy",
@@ -207,11 +205,11 @@ __all__ = [
     "map_tree",
     "meta_text",
     "normal_size",
-    "note_new_values",
     "notes",
     "own_pass",
     "parse_size",
     "reexpand",
+    "reexpand_all",
     "requires_grad",
     "rewrite",
     "same_metadata",

@@ -18,6 +18,7 @@ from tj_core.compile.transforms import Split, Transform, Wrapped
 from tj_core.contract.executors import Decline, Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
+from tj_core.edit.editor import at_stage, recorded, timed
 from tj_core.errors import PassError, TjError, TraceError, add_note
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry
@@ -175,9 +176,8 @@ class _Run:
         if after is before:
             return
         if len(after.history) == len(before.history):
-            after = after.after(PassRecord(name, plugin))
-        *earlier, last = after.history
-        after = after.replace(history=(*earlier, replace(last, seconds=seconds)))
+            after = recorded(after, PassRecord(name, plugin))
+        after = timed(after, seconds)
         self.traces.append(after)
         self.check(after)
 
@@ -214,7 +214,7 @@ class _Run:
                 after = after.trace
             if transform.produces is not None and isinstance(after, Trace):
                 self.reached.add(transform.produces)
-                after = after.replace(stage=transform.produces)
+                after = at_stage(after, transform.produces)
             return after
 
         theirs = p.strict or not transform.falls_back

@@ -3,12 +3,14 @@
 A pass goes through the calls of a trace and says of each what becomes of it: it is kept, others are
 put in its place, or it is dropped and its values are substituted. The editor keeps the names, the
 tags that values inherit and the record of what was changed, in one way for all passes. Traces are
-made nowhere else but where programs are captured and where text is parsed.
+made nowhere else but where programs are captured and where text is parsed
+(`tests/test_rooms.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -17,13 +19,14 @@ from tj_core.edit.inlining import Inlined, inline
 from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
+from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
 from tj_core.ir.tree import map_tree
 from tj_core.source import Source
 from tj_core.text.language import EMPTY_LANGUAGE
 
-__all__ = ["TraceEditor"]
+__all__ = ["TraceEditor", "at_stage", "recorded", "timed"]
 
 
 class TraceEditor:
@@ -62,6 +65,19 @@ class TraceEditor:
     def keep(self, *calls: BoundSymbol) -> None:
         """Append ``calls``, which are over values of the edited program."""
         self.calls += calls
+
+    def insert(self, place: int, *calls: BoundSymbol) -> None:
+        """Put ``calls`` before the call kept at ``place``."""
+        self.calls[place:place] = calls
+
+    def replace(self, place: int, *calls: BoundSymbol) -> None:
+        """Put ``calls`` in the place of the call kept at ``place``; none drops it."""
+        self.calls[place : place + 1] = calls
+
+    def renamed(self, call: BoundSymbol) -> BoundSymbol:
+        """``call`` with free names for the values that it defines, so that it can run again."""
+        names = {p.name: p.replace(name=self.fresh(p.name)) for p in call.defined()}
+        return call.map_proxies(lambda p: names.get(p.name, p))
 
     def substitute(self, old: Proxy, new: Any, source: Source | None = None) -> None:
         """Let ``new`` stand for ``old`` in what follows; it inherits the tags of ``old``.
@@ -131,7 +147,7 @@ class TraceEditor:
         """The edited program: the calls so far, outputs substituted, and ``changes``.
 
         ``record``, if given, is added to the history, with the changes that were recorded here. The
-        same object, if calls and outputs are the old ones and nothing else changes.
+        same object, if calls and outputs are the old ones and no tag is inherited.
         """
         calls = tuple(self.calls)
         outputs = changes.pop("outputs", ...)
@@ -139,11 +155,25 @@ class TraceEditor:
         same = len(calls) == len(self.trace.calls) and all(
             a is b for a, b in zip(calls, self.trace.calls, strict=True)
         )
-        if same and outputs is self.trace.outputs and not changes and not self.changes:
-            return self.trace
-        made = self.trace.replace(calls=calls, outputs=outputs, **changes)
-        if record is not None:
-            if self.changes:
-                record = PassRecord(record.name, record.plugin, (*record.changes, *self.changes))
-            made = made.replace(history=(*made.history, record))
+        made = self.trace
+        if not same or outputs is not self.trace.outputs or changes or self.changes:
+            made = made.replace(calls=calls, outputs=outputs, **changes)
+            if record is not None:
+                made = recorded(made, replace(record, changes=(*record.changes, *self.changes)))
         return made if self.inheritance is None else self.inheritance.trace(made)
+
+
+def recorded(trace: Trace, record: PassRecord) -> Trace:
+    """``trace`` as the pass ``record`` made it: the pass is the last in its history."""
+    return trace.replace(history=(*trace.history, record))
+
+
+def timed(trace: Trace, seconds: float) -> Trace:
+    """``trace``, whose last pass took ``seconds``."""
+    *earlier, last = trace.history
+    return trace.replace(history=(*earlier, replace(last, seconds=seconds)))
+
+
+def at_stage(trace: Trace, stage: Stage) -> Trace:
+    """``trace`` at ``stage``: what holds from there on holds of it."""
+    return trace.replace(stage=stage)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
@@ -16,7 +16,7 @@ from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Trace
 from tj_core.ir.tree import leaves, map_tree
 
-__all__ = ["derive", "note_new_values", "reexpand"]
+__all__ = ["derive", "note_new_values", "reexpand", "reexpand_all"]
 
 
 def derive(
@@ -59,10 +59,7 @@ def _through_body(
     env: dict[str, Any] = {
         old.name: new for old, new in zip(body.inputs, inputs, strict=True) if old != new
     }
-    calls = []
-    for inner in body.calls:
-        calls.append(reexpand(inner, env, expand, tags, context))
-        note_new_values(inner, calls[-1], env)
+    calls = reexpand_all(body.calls, env, expand, tags, context)
 
     def current(p: Proxy) -> Any:
         return env.get(p.name, p)
@@ -71,7 +68,7 @@ def _through_body(
     said = leaves(call.outputs)
     outs = map_tree(lambda formal: _with_autograd(formal, next(said)), outputs)
     updates = tuple((i, map_tree(current, v, Proxy)) for i, v in body.updates)
-    return Expanded(outs, call.effects, Body(inputs, tuple(calls), outputs, updates))
+    return Expanded(outs, call.effects, Body(inputs, calls, outputs, updates))
 
 
 def _with_autograd(formal: Any, said: Any) -> Any:
@@ -116,6 +113,21 @@ def reexpand(
     return _renewed(call, moved, expanded, tags)
 
 
+def reexpand_all(
+    calls: Iterable[BoundSymbol],
+    env: dict[str, Any],
+    expand: RuleTable[Expand],
+    tags: TagRegistry,
+    context: Context = PLAIN_CONTEXT,
+) -> tuple[BoundSymbol, ...]:
+    """`reexpand` of ``calls``, each of which sees in ``env`` what those before it make now."""
+    made = []
+    for call in calls:
+        made.append(reexpand(call, env, expand, tags, context))
+        note_new_values(call, made[-1], env)
+    return tuple(made)
+
+
 def _with_new_inputs(
     call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
 ) -> BoundSymbol:
@@ -130,14 +142,11 @@ def _with_new_inputs(
         env: dict[str, Any] = {
             old.name: new for old, new in zip(program.inputs, inputs, strict=True) if old != new
         }
-        calls = []
-        for inner in program.calls if env else ():
-            calls.append(reexpand(inner, env, expand, tags))
-            note_new_values(inner, calls[-1], env)
         if not env:
             return program
+        calls = reexpand_all(program.calls, env, expand, tags)
         outputs = map_tree(lambda p: env.get(p.name, p), program.outputs, Proxy)
-        return program.replace(inputs=inputs, calls=tuple(calls), outputs=outputs)
+        return program.replace(inputs=inputs, calls=calls, outputs=outputs)
 
     return with_programs(call, renewed, for_inputs=True)
 

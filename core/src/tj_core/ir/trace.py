@@ -197,10 +197,6 @@ class Trace:
         """A copy with ``changes`` applied."""
         return replace(self, **changes)
 
-    def after(self, record: PassRecord, **changes: Any) -> Trace:
-        """The copy that a pass leaves behind: edited, with the pass added to the history."""
-        return self.replace(history=(*self.history, record), **changes)
-
     def names(self) -> set[str]:
         """Every name the program binds or uses at top level, those of its constants included."""
         found = {p.name for p in self.inputs} | set(self.constants())

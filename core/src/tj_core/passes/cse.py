@@ -82,7 +82,7 @@ class _Run:
         """Give the calls that serve for others the tags of those."""
         for i, call in enumerate(self.editor.calls):
             if call.label in self.merged:
-                self.editor.calls[i] = call.replace(tags=self.merged[call.label])
+                self.editor.replace(i, call.replace(tags=self.merged[call.label]))
 
     def mergeable(self, call: BoundSymbol) -> bool:
         """Whether nobody could tell two such calls from one, whatever else the program does."""

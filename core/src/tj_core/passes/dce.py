@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from tj_core.analysis.liveness import live_calls
-from tj_core.edit.editor import TraceEditor
+from tj_core.edit.editor import TraceEditor, recorded
 from tj_core.edit.regions import map_programs
 from tj_core.ir.proxy import requires_grad
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
@@ -22,7 +22,7 @@ def dce(trace: Trace) -> Trace:
     those stay that autograd may refuse: it does not take every view of memory that was written.
     """
     cleaned = _cleaned(trace, written=False)
-    return trace if cleaned is trace else cleaned.after(PassRecord("dce"))
+    return trace if cleaned is trace else recorded(cleaned, PassRecord("dce"))
 
 
 def _cleaned(trace: Trace, *, written: bool) -> Trace:

@@ -80,10 +80,11 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         tags=context.tags,
         layout=layout,
         cut=cut(trace),
+        opened=opened.opened,
         name=context.name,
         plugin=context.plugin,
     )
-    return checkpointed(opened.explained(made))
+    return checkpointed(made, context.tags)
 
 
 def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Split | Wrapped:

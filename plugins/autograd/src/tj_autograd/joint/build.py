@@ -29,6 +29,7 @@ from tj_core.extend import (
     TagSet,
     TensorProxy,
     Trace,
+    TraceEditor,
     bind_outputs,
     requires_grad,
 )
@@ -127,6 +128,7 @@ def joint(
     tags: TagRegistry,
     layout: Layout | None = None,
     cut: Cut | None = None,
+    opened: tuple[Change, ...] = (),
     name: str = "joint",
     plugin: str = "autograd",
 ) -> Trace:
@@ -137,6 +139,7 @@ def joint(
     those of ``trace``, and the gradients of its inputs, None for one without. Where ``cut`` has
     several segments, tangents are those of what each returns, and gradients a dict for each, by
     the name of what it takes; ``name.call`` stands for the part that one call adds to a gradient.
+    ``opened`` are changes that were made for this pass, which its record names, too.
     """
     builder = _Builder(trace, differentiate, expand, tags, cut or uncut(trace))
     tangents = builder.tangents(layout)
@@ -144,11 +147,10 @@ def joint(
         return trace
     for index in reversed(range(len(trace.calls))):
         builder.step(index)
-    record = PassRecord(name, plugin, tuple(builder.changes))
-    return trace.after(
-        record,
+    builder.editor.keep(*builder.calls())
+    return builder.editor.done(
+        PassRecord(name, plugin, (*builder.changes, *opened[::-1])),
         inputs=(*trace.inputs, *tangents),
-        calls=tuple(builder.calls()),
         outputs=(trace.outputs, builder.gradients()),
         stage=Stage.JOINT,
     )
@@ -190,11 +192,11 @@ class _Builder:
         self.forward = list(self.trace.calls)
         off = {k: None for k, v in self.trace.context.items if k.startswith("autocast.") and v}
         context = Context.of(**off, grad=False).over(self.trace.context)
-        namer = Namer(self.trace.names())
+        self.editor = TraceEditor(self.trace)
         self.segments = []
         for _ in self.cut.outputs:
             known: dict[str, TensorProxy] = {}
-            workshop = Workshop(namer, context, self.tags, known, self.number)
+            workshop = Workshop(self.editor.fresh, context, self.tags, known, self.number)
             self.segments.append(_Segment(workshop, known))
         self.here = self.segments[0]
         self.numbers = {

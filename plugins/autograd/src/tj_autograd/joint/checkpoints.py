@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tj_core.extend import BoundSymbol, Proxy, Trace, map_tree
+from tj_core.extend import BoundSymbol, Proxy, TagRegistry, TagSet, Trace, TraceEditor
 
 from tj_autograd.joint.replay import replayable
 
 __all__ = ["checkpointed"]
 
 
-def checkpointed(joint: Trace) -> Trace:
+def checkpointed(joint: Trace, tags: TagRegistry) -> Trace:
     """``joint``, in which regions run again from their inputs, as `torch.utils.checkpoint` says.
 
     A result of a region that is needed outside of it is tagged ``SAVE``: another region starts
@@ -20,18 +20,14 @@ def checkpointed(joint: Trace) -> Trace:
     if not any("CHECKPOINT" in call.tags for call in joint.calls):
         return joint
     joint = replayable(joint)
-    results = frozenset(_results(joint))
-
-    def current(p: Proxy) -> Proxy:
-        return p.replace(tags=p.tags.add("SAVE")) if p.name in results else p
-
-    return joint.replace(
-        calls=tuple(call.map_proxies(current) for call in joint.calls),
-        outputs=map_tree(current, joint.outputs, Proxy),
-    )
+    editor = TraceEditor(joint, tags)
+    for p in _results(joint):
+        editor.inherit(p, TagSet(["SAVE"]))
+    editor.keep(*joint.calls)
+    return editor.done()
 
 
-def _results(joint: Trace) -> Iterator[str]:
+def _results(joint: Trace) -> Iterator[Proxy]:
     """The values of regions that gradients, or regions to run again, need outside of these."""
     makers = {p.name: c for c in joint.calls if _runs_again(c) for p in c.defined()}
     regions = {c.label: _region(c) for c in joint.calls if "BACKWARD" not in c.tags}
@@ -44,7 +40,7 @@ def _results(joint: Trace) -> Iterator[str]:
             continue
         for p in call.flat_args:
             if p.name in makers and _region(makers[p.name]) != here and _may_be_saved(p):
-                yield p.name
+                yield p
 
 
 def _runs_again(call: BoundSymbol) -> bool:

@@ -27,10 +27,10 @@ from tj_core.extend import (
     TensorProxy,
     TjError,
     Trace,
+    TraceEditor,
     can_inline,
     inline,
-    note_new_values,
-    reexpand,
+    reexpand_all,
 )
 from tj_torch.extend import (
     Observed,
@@ -66,14 +66,6 @@ class Descended:
     opened: tuple[Change, ...] = ()
     refused: Mapping[str, Declined] = field(default_factory=dict)
 
-    def explained(self, joint: Trace) -> Trace:
-        """``joint``, made of ``trace``, whose last pass names the opened calls, too."""
-        if not self.opened or joint is self.trace:
-            return joint
-        record = joint.history[-1]  # in the order of the backward
-        made = replace(record, changes=(*record.changes, *self.opened[::-1]))
-        return joint.replace(history=(*joint.history[:-1], made))
-
 
 def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
     """``trace`` with calls open that have no gradient of their own, but parts of which do.
@@ -93,7 +85,9 @@ def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
         before = made
         made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
     if walk.opened:
-        trace = made.replace(history=trace.history)
+        editor = TraceEditor(trace)
+        editor.keep(*made.calls)
+        trace = editor.done(inputs=made.inputs, outputs=made.outputs)
     return Descended(trace, tuple(walk.opened), walk.refused)
 
 
@@ -226,18 +220,15 @@ class _Walk:
         """
         expand, tags = self.context.expand, self.context.tags
         env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
-        made = []
-        for inner in (c.map_proxies(_plain) for c in calls):
-            try:
-                made.append(reexpand(inner, env, expand, tags))
-            except TjError as error:
-                raise _Refused(f"its body cannot stand alone: {error.message}") from error
-            note_new_values(inner, made[-1], env)
+        try:
+            made = reexpand_all((c.map_proxies(_plain) for c in calls), env, expand, tags)
+        except TjError as error:
+            raise _Refused(f"its body cannot stand alone: {error.message}") from error
         known = {p.name: p for p in call.flat_outs}
         found = (p for c in made for p in c.flat_outs)
         if any(not p.same_meta(known.get(p.name, p)) for p in found):
             raise _Refused("its body has other results")
-        return tuple(made)
+        return made
 
     def must_have_gradients(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> None:
         """The gradients of ``inner``, its body, have to be those of ``call``.

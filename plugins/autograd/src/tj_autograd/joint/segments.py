@@ -12,7 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Namer, Proxy, TensorProxy, Trace, leaves, requires_grad
+from tj_core.extend import (
+    BoundSymbol,
+    Proxy,
+    TensorProxy,
+    Trace,
+    TraceEditor,
+    leaves,
+    requires_grad,
+)
 
 __all__ = ["Cut", "alone", "carries", "cut", "uncut"]
 
@@ -200,10 +208,11 @@ def alone(trace: Trace, cut: Cut, index: int) -> Trace:
 
     These are inputs with their own names; what other segments' calls make of them goes by others.
     """
+    editor = TraceEditor(trace)
     if cut.whole:
-        return trace.replace(outputs=cut.outputs[0])
-    namer = Namer(trace.names())
-    names = {p.name: namer(p.name) for p in cut.taken(index)}
+        editor.keep(*trace.calls)
+        return editor.done(outputs=cut.outputs[0])
+    names = {p.name: editor.fresh(p.name) for p in cut.taken(index)}
 
     def renamed(p: Proxy) -> Proxy:
         return p.replace(name=names[p.name]) if p.name in names else p
@@ -211,9 +220,5 @@ def alone(trace: Trace, cut: Cut, index: int) -> Trace:
     def other(call: BoundSymbol) -> bool:
         return cut.segments.get(call.label, index) != index
 
-    calls = (call.map_proxies(renamed) if other(call) else call for call in trace.calls)
-    return trace.replace(
-        inputs=(*trace.inputs, *cut.taken(index)),
-        calls=tuple(calls),
-        outputs=cut.outputs[index],
-    )
+    editor.keep(*(call.map_proxies(renamed) if other(call) else call for call in trace.calls))
+    return editor.done(inputs=(*trace.inputs, *cut.taken(index)), outputs=cut.outputs[index])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Namer, Proxy, Stage, Trace, leaves, map_tree, with_args
+from tj_core.extend import BoundSymbol, Proxy, Stage, Trace, TraceEditor, leaves
 
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.detached import detached
@@ -118,14 +118,16 @@ class _Splitting:
         if self.cut is not None and not self.cut.whole:
             made = {p.name: p for call in self.ahead for p in call.flat_outs}
             roots = tuple(made[p.name] for ps in self.cut.outputs for p in ps)
-        forward = self.joint.replace(
-            inputs=self.inputs,
-            calls=self.ahead,
-            outputs=(roots, rest, way.saved),
-            stage=Stage.SPLIT,
-        )
-        parts = tuple(self.parts(way))
-        return Halves(detached(forward), outputs, roots, rest, way.saved, parts)
+        forward = self.half(self.joint.name, self.inputs, self.ahead, (roots, rest, way.saved))
+        return Halves(forward, outputs, roots, rest, way.saved, tuple(self.parts(way)))
+
+    def half(
+        self, name: str, inputs: tuple[Proxy, ...], calls: Iterable[BoundSymbol], outputs: Any
+    ) -> Trace:
+        """A program of some of the calls, as it runs below autograd."""
+        editor = TraceEditor(self.joint)
+        editor.keep(*calls)
+        return detached(editor.done(inputs=inputs, outputs=outputs, name=name, stage=Stage.SPLIT))
 
     def parts(self, way: _Way) -> Iterator[Part]:
         """The backward of each segment."""
@@ -148,15 +150,9 @@ class _Splitting:
         outputs: Any,
         gradients: dict[str, Proxy | None],
     ) -> Part:
-        backward = self.joint.replace(
-            inputs=(*saved, *tangents),
-            calls=tuple(calls),
-            outputs=outputs,
-            name="backward",
-            stage=Stage.SPLIT,
-        )
+        backward = self.half("backward", (*saved, *tangents), calls, outputs)
         found = {name: p for name, p in gradients.items() if p is not None}
-        return Part(detached(backward), saved, tangents, found)
+        return Part(backward, saved, tangents, found)
 
     def best(self) -> _Way:
         """The best of all ways: lowest peak, then least saved."""
@@ -222,7 +218,7 @@ class _Splitting:
     def way(self, chosen: frozenset[str]) -> _Way:
         known = self.known
         outputs, gradients = self.joint.outputs
-        again = _Again(self.ahead, chosen, Namer(self.joint.names()))
+        again = _Again(self.ahead, chosen, TraceEditor(self.joint))
         calls, gradients = again.fill(self.back, gradients)
         saved = tuple(_read(calls, gradients, known))
         returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
@@ -238,9 +234,7 @@ class _Again:
 
     forward: tuple[BoundSymbol, ...]
     saved: frozenset[str]
-    namer: Namer
-    made: dict[str, Proxy] = field(default_factory=dict)
-    calls: list[BoundSymbol] = field(default_factory=list)
+    editor: TraceEditor
 
     def __post_init__(self) -> None:
         self.maker = {p.name: call for call in self.forward for p in call.defined()}
@@ -250,21 +244,18 @@ class _Again:
         for call in back:
             for p in call.flat_args:
                 self.provide(p)
-            self.calls.append(with_args(call, self.current))
+            self.editor.keep(self.editor.moved(call))
         for p in leaves(gradients):
             if isinstance(p, Proxy):
                 self.provide(p)
-        return self.calls, map_tree(self.current, gradients, Proxy)
-
-    def current(self, p: Proxy) -> Proxy:
-        return self.made.get(p.name, p)
+        return self.editor.calls, self.editor.mapped(gradients)
 
     def provide(self, wanted: Proxy) -> None:
         """See to it that ``wanted`` is there, without recursion: chains may be long."""
         todo = [wanted]
         while todo:
             call = self.maker.get(todo[-1].name)
-            if call is None or todo[-1].name in self.saved or todo[-1].name in self.made:
+            if call is None or not self.missing(todo[-1]):
                 todo.pop()
                 continue
             missing = [p for p in call.flat_args if self.missing(p)]
@@ -274,18 +265,16 @@ class _Again:
                 todo.pop()
 
     def missing(self, p: Proxy) -> bool:
-        return p.name in self.maker and p.name not in self.saved and p.name not in self.made
+        there = p.name in self.saved or p.name in self.editor.values
+        return p.name in self.maker and not there
 
     def repeat(self, call: BoundSymbol) -> None:
-        again = with_args(call, self.current)
-        names = {p.name: p.replace(name=self.namer(p.name)) for p in call.defined()}
-        again = again.replace(
-            outputs=map_tree(lambda p: names.get(p.name, p), again.outputs, Proxy),
-            tags=again.tags.add("BACKWARD"),
-            parent=call.label,
-        )
-        self.calls.append(again)
-        self.made |= {old: new for old, new in names.items() if old not in self.saved}
+        again = self.editor.renamed(call)
+        for old, new in zip(call.defined(), again.defined(), strict=True):
+            if old.name not in self.saved:
+                self.editor.values[old.name] = new
+        again = self.editor.moved(again)
+        self.editor.keep(again.replace(tags=again.tags.add("BACKWARD"), parent=call.label))
 
 
 def is_backward(carrier: Proxy | BoundSymbol) -> bool:

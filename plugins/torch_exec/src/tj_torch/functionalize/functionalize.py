@@ -187,9 +187,7 @@ class Functionalized:
     def view(self, step: Step, viewed: Proxy) -> BoundSymbol:
         """The call of ``step`` again, on another value."""
         old = step.call.flat_args[step.argument]
-        made = self.moved(step.call, {old.name: viewed})
-        renamed = {p.name: p.replace(name=self.editor.fresh(p.name)) for p in made.defined()}
-        made = made.map_proxies(lambda p: renamed.get(p.name, p))
+        made = self.editor.renamed(self.moved(step.call, {old.name: viewed}))
         self.editor.keep(made)
         return made
 
@@ -431,11 +429,12 @@ class Functionalized:
                 source = self.editor.calls[at].flat_args[0]
             by = maker(self.editor.calls, source)
             if "written" in dict(self.editor.calls[by].kwargs):
-                self.editor.calls[by] = versioned(self.editor.calls[by], source, count)
+                self.editor.replace(by, versioned(self.editor.calls[by], source, count))
             beside = self.editor.calls[at]
-            made = self.made(beside, VERSIONED, (value, count), beside.context)
-            self.editor.calls.insert(at + 1, self.editor.calls.pop())
-            self.keep(Place(root), made)
+            bare = on_behalf(beside, VERSIONED, (value, count), (), beside.context)
+            made = self.expanded(bare, [value.name])
+            self.editor.insert(at + 1, made)
+            self.keep(Place(root), made.flat_outs[0])
 
     # ------------------------------------------------------------------ new calls
 

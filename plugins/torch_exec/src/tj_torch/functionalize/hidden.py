@@ -20,8 +20,7 @@ from tj_core.extend import (
     TraceEditor,
     can_inline,
     leaves,
-    note_new_values,
-    reexpand,
+    reexpand_all,
     requires_grad,
     with_args,
 )
@@ -64,15 +63,10 @@ def _hidden(call: BoundSymbol) -> list[str]:
 
 def _seen_by_autograd(
     calls: Sequence[BoundSymbol], expand: RuleTable[Expand], tags: TagRegistry
-) -> list[BoundSymbol]:
+) -> tuple[BoundSymbol, ...]:
     """The calls of a body, of which bodies do not say what requires a gradient, saying it."""
-    env: dict[str, Any] = {}
-    made: list[BoundSymbol] = []
-    for call in calls:
-        real = {p.name: env.get(p.name, p) for p in call.flat_args}
-        made.append(reexpand(with_args(call, _silent), real, expand, tags))
-        note_new_values(call, made[-1], env)
-    return made
+    env: dict[str, Any] = {p.name: p for call in calls for p in call.flat_args}
+    return reexpand_all((with_args(call, _silent) for call in calls), env, expand, tags)
 
 
 def _silent(p: Proxy) -> Proxy:

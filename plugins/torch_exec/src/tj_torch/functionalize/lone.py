@@ -27,8 +27,7 @@ from tj_core.extend import (
     bind_outputs,
     leaves,
     map_tree,
-    note_new_values,
-    reexpand,
+    reexpand_all,
 )
 
 from tj_torch.ops.sizes.program import is_dense
@@ -154,8 +153,5 @@ def _on_copies(
         made = bind_outputs(plain, expand.require(plain).value(plain), lambda _: name)  # noqa: B023
         editor.keep(made)
         editor.values[p.name] = made.outputs
-    for call in program.calls:
-        made = reexpand(call, editor.values, expand, tags)
-        editor.keep(made)
-        note_new_values(call, made, editor.values)
+    editor.keep(*reexpand_all(program.calls, editor.values, expand, tags))
     return editor.done()
