@@ -133,3 +133,17 @@ def _constructed(file: Path) -> Iterator[int]:
         changed = {keyword.arg for keyword in node.keywords}
         if name == "Trace" or (name == "replace" and OF_TRACES & changed):
             yield node.lineno
+
+
+def test_source_becomes_functions_in_one_place(distributions: Distributions) -> None:
+    """`define` makes all that is generated, so that tracebacks show it; two others evaluate."""
+    found = set()
+    for distribution in distributions.values():
+        if distribution.package not in ROOMS:
+            continue
+        for name, file in modules(distribution).items():
+            nodes = ast.walk(ast.parse(file.read_text("utf-8")))
+            calls = [n.func for n in nodes if isinstance(n, ast.Call)]
+            if {"exec", "eval"} & {f.id for f in calls if isinstance(f, ast.Name)}:
+                found.add(name)
+    assert found == {"compile.generated", "text.language", "ops.context"}

@@ -25,7 +25,9 @@ from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
-from tj_core.compile.transforms import Again, Split, Transform, Wrapped
+from tj_core.compile.generated import define
+from tj_core.compile.outcome import Recompiler
+from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
 from tj_core.contract.executors import Claim, Decline, Executor, Fusion, Pair
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
@@ -102,7 +104,6 @@ __all__ = [
     "NO_TAGS",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
-    "Again",
     "Alias",
     "AliasFacts",
     "Body",
@@ -150,6 +151,7 @@ __all__ = [
     "PluginError",
     "Program",
     "Proxy",
+    "Recompiler",
     "Region",
     "Replacement",
     "Resetting",
@@ -162,7 +164,6 @@ __all__ = [
     "Session",
     "SizeTree",
     "Source",
-    "Split",
     "Stage",
     "Stats",
     "SubclassInfo",
@@ -181,7 +182,6 @@ __all__ = [
     "TraceError",
     "Transform",
     "VerificationError",
-    "Wrapped",
     "add_note",
     "alias_facts",
     "ask",
@@ -192,6 +192,7 @@ __all__ = [
     "canonical_body",
     "contiguous_strides",
     "dce",
+    "define",
     "evaluate_size",
     "formals",
     "generate",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tj_core.compile.pipeline import Pipeline, Ranked
-from tj_core.compile.transforms import Transform, Wrapped
+from tj_core.compile.transforms import Transform
 from tj_core.contract.executors import Claim, Decline, Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import Replacement
@@ -119,12 +119,13 @@ def test_a_transform_puts_something_around_the_program():
     outer = program().replace(name="outer")
     kept = []
 
-    def wrap(function, again):
-        kept.append(again)
+    def wrap(function, recompiler):
+        kept.append(recompiler)
         return lambda x: ["around", *function(x)]
 
     def apply(trace, context):
-        return Wrapped(trace.replace(name="inner"), wrap, outer)
+        context.wrap(wrap, outer)
+        return trace.replace(name="inner")
 
     transform = Transform("own", apply, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
     compiled = pipeline(transform).compile(program())
@@ -132,17 +133,20 @@ def test_a_transform_puts_something_around_the_program():
     assert compiled.program.function([1.0]) == [-1.0]
     assert compiled.others == {"outer": outer}
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
-    (again,) = kept
-    assert again.acquired().function([1.0]) == [-1.0]  # without the transform
-    other = again.compiled(program().replace(name="other"))
+    (recompiler,) = kept
+    assert recompiler.acquired().function([1.0]) == [-1.0]  # without the transform
+    other = recompiler.compiled(program().replace(name="other"))
     assert other.function([1.0]) == ["around", -1.0]
     assert compiled.others.keys() == {"outer"}
-    again.keep("other_0", other)
+    recompiler.keep("other_0", other)
     assert compiled.others["other_0"].traces == other.traces
 
 
 def test_a_stage_that_nobody_needs_is_not_reached():
-    transform = Transform("own", lambda t, c: None, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
+    def unneeded(trace, context):
+        return context.skip_stage()
+
+    transform = Transform("own", unneeded, Stage.ACQUIRED, produces=Stage.FUNCTIONAL)
     mutating = program(call("fill_", X, 1.0, outputs=Y, effects=Effects(mutates=(0,))))
     compiled = pipeline(transform).compile(mutating)
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.CLAIMED]
@@ -250,10 +254,12 @@ def test_a_core_pass_can_be_a_transform():
 def test_a_program_that_is_declined_starts_again_without_the_later_stages_of_the_plugin():
     seen = []
 
-    def noting(name, result=None):
+    def noting(name, answer=None):
         def apply(trace, context):
             seen.append((name, trace.name, Stage.JOINT in context.produced))
-            return result or trace.replace(name=f"{trace.name}_{name}")
+            if answer is not None:
+                return context.decline(answer)
+            return trace.replace(name=f"{trace.name}_{name}")
 
         return apply
 
@@ -278,16 +284,17 @@ def test_a_program_that_is_declined_starts_again_without_the_later_stages_of_the
     assert "without joint: no" in str(explain_compilation(compiled))
 
 
-@pytest.mark.parametrize("exact", [False, True])
-def test_nothing_is_removed_from_a_program_that_was_declined_because_it_raises(exact):
-    declining = Transform("mine", lambda trace, c: Decline("no", exact=exact), Stage.ACQUIRED)
+@pytest.mark.parametrize("keep", [False, True])
+def test_nothing_is_removed_from_a_program_that_was_declined_because_it_raises(keep):
+    answer = Decline("no", keep_all_calls=keep)
+    declining = Transform("mine", lambda trace, c: c.decline(answer), Stage.ACQUIRED)
     calls = [call("neg", X, outputs=p) for p in (Y, Z)]
     compiled = pipeline(declining).compile(program(*calls))
-    assert len(compiled.traces[-1].calls) == (2 if exact else 1)
+    assert len(compiled.traces[-1].calls) == (2 if keep else 1)
 
 
 def test_a_transform_that_makes_no_stage_declines_for_itself():
-    declining = Transform("mine", lambda trace, context: Decline("not today"), Stage.ACQUIRED)
+    declining = Transform("mine", lambda trace, c: c.decline(Decline("not today")), Stage.ACQUIRED)
     other = Transform("other", rename("forward"), Stage.ACQUIRED)
     compiled = pipeline(declining, other).compile(program())
     assert compiled.traces[-1].name == "forward"

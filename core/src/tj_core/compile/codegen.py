@@ -2,14 +2,13 @@
 
 The generated function is the printed program with callables bound to flat names, values deleted
 after their last use, and every line mapped to the call it runs, so that an error raised by a call
-names the user's line. Its source is registered in `linecache` for tracebacks and debuggers.
+names the user's line.
 """
 
 from __future__ import annotations
 
 import builtins
 import itertools
-import linecache
 import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import Any
 
 from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.first_run import FirstRun
+from tj_core.compile.generated import define
 from tj_core.errors import add_note
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
@@ -26,8 +26,6 @@ from tj_core.source import Source
 from tj_core.text.printer import INDENT, call_text, value_text
 
 __all__ = ["Program", "generate"]
-
-_serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,22 +52,13 @@ def generate(
     """
     writer = _Writer(trace, implementations or {}, boxed)
     source = writer.text()
-    file = f"<tj {trace.name} {next(_serial)}>"
     lines = writer.lines
+    function = define(source, trace.name, writer.globals, f"tj {trace.name}")
+    file = function.__code__.co_filename
     writer.globals["_annotate"] = lambda error: _annotate(error, file, lines)
-    exec(compile(source, file, "exec"), writer.globals)
-    # Out of its own globals, so that the program is freed without the cycle collector.
-    function = writer.globals.pop(trace.name)
     for first in writer.first_runs:
         first.program = weakref.ref(function)
-    _register(function, file, source)
     return Program(function, source, file, lines)
-
-
-def _register(function: Callable[..., Any], file: str, source: str) -> None:
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    # Frames hold the code, so that the text is there as long as a traceback may want it.
-    weakref.finalize(function.__code__, linecache.cache.pop, file, None).atexit = False
 
 
 class _Writer:

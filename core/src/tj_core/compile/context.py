@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.contract.executors import Executor
+from tj_core.compile.outcome import Assemble, Assembly, Outcome, Wrap, Wrapper
+from tj_core.contract.executors import Decline, Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import RewriteRule, rewrite
@@ -23,6 +24,7 @@ class PassContext:
 
     ``earlier`` are the traces that the passes before made, the acquired one first; ``produced`` the
     stages that some transform of this pipeline takes traces to. ``strict`` is the config's.
+    ``outcome`` holds what the transform has said through the methods below.
     """
 
     name: str
@@ -34,6 +36,43 @@ class PassContext:
     earlier: tuple[Trace, ...] = ()
     produced: frozenset[Stage] = frozenset()
     strict: bool = False
+    outcome: Outcome = field(default_factory=Outcome, compare=False)
+
+    def decline(self, answer: Decline) -> Trace:
+        """Say that the transform cannot take the program; returns the trace that it was given.
+
+        The program is compiled from its acquired trace, without this transform and without those
+        of the same plugin that make later stages. `tj.explain` shows why.
+        """
+        self.outcome.declined = answer
+        return self.earlier[-1]
+
+    def skip_stage(self) -> Trace:
+        """Say that nobody needs the stage that the transform produces; returns the trace."""
+        self.outcome.skipped = True
+        return self.earlier[-1]
+
+    def assemble(
+        self, others: Mapping[str, Trace], assemble: Assemble, *, boxed: bool = False
+    ) -> None:
+        """Say that several programs run in the place of one.
+
+        The program of the trace that the transform returns is handed to ``assemble``, together
+        with a function that compiles another trace under a name, at any time and on any thread,
+        to a program that takes one list and empties it. What ``assemble`` returns runs in the
+        program's place. ``others`` are traces by name, to be shown before they are compiled.
+        ``boxed`` is for the program of the returned trace.
+        """
+        self.outcome.assembly = Assembly(others, assemble, boxed)
+
+    def wrap(self, wrap: Wrap, outer: Trace | None = None) -> None:
+        """Say what runs around the program.
+
+        ``wrap`` gets what runs the program, a function of its inputs, and a `Recompiler` for calls
+        that the trace is not right for; it returns what runs in its place. ``outer``, if given, is
+        the trace of what it puts around, to be shown.
+        """
+        self.outcome.wrappers.append(Wrapper(wrap, outer))
 
     def rewrite(
         self,

@@ -14,7 +14,8 @@ from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
-from tj_core.compile.transforms import Split, Transform, Wrapped
+from tj_core.compile.outcome import Assembly, Outcome, Wrapper
+from tj_core.compile.transforms import Transform
 from tj_core.contract.executors import Decline, Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
@@ -70,42 +71,32 @@ class Pipeline:
             run = _Run(pipeline, [acquired], {Stage.ACQUIRED})
             with pipeline.own("acquire"):
                 run.check(acquired)
-            try:
-                run.through(Stage.ACQUIRED)
-            except _Declined as found:
-                pipeline = replace(pipeline, transforms=_without(pipeline.transforms, found.ranked))
-                if found.answer.exact:
-                    pipeline = pipeline.exact()
-                declined.append((found.ranked.transform.name, found.answer))
-                continue
-            return replace(run.finish(boxed), declined=tuple(declined))
+            run.through(Stage.ACQUIRED)
+            if run.declined is None:
+                return replace(run.finish(boxed), declined=tuple(declined))
+            ranked, answer = run.declined
+            pipeline = replace(pipeline, transforms=_without(pipeline.transforms, ranked))
+            if answer.keep_all_calls:
+                pipeline = pipeline.keeping_all_calls()
+            declined.append((ranked.transform.name, answer))
 
-    def as_written(self, trace: Trace, *, boxed: bool = False) -> Compilation:
+    def fallback(self, trace: Trace, *, boxed: bool = False) -> Compilation:
         """The program of ``trace`` by the fewest passes: the fallback executor runs every call.
 
         For a program that a pass failed on when its first part had run already.
         """
         owners = {call.executor for call in trace.calls}
         executors = [e for e in self.executors if e.fallback or e.name in owners]
-        plain = replace(self, transforms=(), executors=executors, check=0).exact()
+        plain = replace(self, transforms=(), executors=executors, check=0).keeping_all_calls()
         return plain.compile(trace, boxed=boxed)
 
     def own(self, name: str) -> contextlib.AbstractContextManager[None]:
         """While a pass of tj's own runs: see `own_pass`."""
         return own_pass(name, strict=self.strict)
 
-    def exact(self) -> Pipeline:
+    def keeping_all_calls(self) -> Pipeline:
         """This pipeline, without the passes that remove or merge calls."""
         return replace(self, cse=False, dce=False)
-
-
-class _Declined(Exception):
-    """A transform does not take the program: it starts again without it."""
-
-    def __init__(self, ranked: Ranked, answer: Decline) -> None:
-        super().__init__(answer.reason)
-        self.ranked = ranked
-        self.answer = answer
 
 
 def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
@@ -122,7 +113,10 @@ def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ..
 
 @dataclass
 class _Run:
-    """One trace on its way through the pipeline."""
+    """One trace on its way through the pipeline.
+
+    ``declined`` is the transform that did not take the program, where the run ended.
+    """
 
     pipeline: Pipeline
     traces: list[Trace]
@@ -130,12 +124,13 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
-    parts: Split | None = None
-    wrapped: list[Wrapped] = field(default_factory=list)
+    assembly: Assembly | None = None
+    wrappers: list[Wrapper] = field(default_factory=list)
+    declined: tuple[Ranked, Decline] | None = None
     others: dict[str, Track | Trace] = field(default_factory=dict)
 
     def through(self, first: Stage) -> None:
-        """Run the passes of the stages from ``first`` on."""
+        """Run the passes of the stages from ``first`` on, until a transform declines."""
         for stage in [s for s in Stage if s >= first]:
             if stage is Stage.CLAIMED:
                 if self.pipeline.dce:
@@ -146,6 +141,8 @@ class _Run:
             for ranked in self.pipeline.transforms:
                 if ranked.transform.after is stage:
                     self.transform(ranked)
+                    if self.declined is not None:
+                        return
 
     def check(self, trace: Trace) -> None:
         if self.pipeline.check:
@@ -202,26 +199,19 @@ class _Run:
         )
 
         def apply(trace: Trace) -> Any:
-            after = transform.apply(trace, context)
-            if isinstance(after, Decline):
-                raise _Declined(ranked, after)
-            if after is None and transform.produces is not None:
-                return trace
-            if isinstance(after, Split):
-                self.parts, after = after, after.trace
-            if isinstance(after, Wrapped):
-                self.wrapped.append(after)
-                after = after.trace
-            if transform.produces is not None and isinstance(after, Trace):
+            after, said = transform.apply(trace, context), context.outcome
+            if said.declined is not None or said.skipped or not isinstance(after, Trace):
+                return after
+            if transform.produces is not None:
                 self.reached.add(transform.produces)
                 after = at_stage(after, transform.produces)
             return after
 
         theirs = p.strict or not transform.falls_back
         try:
-            with own_pass(transform.name, strict=theirs, but=(_Declined,)):
+            with own_pass(transform.name, strict=theirs):
                 self.step(transform.name, ranked.plugin, apply)
-        except (_Declined, PassError):
+        except PassError:
             raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
@@ -232,6 +222,14 @@ class _Run:
                 f"{type(error).__name__}: {error}",
                 hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
             ) from error
+        self.note(ranked, context.outcome)
+
+    def note(self, ranked: Ranked, said: Outcome) -> None:
+        """Keep what a transform has said of how its program runs."""
+        if said.declined is not None:
+            self.declined = ranked, said.declined
+        self.assembly = said.assembly or self.assembly
+        self.wrappers += said.wrappers
 
     def claim(self) -> None:
         def apply(trace: Trace) -> Trace:
@@ -250,16 +248,16 @@ class _Run:
         return program
 
     def finish(self, boxed: bool) -> Compilation:
-        program = self.program(self.parts.boxed if self.parts else boxed)
+        program = self.program(self.assembly.boxed if self.assembly else boxed)
         function = program.function
         others = self.others
-        if self.parts is not None:
-            others |= self.parts.others
-            function = self.parts.assemble(program, lambda name, t: self.later(name, t, others))
-        for wrapped in reversed(self.wrapped):
-            function = wrapped.wrap(function, _Again(self))
-            if wrapped.outer is not None:
-                others["outer"] = wrapped.outer
+        if self.assembly is not None:
+            others |= self.assembly.others
+            function = self.assembly.assemble(program, lambda name, t: self.later(name, t, others))
+        for wrapper in reversed(self.wrappers):
+            function = wrapper.wrap(function, _Recompiler(self))
+            if wrapper.outer is not None:
+                others["outer"] = wrapper.outer
         return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
 
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
@@ -269,7 +267,7 @@ class _Run:
                 return self._later(name, trace, others)
             except PassError as error:  # the forward has run: the program cannot start again
                 warn_of(error)
-                made = self.pipeline.as_written(trace, boxed=True)
+                made = self.pipeline.fallback(trace, boxed=True)
                 others[name] = Track(made.traces, made.claims, made.program)
                 return made.program
 
@@ -286,16 +284,16 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
-    """See `Again`: of one run."""
+class _Recompiler:
+    """See `Recompiler`: of one run."""
 
     run: _Run
 
     def acquired(self) -> Compilation:
         pipeline = self.run.pipeline
-        staying = [r for r in pipeline.transforms if r.transform.produces is None]
-        exact = replace(pipeline, transforms=staying).exact()
-        return self._of(exact, self.run.traces[0])
+        kept = [r for r in pipeline.transforms if r.transform.produces is None]
+        plain = replace(pipeline, transforms=kept).keeping_all_calls()
+        return self._of(plain, self.run.traces[0])
 
     def compiled(self, trace: Trace) -> Compilation:
         return self._of(self.run.pipeline, trace)
@@ -306,7 +304,7 @@ class _Again:
                 return pipeline.compile(trace)
             except PassError as error:
                 warn_of(error)
-                return pipeline.as_written(trace)
+                return pipeline.fallback(trace)
 
     def keep(self, name: str, compilation: Compilation) -> None:
         track = Track(compilation.traces, compilation.claims, compilation.program)

@@ -20,13 +20,13 @@ class Decline:
 
     An executor declines a call, a transform a program: that starts again from the acquired trace,
     without the transform and those of its plugin that make later stages. ``source`` is the user's
-    line that the reason is found at. ``exact``: errors of calls that nobody needs are
-    wanted, too, so that nothing of the program is removed or merged.
+    line that the reason is found at. ``keep_all_calls``: errors of calls that nobody needs
+    are wanted, too, so that nothing of the program is removed or merged.
     """
 
     reason: str
     source: Source | None = None
-    exact: bool = False
+    keep_all_calls: bool = False
 
 
 @dataclass(frozen=True, slots=True)

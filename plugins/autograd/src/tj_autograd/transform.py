@@ -13,11 +13,9 @@ from tj_core.extend import (
     Decline,
     PassContext,
     Program,
-    Split,
     Stage,
     Trace,
     Transform,
-    Wrapped,
 )
 from tj_torch.extend import pass_over_package, uncaptured
 
@@ -54,20 +52,21 @@ def transforms(options: Options) -> tuple[Transform, ...]:
     )
 
 
-def _joint(trace: Trace, context: PassContext) -> Trace | Decline:
+def _joint(trace: Trace, context: PassContext) -> Trace:
     if not needs_gradient(trace):
         return trace
     trace = one_name_each(trace)
     found = unsupported(trace)
     if found is not None:
-        return found
+        return context.decline(found)
     try:
         joint = _made(trace, context)
     except Stuck as stuck:
-        return stuck.decline
+        return context.decline(stuck.decline)
     except CannotExpandError as error:
-        return Decline(error.message, error.source)
-    return refused(joint) or joint
+        return context.decline(Decline(error.message, error.source))
+    written = refused(joint)
+    return context.decline(written) if written is not None else joint
 
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
@@ -87,11 +86,12 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
     return checkpointed(made, context.tags)
 
 
-def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | Split | Wrapped:
+def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
     if not any(map(is_backward, trace.inputs)):  # nothing that is returned needs a gradient
         if not needs_gradient(trace):
             return trace
-        return Wrapped(detached(trace), lambda function, _: torch.no_grad()(function))
+        context.wrap(lambda function, _: torch.no_grad()(function))
+        return detached(trace)
     costs, budget = Costs(context.executors), options.memory_budget
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
     segments = cut(functional)
@@ -129,4 +129,5 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace | S
         return differentiable(halves, forward.function, made, order)
 
     named = {f"backward.{i}" if i else "backward": p.backward for i, p in enumerate(halves.parts)}
-    return Split(halves.forward, named, assemble, boxed=True)
+    context.assemble(named, assemble, boxed=True)
+    return halves.forward

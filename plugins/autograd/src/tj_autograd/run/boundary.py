@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy, requires_grad, value_text
+from tj_core.extend import Proxy, TensorProxy, define, requires_grad, value_text
 from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
 
 from tj_autograd.joint.build import USUAL, Layout
@@ -327,9 +327,7 @@ def _generated(
     if halves.rest:
         lines.append(f"    {_names(halves.rest)} = _call.rest")
     lines.append(f"    return {value_text(halves.outputs, str, constant)}")
-    exec(compile("\n".join(lines), "<tj boundary>", "exec"), scope)
-    function: Callable[..., Any] = scope.pop("computation")
-    return function
+    return define("\n".join(lines), "computation", scope, "tj boundary")
 
 
 def _names(proxies: Sequence[Proxy]) -> str:

@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import inspect
 import itertools
-import linecache
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from tj_core.extend import define
 
 __all__ = ["Frame", "Row", "make_frame"]
 
@@ -93,13 +93,9 @@ def make_frame(
             "keywords": "{}",
         }
     scope: dict[str, Any] = {}
-    source, file = _SOURCE.format(root=root, **fields), f"<tj_root {number}>"
-    exec(compile(source, file, "exec"), scope)
-    linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    # Out of its own globals, so that they are freed without the cycle collector.
-    frame = Frame(*scope.pop("make")(fn, miss, modes, duals))
-    weakref.finalize(frame.root, linecache.cache.pop, file, None)
-    return frame
+    # No code of this title is passed over by Dynamo: the root is what it captures.
+    make = define(_SOURCE.format(root=root, **fields), "make", scope, "tj_root")
+    return Frame(*make(fn, miss, modes, duals))
 
 
 def _plain_parameters(fn: Any) -> list[str] | None:

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from tj_core.extend import (
     NO_TAGS,
-    Again,
     BoundSymbol,
     Expand,
     Proxy,
+    Recompiler,
     RuleTable,
     Symbol,
     Tag,
@@ -81,16 +81,20 @@ def overlap(trace: Trace, group: Group) -> bool:
 
 
 def compiled(
-    trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand], again: Again, name: str
+    trace: Trace,
+    groups: Sequence[Group],
+    expand: RuleTable[Expand],
+    recompiler: Recompiler,
+    name: str,
 ) -> Callable[..., Any]:
     """What runs ``trace`` for arguments that share memory as ``groups`` say.
 
     :raises Unsuitable: if that cannot be made functional.
     """
-    made = again.compiled(with_bases(trace, groups, expand))
+    made = recompiler.compiled(with_bases(trace, groups, expand))
     if "outer" not in made.others:
         raise Unsuitable("the program with bases cannot be made functional")
-    again.keep(name, made)
+    recompiler.keep(name, made)
     return given_bases(made.function, groups, [length(trace, group) for group in groups])
 
 

@@ -17,18 +17,17 @@ from typing import Any
 import torch
 from tj_core.extend import (
     NO_TAGS,
-    Again,
     BoundSymbol,
     Effects,
     Expand,
     Proxy,
+    Recompiler,
     RuleTable,
     Stage,
     Symbol,
     TensorProxy,
     Trace,
     TraceEditor,
-    Wrapped,
     generate,
     leaves,
     map_tree,
@@ -56,7 +55,7 @@ SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
 
 Run = Callable[..., Any]
-Wrap = Callable[[Run, Again], Run]
+Wrap = Callable[[Run, Recompiler], Run]
 
 Claimed = Callable[[BoundSymbol], bool]
 """Whether an executor that is not a fallback runs a call."""
@@ -70,8 +69,10 @@ COPY_BACK = Symbol("tj", "copy_back")
 
 def around(
     trace: Trace, made: Functionalized, claimed: Claimed, expand: RuleTable[Expand]
-) -> Trace | Wrapped:
-    """The functional program of ``trace``, and the outer one if there is anything for it to do.
+) -> tuple[Trace, tuple[Wrap, Trace] | None]:
+    """The functional program of ``trace``, and what runs around it, if there is anything to do.
+
+    The latter is what `PassContext.wrap` takes: a function, and the trace of the outer program.
 
     Values that ``claimed`` says an executor copies back are so in the functional program, at its
     end; the others in the outer one.
@@ -83,7 +84,7 @@ def around(
         and not (writer.inside or made.told or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
-        return made.editor.done(outputs=outputs)
+        return made.editor.done(outputs=outputs), None
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     around = TraceEditor(trace)
@@ -91,7 +92,7 @@ def around(
     outer = around.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
     made.editor.keep(*writer.inside)
     wrap = _with_bases(outer, made) if made.members else _wrapping(trace, made, outer, expand)
-    return Wrapped(made.editor.done(outputs=received), wrap, outer)
+    return made.editor.done(outputs=received), (wrap, outer)
 
 
 def _with_bases(outer: Trace, made: Functionalized) -> Wrap:
@@ -120,16 +121,16 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
     detached = [i for i, call in told if detaches(call)]
     freed = [i for i, call in told if not detaches(call)]
 
-    def wrap(function: Callable[..., Any], again: Again) -> Callable[..., Any]:
+    def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
         if not changed:
             return generate(outer, {PROGRAM: function}).function
-        as_written = once(lambda: again.acquired().function)
+        as_written = once(lambda: recompiler.acquired().function)
         plain = generate(outer, {PROGRAM: raising(function)}).function
         run = unless_it_raises(plain, as_written, devices, generators)
-        run = apart(run, again, as_written)
+        run = apart(run, recompiler, as_written)
         return unless_refused(run, detached, freed, as_written) if told else run
 
-    def apart(run: Run, again: Again, as_written: Run) -> Run:
+    def apart(run: Run, recompiler: Recompiler, as_written: Run) -> Run:
         """``run`` where memory that is written is not shared, else a program for that."""
         if not allowed and (not written or len(tensors) == 1):
             return run
@@ -141,7 +142,7 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                 wanted = [g for g in found if made.differentiates or overlap(trace, g)]
                 if not wanted:
                     return run
-                program = compiled(trace, wanted, expand, again, f"shared_{next(counter)}")
+                program = compiled(trace, wanted, expand, recompiler, f"shared_{next(counter)}")
             except Unsuitable:
                 return as_written
             return unless_it_raises(program, as_written, devices, generators)

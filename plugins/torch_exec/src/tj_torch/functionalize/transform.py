@@ -12,7 +12,6 @@ from tj_core.extend import (
     Stage,
     Trace,
     Transform,
-    Wrapped,
     ask,
     requires_grad,
 )
@@ -30,20 +29,25 @@ When = Literal["auto", "always", "never"]
 def functional(when: When) -> Transform:
     """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
 
-    def apply(trace: Trace, context: PassContext) -> Trace | Wrapped | Decline | None:
+    def apply(trace: Trace, context: PassContext) -> Trace:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
-            return None
+            return context.skip_stage()
         if Stage.JOINT in context.produced:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
             claimed = functools.partial(_claimed, context)
-            result = around(trace, made, claimed, context.expand)
+            result, wrapper = around(trace, made, claimed, context.expand)
         except Unsuitable as error:
-            return Decline(error.reason, error.source, exact=True)
-        if Stage.JOINT in context.produced or not _needed(trace, context):
-            return result
-        return _refused(result if isinstance(result, Trace) else result.trace) or result
+            answer = Decline(error.reason, error.source, keep_all_calls=True)
+            return context.decline(answer)
+        if Stage.JOINT not in context.produced and _needed(trace, context):
+            refused = _refused(result)
+            if refused is not None:
+                return context.decline(refused)
+        if wrapper is not None:
+            context.wrap(*wrapper)
+        return result
 
     return Transform("functionalize", apply, Stage.ACQUIRED, Stage.FUNCTIONAL, falls_back=True)
 
@@ -67,7 +71,7 @@ def _refused(trace: Trace) -> Decline | None:
             and not (call.symbol.namespace == "tj" or call.symbol.name.endswith(".inverse"))
         ):
             reason = "a value that a gradient may need is written to later"
-            return Decline(reason, call.source, exact=True)
+            return Decline(reason, call.source, keep_all_calls=True)
     return None
 
 

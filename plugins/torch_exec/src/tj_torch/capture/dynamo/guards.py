@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
+from tj_core.extend import define
 
 from tj_torch.capture.dynamo.adapter import Absent, Lookup
 from tj_torch.capture.dynamo.members import conditions, found_in
@@ -123,8 +124,7 @@ def extra_guards(
         texts.append(f"{path}() == {value!r}")
     if not terms:
         return None, ()
-    exec(_CHECK.format(terms=" and ".join(terms)), scope)
-    check: Callable[[], bool] = scope["check"]
+    check = define(_CHECK.format(terms=" and ".join(terms)), "check", scope, "tj guards")
     return check, tuple(texts)
 
 

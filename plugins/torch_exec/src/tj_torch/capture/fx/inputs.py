@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.extend import meta_text
+from tj_core.extend import define, meta_text
 
 from tj_torch.capture.ambient import ambient_check, ambient_texts
 from tj_torch.capture.dynamo import adapter as dynamo
@@ -247,9 +247,7 @@ class Inputs:
             checks=" and ".join(checks) or "True",
             inputs=", ".join(numbered),
         )
-        exec(source, scope)
-        entered: Callable[..., Any] = scope["enter"]
-        return entered
+        return define(source, "enter", scope, "tj inputs")
 
     def guard_texts(self) -> tuple[str, ...]:
         """The guards, for people."""

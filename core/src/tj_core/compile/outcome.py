@@ -1,0 +1,61 @@
+"""What a pass says beside the trace that it returns: how its program runs, or that it declines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tj_core.compile.codegen import Program
+from tj_core.compile.compilation import Compilation
+from tj_core.contract.executors import Decline
+from tj_core.ir.trace import Trace
+
+__all__ = ["Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", "Wrapper"]
+
+
+class Recompiler(Protocol):
+    """Compiles a program once more, when a call needs another form of it than the one that runs."""
+
+    def acquired(self) -> Compilation:
+        """The program as it was acquired: no transforms to stages, and no call is removed."""
+        ...
+
+    def compiled(self, trace: Trace) -> Compilation:
+        """``trace``, which stands for the program at stage ACQUIRED, through all passes."""
+        ...
+
+    def keep(self, name: str, compilation: Compilation) -> None:
+        """Show what ``compilation`` went through under ``name``, beside the program's traces."""
+        ...
+
+
+Assemble = Callable[[Program, Callable[[str, Trace], Program]], Callable[..., Any]]
+Wrap = Callable[[Callable[..., Any], Recompiler], Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Several programs in the place of one; see `PassContext.assemble`."""
+
+    others: Mapping[str, Trace]
+    assemble: Assemble
+    boxed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Wrapper:
+    """What runs around a program; see `PassContext.wrap`."""
+
+    wrap: Wrap
+    outer: Trace | None = None
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one run of a transform said."""
+
+    declined: Decline | None = None
+    skipped: bool = False
+    assembly: Assembly | None = None
+    wrappers: list[Wrapper] = field(default_factory=list)
