@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -547,3 +548,23 @@ def test_two_jits_of_one_function_do_not_share_what_is_learned() -> None:
     check(f, first, torch.randn(2), retraces=True)
     check(f, second, torch.randn(3), retraces=True)
     assert "s" not in str(tj.last_trace(second).inputs[0].shape)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["whole", "after a break"])
+def test_guards_are_not_timed(whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dynamo would flush the caches for it: half of the time of a small compile."""
+
+    def timed(*args: Any) -> float:
+        raise AssertionError("a guard is timed")
+
+    monkeypatch.setattr("torch._dynamo.guards.profile_guard_manager", timed)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if not whole:
+            torch._dynamo.graph_break()
+        return x + 1
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tj.TjWarning)
+        assert torch.equal(tj.jit(program)(torch.ones(2)), torch.full((2,), 2.0))
+    assert torch._dynamo.guards.profile_guard_manager is timed

@@ -24,7 +24,7 @@ from tj_torch.capture.dynamo.corrections import as_written
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
-from tj_torch.capture.dynamo.patches import inside_dispatch, leave
+from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import let_go
 from tj_torch.ops.private import without_saved_tensor_hooks
 
@@ -166,7 +166,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 def _measured() -> Iterator[None]:
     from torch._dynamo.utils import dynamo_timed, get_metrics_context
 
-    with get_metrics_context(), dynamo_timed("tj_capture"):
+    with unprofiled(), get_metrics_context(), dynamo_timed("tj_capture"):
         yield
 
 
@@ -424,7 +424,7 @@ class _Patient:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         try:
-            with _compile_lock(), as_written(), _only_own_warnings():
+            with _compile_lock(), unprofiled(), as_written(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
