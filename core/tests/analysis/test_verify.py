@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.analysis.verify import verify
+from tj_core.analysis.verify import CHECK_FORM, CHECK_METADATA, level_for, verify
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import CannotExpandError, VerificationError
@@ -53,6 +53,16 @@ FN = call("neg", X, outputs=vector("fn", 2))
 
 def in_body(*calls, outputs=V0, **more):
     return program(call("f", X, outputs=Y, body=Body((A0,), calls, outputs), **more))
+
+
+def test_a_sample_of_programs_is_verified_with_metadata():
+    sizes = [vector("x", n) for n in range(200)]
+    programs = [program(call("neg", x, outputs=Y), inputs=(x,)) for x in sizes]
+    levels = [level_for("sample", p) for p in programs]
+    assert levels == [level_for("sample", p) for p in programs]
+    assert set(levels) == {CHECK_FORM, CHECK_METADATA}
+    assert 10 <= levels.count(CHECK_METADATA) <= 45
+    assert [level_for(n, programs[0]) for n in (0, 1, 2)] == [0, 1, 2]
 
 
 def test_a_good_program():

@@ -166,8 +166,9 @@ def test_other_types_in_the_environment() -> None:
     assert from_env(TJ_FRONTEND="").core.frontend is None
     with pytest.raises(ConfigError, match="env TJ_MAX_ENTRIES must be an integer"):
         from_env(TJ_MAX_ENTRIES="many")
-    with pytest.raises(ConfigError, match="env TJ_CHECK must be one of 0, 1, 2"):
+    with pytest.raises(ConfigError, match="env TJ_CHECK must be one of 0, 1, 2, 'sample'"):
         from_env(TJ_CHECK="3")
+    assert from_env(TJ_CHECK="sample").core.check == "sample"
 
 
 def test_every_core_key_can_come_from_the_environment() -> None:

@@ -1,14 +1,16 @@
 """The verifier: what must hold of a trace, checked after every pass (``TJ_CHECK``).
 
 Level 1 checks form (`tj_core.analysis.wellformed`) and the invariant of the stage; level 2 also
-derives the metadata of every call again, in bodies too. An error shows the calls around the fault.
+derives the metadata of every call again, in bodies too. ``"sample"`` is level 2 for one program in
+eight, level 1 for the others. An error shows the calls around the fault.
 """
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from tj_core.analysis.agreement import agrees
 from tj_core.analysis.invariants import INVARIANTS, Broken
@@ -26,11 +28,25 @@ from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
 from tj_core.text.printer import call_text
 
-__all__ = ["CHECK_FORM", "CHECK_METADATA", "verify"]
+__all__ = ["CHECK_FORM", "CHECK_METADATA", "Check", "level_for", "verify"]
 
+Check = Literal[0, 1, 2, "sample"]
 CHECK_FORM = 1
 CHECK_METADATA = 2
+SHARE = 8
 AROUND = 10
+
+
+def level_for(check: Check, acquired: Trace) -> int:
+    """The level that ``check`` means for a program: ``"sample"`` goes by a hash of its calls.
+
+    The hash is of operations and inputs: a program has the same level in every process.
+    """
+    if check != "sample":
+        return check
+    operations = (call.symbol.qualname for call in acquired.calls)
+    text = ",".join([*operations, *map(meta_text, acquired.inputs)])
+    return CHECK_METADATA if zlib.crc32(text.encode()) % SHARE == 0 else CHECK_FORM
 
 
 def verify(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tj_core.analysis.verify import verify
+from tj_core.analysis.verify import Check, level_for, verify
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
@@ -53,7 +53,7 @@ class Pipeline:
     expand: RuleTable[Expand]
     tags: TagRegistry
     tables: dict[str, RuleTable[Any]]
-    check: int = 0
+    check: Check = 0
     cse: bool = True
     dce: bool = True
     strict: bool = False
@@ -149,7 +149,7 @@ class _Run:
             start = time.perf_counter()
             verify(
                 trace,
-                level=self.pipeline.check,
+                level=level_for(self.pipeline.check, self.traces[0]),
                 tags=self.pipeline.tags,
                 expand=self.pipeline.expand,
                 reached=self.reached,

@@ -12,8 +12,9 @@ import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from tj_core.analysis.verify import Check
 from tj_core.errors import ConfigError, did_you_mean
 from tj_core.host.options import Layer, Resolved, Value, env_layer, layer, resolve, schema
 
@@ -35,7 +36,8 @@ class CoreOptions:
       disable.
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
     - ``minversion``: the oldest tj-core that will do.
-    - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata.
+    - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata;
+      ``"sample"`` is 2 for one program in eight, 1 for the others.
     - ``cse``: whether a call takes the results of an earlier one that computes the same.
     - ``memo``: whether expansions are remembered between calls.
     - ``strict``: whether what tj goes on without is an error: a broken plugin that nobody
@@ -50,7 +52,7 @@ class CoreOptions:
     disable: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
     minversion: str | None = None
-    check: Literal[0, 1, 2] = 0
+    check: Check = 0
     cse: bool = True
     memo: bool = True
     strict: bool = False
