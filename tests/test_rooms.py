@@ -147,3 +147,18 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
             if {"exec", "eval"} & {f.id for f in calls if isinstance(f, ast.Name)}:
                 found.add(name)
     assert found == {"compile.generated", "text.language", "ops.context"}
+
+
+def test_values_are_substituted_in_one_place(distributions: Distributions) -> None:
+    files = {f.relative_to(d.source.parent): f for d in distributions.values() for f in d.files}
+    found = {str(name) for name, file in files.items() if any(_looked_up(file))}
+    assert found == {"tj_core/edit/substitution.py"}
+
+
+def _looked_up(file: Path) -> Iterator[int]:
+    """The lines with ``values.get(p.name, p)``."""
+    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".get"):
+            given = list(map(ast.unparse, node.args))
+            if len(given) == 2 and given[0] == f"{given[1]}.name":
+                yield node.lineno

@@ -16,8 +16,8 @@ Importing this module imports pluggy (for `hookimpl`) and nothing else beyond th
 
 from __future__ import annotations
 
-from tj_core.analysis.alias import AliasFacts, alias_facts
-from tj_core.analysis.liveness import last_uses, live_calls, value_names
+from tj_core.analysis.alias import AliasFacts, alias_facts, makes_views, same_objects, storage_roots
+from tj_core.analysis.liveness import free_values, last_uses, live_calls, live_items, value_names
 from tj_core.analysis.verify import verify
 from tj_core.analysis.wellformed import same_metadata
 from tj_core.api import backend_state
@@ -39,6 +39,7 @@ from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import reexpand, reexpand_all
 from tj_core.edit.regions import joined_effects, summed_effects
 from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
+from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
@@ -195,6 +196,7 @@ __all__ = [
     "define",
     "evaluate_size",
     "formals",
+    "free_values",
     "generate",
     "hookimpl",
     "inline",
@@ -203,6 +205,8 @@ __all__ = [
     "last_uses",
     "leaves",
     "live_calls",
+    "live_items",
+    "makes_views",
     "map_tree",
     "meta_text",
     "normal_size",
@@ -214,9 +218,13 @@ __all__ = [
     "requires_grad",
     "rewrite",
     "same_metadata",
+    "same_objects",
     "same_size",
     "size_symbols",
     "source_of",
+    "storage_roots",
+    "substituted",
+    "substitution",
     "summed_effects",
     "value_names",
     "value_text",

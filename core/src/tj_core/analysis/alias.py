@@ -6,14 +6,15 @@ that changed a trace asks again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from tj_core.edit.substitution import substituted
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 
-__all__ = ["AliasFacts", "alias_facts"]
+__all__ = ["AliasFacts", "alias_facts", "makes_views", "same_objects", "storage_roots"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,31 @@ def alias_facts(trace: Trace) -> AliasFacts:
     )
 
 
+def storage_roots(calls: Iterable[BoundSymbol]) -> dict[str, str]:
+    """For every value that ``calls`` return, the first value in the same memory."""
+    roots: dict[str, str] = {}
+    for call in calls:
+        roots |= _defined(call, roots)
+    return roots
+
+
+def same_objects(call: BoundSymbol) -> dict[str, Proxy]:
+    """The outputs of ``call`` that are an argument, or another output, by name, and these."""
+    values = {"arg": call.flat_args, "out": call.flat_outs}
+    found: dict[str, Proxy] = {}
+    for alias in call.effects.aliases:
+        if alias.identical and alias.kind in values:
+            given = values[alias.kind][alias.index]
+            found[call.flat_outs[alias.output].name] = substituted(given, found)
+    return found
+
+
+def makes_views(call: BoundSymbol) -> bool:
+    """Whether all that ``call`` returns shares memory with its arguments."""
+    views = {a.output for a in call.effects.aliases if a.kind == "arg"}
+    return bool(call.flat_outs) and len(views) == len(call.flat_outs)
+
+
 def _defined(
     call: BoundSymbol, known: Mapping[str, str], *, identical: bool = False
 ) -> dict[str, str]:
@@ -72,10 +98,11 @@ def _defined(
         if alias is None:
             found[p.name] = p.name
         elif alias.kind == "arg":
-            found[p.name] = known[call.flat_args[alias.index].name]
+            base = call.flat_args[alias.index].name
+            found[p.name] = known.get(base, base)
         else:
             base = call.flat_outs[alias.index].name
-            found[p.name] = found.get(base) or known[base]
+            found[p.name] = found.get(base) or known.get(base, base)
     return found
 
 

@@ -2,19 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, TypeVar
 
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 
-__all__ = ["last_uses", "live_calls", "value_names"]
+__all__ = ["free_values", "last_uses", "live_calls", "live_items", "value_names"]
+
+Item = TypeVar("Item")
+Value = TypeVar("Value", bound=Hashable)
 
 
 def value_names(tree: Any) -> set[str]:
     """The names of the values in a tree of arguments or outputs."""
     return {x.name for x in leaves(tree) if isinstance(x, Proxy)}
+
+
+def live_items(
+    items: Sequence[Item],
+    live: set[Value],
+    reads: Callable[[Item, set[Value]], Iterable[Value] | None],
+) -> list[Item]:
+    """The ``items`` that ``live`` values depend on, in order; ``live`` gains all that they read.
+
+    ``reads`` says what an item reads, given the values that are live after it; None if that item
+    is not needed.
+    """
+    found = []
+    for item in reversed(items):
+        read = reads(item, live)
+        if read is not None:
+            found.append(item)
+            live.update(read)
+    return found[::-1]
 
 
 def live_calls(
@@ -26,22 +48,45 @@ def live_calls(
 
     In order. By default calls with effects are kept.
     """
-    live = value_names(outputs)
-    found = []
-    for place in reversed(range(len(calls))):
-        call = calls[place]
+
+    def reads(at: tuple[int, BoundSymbol], live: set[str]) -> list[str] | None:
+        place, call = at
         if kept(place, call) or any(p.name in live for p in call.flat_outs):
-            found.append(place)
-            live.update(p.name for p in call.flat_args)
-    return found[::-1]
+            return [p.name for p in call.flat_args]
+        return None
+
+    found = live_items(list(enumerate(calls)), value_names(outputs), reads)
+    return [place for place, _ in found]
 
 
-def last_uses(calls: Sequence[BoundSymbol], outputs: Any) -> list[list[str]]:
-    """For each call, the names that nothing after it reads, in order of appearance."""
-    live = value_names(outputs)
+def last_uses(
+    calls: Sequence[BoundSymbol], outputs: Any, of: Callable[[str], str] = lambda name: name
+) -> list[list[str]]:
+    """For each call, the names that nothing after it reads, in order of appearance.
+
+    ``of`` gives the name that counts for a value: that of its storage, say.
+    """
+    live = set(map(of, value_names(outputs)))
     found: list[list[str]] = []
     for call in reversed(calls):
-        here = dict.fromkeys(p.name for p in (*call.flat_args, *call.flat_outs))
+        here = dict.fromkeys(of(p.name) for p in (*call.flat_args, *call.flat_outs))
         found.append([name for name in here if name not in live])
         live.update(here)
     return found[::-1]
+
+
+def free_values(
+    calls: Iterable[BoundSymbol], outputs: Any = (), known: Iterable[str] = ()
+) -> list[Proxy]:
+    """The values that ``calls`` and ``outputs`` use, and no call has made, in order of first use.
+
+    Without those that are ``known``.
+    """
+    made = set(known)
+    found: dict[str, Proxy] = {}
+    steps = [(call.flat_args, call.flat_outs) for call in calls]
+    for used, results in (*steps, (outputs, ())):
+        values = (p for p in leaves(used) if isinstance(p, Proxy))
+        found.update((p.name, p) for p in values if p.name not in made)
+        made.update(p.name for p in results)
+    return list(found.values())

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Effects
 from tj_core.ir.proxy import Proxy
@@ -151,12 +152,12 @@ def _rebased(
         index = int(formal.name[1:])
         env[formal.name] = inputs[now[index][1].name] if index in now else constants[index]
     # Values that calls define keep names; formals of the body are not among them.
-    current = lambda p: env.get(p.name, p)  # noqa: E731
+    current = substitution(env)
     return Body(
         tuple(inputs.values()),
         tuple(with_args(inner, current) for inner in body.calls),
-        map_tree(current, body.outputs, Proxy),
-        tuple((now[i][0], map_tree(current, v, Proxy)) for i, v in body.updates if i in now),
+        substituted(body.outputs, env),
+        tuple((now[i][0], substituted(v, env)) for i, v in body.updates if i in now),
     )
 
 

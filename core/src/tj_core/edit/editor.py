@@ -16,13 +16,13 @@ from typing import Any
 
 from tj_core.edit.bodies import with_args
 from tj_core.edit.inlining import Inlined, inline
+from tj_core.edit.substitution import substituted, substitution
 from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
-from tj_core.ir.tree import map_tree
 from tj_core.source import Source
 from tj_core.text.language import EMPTY_LANGUAGE
 
@@ -52,15 +52,15 @@ class TraceEditor:
 
     def current(self, p: Proxy) -> Any:
         """What ``p`` is in the edited program: itself, another value, or a constant."""
-        return self.values.get(p.name, p)
+        return substitution(self.values)(p)
 
     def moved(self, call: BoundSymbol) -> BoundSymbol:
         """``call`` over what its arguments are now; metadata is the caller's to keep."""
-        return with_args(call, self.current) if self.values else call
+        return with_args(call, substitution(self.values)) if self.values else call
 
     def mapped(self, tree: Any) -> Any:
         """``tree`` with what its values are now."""
-        return map_tree(self.current, tree, Proxy) if self.values else tree
+        return substituted(tree, self.values)
 
     def keep(self, *calls: BoundSymbol) -> None:
         """Append ``calls``, which are over values of the edited program."""
@@ -77,7 +77,7 @@ class TraceEditor:
     def renamed(self, call: BoundSymbol) -> BoundSymbol:
         """``call`` with free names for the values that it defines, so that it can run again."""
         names = {p.name: p.replace(name=self.fresh(p.name)) for p in call.defined()}
-        return call.map_proxies(lambda p: names.get(p.name, p))
+        return call.map_proxies(substitution(names))
 
     def substitute(self, old: Proxy, new: Any, source: Source | None = None) -> None:
         """Let ``new`` stand for ``old`` in what follows; it inherits the tags of ``old``.
@@ -111,7 +111,7 @@ class TraceEditor:
         """
         made = {p.name: p for kept in self.calls[start:] for p in kept.flat_outs}
         for p in call.flat_outs:
-            value = self.mapped(values.get(p.name, p))
+            value = self.mapped(substituted(p, values))
             if isinstance(value, Proxy) and value.name == p.name:
                 found = made.get(p.name, value)
                 if found != p:

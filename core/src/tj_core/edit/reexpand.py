@@ -9,6 +9,7 @@ from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import formals, with_args
 from tj_core.edit.regions import returned, with_programs
+from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import TraceError
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context
@@ -60,14 +61,10 @@ def _through_body(
         old.name: new for old, new in zip(body.inputs, inputs, strict=True) if old != new
     }
     calls = reexpand_all(body.calls, env, expand, tags, context)
-
-    def current(p: Proxy) -> Any:
-        return env.get(p.name, p)
-
-    outputs = map_tree(current, body.outputs, Proxy)
+    outputs = substituted(body.outputs, env)
     said = leaves(call.outputs)
     outs = map_tree(lambda formal: _with_autograd(formal, next(said)), outputs)
-    updates = tuple((i, map_tree(current, v, Proxy)) for i, v in body.updates)
+    updates = tuple((i, substituted(v, env)) for i, v in body.updates)
     return Expanded(outs, call.effects, Body(inputs, calls, outputs, updates))
 
 
@@ -103,7 +100,7 @@ def reexpand(
     """
     if not any(p.name in env for p in call.flat_args):
         return call
-    moved = with_args(call, lambda p: env.get(p.name, p))
+    moved = with_args(call, substitution(env))
     if _same_facts(call, moved):
         return moved
     moved = _with_new_inputs(moved, expand, tags)
@@ -145,7 +142,7 @@ def _with_new_inputs(
         if not env:
             return program
         calls = reexpand_all(program.calls, env, expand, tags)
-        outputs = map_tree(lambda p: env.get(p.name, p), program.outputs, Proxy)
+        outputs = substituted(program.outputs, env)
         return program.replace(inputs=inputs, calls=calls, outputs=outputs)
 
     return with_programs(call, renewed, for_inputs=True)
@@ -202,23 +199,21 @@ def _body_tags(old: Body | None, new: Body | None, tags: TagRegistry) -> Body | 
     if [c.symbol for c in old.calls] != [c.symbol for c in new.calls]:
         return _common_tags(old, new, tags)
     pairs = list(zip(old.calls, new.calls, strict=True))
-    tag_of = {
-        q.name: p.tags
+    tagged = {
+        q.name: q.replace(tags=p.tags)
         for a, b in pairs
         for p, q in zip(a.flat_outs, b.flat_outs, strict=False)
         if p.tags
     }
-
-    def tagged(p: Proxy) -> Proxy:
-        return p.replace(tags=tag_of[p.name]) if p.name in tag_of else p
-
     calls = tuple(
-        b.map_proxies(tagged).replace(tags=a.tags, body=_body_tags(a.body, b.body, tags))
+        b.map_proxies(substitution(tagged)).replace(
+            tags=a.tags, body=_body_tags(a.body, b.body, tags)
+        )
         for a, b in pairs
     )
     if all(a == b for a, b in zip(calls, new.calls, strict=True)):
         return new
-    return Body(new.inputs, calls, map_tree(tagged, new.outputs, Proxy), new.updates)
+    return Body(new.inputs, calls, substituted(new.outputs, tagged), new.updates)
 
 
 def _common_tags(old: Body, new: Body, tags: TagRegistry) -> Body:

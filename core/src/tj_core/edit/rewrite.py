@@ -19,6 +19,7 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import note_new_values, reexpand
 from tj_core.edit.regions import inline_region, with_programs
+from tj_core.edit.substitution import substituted
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Alias, Effects
@@ -283,8 +284,7 @@ class _Placing:
         calls = tuple(self.inherit(call, owed) for call in self.new.calls)
         final = {p.name: p for call in calls for p in call.flat_outs}
         for p in self.old.flat_outs:
-            value = self.new.values.get(p.name, p)
-            value = final.get(value.name, value) if isinstance(value, Proxy) else value
+            value = substituted(substituted(p, self.new.values), final)
             if value != p:
                 self.scope.editor.values[p.name] = value
         for call in calls:
@@ -296,7 +296,7 @@ class _Placing:
         owed: dict[str, TagSet] = {}
         known = {p.name for p in self.old.flat_args}
         for p in self.old.flat_outs:
-            value = self.new.values.get(p.name, p)
+            value = substituted(p, self.new.values)
             if not isinstance(value, Proxy):
                 continue
             if value.name == p.name and p.name not in defined | known:

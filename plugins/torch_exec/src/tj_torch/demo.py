@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import CliCommand, Session, TjError, TraceEditor
+from tj_core.extend import CliCommand, Session, TjError, TraceEditor, free_values
 
 if TYPE_CHECKING:
     import torch
@@ -178,9 +178,7 @@ def _one_layer(trace: Any) -> Any:
     calls = [c for c in trace.calls if c.source and ".layers.0" in f".{c.source.module_path}."]
     if not calls:
         return trace
-    defined = {p.name for call in calls for p in call.flat_outs}
-    used = {p.name: p for call in calls for p in call.flat_args if p.name not in defined}
     last = calls[-1].outputs
     editor = TraceEditor(trace)
     editor.keep(*calls)
-    return editor.done(name="layer", inputs=tuple(used.values()), outputs=last)
+    return editor.done(name="layer", inputs=tuple(free_values(calls)), outputs=last)

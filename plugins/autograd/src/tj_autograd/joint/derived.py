@@ -23,7 +23,8 @@ from tj_core.extend import (
     TensorProxy,
     bind_outputs,
     leaves,
-    map_tree,
+    substituted,
+    substitution,
     with_args,
 )
 from tj_torch.extend import Derivation, Slot
@@ -96,9 +97,8 @@ class _Calls:
         made = bind_outputs(made, self.rule.forward.facts, name)
         made = made.replace(body=_with_tags(made.body, call.body, self.workshop.tags))
         outputs, hidden = made.outputs
-        given = {p.name: p for p in known}
-        outputs = map_tree(lambda p: given.get(p.name, p), outputs, Proxy)
-        return made.replace(outputs=(outputs, hidden)), tuple(hidden)
+        given = substituted(outputs, {p.name: p for p in known})
+        return made.replace(outputs=(given, hidden)), tuple(hidden)
 
     def backward(self, given: Sequence[Any]) -> tuple[tuple[BoundSymbol, ...], list[TensorProxy]]:
         """The backward call, none if it passes its tangents on, and the gradients."""
@@ -127,7 +127,7 @@ class _Calls:
         made = self.workshop.backward(call, symbol, *formal)
         made = bind_outputs(made, facts, lambda i: self.workshop.namer(wishes[i]))
         actual = dict(zip((p.name for p in formal), given, strict=True))
-        return with_args(made, lambda p: actual[p.name])
+        return with_args(made, substitution(actual))
 
 
 def _with_tags(body: Body | None, known: Body | None, tags: TagRegistry) -> Body | None:
@@ -148,14 +148,11 @@ def _with_tags(body: Body | None, known: Body | None, tags: TagRegistry) -> Body
             for p, k in zip(call.flat_outs, same.flat_outs, strict=False):
                 marked[p.name] = p.replace(tags=tags.merge(p.tags, k.tags))
         calls.append(call)
-
-    def mark(p: Proxy) -> Proxy:
-        return marked.get(p.name, p)
-
+    mark = substitution(marked)
     return Body(
         body.inputs,
         tuple(call.map_proxies(mark) for call in calls),
-        map_tree(mark, body.outputs, Proxy),
+        substituted(body.outputs, marked),
         body.updates,
     )
 

@@ -31,6 +31,7 @@ from tj_core.extend import (
     can_inline,
     inline,
     reexpand_all,
+    substituted,
 )
 from tj_torch.extend import (
     Observed,
@@ -226,7 +227,7 @@ class _Walk:
             raise _Refused(f"its body cannot stand alone: {error.message}") from error
         known = {p.name: p for p in call.flat_outs}
         found = (p for c in made for p in c.flat_outs)
-        if any(not p.same_meta(known.get(p.name, p)) for p in found):
+        if any(not p.same_meta(substituted(p, known)) for p in found):
             raise _Refused("its body has other results")
         return made
 

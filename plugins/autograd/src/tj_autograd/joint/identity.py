@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor
+from tj_core.extend import BoundSymbol, Proxy, Trace, TraceEditor, same_objects
 
 __all__ = ["one_name_each"]
 
@@ -31,13 +31,4 @@ def _identical(call: BoundSymbol) -> dict[str, Proxy]:
     """The outputs of ``call`` that are other values, by name, and these."""
     if call.effects.mutates or call.effects.rebinds or call.symbol.qualname == VERSIONED:
         return {}  # that one is there for what it does to its argument
-    values = {"arg": call.flat_args, "out": call.flat_outs}
-    found: dict[str, Proxy] = {}
-    for alias in call.effects.aliases:
-        if alias.identical:
-            given = values[alias.kind][alias.index]
-            given = found.get(given.name, given)
-            name = call.flat_outs[alias.output].name
-            if name != given.name:
-                found[name] = given
-    return found
+    return {name: p for name, p in same_objects(call).items() if name != p.name}

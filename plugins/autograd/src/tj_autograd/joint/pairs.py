@@ -25,7 +25,8 @@ from tj_core.extend import (
     ask,
     bind_outputs,
     leaves,
-    map_tree,
+    same_objects,
+    substituted,
 )
 from tj_torch.extend import Expander, Sizes, Slot
 
@@ -146,18 +147,8 @@ class _Pairing:
         )
         made = bind_outputs(made, facts, name)
         given = {p.name: p for p in known}
-        made = made.replace(outputs=map_tree(lambda p: given.get(p.name, p), made.outputs, Proxy))
-        return made, map_tree(self.holders(made), made.outputs[1], Proxy)
-
-    def holders(self, made: BoundSymbol) -> Callable[[Proxy], Proxy]:
-        """For a saved value, the argument or output that is the same tensor, else itself."""
-        values = {"arg": made.flat_args, "out": made.flat_outs}
-        same = {
-            made.flat_outs[a.output].name: values[a.kind][a.index]
-            for a in made.effects.aliases
-            if a.identical
-        }
-        return lambda p: same.get(p.name, p)
+        made = made.replace(outputs=substituted(made.outputs, given))
+        return made, substituted(made.outputs[1], same_objects(made))
 
     def backward(
         self, meta: Callable[..., Any], saved: Any

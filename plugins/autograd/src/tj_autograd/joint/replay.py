@@ -27,7 +27,8 @@ from tj_core.extend import (
     TraceEditor,
     canonical_body,
     formals,
-    map_tree,
+    substituted,
+    substitution,
     wrapped_body,
 )
 
@@ -209,12 +210,8 @@ def _body(call: BoundSymbol, made: BoundSymbol, devices: tuple[str, ...]) -> Bod
     first = _exchange(devices, next(iter(inputs.values())), "_before", call.effects)
     assert isinstance(first.outputs, Proxy)
     last = _exchange(devices, first.outputs, "_after", call.effects)
-
-    def current(p: Proxy) -> Proxy:
-        return renamed.get(p.name, p)
-
-    calls = (first, *(inner.map_proxies(current) for inner in body.calls), last)
-    outputs = (map_tree(current, body.outputs, Proxy), last.outputs)
+    calls = (first, *(inner.map_proxies(substitution(renamed)) for inner in body.calls), last)
+    outputs = (substituted(body.outputs, renamed), last.outputs)
     return canonical_body(Body(tuple(inputs.values()), calls, outputs))
 
 

@@ -352,7 +352,7 @@ def per_argument(
             )
         parts = _parts(name, by_name.get(name), len(proxies))
         for proxy, part in zip(proxies, parts, strict=True):
-            if isinstance(proxy, TensorProxy) and proxy.requires_grad:
+            if requires_grad(proxy):
                 yield index, part
             index += 1
 
@@ -375,7 +375,7 @@ def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
     """
     mine = [p for p in leaves(outputs) if isinstance(p, Proxy)]
     same = len(mine) == len(call.flat_outs) and all(
-        a.replace(requires_grad=getattr(b, "requires_grad", False)).same_meta(b)
+        a.replace(requires_grad=requires_grad(b)).same_meta(b)
         for a, b in zip(mine, call.flat_outs, strict=True)
     )
     if not same:

@@ -18,8 +18,10 @@ from tj_core.extend import (
     TensorProxy,
     Trace,
     TraceEditor,
+    alias_facts,
     leaves,
     requires_grad,
+    substitution,
 )
 
 __all__ = ["Cut", "alone", "carries", "cut", "uncut"]
@@ -95,16 +97,9 @@ def cut(trace: Trace) -> Cut:
 
 def _twice(trace: Trace, found: Cut) -> bool:
     """Whether a segment would return one tensor under two names."""
+    objects = alias_facts(trace).objects
     returned = {p.name for outputs in found.outputs for p in outputs}
-    for call in trace.calls:
-        values = {"arg": call.flat_args, "out": call.flat_outs}
-        for a in call.effects.aliases:
-            if not a.identical or a.kind not in values:
-                continue
-            pair = {call.flat_outs[a.output].name, values[a.kind][a.index].name}
-            if len(pair & returned) > 1:
-                return True
-    return False
+    return len({objects[name] for name in returned}) < len(returned)
 
 
 def _roots(trace: Trace) -> list[TensorProxy]:
@@ -212,10 +207,8 @@ def alone(trace: Trace, cut: Cut, index: int) -> Trace:
     if cut.whole:
         editor.keep(*trace.calls)
         return editor.done(outputs=cut.outputs[0])
-    names = {p.name: editor.fresh(p.name) for p in cut.taken(index)}
-
-    def renamed(p: Proxy) -> Proxy:
-        return p.replace(name=names[p.name]) if p.name in names else p
+    names = {p.name: p.replace(name=editor.fresh(p.name)) for p in cut.taken(index)}
+    renamed = substitution(names)
 
     def other(call: BoundSymbol) -> bool:
         return cut.segments.get(call.label, index) != index

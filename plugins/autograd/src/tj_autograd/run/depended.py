@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tj_core.extend import Body, BoundSymbol, Proxy, Trace, leaves
+from tj_core.extend import Body, BoundSymbol, Proxy, Trace, leaves, live_items, value_names
 
 from tj_autograd.joint.build import carries
 
@@ -59,12 +59,16 @@ def _ancestors(
     taken: frozenset[str] = frozenset(),
 ) -> set[str]:
     """``wanted`` and all that the calls that make them read, and those that there are ``more``."""
-    found = set(wanted)
-    for call in reversed(calls):
+
+    def read(call: BoundSymbol, found: set[str]) -> Iterable[str] | None:
         if more(call):
-            found.update(p.name for p in call.flat_args)
-        elif any(p.name in found and p.name not in taken for p in call.flat_outs):
-            found.update(reads(call, found))
+            return value_names(call.flat_args)
+        if any(p.name in found and p.name not in taken for p in call.flat_outs):
+            return list(reads(call, found))
+        return None
+
+    found = set(wanted)
+    live_items(calls, found, read)
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from tj_core.extend import BoundSymbol, Symbol
+from tj_core.extend import BoundSymbol, Symbol, makes_views
 from tj_torch.extend import resolve
 
 __all__ = ["cheap"]
@@ -27,8 +27,7 @@ def cheap(call: BoundSymbol) -> bool:
 
 
 def _operator(call: BoundSymbol) -> bool:
-    views = {a.output for a in call.effects.aliases if a.kind == "arg"}
-    if call.flat_outs and len(views) == len(call.flat_outs):
+    if makes_views(call):
         return True
     if call.symbol.namespace != "aten":
         return False

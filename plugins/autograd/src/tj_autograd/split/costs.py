@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Executor, Proxy, TensorProxy, ask, map_tree
+from tj_core.extend import BoundSymbol, Executor, Proxy, TensorProxy, ask, makes_views, map_tree
 from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 
@@ -68,8 +68,7 @@ def estimate(call: BoundSymbol) -> float:
 
 
 def _operator(call: BoundSymbol) -> float:
-    views = {a.output for a in call.effects.aliases if a.kind == "arg"}
-    if call.flat_outs and len(views) == len(call.flat_outs):
+    if makes_views(call):
         return 0.0
     moved = sum(byte_size(p) for p in (*call.flat_args, *call.flat_outs))
     return moved / BYTES_PER_SECOND + _operations(call) / OPERATIONS_PER_SECOND

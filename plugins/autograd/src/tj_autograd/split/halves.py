@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Proxy, Stage, Trace, TraceEditor, leaves
+from tj_core.extend import (
+    BoundSymbol,
+    Proxy,
+    Stage,
+    Trace,
+    TraceEditor,
+    free_values,
+    leaves,
+    live_calls,
+    requires_grad,
+    substituted,
+)
 
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.detached import detached
@@ -109,7 +120,8 @@ class _Splitting:
     @cached_property
     def back(self) -> list[BoundSymbol]:
         """The live calls of the backward."""
-        return _live([c for c in self.joint.calls if is_backward(c)], self.joint.outputs[1])
+        calls = [c for c in self.joint.calls if is_backward(c)]
+        return [calls[i] for i in live_calls(calls, self.joint.outputs[1])]
 
     def halves(self) -> Halves:
         outputs, _ = self.joint.outputs
@@ -139,7 +151,7 @@ class _Splitting:
         for index, gradients in enumerate(way.gradients):
             mine = tuple(t for t, k in zip(self.tangents, owners, strict=True) if k == index)
             calls = _of_segment(way.calls, gradients, mine)
-            saved = tuple(_read(calls, gradients, self.known))
+            saved = tuple(free_values(calls, gradients, self.known))
             yield self.part(calls, saved, mine, gradients, gradients)
 
     def part(
@@ -170,8 +182,7 @@ class _Splitting:
 
     def kept(self, way: _Way) -> Collection[Proxy]:
         """What ``way`` keeps in memory, views as what they view."""
-        found = (self.storages.get(p.name, p) for p in way.saved)
-        return {p.name: p for p in found}.values()
+        return {p.name: p for p in substituted(way.saved, self.storages)}.values()
 
     @cached_property
     def storages(self) -> dict[str, Proxy]:
@@ -198,7 +209,7 @@ class _Splitting:
         return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
 
     def choose(self, terms: Terms, depth: int | None = None) -> frozenset[str]:
-        needed = [p.name for p in _read(self.back, self.joint.outputs[1], self.known)]
+        needed = [p.name for p in free_values(self.back, self.joint.outputs[1], self.known)]
         cheap = self.costs.cheap
         return choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within, terms)
 
@@ -216,11 +227,10 @@ class _Splitting:
         return frozenset(made - outside)
 
     def way(self, chosen: frozenset[str]) -> _Way:
-        known = self.known
         outputs, gradients = self.joint.outputs
         again = _Again(self.ahead, chosen, TraceEditor(self.joint))
         calls, gradients = again.fill(self.back, gradients)
-        saved = tuple(_read(calls, gradients, known))
+        saved = tuple(free_values(calls, gradients, self.known))
         returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
         left = [p for p in leaves(gradients) if isinstance(p, Proxy)]
         mine = {p.name for p in self.inputs}
@@ -286,21 +296,9 @@ def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...],
     """The distinct outputs that are no inputs: those that require a gradient, and others."""
     known = {p.name for p in inputs}
     found = {p.name: p for p in leaves(outputs) if isinstance(p, Proxy) and p.name not in known}
-    carrying = [p for p in found.values() if getattr(p, "requires_grad", False)]
-    others = [p for p in found.values() if not getattr(p, "requires_grad", False)]
+    carrying = [p for p in found.values() if requires_grad(p)]
+    others = [p for p in found.values() if not requires_grad(p)]
     return tuple(carrying), tuple(others)
-
-
-def _live(calls: Sequence[BoundSymbol], gradients: object) -> list[BoundSymbol]:
-    """The calls that ``gradients`` depend on, and those with effects."""
-    wanted = {p.name for p in leaves(gradients) if isinstance(p, Proxy)}
-    kept = []
-    for call in reversed(calls):
-        if call.effects.removable and wanted.isdisjoint(p.name for p in call.flat_outs):
-            continue
-        kept.append(call)
-        wanted.update(p.name for p in call.flat_args)
-    return kept[::-1]
 
 
 def _of_segment(
@@ -311,26 +309,8 @@ def _of_segment(
     for call in calls:
         if not reached.isdisjoint(p.name for p in call.flat_args):
             reached.update(p.name for p in call.flat_outs)
-    wanted = {p.name for p in leaves(gradients) if isinstance(p, Proxy)}
-    kept = []
-    for call in reversed(calls):
-        acts = not call.effects.removable and reached.intersection(p.name for p in call.flat_args)
-        if acts or not wanted.isdisjoint(p.name for p in call.flat_outs):
-            kept.append(call)
-            wanted.update(p.name for p in call.flat_args)
-    return kept[::-1]
 
+    def acts(_: int, call: BoundSymbol) -> bool:
+        return not call.effects.removable and any(p.name in reached for p in call.flat_args)
 
-def _read(calls: Sequence[BoundSymbol], gradients: object, known: set[str]) -> Iterator[Proxy]:
-    """The values that the backward uses and does not make, each once, in order of first use."""
-    seen = set(known)
-    for call in calls:
-        for p in call.flat_args:
-            if p.name not in seen:
-                seen.add(p.name)
-                yield p
-        seen.update(p.name for p in call.flat_outs)
-    for p in leaves(gradients):
-        if isinstance(p, Proxy) and p.name not in seen:
-            seen.add(p.name)
-            yield p
+    return [calls[i] for i in live_calls(calls, gradients, acts)]

@@ -12,7 +12,17 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tj_core.extend import BoundSymbol, NumberProxy, OpaqueProxy, Proxy, TagError, TensorProxy
+from tj_core.extend import (
+    BoundSymbol,
+    NumberProxy,
+    OpaqueProxy,
+    Proxy,
+    TagError,
+    TensorProxy,
+    makes_views,
+    storage_roots,
+    substituted,
+)
 
 from tj_autograd.split.mincut import INFINITE, Network
 
@@ -126,7 +136,7 @@ class _Choice:
         soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
         if soft and self.may_run_again(call):  # type: ignore[arg-type]
             return INFINITE
-        size = byte_size(self.storages.get(p.name, p))
+        size = byte_size(substituted(p, self.storages))
         cost = _cost(p, call, 0 if self.terms.tight else distance, size)
         if cost >= INFINITE:
             return cost
@@ -137,8 +147,7 @@ class _Choice:
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
         if self.depth is None or distance <= self.depth or _unsaved(call):
             return False
-        views = {a.output for a in call.effects.aliases if a.kind == "arg"}
-        return len(views) < len(call.flat_outs) and not _tagged(call, *AGAIN)
+        return not makes_views(call) and not _tagged(call, *AGAIN)
 
     def may_run_again(self, call: BoundSymbol) -> bool:
         if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
@@ -181,17 +190,10 @@ def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
 
 def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
     """For each view of a value that the forward makes, that value: what saving the view keeps."""
-    made: dict[str, Proxy] = {}
-    found: dict[str, Proxy] = {}
-    for call in forward:
-        views = {a.output: call.flat_args[a.index] for a in call.effects.aliases if a.kind == "arg"}
-        for index, p in enumerate(call.flat_outs):
-            viewed = views.get(index)
-            if viewed is None:
-                made[p.name] = p
-            elif viewed.name in found or viewed.name in made:
-                found[p.name] = found.get(viewed.name, viewed)
-    return found
+    calls = tuple(forward)
+    made = {p.name: p for call in calls for p in call.flat_outs}
+    roots = storage_roots(calls).items()
+    return {name: made[root] for name, root in roots if name != root and root in made}
 
 
 def byte_size(p: Proxy) -> int:

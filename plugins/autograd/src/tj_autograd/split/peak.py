@@ -7,9 +7,9 @@ need inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from tj_core.extend import BoundSymbol, Proxy
+from tj_core.extend import BoundSymbol, Proxy, last_uses, storage_roots, value_names
 
 from tj_autograd.split.partition import byte_size
 
@@ -27,58 +27,42 @@ def peak_bytes(
     ``returned`` are the values that live until the backward begins: outputs, saved ones;
     ``gradients`` those it leaves behind.
     """
-    sizes, roots = _storages((*forward, *backward))
+    calls = (*forward, *backward)
+    roots = storage_roots(calls)
+    owners = (p for call in calls for p in call.flat_outs if roots[p.name] == p.name)
+    sizes = {p.name: byte_size(p) for p in owners}
+    returned, gradients = tuple(returned), tuple(gradients)
     return max(
-        _peak(forward, {roots.get(p.name, p.name) for p in returned}, sizes, roots, set()),
-        _peak(
-            backward,
-            {roots.get(p.name, p.name) for p in gradients},
-            sizes,
-            roots,
-            {roots.get(p.name, p.name) for p in returned},
-        ),
+        _peak(forward, returned, sizes, roots),
+        _peak(backward, gradients, sizes, roots, before=returned),
     )
-
-
-def _storages(calls: Iterable[BoundSymbol]) -> tuple[dict[str, int], dict[str, str]]:
-    """The bytes of each value that owns memory, and for each value the owner of its memory."""
-    sizes: dict[str, int] = {}
-    roots: dict[str, str] = {}
-    for call in calls:
-        bases = {a.output: call.flat_args[a.index] for a in call.effects.aliases if a.kind == "arg"}
-        for i, p in enumerate(call.flat_outs):
-            base = bases.get(i)
-            roots[p.name] = p.name if base is None else roots.get(base.name, base.name)
-            if base is None:
-                sizes[p.name] = byte_size(p)
-    return sizes, roots
 
 
 def _peak(
     calls: Sequence[BoundSymbol],
-    last: set[str],
-    sizes: dict[str, int],
-    roots: dict[str, str],
-    live: set[str],
+    last: tuple[Proxy, ...],
+    sizes: Mapping[str, int],
+    roots: Mapping[str, str],
+    before: tuple[Proxy, ...] = (),
 ) -> int:
-    """The most bytes live at any call, ``last`` living to the end and ``live`` at the beginning."""
-    ends: list[set[str]] = []
-    seen = set(last)
-    for call in reversed(calls):
-        here = {roots.get(p.name, p.name) for p in (*call.flat_args, *call.flat_outs)}
-        ends.append(here - seen)
-        seen |= here
-    ends.reverse()
-    now = {name for name in live if name in seen}
+    """The most bytes live at any call.
+
+    ``last`` are values that live to the end, ``before`` those that live at the beginning.
+    """
+
+    def owner(name: str) -> str:
+        return roots.get(name, name)
+
+    used = value_names((last, *((call.flat_args, call.flat_outs) for call in calls)))
+    now = {owner(p.name) for p in before} & set(map(owner, used))
     total = most = sum(sizes.get(name, 0) for name in now)
-    for call, over in zip(calls, ends, strict=True):
-        for p in call.flat_outs:
-            root = roots[p.name]
+    for call, over in zip(calls, last_uses(calls, last, owner), strict=True):
+        for root in (owner(p.name) for p in call.flat_outs):
             if root not in now:
                 now.add(root)
                 total += sizes.get(root, 0)
         most = max(most, total)
-        for name in over & now:
+        for name in now.intersection(over):
             now.discard(name)
             total -= sizes.get(name, 0)
     return most

@@ -28,9 +28,9 @@ from tj_core.extend import (
     TraceEditor,
     bind_outputs,
     leaves,
-    map_tree,
     reexpand,
     requires_grad,
+    substituted,
 )
 
 from tj_torch.functionalize.bases import MEMORY, members
@@ -441,7 +441,7 @@ class Functionalized:
     def functional(self, call: BoundSymbol, written: tuple[int, ...]) -> BoundSymbol:
         """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
-        args, kwargs = map_tree(lambda p: env.get(p.name, p), (call.args, call.kwargs), Proxy)
+        args, kwargs = substituted((call.args, call.kwargs), env)
         places = tuple(tensor_place(call, i) for i in written)
         kwargs = (*kwargs, ("written", places))
         bare = on_behalf(call, form(call, "functional"), args, kwargs, call.context)
@@ -460,8 +460,7 @@ class Functionalized:
         old = step.call.flat_args[step.argument]
         env = {p.name: self.current(p) for p in step.call.flat_args}
         env[old.name] = viewed
-        tree = (step.call.args, step.call.kwargs)
-        args, kwargs = map_tree(lambda p: env.get(p.name, p), tree, Proxy)
+        args, kwargs = substituted((step.call.args, step.call.kwargs), env)
         places = (output_place(step), tensor_place(step.call, step.argument))
         context = step.call.context.with_("grad", call.context.get("grad"))
         args = (value, *places, *args)

@@ -31,6 +31,7 @@ from tj_core.extend import (
     generate,
     leaves,
     map_tree,
+    requires_grad,
 )
 
 from tj_torch.functionalize.bases import compiled, overlap
@@ -161,7 +162,7 @@ def _conditions(
 ) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
     """What autograd must allow of inputs that require a gradient, and are written."""
     for i, p in enumerate(trace.inputs):
-        if isinstance(p, TensorProxy) and p.requires_grad:
+        if requires_grad(p):
             if any(write.visible for write in made.writes.get(p.name, {}).values()):
                 yield i, can_be_written
             elif made.objects.bumps.get(p.name):
@@ -370,7 +371,7 @@ class _Outer:
                 p = call.flat_args[i]
                 place = self.objects.place(p)
                 may = place.root in self.inputs or any(step.passes for step in place.path)
-                if isinstance(p, TensorProxy) and p.requires_grad and may:
+                if requires_grad(p) and may:
                     yield self.objects.names[p.name]
 
     def viewed(self, call: BoundSymbol) -> set[str]:

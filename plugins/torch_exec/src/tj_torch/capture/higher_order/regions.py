@@ -22,6 +22,7 @@ from tj_core.extend import (
     joined_effects,
     leaves,
     map_tree,
+    requires_grad,
     same_metadata,
     summed_effects,
 )
@@ -240,7 +241,7 @@ def differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
     """
     if not isinstance(p, TensorProxy):
         return p
-    wanted = any(isinstance(a, TensorProxy) and a.requires_grad for a in call.flat_args)
+    wanted = any(map(requires_grad, call.flat_args))
     on = call.context.get("grad") is not False and not call.context.get("inference")
     wanted = wanted and on and p.dtype.kind in ("float", "complex")
     return p.replace(requires_grad=wanted or p.requires_grad)

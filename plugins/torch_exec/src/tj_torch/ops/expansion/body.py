@@ -21,6 +21,7 @@ from tj_core.extend import (
     Proxy,
     Symbol,
     leaves,
+    live_items,
     map_tree,
     size_symbols,
 )
@@ -38,27 +39,24 @@ __all__ = ["BodyBuilder", "alias_facts", "live_calls", "references"]
 
 def live_calls(
     calls: Sequence[Recorded],
-    needed: Iterable[Ref],
+    wanted: Iterable[Ref],
     reads: Callable[[Any], Iterable[Ref]],
     *,
     keep_draws: bool = True,
 ) -> list[Recorded]:
-    """The calls that ``needed`` values depend on, and those that are never dead, in order.
+    """The calls that ``wanted`` values depend on, and those that are never dead, in order.
 
     ``reads`` gives the values that a tree of arguments reads. Without ``keep_draws``, calls that
     draw random numbers may be dead.
     """
-    live = set(needed)
-    kept = []
-    for call in reversed(calls):
-        if (
-            (call.draws and keep_draws)
-            or call.facts.kept
-            or not live.isdisjoint(references(call.outputs))
-        ):
-            kept.append(call)
-            live.update(reads((call.args, call.kwargs)))
-    return kept[::-1]
+
+    def read(call: Recorded, live: set[Ref]) -> Iterable[Ref] | None:
+        stays = (call.draws and keep_draws) or call.facts.kept
+        if stays or not live.isdisjoint(references(call.outputs)):
+            return reads((call.args, call.kwargs))
+        return None
+
+    return live_items(calls, set(wanted), read)
 
 
 def references(tree: Any) -> Iterator[Ref]:

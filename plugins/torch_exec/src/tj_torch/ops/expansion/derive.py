@@ -12,7 +12,15 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, Context, Effects, TensorProxy, leaves, size_symbols
+from tj_core.extend import (
+    PLAIN_CONTEXT,
+    Context,
+    Effects,
+    TensorProxy,
+    leaves,
+    live_items,
+    size_symbols,
+)
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
@@ -410,15 +418,14 @@ def _views_read(
     A view costs nothing to make and nothing to keep, and a forward that need not return it is the
     call that the user wrote.
     """
+
+    def read(call: Recorded, wanted: set[Ref]) -> set[Ref] | None:
+        if wanted.isdisjoint(references(call.outputs)) or not _is_view(recorder, call):
+            return None
+        return set(references((call.args, call.kwargs))) - known
+
     wanted = set(references([(call.args, call.kwargs) for call in live])) - known
-    found = []
-    for call in reversed(calls):
-        made = set(references(call.outputs))
-        if wanted.isdisjoint(made) or not _is_view(recorder, call):
-            continue
-        found.append(call)
-        wanted |= set(references((call.args, call.kwargs))) - known
-    return found[::-1]
+    return live_items(calls, wanted, read)
 
 
 def _is_view(recorder: Recorder, call: Recorded) -> bool:
