@@ -128,6 +128,10 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
         made = [variants(i, compile_later) for i in range(len(halves.parts))]
         return differentiable(halves, forward.function, made, order)
 
-    named = {f"backward.{i}" if i else "backward": p.backward for i, p in enumerate(halves.parts)}
+    named = {
+        segments.name(i): part.backward
+        for i, part in enumerate(halves.parts)
+        if i not in segments.views
+    }
     context.assemble(named, assemble, boxed=True)
     return halves.forward

@@ -67,9 +67,10 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 def tj_tags(options: Options) -> tuple[Tag, ...]:
     from tj_torch.capture.higher_order.checkpoint import TAGS
     from tj_torch.functionalize.bases import MEMBER, MEMORY
+    from tj_torch.functionalize.between import RETURNED_VIEW
     from tj_torch.functionalize.functionalize import OVERWRITTEN
 
-    return (*TAGS, MEMBER, MEMORY, OVERWRITTEN)
+    return (*TAGS, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
 
 
 @hookimpl

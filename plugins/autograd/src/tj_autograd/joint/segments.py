@@ -24,7 +24,10 @@ from tj_core.extend import (
     substitution,
 )
 
-__all__ = ["Cut", "alone", "carries", "cut", "uncut"]
+__all__ = ["RETURNED_VIEW", "Cut", "alone", "carries", "cut", "is_returned_view", "uncut"]
+
+RETURNED_VIEW = "RETURNED_VIEW"
+"""The tag of a view that is returned, and that autograd has to see made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +37,15 @@ class Cut:
     ``outputs`` are the values that each returns to autograd: results of the program, and what
     later segments take. ``segments`` says by its label which segment a call belongs to; ``makers``
     the same of a value. Gradients of what several segments use, or what is returned, are
-    ``apart``: autograd adds them, and not the program.
+    ``apart``: autograd adds them, and not the program. ``views`` are the segments whose calls make
+    views that are returned: these run where autograd sees them, and are no nodes of tj's.
     """
 
     outputs: tuple[tuple[TensorProxy, ...], ...]
     segments: dict[str, int] = field(default_factory=dict)
     makers: dict[str, int] = field(default_factory=dict)
     apart: frozenset[str] = frozenset()
+    views: frozenset[int] = frozenset()
 
     def segment(self, call: BoundSymbol) -> int | None:
         """The segment of ``call``, or of the one that it is a part of."""
@@ -53,6 +58,11 @@ class Cut:
     def whole(self) -> bool:
         """Whether there is one segment."""
         return len(self.outputs) == 1
+
+    def name(self, index: int) -> str:
+        """How the backward of the segment at ``index`` is called."""
+        place = sum(i not in self.views for i in range(index))
+        return f"backward.{place}" if place else "backward"
 
     def taken(self, index: int) -> tuple[TensorProxy, ...]:
         """The values of earlier segments that the segment at ``index`` may take."""
@@ -67,6 +77,11 @@ class Cut:
         """The layout of all tangents where only those of one segment exist, as ``layout`` says."""
         mine = iter(layout)
         return tuple(next(mine) if i == index else None for i in self.owners())
+
+
+def is_returned_view(call: BoundSymbol) -> bool:
+    """Whether autograd has to see ``call`` itself."""
+    return any(RETURNED_VIEW in p.tags for p in call.flat_outs)
 
 
 def carries(call: BoundSymbol) -> bool:
@@ -85,7 +100,12 @@ def cut(trace: Trace) -> Cut:
     """The segments of ``trace``; one, if all that carries gradients has the same results."""
     roots = _roots(trace)
     dependents = _dependents(trace, roots)
-    sets = {id(call): found for call, found in zip(trace.calls, dependents, strict=True) if found}
+    # What makes views that are returned is kept apart from all else.
+    sets = {
+        id(call): 2 * found + is_returned_view(call)
+        for call, found in zip(trace.calls, dependents, strict=True)
+        if found
+    }
     if len(set(sets.values())) < 2:
         return uncut(trace)
     calls = [call for call in trace.calls if id(call) in sets]
@@ -195,6 +215,7 @@ def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[Te
         {call.label: i for call, i in zip(calls, places, strict=True)},
         makers,
         frozenset(name for name, found in users.items() if name in returned or len(found) > 1),
+        frozenset(i for call, i in zip(calls, places, strict=True) if is_returned_view(call)),
     )
 
 

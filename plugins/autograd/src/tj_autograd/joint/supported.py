@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 
 from tj_core.extend import BoundSymbol, Decline, Proxy, TensorProxy, Trace, leaves, requires_grad
 from tj_torch.extend import changes_unseen, members, resolve, strided_beyond, writes_nothing
 
 from tj_autograd.joint.functions import APPLY
+from tj_autograd.joint.segments import RETURNED_VIEW, cut, is_returned_view
 
 __all__ = ["needs_gradient", "refused", "unsupported"]
 
@@ -36,9 +37,16 @@ def unsupported(trace: Trace) -> Decline | None:
             if applies(call):
                 return Decline(f"{call.symbol} {reason}", call.source)
         views = [a for a in call.effects.aliases if not a.identical]
-        if any(call.flat_outs[a.output].name in returned for a in views):
+        if any(_is_unseen(call.flat_outs[a.output], returned) for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
+    if any(map(is_returned_view, trace.calls)) and cut(trace).whole:
+        return Decline("a returned view, on which others depend, is one with another result")
     return None
+
+
+def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
+    """Whether a view is returned that autograd will not see made."""
+    return view.name in returned and RETURNED_VIEW not in view.tags
 
 
 def refused(joint: Trace) -> Decline | None:

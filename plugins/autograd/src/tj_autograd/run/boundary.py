@@ -7,7 +7,7 @@ in and comes out beside it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.kept import FREED, Sources, looked_at, sources
 from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.variants import Boxed, Key, Variants
+from tj_autograd.run.views import Views, views
 from tj_autograd.split.halves import Halves
 
 __all__ = ["Compiled", "differentiable", "usual_layout"]
@@ -35,7 +36,8 @@ class _Plan:
     the others. ``wrt`` are its gradients, ``places`` which inputs these are of. ``sources`` says
     where inputs come from when the segment runs again, ``devices`` whose generators the program
     draws from. ``sized`` says which roots have sizes that are symbols, ``frees`` whether the graph
-    is freed though nothing of the call's is.
+    is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
+    which input of the segment each is.
     """
 
     forward: Boxed | None
@@ -50,6 +52,7 @@ class _Plan:
     sized: tuple[bool, ...]
     devices: tuple[str, ...]
     frees: bool
+    live: tuple[tuple[int, int], ...]
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -60,14 +63,15 @@ class _Plan:
 class _Call:
     """What does not cross the boundary in one call.
 
-    ``inputs`` are those of the program, and what segments have returned so far. ``copies`` are
-    inputs as they were, by position, for those that the program writes.
+    ``inputs`` are those of the program, so many as were ``given``, and what segments have returned
+    so far. ``copies`` are inputs as they were, by position, for those that the program writes.
     """
 
-    __slots__ = ("copies", "inputs", "rest", "results", "states")
+    __slots__ = ("copies", "given", "inputs", "rest", "results", "states")
 
     def __init__(self, inputs: list[Any], copies: dict[int, Any]) -> None:
         self.inputs = inputs
+        self.given = len(inputs)
         self.copies = copies
         self.rest: tuple[Any, ...] = ()
         self.results: tuple[Any, Any] = ((), ())
@@ -77,7 +81,7 @@ class _Call:
         if plan.forward is None:
             return self.results
         self.states = states(plan.devices)
-        inputs = self.inputs if plan.outputs is None else list(self.inputs)
+        inputs = self.inputs if plan.outputs is None else self.inputs[: self.given]
         roots, self.rest, saved = plan.forward(inputs)
         if plan.outputs is not None:
             self.results = roots, saved
@@ -99,6 +103,8 @@ class Compiled(torch.autograd.Function):
         ctx.states = call.states
         ctx.set_materialize_grads(False)
         tensors = [saved[i] for i in plan.tensors]
+        for i, place in plan.live:
+            tensors[i] = call.inputs[place]
         if kept.tensors and looked_at():
             tensors += kept.packed()
         ctx.save_for_backward(*tensors)
@@ -240,10 +246,14 @@ def differentiable(
     """
     drawn = (device for v in variants for device in v.once_more.devices)
     devices = tuple(dict.fromkeys(drawn))
-    plans = [_plan(halves, v, None if v.index else forward, devices) for v in variants]
-    parts = [{str(k): v for k, v in _gradients(each).items()} for each in variants]
-    sums = summed(parts, order) if len(plans) > 1 else {}
-    return _generated(halves, plans, sums)
+    nodes = [v for v in variants if v.index not in v.cut.views]
+    plans = {v.index: _plan(halves, v, None, devices) for v in nodes}
+    first = nodes[0].index
+    plans[first] = replace(plans[first], forward=forward)
+    parts = [{str(k): v for k, v in _gradients(each).items()} for each in nodes]
+    sums = summed(parts, order) if len(nodes) > 1 else {}
+    segments = [plans.get(v.index) or views(v.functional, v.cut, v.index) for v in variants]
+    return _generated(halves, segments, sums)
 
 
 def _plan(
@@ -258,6 +268,8 @@ def _plan(
     inputs = [p.name for p in once_more.trace.inputs]
     roots = [p.name for p in halves.roots]
     wrt = _gradients(variants)
+    stored = [halves.saved[i].name for i in tensors]
+    seen = {p.name for k in variants.cut.views for p in variants.cut.outputs[k]}
     return _Plan(
         forward,
         variants,
@@ -269,13 +281,14 @@ def _plan(
         tuple(inputs.index(name) for name in wrt.values()),
         sources(
             once_more.trace.inputs,
-            [halves.saved[i].name for i in tensors],
+            stored,
             once_more.depended,
             once_more.copied,
         ),
         tuple(map(is_sized, part.tangents)),
         devices,
         variants.frees,
+        tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
     )
 
 
@@ -292,11 +305,11 @@ def _gradients(variants: Variants) -> dict[Key, str]:
 
 
 def _generated(
-    halves: Halves, plans: Sequence[_Plan], sums: Mapping[str, Sequence[str]]
+    halves: Halves, segments: Sequence[_Plan | Views], sums: Mapping[str, Sequence[str]]
 ) -> Callable[..., Any]:
     """Straight-line code from the inputs to the outputs; gradients in ``sums`` have a node."""
     scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call, "_summed": Summed.apply}
-    scope |= {f"_plan_{k}": plan for k, plan in enumerate(plans)}
+    plans = [segment for segment in segments if isinstance(segment, _Plan)]
 
     def constant(c: Any) -> str:
         name = f"_constant_{len(scope)}"
@@ -313,7 +326,14 @@ def _generated(
     ]
     aliases = {key: f"_{value}_{i}" for value in sums for i, key in enumerate(sums[value])}
     left = dict(sums)
-    for k, plan in enumerate(plans):
+    for k, plan in enumerate(segments):
+        if isinstance(plan, Views):
+            scope[f"_views_{k}"] = plan.program
+            returned = _names(plan.outputs)
+            lines.append(f"    {returned} = _views_{k}({_names(plan.inputs)})")
+            lines.append(f"    _call.inputs += ({returned})")
+            continue
+        scope[f"_plan_{k}"] = plan
         returned = _names(plan.variants.outputs)
         values = [plan.variants.once_more.trace.inputs[i].name for i in plan.places]
         takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
@@ -322,7 +342,7 @@ def _generated(
             made = "".join(f"{aliases[key]}, " for key in keys)
             lines.append(f"    {made} = _summed({value}, {len(keys)})")
         lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join(takes)})")
-        if len(plans) > 1:
+        if len(segments) > 1:
             lines.append(f"    _call.inputs += ({returned})")
     if halves.rest:
         lines.append(f"    {_names(halves.rest)} = _call.rest")

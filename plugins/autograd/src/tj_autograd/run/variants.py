@@ -120,7 +120,7 @@ class Variants:
 
     def named(self, name: str) -> str:
         """``name`` for this segment."""
-        return f"{name}.{self.index}" if self.index else name
+        return name + self.cut.name(self.index).removeprefix("backward")
 
     def _make(self, layout: Layout) -> Pullback:
         if layout == self.usual:

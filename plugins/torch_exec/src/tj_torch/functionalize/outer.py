@@ -25,6 +25,7 @@ from tj_core.extend import (
     RuleTable,
     Stage,
     Symbol,
+    TagSet,
     TensorProxy,
     Trace,
     TraceEditor,
@@ -35,6 +36,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.bases import compiled, overlap
+from tj_torch.functionalize.between import RETURNED_VIEW, views_between
 from tj_torch.functionalize.functionalize import Functionalized, Write
 from tj_torch.functionalize.input_aliasing import Group, once, unless_shared
 from tj_torch.functionalize.objects import (
@@ -187,8 +189,8 @@ class _Outer:
 
     ``received`` is what the functional program returns, by name; ``env`` what stands for each
     object of the program as written; ``inside`` are calls for the end of the functional program;
-    ``done`` counts, for each version counter, the bumps that
-    happen by themselves.
+    ``done`` counts, for each version counter, the bumps that happen by themselves; ``between``
+    are the views that the functional program returns.
     """
 
     trace: Trace
@@ -198,6 +200,7 @@ class _Outer:
     inside: list[BoundSymbol] = field(default_factory=list)
     received: dict[str, Proxy] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
+    between: dict[str, Proxy] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.namer = self.made.editor.fresh
@@ -214,6 +217,8 @@ class _Outer:
         for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
+        self.between = views_between(self.made, returned)
+        self.env |= {name: self.receive_view(p) for name, p in self.between.items()}
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = returned.keys() | self.inputs.keys() | copies.keys()
         wanted |= self.made.members.keys() | refusable.keys()
@@ -238,6 +243,11 @@ class _Outer:
     def receive(self, p: Proxy) -> Proxy:
         """A value of the functional program, which returns it."""
         return self.inputs.get(p.name) or self.received.setdefault(p.name, p)
+
+    def receive_view(self, p: Proxy) -> Proxy:
+        """The same for a view on which other results depend."""
+        self.made.editor.inherit(p, TagSet([RETURNED_VIEW.name]))
+        return self.receive(p)
 
     def known(self, p: Proxy) -> Proxy:
         """What stands for a value of the program as written."""
@@ -355,11 +365,11 @@ class _Outer:
         What they are views of is wanted too: whoever has a view sees its base.
         """
         wanted: set[str] = set()
-        found, kept = set(objects), []
+        found, kept = set(objects) - self.between.keys(), []
         while found - wanted:
             wanted |= found
             kept = [(i, c) for i, c in enumerate(self.made.views) if self.makes(c) & wanted]
-            found = {name for _, call in kept for name in self.viewed(call)}
+            found = {name for _, call in kept for name in self.viewed(call)} - self.between.keys()
         return kept
 
     def refusable(self) -> Iterator[str]:
