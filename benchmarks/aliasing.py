@@ -27,7 +27,7 @@ def _functional(when: str) -> Callable[[Any], Any]:
 
 SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "eager": lambda f: f,
-    "tj, as written": _functional("never"),
+    "tj, as acquired": _functional("never"),
     "tj, functional form": _functional("always"),
     "torch.compile(aot_eager)": lambda f: torch.compile(f, backend="aot_eager"),
 }

@@ -152,7 +152,7 @@ def last_traces(fn: Any) -> tuple[Trace, ...]:
 
 def last_trace(
     fn: Any,
-    which: Literal["forward", "backward", "outer", "shared"] = "forward",
+    which: Literal["forward", "backward", "epilogue", "shared"] = "forward",
     stage: Stage | str | None = None,
 ) -> Trace:
     """The program that runs, or the last one at ``stage`` (``"ACQUIRED"``).
@@ -177,7 +177,7 @@ def last_trace(
 _WHY_NONE = {
     "backward": "PyTorch's autograd differentiates the program, or nothing in it needs a gradient; "
     "pip install tj-autograd for gradients as a transform",
-    "outer": "the program runs as it was written",
+    "epilogue": "the program runs as it was acquired",
     "shared": "no call's arguments shared memory with one that the program writes",
 }
 

@@ -131,13 +131,13 @@ def test_a_transform_puts_something_around_the_program():
     compiled = pipeline(transform).compile(program())
     assert compiled.function([1.0]) == ["around", -1.0]
     assert compiled.program.function([1.0]) == [-1.0]
-    assert compiled.others == {"outer": outer}
+    assert compiled.others == {"epilogue": outer}
     assert [t.stage for t in compiled.traces] == [Stage.ACQUIRED, Stage.FUNCTIONAL, Stage.CLAIMED]
     (recompiler,) = kept
     assert recompiler.acquired().function([1.0]) == [-1.0]  # without the transform
     other = recompiler.compiled(program().replace(name="other"))
     assert other.function([1.0]) == ["around", -1.0]
-    assert compiled.others.keys() == {"outer"}
+    assert compiled.others.keys() == {"epilogue"}
     recompiler.keep("other_0", other)
     assert compiled.others["other_0"].traces == other.traces
 

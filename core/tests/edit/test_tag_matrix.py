@@ -272,7 +272,7 @@ def test_a_tag_travels_as_its_policy_says(row, carrier, policy):
 @pytest.mark.parametrize("policy", policies(), ids=lambda p: "".join(map(str, p.values())))
 def test_what_travels_to_the_backward(policy):
     registry = TagRegistry([("test", Tag("T", **{k: bool(v) for k, v in policy.items()}))])
-    assert bool(registry.traveling(TagSet(["T"]), "to_backward")) is bool(policy["to_backward"])
+    assert bool(registry.propagated(TagSet(["T"]), "to_backward")) is bool(policy["to_backward"])
 
 
 def test_views_that_the_program_made_itself():

@@ -155,12 +155,12 @@ def test_merging_nothing_new_is_no_new_set():
 
 def test_traveling_keeps_what_the_policy_lets_through():
     tags = TagSet({"ALL": None, "STAY": None, "BODY": None, "PLACE": None, "VALUED": 7})
-    assert TAGS.traveling(tags, "into_body") == TagSet({"ALL": None, "BODY": None, "VALUED": 7})
-    assert TAGS.traveling(tags, "to_replacement") == TagSet(
+    assert TAGS.propagated(tags, "into_body") == TagSet({"ALL": None, "BODY": None, "VALUED": 7})
+    assert TAGS.propagated(tags, "to_replacement") == TagSet(
         {"ALL": None, "PLACE": None, "VALUED": 7}
     )
-    assert TAGS.traveling(tags, "through_views") == TagSet(["ALL"])
-    assert TAGS.traveling(tags, "to_backward") == TagSet(["ALL"])
+    assert TAGS.propagated(tags, "through_views") == TagSet(["ALL"])
+    assert TAGS.propagated(tags, "to_backward") == TagSet(["ALL"])
 
 
 # ------------------------------------------------------------------------------- travel

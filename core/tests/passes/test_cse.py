@@ -333,7 +333,7 @@ def test_roots_and_writes():
     facts = alias_facts(Trace((X, Y), (a, v, w), (v.outputs, X), language=EMPTY_LANGUAGE))
     assert dict(facts.roots) == {"x": "x", "y": "y", "a": "a", "v": "a", "w": "a"}
     assert dict(facts.objects) == {"x": "x", "y": "y", "a": "a", "v": "v", "w": "v"}
-    assert facts.written == {"a"}
+    assert facts.mutated == {"a"}
     assert facts.escaping == {"a", "x"}
 
 

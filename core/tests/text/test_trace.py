@@ -228,10 +228,10 @@ def test_effects():
     effects = Effects(
         (0, 2),
         ((0, shrunk),),
-        (Alias(0, "arg", 1, True), Alias(1, "hidden")),
+        (Alias(0, "arg", 1, True), Alias(1, "internal")),
         ("random:cpu", "s"),
         versions=((2, 3),),
-        hidden=(0,),
+        untracked=(0,),
     )
     first = call(
         "f_", X, X, Y.replace(name="w"), outputs=(vector("p", 2), vector("q", 2)), effects=effects

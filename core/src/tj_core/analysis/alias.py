@@ -22,19 +22,19 @@ class AliasFacts:
     """What the effects of a trace's calls come to.
 
     ``roots`` has, for every value, the first value in the same memory, ``objects`` the first that
-    is the same object. ``written`` are the roots whose memory is written, or whose metadata is
+    is the same object. ``mutated`` are the roots whose memory is written, or whose metadata is
     changed, anywhere in the program, as far as that can be known; ``escaping`` those that the
     program returns.
     """
 
     roots: Mapping[str, str]
     objects: Mapping[str, str]
-    written: frozenset[str]
+    mutated: frozenset[str]
     escaping: frozenset[str]
 
-    def is_written(self, value: Proxy) -> bool:
+    def is_mutated(self, value: Proxy) -> bool:
         """Whether the memory of ``value`` may be written somewhere in the program."""
-        return self.roots[value.name] in self.written
+        return self.roots[value.name] in self.mutated
 
 
 def alias_facts(trace: Trace) -> AliasFacts:
@@ -45,17 +45,17 @@ def alias_facts(trace: Trace) -> AliasFacts:
     """
     roots = {p.name: p.name for p in trace.inputs}
     objects = dict(roots)
-    written: set[str] = set()
+    mutated: set[str] = set()
     for call in trace.calls:
         objects |= _defined(call, objects, identical=True)
         roots |= _defined(call, roots)
-        written.update(roots[p.name] for p in _written(call))
+        mutated.update(roots[p.name] for p in _mutated(call))
     inputs = {p.name for p in trace.inputs}
-    if not written.isdisjoint(inputs):
-        written |= inputs
+    if not mutated.isdisjoint(inputs):
+        mutated |= inputs
     returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
     return AliasFacts(
-        roots, objects, frozenset(written), frozenset(roots[p.name] for p in returned)
+        roots, objects, frozenset(mutated), frozenset(roots[p.name] for p in returned)
     )
 
 
@@ -90,7 +90,7 @@ def _defined(
     """The roots of the values that ``call`` defines; the objects they are with ``identical``."""
     found: dict[str, str] = {}
     aliases = [a for a in call.effects.aliases if a.identical or not identical]
-    bases = {a.output: a for a in aliases if a.kind != "hidden"}
+    bases = {a.output: a for a in aliases if a.kind != "internal"}
     for i, p in enumerate(call.flat_outs):
         alias = bases.get(i)
         if p.name in known:  # an argument under its own name
@@ -106,7 +106,7 @@ def _defined(
     return found
 
 
-def _written(call: BoundSymbol) -> Iterator[Proxy]:
+def _mutated(call: BoundSymbol) -> Iterator[Proxy]:
     effects = call.effects
     for index in (*effects.mutates, *(i for i, _ in effects.rebinds)):
         yield call.flat_args[index]

@@ -47,18 +47,18 @@ def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
 def _functional(trace: Trace) -> Broken:
     """Nothing mutates. What is copied back to an input nobody sees but the caller."""
     inputs = {p.name for p in trace.inputs}
-    written: set[str] = set()
+    mutated: set[str] = set()
     for position, call in enumerate(trace.calls):
         if is_copy_back(call):
             target, *values = (p.name for p in call.flat_args)
-            if target not in inputs or written & {target, *values}:
+            if target not in inputs or mutated & {target, *values}:
                 yield position, "copies back to no input, or uses one that was copied back to"
-            written.add(target)
+            mutated.add(target)
         elif call.effects.mutates or call.effects.rebinds:
             yield position, "mutates"
-        elif written:
+        elif mutated:
             yield position, "comes after a value was copied back to an input"
-    if written & value_names(trace.outputs):
+    if mutated & value_names(trace.outputs):
         yield len(trace.calls), "the program returns an input that was copied back to"
 
 

@@ -24,14 +24,14 @@ __all__ = ["Scope", "same_metadata", "used", "wrong_name"]
 _LITERALS = (bool, int, str, bytes, type(None), type(...))
 
 
-def same_metadata(formal: Proxy, actual: Proxy, *, written: bool = False) -> bool:
+def same_metadata(formal: Proxy, actual: Proxy, *, mutated: bool = False) -> bool:
     """Whether a body's value can be the call's: it says nothing of autograd, all else agrees.
 
-    ``written``: the call writes the value into memory that has strides and flags already.
+    ``mutated``: the call writes the value into memory that has strides and flags already.
     """
     if isinstance(formal, TensorProxy) and isinstance(actual, TensorProxy):
         formal = formal.replace(requires_grad=actual.requires_grad)
-        if written:
+        if mutated:
             formal = formal.replace(strides=actual.strides, flags=actual.flags)
     return actual.same_meta(formal)
 
@@ -177,7 +177,7 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
     if len(formal) != len(actual):
         yield "has a body with other outputs"
         return
-    written = {
+    mutated = {
         call.flat_outs[a.output].name
         for a in call.effects.aliases
         if a.identical and a.kind == "arg" and a.index in call.effects.mutates
@@ -187,7 +187,7 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
             if problem := used(mine, env):
                 yield f"has a body that returns {problem}"
             elif isinstance(out, Proxy) and not same_metadata(
-                mine, out, written=out.name in written
+                mine, out, mutated=out.name in mutated
             ):
                 yield f"has a body whose output is {meta_text(mine)!r}, not {meta_text(out)!r}"
 

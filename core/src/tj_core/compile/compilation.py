@@ -29,7 +29,7 @@ class Compilation:
 
     ``function`` is what runs: the program's, or what a plugin made of several programs or put
     around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
-    ``"outer"``, what stands around; those not yet compiled have a trace only. ``declined`` are
+    ``"epilogue"``, what stands around; those not yet compiled have a trace only. ``declined`` are
     the transforms that did not take the program, and why.
     """
 

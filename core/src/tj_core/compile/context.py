@@ -65,14 +65,14 @@ class PassContext:
         """
         self.outcome.assembly = Assembly(others, assemble, boxed)
 
-    def wrap(self, wrap: Wrap, outer: Trace | None = None) -> None:
+    def wrap(self, wrap: Wrap, epilogue: Trace | None = None) -> None:
         """Say what runs around the program.
 
         ``wrap`` gets what runs the program, a function of its inputs, and a `Recompiler` for calls
-        that the trace is not right for; it returns what runs in its place. ``outer``, if given, is
-        the trace of what it puts around, to be shown.
+        that the trace is not right for; it returns what runs in its place. ``epilogue``, if given,
+        is the trace of what it puts around, to be shown.
         """
-        self.outcome.wrappers.append(Wrapper(wrap, outer))
+        self.outcome.wrappers.append(Wrapper(wrap, epilogue))
 
     def rewrite(
         self,

@@ -48,7 +48,7 @@ class Wrapper:
     """What runs around a program; see `PassContext.wrap`."""
 
     wrap: Wrap
-    outer: Trace | None = None
+    epilogue: Trace | None = None
 
 
 @dataclass(slots=True)

@@ -256,8 +256,8 @@ class _Run:
             function = self.assembly.assemble(program, lambda name, t: self.later(name, t, others))
         for wrapper in reversed(self.wrappers):
             function = wrapper.wrap(function, _Recompiler(self))
-            if wrapper.outer is not None:
-                others["outer"] = wrapper.outer
+            if wrapper.epilogue is not None:
+                others["epilogue"] = wrapper.epilogue
         return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
 
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:

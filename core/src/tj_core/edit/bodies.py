@@ -137,7 +137,7 @@ def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
             if a.kind != "arg" or a.index in now
         ),
         versions=tuple((now[i], n) for i, n in effects.versions if i in now),
-        hidden=tuple(now[i] for i in effects.hidden if i in now),
+        untracked=tuple(now[i] for i in effects.untracked if i in now),
     )
 
 

@@ -21,7 +21,7 @@ __all__ = ["Inlined", "can_inline", "inline"]
 class Inlined:
     """A body in place of its call: its calls, and the outputs that are another value there.
 
-    The tags of such an output are owed to that value, see `tj_core.edit.tag_propagation.Heirs`.
+    The tags of such an output go to that value, see `tj_core.edit.tag_propagation.TagInheritance`.
     """
 
     calls: tuple[BoundSymbol, ...]
@@ -70,7 +70,7 @@ class _Scope:
         self, call: BoundSymbol, body: Body, namer: Callable[[str], str], tags: TagRegistry
     ) -> None:
         self.outer, self.namer, self.tags = call, namer, tags
-        self.inherited = tags.traveling(call.tags, "into_body")
+        self.inherited = tags.propagated(call.tags, "into_body")
         self.base = call.label if call.flat_outs else call.symbol.name.rpartition(".")[2]
         self.env = {f.name: call.flat_args[int(f.name[1:])] for f in body.inputs}
         self.outputs: dict[str, Proxy] = {}

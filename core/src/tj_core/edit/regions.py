@@ -170,7 +170,7 @@ class _Storage:
 
     inputs: Mapping[str, int]
     roots: dict[str, frozenset[Any]] = field(default_factory=dict)
-    written: set[Any] = field(default_factory=set)
+    mutated: set[Any] = field(default_factory=set)
     ordered: dict[str, None] = field(default_factory=dict)
 
     @staticmethod
@@ -191,14 +191,14 @@ class _Storage:
                 outs[alias.output] |= outs[alias.index] or {call.flat_outs[alias.index].name}
                 outs[alias.index] |= outs[alias.output]
             else:
-                outs[alias.output].add(("hidden", alias.index))
+                outs[alias.output].add(("internal", alias.index))
         if "side_effect" in call.effects.ordered:  # nobody knows what its outputs are
             known: set[Any] = set().union(*args)
             outs = [out | known for out in outs]
         for p, out in zip(call.flat_outs, outs, strict=True):
             self.roots[p.name] = frozenset(out or {p.name})
         for i in call.effects.mutates:
-            self.written |= args[i]
+            self.mutated |= args[i]
         if any(args[i] & set(self.inputs.values()) for i, _ in call.effects.rebinds):
             self.ordered["side_effect"] = None
         self.ordered.update(dict.fromkeys(call.effects.ordered))
@@ -206,12 +206,12 @@ class _Storage:
     def effects(self, region: Region, outputs: int) -> Effects:
         """The program's effects as those of its call, which has so many ``outputs``."""
         operands = dict(enumerate(region.operands))
-        written = [operands.get(i) for i in self.written if isinstance(i, int)]
+        mutated = [operands.get(i) for i in self.mutated if isinstance(i, int)]
         ordered = dict(self.ordered)
-        if None in written:
+        if None in mutated:
             ordered["side_effect"] = None
         return Effects(
-            tuple(i for i in written if i is not None),
+            tuple(i for i in mutated if i is not None),
             aliases=tuple(self.aliases(region, outputs)) if region.returns else (),
             ordered=tuple(ordered),
         )
@@ -225,7 +225,7 @@ class _Storage:
                 if operand is not None:
                     yield Alias(i, "arg", operand)
                 elif isinstance(root, tuple):
-                    yield Alias(i, "hidden", root[1])
+                    yield Alias(i, "internal", root[1])
                 elif first.setdefault(root, i) != i:
                     yield Alias(i, "out", first[root])
 
@@ -253,7 +253,7 @@ class _Inlining:
 
     def __init__(self, call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry) -> None:
         self.outer, self.region, self.namer, self.tags = call, region, namer, tags
-        self.inherited = tags.traveling(call.tags, "into_body")
+        self.inherited = tags.propagated(call.tags, "into_body")
         self.env: dict[str, Any] = {}
         for p, index in zip(region.program.inputs, region.operands, strict=True):
             if index is None:

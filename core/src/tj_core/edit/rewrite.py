@@ -232,7 +232,7 @@ class _Run:
         if not self.into_bodies or body is None or call.effects.mutates or call.executor:
             return call
         context = call.context.over(scope.context)
-        inherited = self.tags.traveling(call.tags, "into_body")
+        inherited = self.tags.propagated(call.tags, "into_body")
         inherited = self.tags.merge(scope.inherited, inherited, call.source)
         edited = self.edited(body, context, inherited)
         if edited.body is None:
@@ -280,8 +280,8 @@ class _Placing:
     def place(self) -> tuple[BoundSymbol, ...]:
         """The replacement's calls with what they inherit; the scope learns the new values."""
         defined = {p.name for call in self.new.calls for p in call.flat_outs}
-        owed = self.owed(defined)
-        calls = tuple(self.inherit(call, owed) for call in self.new.calls)
+        inherited = self.inherited(defined)
+        calls = tuple(self.inherit(call, inherited) for call in self.new.calls)
         final = {p.name: p for call in calls for p in call.flat_outs}
         for p in self.old.flat_outs:
             value = substituted(substituted(p, self.new.values), final)
@@ -291,9 +291,9 @@ class _Placing:
             self.scope.editor.values.update({p.name: p for _, p in call.effects.rebinds})
         return calls
 
-    def owed(self, defined: set[str]) -> dict[str, TagSet]:
+    def inherited(self, defined: set[str]) -> dict[str, TagSet]:
         """By new value, the tags of the old ones it stands for; elders inherit at the end."""
-        owed: dict[str, TagSet] = {}
+        inherited: dict[str, TagSet] = {}
         known = {p.name for p in self.old.flat_args}
         for p in self.old.flat_outs:
             value = substituted(p, self.new.values)
@@ -306,28 +306,28 @@ class _Placing:
                 )
             tags = p.tags
             if not self.new.decomposed:
-                tags = self.tags.traveling(tags, "to_replacement")
+                tags = self.tags.propagated(tags, "to_replacement")
             if value.name in defined:
-                mine = owed.get(value.name, NO_TAGS)
-                owed[value.name] = self.tags.merge(mine, tags, self.old.source)
+                mine = inherited.get(value.name, NO_TAGS)
+                inherited[value.name] = self.tags.merge(mine, tags, self.old.source)
             else:
                 self.scope.editor.inherit(value, tags, self.old.source)
-        return owed
+        return inherited
 
-    def inherit(self, call: BoundSymbol, owed: Mapping[str, TagSet]) -> BoundSymbol:
+    def inherit(self, call: BoundSymbol, inherited: Mapping[str, TagSet]) -> BoundSymbol:
         """``call`` with the source, parent and traveling tags of the call it replaces."""
         if call is self.offered:
             return self.old
         old = self.old
 
         def tagged(p: Proxy) -> Proxy:
-            merged = self.tags.merge(owed.get(p.name, NO_TAGS), p.tags, old.source)
+            merged = self.tags.merge(inherited.get(p.name, NO_TAGS), p.tags, old.source)
             return p if merged == p.tags else p.replace(tags=merged)
 
         parent = call.parent or old.parent or old.label
         made = call.replace(
             outputs=map_tree(tagged, call.outputs, Proxy),
-            tags=self.call_tags(call, owed),
+            tags=self.call_tags(call, inherited),
             source=call.source or old.source,
             # In a body names are formal, and whoever takes its calls out says where they belong.
             parent=None if self.scope.nested else parent,
@@ -335,12 +335,12 @@ class _Placing:
         )
         return with_view_tags(made, self.tags)
 
-    def call_tags(self, call: BoundSymbol, owed: Mapping[str, TagSet]) -> TagSet:
-        replaces = not owed or any(p.name in owed for p in call.flat_outs)
+    def call_tags(self, call: BoundSymbol, inherited: Mapping[str, TagSet]) -> TagSet:
+        replaces = not inherited or any(p.name in inherited for p in call.flat_outs)
         if self.new.decomposed or not replaces:
             return call.tags
-        traveling = self.tags.traveling(self.old.tags, "to_replacement")
-        return self.tags.merge(traveling, call.tags, self.old.source)
+        passed = self.tags.propagated(self.old.tags, "to_replacement")
+        return self.tags.merge(passed, call.tags, self.old.source)
 
 
 def _changed(old: BoundSymbol, new: BoundSymbol) -> dict[str, Any]:

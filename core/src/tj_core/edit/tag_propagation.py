@@ -17,20 +17,20 @@ __all__ = ["TagInheritance", "with_view_tags"]
 
 def with_view_tags(call: BoundSymbol, tags: TagRegistry) -> BoundSymbol:
     """``call``, its outputs with the tags that travel through views from what they alias."""
-    owed: dict[str, TagSet] = {}
-    values = {"arg": call.flat_args, "out": call.flat_outs, "hidden": ()}
+    inherited: dict[str, TagSet] = {}
+    values = {"arg": call.flat_args, "out": call.flat_outs, "internal": ()}
     for alias in call.effects.aliases:
         for base in values[alias.kind][alias.index : alias.index + 1]:
-            traveling = tags.traveling(base.tags, "through_views")
+            passed = tags.propagated(base.tags, "through_views")
             name = call.flat_outs[alias.output].name
-            if traveling:
-                owed[name] = tags.merge(owed.get(name, NO_TAGS), traveling, call.source)
-    return call if not owed else call.replace(outputs=_tagged(call, owed, tags))
+            if passed:
+                inherited[name] = tags.merge(inherited.get(name, NO_TAGS), passed, call.source)
+    return call if not inherited else call.replace(outputs=_tagged(call, inherited, tags))
 
 
-def _tagged(call: BoundSymbol, owed: Mapping[str, TagSet], tags: TagRegistry) -> Any:
+def _tagged(call: BoundSymbol, inherited: Mapping[str, TagSet], tags: TagRegistry) -> Any:
     def tagged(p: Proxy) -> Proxy:
-        merged = tags.merge(p.tags, owed.get(p.name, NO_TAGS), call.source)
+        merged = tags.merge(p.tags, inherited.get(p.name, NO_TAGS), call.source)
         return p if merged == p.tags else p.replace(tags=merged)
 
     return map_tree(tagged, call.outputs, Proxy)
@@ -43,39 +43,39 @@ class TagInheritance:
     was defined before.
     """
 
-    __slots__ = ("_owed", "_tags")
+    __slots__ = ("_inherited", "_tags")
 
     def __init__(self, tags: TagRegistry) -> None:
         self._tags = tags
-        self._owed: dict[str, TagSet] = {}
+        self._inherited: dict[str, TagSet] = {}
 
     def inherit(self, heir: Any, tags: TagSet, source: Source | None = None) -> None:
-        """Owe ``tags`` to ``heir``; a constant inherits nothing.
+        """Give ``tags`` to ``heir``; a constant inherits nothing.
 
         :raises TagError: if they contradict what it inherits from others.
         """
         if tags and isinstance(heir, Proxy):
-            mine = self._owed.get(heir.name, NO_TAGS)
-            self._owed[heir.name] = self._tags.merge(mine, tags, source)
+            mine = self._inherited.get(heir.name, NO_TAGS)
+            self._inherited[heir.name] = self._tags.merge(mine, tags, source)
 
     def proxy(self, p: Proxy) -> Proxy:
         """``p`` with what it inherits; itself if that is nothing."""
-        owed = self._owed.get(p.name)
-        merged = self._tags.merge(p.tags, owed) if owed else p.tags
+        inherited = self._inherited.get(p.name)
+        merged = self._tags.merge(p.tags, inherited) if inherited else p.tags
         return p if merged == p.tags else p.replace(tags=merged)
 
     def call(self, call: BoundSymbol) -> BoundSymbol:
         """``call`` with all its proxies so."""
         call = call.map_proxies(self.proxy)
         rebinds = call.effects.rebinds
-        if not any(p.name in self._owed for _, p in rebinds):
+        if not any(p.name in self._inherited for _, p in rebinds):
             return call
         renewed = tuple((i, self.proxy(p)) for i, p in rebinds)
         return call.replace(effects=replace(call.effects, rebinds=renewed))
 
     def trace(self, trace: Trace) -> Trace:
         """``trace`` with all its proxies so; the same object if nobody inherits."""
-        if not self._owed:
+        if not self._inherited:
             return trace
         return trace.replace(
             inputs=tuple(map(self.proxy, trace.inputs)),

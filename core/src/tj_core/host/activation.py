@@ -19,7 +19,7 @@ from tj_core.host.hookcall import Observer, how_to_disable
 from tj_core.host.loading import INLINE, Loaded, Unavailable, load
 from tj_core.host.selection import Selection, ranks, select
 
-__all__ = ["PluginState", "Roster", "State", "call_roster", "raise_error", "reported"]
+__all__ = ["Activation", "PluginState", "State", "activate", "raise_error", "reported"]
 
 State = Literal["loaded", "blocked", "unavailable", "failed", "installed"]
 
@@ -54,7 +54,7 @@ class PluginState:
 
 
 @dataclass(frozen=True, slots=True)
-class Roster:
+class Activation:
     """The loaded plugins by name, in order, with their ranks, and the state of every known one."""
 
     loaded: Mapping[str, Loaded] = field(default_factory=dict)
@@ -79,13 +79,13 @@ def reported(report: Report) -> Iterator[None]:
         report(error)
 
 
-def call_roster(
+def activate(
     config: Config,
     known: Mapping[str, Found],
     objects: Mapping[str, object],
     observers: tuple[Observer, ...] = (),
     report: Report = raise_error,
-) -> Roster:
+) -> Activation:
     """Select from the ``known`` plugins and load the selected ones.
 
     ``objects`` are the plugins that were passed in. What is fatal goes to ``report``; where that
@@ -106,7 +106,7 @@ def call_roster(
     states = [_loaded_state(loaded[n], i, selection) for i, n in enumerate(order)]
     states += [_other_state(known[n], outcomes.get(n), selection, config)
                for n in sorted(set(known) - set(order))]  # fmt: skip
-    return Roster(
+    return Activation(
         {n: loaded[n] for n in order},
         ranks(selection, {n: loaded[n].priority for n in order}),
         tuple(states),

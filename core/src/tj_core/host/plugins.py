@@ -14,7 +14,7 @@ from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Executor
 from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError
-from tj_core.host.activation import PluginState, call_roster, raise_error, reported
+from tj_core.host.activation import PluginState, activate, raise_error, reported
 from tj_core.host.commands import CliCommand
 from tj_core.host.config import Config
 from tj_core.host.discovery import Found, discover
@@ -84,9 +84,9 @@ class PluginManager:
         with reported(report):
             config.check_tables(self._known)
         by_name = {found.name: plugin for found, plugin in inline}
-        roster = call_roster(config, self._known, by_name, self._observers, report)
-        self.states: tuple[PluginState, ...] = roster.states
-        self._loaded, self._ranks = roster.loaded, roster.ranks
+        activation = activate(config, self._known, by_name, self._observers, report)
+        self.states: tuple[PluginState, ...] = activation.states
+        self._loaded, self._ranks = activation.loaded, activation.ranks
         self._pluggy = self._registered()
         with reported(report):
             self._announce()

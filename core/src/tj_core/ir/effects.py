@@ -12,14 +12,14 @@ __all__ = ["NO_EFFECTS", "Alias", "Effects"]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Output ``output`` shares storage with argument or output ``index``, or with a hidden value.
+    """Output ``output`` shares storage with argument or output ``index``, or an internal value.
 
     Counts are of proxies, arguments and outputs each flattened in order. ``identical`` means that
     the two are one Python object.
     """
 
     output: int
-    kind: Literal["arg", "out", "hidden"]
+    kind: Literal["arg", "out", "internal"]
     index: int = 0
     identical: bool = False
 
@@ -35,7 +35,7 @@ class Effects:
     ``random:cpu``, ``collective``, ``stream``, ``side_effect``.
     ``versions``: arguments written, or changed in metadata, each with how often the call counts
     that (for autograd, which compares counters), where it is not once.
-    ``hidden``: written arguments for which autograd, though gradients are on, sees no write.
+    ``untracked``: mutated arguments whose write autograd, though gradients are on, does not see.
     """
 
     mutates: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Effects:
     aliases: tuple[Alias, ...] = ()
     ordered: tuple[str, ...] = ()
     versions: tuple[tuple[int, int], ...] = ()
-    hidden: tuple[int, ...] = ()
+    untracked: tuple[int, ...] = ()
 
     @property
     def removable(self) -> bool:

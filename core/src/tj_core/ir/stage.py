@@ -10,7 +10,7 @@ __all__ = ["Stage"]
 class Stage(enum.IntEnum):
     """How far a trace has come. A stage whose owner is not installed is skipped."""
 
-    ACQUIRED = 0  # metadata, effects, context and source on every call; mutation as written
+    ACQUIRED = 0  # metadata, effects, context and source on every call; mutation in place
     FUNCTIONAL = 1  # nothing mutates
     JOINT = 2  # forward and backward in one trace
     LOWERED = 3  # dense values only, subclasses flattened at the boundary

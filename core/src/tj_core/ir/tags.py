@@ -175,7 +175,7 @@ class TagRegistry:
             raise TagError(f"tag {name!r} cannot be put on a {carrier}", source=source)
         return entry[1]
 
-    def traveling(
+    def propagated(
         self,
         tags: TagSet,
         how: Literal["into_body", "to_replacement", "through_views", "to_backward"],

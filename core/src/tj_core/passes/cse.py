@@ -90,7 +90,7 @@ class _Run:
             return False
         if not self.gradients_done and any(map(requires_grad, call.flat_outs)):
             return False
-        return not any(map(self.facts.is_written, (*call.flat_args, *call.flat_outs)))
+        return not any(map(self.facts.is_mutated, (*call.flat_args, *call.flat_outs)))
 
     def merge(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
         """Let ``elder``'s results stand for ``call``'s, if that may be."""

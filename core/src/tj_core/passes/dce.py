@@ -21,23 +21,23 @@ def dce(trace: Trace) -> Trace:
     does what its regions do, and calls inside them go by the same rule. Once a call has written,
     those stay that autograd may refuse: it does not take every view of memory that was written.
     """
-    cleaned = _cleaned(trace, written=False)
+    cleaned = _cleaned(trace, mutated=False)
     return trace if cleaned is trace else recorded(cleaned, PassRecord("dce"))
 
 
-def _cleaned(trace: Trace, *, written: bool) -> Trace:
+def _cleaned(trace: Trace, *, mutated: bool) -> Trace:
     """The program without such calls, in its regions too; the same object if there are none.
 
-    ``written``: a call before those of ``trace`` has written.
+    ``mutated``: a call before those of ``trace`` has written.
     """
-    first = -1 if written else _first_write(trace)
+    first = -1 if mutated else _first_write(trace)
 
     def kept(place: int, call: BoundSymbol) -> bool:
         return not call.effects.removable or (place > first and _may_be_refused(call))
 
     editor = TraceEditor(trace)
     for place in live_calls(trace.calls, trace.outputs, kept):
-        clean = functools.partial(_cleaned, written=place > first)
+        clean = functools.partial(_cleaned, mutated=place > first)
         editor.keep(map_programs(trace.calls[place], clean))
     return editor.done()
 

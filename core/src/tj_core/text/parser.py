@@ -33,7 +33,7 @@ class _Code:
 
 
 @dataclass(frozen=True, slots=True)
-class _Around:
+class _Enclosing:
     """What goes without saying where a call stands: its context, its executor."""
 
     context: Context = PLAIN_CONTEXT
@@ -186,10 +186,10 @@ class _Reader:
         stage = extras.get("stage", "ACQUIRED")
         if stage not in Stage.__members__:
             raise ParseError(f"{stage!r} is not a stage")
-        around = _Around(executor=extras.get("executor"))
-        return self.program(block, extras, around).replace(stage=Stage[stage])
+        enclosing = _Enclosing(executor=extras.get("executor"))
+        return self.program(block, extras, enclosing).replace(stage=Stage[stage])
 
-    def program(self, block: _Block, extras: Mapping[str, Any], around: _Around) -> Trace:
+    def program(self, block: _Block, extras: Mapping[str, Any], enclosing: _Enclosing) -> Trace:
         """The trace of a function, at no stage."""
         missing = [n for n in block.inputs if n not in block.metas]
         if missing:
@@ -197,24 +197,24 @@ class _Reader:
         env = {name: block.metas[name] for name in block.inputs}
         inputs = tuple(env.values())
         if "context" in extras:
-            around = replace(around, context=Context(tuple(extras["context"].items())))
+            enclosing = replace(enclosing, context=Context(tuple(extras["context"].items())))
         return Trace(
             inputs,
-            tuple(self.call(draft, env, around) for draft in block.drafts),
+            tuple(self.call(draft, env, enclosing) for draft in block.drafts),
             self.value(block.result, env),
             block.name,
-            context=around.context,
+            context=enclosing.context,
             tags=TagSet(extras.get("tags", {})),
             language=self.language,
         )
 
-    def region(self, block: _Block, around: _Around) -> Region:
+    def region(self, block: _Block, enclosing: _Enclosing) -> Region:
         extras = {k: self.value(v, {}) for k, v in block.extras.items()}
-        program = self.program(block, extras, around)
+        program = self.program(block, extras, enclosing)
         return Region(program, extras.get("operands", ()), extras.get("returns", False))
 
     def call(
-        self, draft: _Draft, env: dict[str, Any], around: _Around, path: str = ""
+        self, draft: _Draft, env: dict[str, Any], enclosing: _Enclosing, path: str = ""
     ) -> BoundSymbol:
         statement = draft.statement
         target = statement.targets[0] if isinstance(statement, ast.Assign) else None
@@ -222,9 +222,9 @@ class _Reader:
         if not isinstance(node, ast.Call):
             raise ParseError(f"not a call: {draft.text!r}")
         extras = {k: self.value(v, env) for k, v in draft.extras.items()}
-        context = Context(tuple(extras.get("context", {}).items())).over(around.context)
-        around = replace(around, context=context)
-        regions = {block.name: self.region(block, around) for block in draft.regions}
+        context = Context(tuple(extras.get("context", {}).items())).over(enclosing.context)
+        enclosing = replace(enclosing, context=context)
+        regions = {block.name: self.region(block, enclosing) for block in draft.regions}
         args = tuple(self.value(_Code(a, draft.text), env | regions) for a in node.args)
         kwargs = tuple(self.keywords(node, draft.text, env | regions))
         executor = extras.get("executor")
@@ -240,7 +240,7 @@ class _Reader:
             context=context,
             tags=TagSet(extras.get("tags", {})),
             parent=extras.get("parent"),
-            executor=around.executor if executor is None else executor or None,
+            executor=enclosing.executor if executor is None else executor or None,
         )
         return call.replace(body=self.body(call, draft.body, path, env)) if draft.body else call
 
@@ -263,7 +263,7 @@ class _Reader:
                 n: p.replace(name=env[n].name if n in env else "_" + n[1 + len(path) :])
                 for n, p in draft.metas.items()
             }
-            calls.append(self.call(draft, env, _Around(), f"{path}{position}_"))
+            calls.append(self.call(draft, env, _Enclosing(), f"{path}{position}_"))
         updates = self.value(block.updates, env) if block.updates else ()
         return Body(inputs, tuple(calls), self.value(block.result, env), updates)
 
@@ -361,7 +361,7 @@ def _effects(extras: Mapping[str, Any], env: Mapping[str, Proxy]) -> Effects:
         tuple(Alias(*facts) for facts in extras.get("aliases", ())),
         extras.get("ordered", ()),
         extras.get("versions", ()),
-        extras.get("hidden", ()),
+        extras.get("untracked", ()),
     )
 
 

@@ -70,11 +70,11 @@ def _inside(trace: Trace, style: _Style) -> Iterator[str]:
     yield f"return {value_text(trace.outputs)}"
 
 
-def _region(region: Region, around: Context, style: _Style) -> Iterator[str]:
-    """A region as a function of its own; ``around`` is the context of its call."""
+def _region(region: Region, enclosing: Context, style: _Style) -> Iterator[str]:
+    """A region as a function of its own; ``enclosing`` is the context of its call."""
     program = region.program
     yield f"def {region.name}({', '.join(p.name for p in program.inputs)}):"
-    context = None if program.context == around else dict(program.context.items)
+    context = None if program.context == enclosing else dict(program.context.items)
     extras = _present(operands=region.operands, returns=region.returns, tags=dict(program.tags))
     extras |= {} if context is None else {"context": context}
     if extras:
@@ -246,7 +246,7 @@ def _effects(effects: Effects, rename: Callable[[str], str]) -> dict[str, Any]:
         "aliases": tuple((a.output, a.kind, a.index, a.identical) for a in effects.aliases),
         "ordered": effects.ordered,
         "versions": effects.versions,
-        "hidden": effects.hidden,
+        "untracked": effects.untracked,
     }
 
 

@@ -85,11 +85,11 @@ def test_programs_that_write_and_return_views_have_gradients_as_traces(f: Progra
     assert tj.explain(jitted).declined == ()
     assert {"FUNCTIONAL", "JOINT", "SPLIT"} <= {t.stage.name for t in tj.last_traces(jitted)}
     if f is not writes:  # what that writes nobody else sees
-        assert tj.last_trace(jitted, "outer").calls[0].symbol.qualname == "tj.program"
+        assert tj.last_trace(jitted, "epilogue").calls[0].symbol.qualname == "tj.program"
 
 
 def test_a_gradient_that_eager_refuses_is_refused() -> None:
-    """PyTorch's own autograd takes it, of the program as written, and says why it cannot."""
+    """PyTorch's own autograd takes it, of the acquired program, and says why it cannot."""
     jitted = tj.jit(writes_what_is_saved)
     out = jitted(torch.ones(2, 2), torch.ones(2, 2, requires_grad=True))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -158,7 +158,7 @@ def test_made_up_programs(chunk, count) -> None:
 
 
 def test_a_gradient_that_eager_refuses_is_refused_whoever_runs_the_calls() -> None:
-    """Without a backward trace the program stays as written, for PyTorch's autograd to see."""
+    """Without a backward trace the program stays as acquired, for PyTorch's autograd to see."""
 
     def f(x):
         z = x * 2

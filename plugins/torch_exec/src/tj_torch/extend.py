@@ -21,8 +21,8 @@ from tj_torch.ops.errors import WRITES_BACK, ExpansionError
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.observed import Observed, observed, same_operators
+from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.written import is_written, written_body
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.modes import Modes
@@ -55,14 +55,15 @@ __all__ = [
     "dtype_to_torch",
     "instance",
     "is_dense",
+    "is_python",
     "is_sized",
     "is_symbolic",
-    "is_written",
     "known_of",
     "members",
     "number_text",
     "observed",
     "pass_over_package",
+    "python_body",
     "resolve",
     "row_major",
     "same_operators",
@@ -76,5 +77,4 @@ __all__ = [
     "to_core_tree",
     "uncaptured",
     "writes_nothing",
-    "written_body",
 ]

@@ -83,7 +83,7 @@ READ: dict[str, Callable[[Any], Any]] = {
 def agree(f: Callable[..., Any]) -> None:
     jitted = tj.jit(f)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tj.TjWarning)  # some are run as written
+        warnings.simplefilter("ignore", tj.TjWarning)  # some are run as acquired
         for _ in range(2):
             assert str(jitted(X)) == str(f(X))
 

@@ -184,7 +184,7 @@ def test_under_no_grad_inside_the_program_calls_are_claimed() -> None:
 
 @pytest.mark.parametrize(("functional", "calls"), [("auto", ["aten.add.Tensor"]), ("never", [])])
 def test_a_mutating_call_is_taken_apart_where_it_writes_nothing(functional, calls) -> None:
-    """In its functional form an executor may have a part of it; as written it stays whole."""
+    """In its functional form an executor may have a part of it; as acquired it stays whole."""
     spy = Spy("spy").claims("aten.add.Tensor", torch.add)
     session = tj.Session(["torch"], overrides={"torch": {"functional": functional}})
     g = tj.jit(lambda x: x.add_(1), executors=[spy.executor], session=session)
@@ -195,7 +195,7 @@ def test_a_mutating_call_is_taken_apart_where_it_writes_nothing(functional, call
 
 
 def test_autograd_sees_writes_to_what_a_gradient_needs() -> None:
-    """Without gradients as traces the program stays as written, whoever else runs its calls."""
+    """Without gradients as traces the program stays as acquired, whoever else runs its calls."""
 
     def f(x):
         z = x * 2

@@ -9,7 +9,7 @@ import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_core.ir.symbol import Symbol
-from tj_torch.functionalize.input_aliasing import WAYS, Group, once, unless_shared
+from tj_torch.functionalize.input_aliasing import PATTERN_LIMIT, Group, dispatch_on_aliasing, once
 from tj_torch.ops.names import resolve
 from tj_torch.ops.private import can_be_written
 from tj_torch.ops.schema_facts import writes_nothing
@@ -23,7 +23,7 @@ def made(*shape, **options):
 
 
 @pytest.mark.parametrize(
-    ("fn", "args", "written"),
+    ("fn", "args", "mutated"),
     [
         (torch.Tensor.mul_, (made(2, 3), 2), (0,)),
         (torch.Tensor.__setitem__, (made(2, 3), 0, 5.0), (0,)),
@@ -32,28 +32,28 @@ def made(*shape, **options):
     ],
     ids=["mul_", "setitem", "batch_norm", "foreach"],
 )
-def test_writes_are_results(fn, args, written) -> None:
+def test_writes_are_results(fn, args, mutated) -> None:
     def tensors(tree):
         return [t for x in tree for t in (x if isinstance(x, list) else [x]) if torch.is_tensor(t)]
 
     before = [t.clone() for t in tensors(args)]
-    *news, result = Functional(fn)(*args, written=written)
+    *news, result = Functional(fn)(*args, mutated=mutated)
     assert all(map(torch.equal, tensors(args), before))
     expected = fn(*args)
-    assert all(map(torch.equal, news, [tensors(args)[i] for i in written]))
+    assert all(map(torch.equal, news, [tensors(args)[i] for i in mutated]))
     if isinstance(expected, torch.Tensor):
         assert torch.equal(result, expected)
 
 
 def test_a_tensor_given_twice_is_one() -> None:
     x = made(3)
-    (new, result) = Functional(torch.sin)(x, out=x, written=(0,))
+    (new, result) = Functional(torch.sin)(x, out=x, mutated=(0,))
     assert result is new and torch.equal(new, torch.sin(made(3))) and torch.equal(x, made(3))
 
 
 def test_strides_stay() -> None:
     x = torch.empty_strided((2, 3), (1, 4)).copy_(made(2, 3))
-    (new, _) = Functional(torch.Tensor.mul_)(x, 2, written=(0,))
+    (new, _) = Functional(torch.Tensor.mul_)(x, 2, mutated=(0,))
     assert new.stride() == x.stride()
     assert with_strides(made(2, 3), x).stride() == (1, 4)
 
@@ -119,7 +119,7 @@ def test_what_runs_where_memory_is_shared() -> None:
 
     def otherwise():
         made_others.append(1)
-        return lambda *args: "as written"
+        return lambda *args: "acquired"
 
     def run(*args):
         return "functional"
@@ -127,27 +127,31 @@ def test_what_runs_where_memory_is_shared() -> None:
     def shared(found):
         return lambda *args: found
 
-    as_written = once(otherwise)
-    one = unless_shared(run, (0, 2), (2,), shared, as_written)
+    acquired = once(otherwise)
+    one = dispatch_on_aliasing(run, (0, 2), (2,), shared, acquired)
     a, b = made(4), made(4)
     assert one(a, None, b) == "functional"
     assert [one(a, None, a[1:])[0].places, one(b, 1, b)[0].places] == [(0, 2)] * 2
     assert not made_others
-    seen = unless_shared(run, (0,), (0,), shared, as_written, [(0, can_be_written)])
+    seen = dispatch_on_aliasing(run, (0,), (0,), shared, acquired, [(0, can_be_written)])
     leaf = made(3).clone().requires_grad_()
-    assert [seen(leaf), seen(leaf * 1), seen(made(3))] == ["as written", "functional", "functional"]
-    assert [seen(leaf[1:]), seen((leaf * 1).unbind(0)[0])] == ["as written"] * 2
+    assert [seen(leaf), seen(leaf * 1), seen(made(3))] == [
+        "acquired",
+        "functional",
+        "functional",
+    ]
+    assert [seen(leaf[1:]), seen((leaf * 1).unbind(0)[0])] == ["acquired"] * 2
     assert made_others == [1]
-    third = unless_shared(run, (0, 1, 2), (2,), shared, as_written)
+    third = dispatch_on_aliasing(run, (0, 1, 2), (2,), shared, acquired)
     assert third(a, a[1:], b) == "functional"  # those that share are not written
-    two = unless_shared(run, range(5), (0, 3), shared, as_written)
+    two = dispatch_on_aliasing(run, range(5), (0, 3), shared, acquired)
     assert [g.places for g in two(a, b, a, b, b)] == [(0, 2), (1, 3, 4)]
 
 
 def test_ways_of_sharing_memory() -> None:
-    def groups(args, tensors, written):
-        return unless_shared(
-            lambda *args: (), tensors, written, lambda found: lambda *args: found, lambda *args: ()
+    def groups(args, tensors, mutated):
+        return dispatch_on_aliasing(
+            lambda *args: (), tensors, mutated, lambda found: lambda *args: found, lambda *args: ()
         )(*args)
 
     x = torch.arange(12.0)
@@ -169,15 +173,15 @@ def test_ways_of_sharing_memory() -> None:
         count = len(seen)
         return lambda *args: count
 
-    run = unless_shared(lambda *args: 0, (0, 1), (0,), make, lambda *args: "too many")
+    run = dispatch_on_aliasing(lambda *args: 0, (0, 1), (0,), make, lambda *args: "too many")
     calls = [run(x[:4], x[n:]) for n in (1, 2, 1, 2)]
     assert calls == [1, 2, 1, 2] and [g.offsets for (g,) in seen] == [(0, 1), (0, 2)]
     calls = [run(x[:4], x[n:]) for n in (*range(3, 12), 2)]
-    assert calls == [*range(3, WAYS + 1), *["too many"] * 3, 2]
+    assert calls == [*range(3, PATTERN_LIMIT + 1), *["too many"] * 3, 2]
 
 
 def test_ways_of_sharing_memory_are_told_apart_when_there_are_many() -> None:
-    run = unless_shared(
+    run = dispatch_on_aliasing(
         lambda *args: (), range(4), range(4), lambda found: lambda *args: found, lambda *args: None
     )
     tensors = [made(2) for _ in range(4)]
@@ -188,29 +192,29 @@ def test_ways_of_sharing_memory_are_told_apart_when_there_are_many() -> None:
         assert found is None or [g.places for g in found] == [g for g in same if len(g) > 1]
         known += found is not None
     # The first eight ways have programs; the fewest calls that are of one way are four.
-    assert known >= WAYS * 4
+    assert known >= PATTERN_LIMIT * 4
 
 
-def test_a_functional_program_that_raises_leaves_it_to_the_one_as_written() -> None:
+def test_a_functional_program_that_raises_leaves_it_to_the_one_acquired() -> None:
     x, drawn = made(2).clone(), []
 
     def inner(x):
         drawn.append(torch.rand(()))
         raise ValueError("functional")
 
-    def as_written(x):
+    def acquired(x):
         drawn.append(torch.rand(()))
         x.add_(1)
-        raise ValueError("as written")
+        raise ValueError("acquired")
 
-    run = unless_it_raises(raising(inner), as_written, ["cpu"])
-    with pytest.raises(ValueError, match="as written") as raised:
+    run = unless_it_raises(raising(inner), acquired, ["cpu"])
+    with pytest.raises(ValueError, match="acquired") as raised:
         run(x)
     assert raised.value.__context__ is None
     assert torch.equal(x, made(2) + 1) and torch.equal(*drawn)
     run = unless_it_raises(raising(inner), lambda x: "right", [])
     with pytest.warns(tj.TjWarning, match="functional form of a program raised ValueError"):
         assert run(x) == "right"
-    run = unless_it_raises(as_written, lambda x: "right", [])
-    with pytest.raises(ValueError, match="as written"):  # of what stands around: it has written
+    run = unless_it_raises(acquired, lambda x: "right", [])
+    with pytest.raises(ValueError, match="acquired"):  # of what stands around: it has written
         run(x)

@@ -97,12 +97,12 @@ class Workshop:
 
     def backward(self, call: BoundSymbol, symbol: Symbol, *args: Any) -> BoundSymbol:
         """A backward call of ``call``, without outputs yet: where it belongs and its tags."""
-        traveling = self.tags.traveling(call.tags, "to_backward")
+        passed = self.tags.propagated(call.tags, "to_backward")
         return BoundSymbol(
             symbol,
             args,
             context=self.context,
-            tags=self.tags.merge(traveling, BACKWARD_TAGS, call.source),
+            tags=self.tags.merge(passed, BACKWARD_TAGS, call.source),
             source=call.source,
             parent=call.label,
         )

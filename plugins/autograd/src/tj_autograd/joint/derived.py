@@ -66,8 +66,8 @@ class _Calls:
     workshop: Workshop
 
     def differentiated(self, change: Change) -> Differentiated:
-        forward, hidden = (self.call, ()) if not self.rule.hidden else self.augmented()
-        values = {"arg": self.call.flat_args, "out": self.call.flat_outs, "hidden": hidden}
+        forward, inner = (self.call, ()) if not self.rule.intermediates else self.augmented()
+        values = {"arg": self.call.flat_args, "out": self.call.flat_outs, "intermediate": inner}
         saved = [values[s.kind][s.index] for s in self.rule.saved]
         numbers = map(self.workshop.number, self.rule.numbers)
         given = [*saved, *numbers, *(self.slots[s] for s in self.rule.tangents)]
@@ -83,7 +83,7 @@ class _Calls:
         )
 
     def augmented(self) -> tuple[BoundSymbol, tuple[Proxy, ...]]:
-        """The call returning its hidden values, too, and these."""
+        """The call returning its intermediates, too, and these."""
         call = self.call
         known = call.flat_outs
 
@@ -96,9 +96,9 @@ class _Calls:
         )
         made = bind_outputs(made, self.rule.forward.facts, name)
         made = made.replace(body=_with_tags(made.body, call.body, self.workshop.tags))
-        outputs, hidden = made.outputs
+        outputs, intermediates = made.outputs
         given = substituted(outputs, {p.name: p for p in known})
-        return made.replace(outputs=(given, hidden)), tuple(hidden)
+        return made.replace(outputs=(given, intermediates)), tuple(intermediates)
 
     def backward(self, given: Sequence[Any]) -> tuple[tuple[BoundSymbol, ...], list[TensorProxy]]:
         """The backward call, none if it passes its tangents on, and the gradients."""

@@ -37,12 +37,12 @@ from tj_torch.extend import (
     Observed,
     Unkeyable,
     call_key,
-    is_written,
+    is_python,
     known_of,
     observed,
+    python_body,
     resolve,
     same_operators,
-    written_body,
 )
 
 from tj_autograd.joint.build import Stuck, carries
@@ -139,24 +139,24 @@ class _Walk:
             return
         if self.lookup.whole(call)[0] is not None:
             return
-        if self.above and (body := self.written(call)) is not None:
+        if self.above and (body := self.python_body(call)) is not None:
             yield call.replace(body=body)
         if _is_its_body(call) or self.first_inside(call.body) is not None:
             yield call
 
-    def written(self, call: BoundSymbol) -> Body | None:
+    def python_body(self, call: BoundSymbol) -> Body | None:
         """The body of ``call`` made of PyTorch's functions, if one of those has a gradient."""
         fn, dialects = _function(call), self.lookup.dialects
-        if fn is None or not is_written(fn):
+        if fn is None or not is_python(fn):
             return None
 
         def make() -> Body | None:
             try:
-                return written_body(call, fn, dialects.names, dialects.memo.expander, dialects)
+                return python_body(call, fn, dialects.names, dialects.memo.expander, dialects)
             except TjError:
                 return None
 
-        body = self.once("written", fn, call, make)
+        body = self.once("python", fn, call, make)
         return None if body is None or self.first_inside(body) is None else body
 
     def refuse(self, call: BoundSymbol, why: str) -> None:

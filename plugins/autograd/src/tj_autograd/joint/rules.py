@@ -133,7 +133,7 @@ class _Application:
 
     def derivation(self) -> Derivation:
         kept, forward = self.forward()
-        hidden = tuple(forward.outputs[1])
+        intermediates = tuple(forward.outputs[1])
         slots = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, Slot)))
         numbers = list(dict.fromkeys(x for x in leaves(kept) if isinstance(x, _Number)))
         names = tuple(dict.fromkeys(name for n in numbers for name in size_symbols(n.text)))
@@ -145,7 +145,7 @@ class _Application:
         positions, backward = self.backward(kept, slots, numbers, given)
         return Derivation(
             forward,
-            hidden,
+            intermediates,
             tuple(slots),
             tuple(self.tangents),
             backward,
@@ -155,17 +155,17 @@ class _Application:
 
     def places(self, forward: Expansion) -> dict[Slot, TensorProxy]:
         """The proxies of all values that may be saved."""
-        hidden = forward.outputs[1]
+        intermediates = forward.outputs[1]
         return {
             **{Slot("arg", i): p for i, p in enumerate(self.call.flat_args)},
             **{Slot("out", i): p for i, p in enumerate(self.call.flat_outs)},
-            **{Slot("hidden", i): p for i, p in enumerate(hidden)},
+            **{Slot("intermediate", i): p for i, p in enumerate(intermediates)},
         }  # type: ignore[return-value]
 
     # ------------------------------------------------------------------ forward
 
     def forward(self) -> tuple[Any, Expansion]:
-        """What is saved, and the forward, which returns the outputs and the hidden values.
+        """What is saved, and the forward, which returns the outputs and the intermediates.
 
         In what is saved there is a slot for a tensor, a `_Number` for one that depends on sizes.
         """
@@ -175,7 +175,7 @@ class _Application:
             returned = self.rule.value.forward(*args, **kwargs)
             outputs, saved = returned_pair(returned)
             places = _places((args, kwargs), "arg") | _places(outputs, "out")
-            hidden: dict[int, torch.Tensor] = {}
+            intermediates: dict[int, torch.Tensor] = {}
 
             def keep(value: Any) -> Any:
                 if is_symbolic(value):
@@ -183,13 +183,13 @@ class _Application:
                 if not isinstance(value, torch.Tensor):
                     return value
                 if id(value) not in places:
-                    places[id(value)] = Slot("hidden", len(hidden))
-                    hidden[id(value)] = value
+                    places[id(value)] = Slot("intermediate", len(intermediates))
+                    intermediates[id(value)] = value
                 return places[id(value)]
 
             # The run may be repeated.
             kept[:] = [tuple(_where_needed(to_core_tree(x, keep), x) for x in saved)]
-            return outputs, tuple(hidden.values())
+            return outputs, tuple(intermediates.values())
 
         made = self.expand(run, self.call.args, self.call.kwargs, self.call.context)
         check_outputs(self.call, made.outputs[0], self.whose)

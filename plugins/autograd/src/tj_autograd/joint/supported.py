@@ -52,7 +52,7 @@ def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
 def refused(joint: Trace) -> Decline | None:
     """Why PyTorch's autograd would refuse these gradients, as it will when it computes them.
 
-    A backward call uses a value of the forward whose memory the program as written writes to.
+    A backward call uses a value of the forward whose memory the acquired program writes to.
     """
     for call in joint.calls:
         if "BACKWARD" in call.tags and any("OVERWRITTEN" in p.tags for p in call.flat_args):

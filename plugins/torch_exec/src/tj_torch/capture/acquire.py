@@ -58,12 +58,12 @@ from tj_torch.capture.nodes import (
     takes_values,
     user_tags,
 )
-from tj_torch.capture.refused import may_be_refused, staying
+from tj_torch.capture.pinned import may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
-from tj_torch.ops.metadata_mutation import tells_autograd
+from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
 
@@ -422,9 +422,9 @@ class Importer:
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
-        told = tells_autograd(call)
-        unknown = self.opaque_state or may_be_refused(call) or self.changes_state(call, node)
-        if (unknown and not told) or makes_subclass(node):
+        change = is_autograd_change(call)
+        unknown = self.opaque_state or may_raise_at_run_time(call) or self.changes_state(call, node)
+        if (unknown and not change) or makes_subclass(node):
             return None
         start = time.perf_counter()
         try:
@@ -434,7 +434,7 @@ class Importer:
             return None
         finally:
             self.expanding += time.perf_counter() - start
-        facts = staying(facts) if told else facts
+        facts = pinned(facts) if change else facts
         return bind_outputs(call, facts, self.output_names(node, isinstance(facts.outputs, Proxy)))
 
     def example(self, node: torch.fx.Node) -> Any:

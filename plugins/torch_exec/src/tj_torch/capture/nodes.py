@@ -124,8 +124,8 @@ def tagged(
     for alias in call.effects.aliases:
         if alias.kind == "arg":
             viewed = call.flat_args[alias.index].tags
-            traveling = registry.traveling(viewed, "through_views")
-            found[alias.output] = registry.merge(traveling, found[alias.output], call.source)
+            passed = registry.propagated(viewed, "through_views")
+            found[alias.output] = registry.merge(passed, found[alias.output], call.source)
     if not any(found):
         return call
     given = iter(found)

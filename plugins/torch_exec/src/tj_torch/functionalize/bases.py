@@ -92,7 +92,7 @@ def compiled(
     :raises Unsuitable: if that cannot be made functional.
     """
     made = recompiler.compiled(with_bases(trace, groups, expand))
-    if "outer" not in made.others:
+    if "epilogue" not in made.others:
         raise Unsuitable("the program with bases cannot be made functional")
     recompiler.keep(name, made)
     return given_bases(made.function, groups, [length(trace, group) for group in groups])

@@ -1,4 +1,4 @@
-"""The calls of a functional program that stand for those of the program as written."""
+"""The calls of a functional program that stand for those of the acquired program."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.objects import Step, Unsuitable, reads_data
-from tj_torch.ops.metadata_mutation import tells_autograd
+from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.schema_facts import changes_unseen
 
 __all__ = [
@@ -79,7 +79,7 @@ def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
     """``call``, which computes what is written ``count`` times then, by its own write, too."""
     kwargs = dict(call.kwargs)
     place = call.flat_outs.index(value)
-    versions = [0] * len(kwargs["written"])
+    versions = [0] * len(kwargs["mutated"])
     versions[place] = max(count - 1, 0)  # a write that nobody counts leaves none before it
     before = kwargs.get("versions", versions)
     merged = tuple(map(max, before, versions))
@@ -123,9 +123,9 @@ def problem(call: BoundSymbol) -> str | None:
         return None
     if call.regions and (effects.mutates or effects.rebinds or effects.aliases):
         return f"{call.symbol} writes, or returns what it is given, inside of its functions"
-    if changes_unseen(call) and not tells_autograd(call):
+    if changes_unseen(call) and not is_autograd_change(call):
         return f"{call.symbol} changes its argument, and does not say how"
-    opaque = call.body is None and not tells_autograd(call)
+    opaque = call.body is None and not is_autograd_change(call)
     if "side_effect" in effects.ordered and opaque and call.flat_args:
         return f"what {call.symbol} does is not known"
     if call.context.get("inference"):

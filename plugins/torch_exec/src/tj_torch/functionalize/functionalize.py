@@ -46,7 +46,6 @@ from tj_torch.functionalize.forms import (
     problem,
     versioned,
 )
-from tj_torch.functionalize.lone import lone_calls
 from tj_torch.functionalize.objects import (
     Objects,
     Place,
@@ -58,13 +57,14 @@ from tj_torch.functionalize.objects import (
     reads_data,
     tensor_place,
 )
-from tj_torch.ops.metadata_mutation import detaches, tells_autograd, untellable
+from tj_torch.functionalize.regions import functional_regions
+from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
 
 __all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
 
 OVERWRITTEN = Tag(
     "OVERWRITTEN",
-    "the program as written writes to this value's memory later, so that autograd would refuse "
+    "the acquired program writes to this value's memory later, so that autograd would refuse "
     "to use it for a gradient",
     carriers=frozenset({"proxy"}),
     into_body=False,
@@ -100,12 +100,12 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
         raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:
         run.begin(p)
-    for lone in lone_calls(trace, expand, tags):
+    for found in functional_regions(trace, expand, tags):
         try:
-            run.call(lone.call)
+            run.call(found.call)
         except Unsuitable as error:
-            raise Unsuitable(error.reason, lone.call.source) from error
-        for p in lone.overwritten:
+            raise Unsuitable(error.reason, found.call.source) from error
+        for p in found.overwritten:
             run.overwrite(run.objects.place(p).root)
     run.objects.check_use(leaves(trace.outputs))
     run.versioned()
@@ -118,11 +118,11 @@ class Functionalized:
 
     ``value`` gives the value at a place at the end; it may add calls to the ``editor``. ``writes``
     are those to each root that is written, by the object written through; ``roots`` says where the
-    root's own object was at the last of them. ``views`` are the calls as written that make views
-    or change metadata, ``last`` those that have to come last. the ``editor`` owes `OVERWRITTEN` to
-    values whose memory the program as written writes to later. ``told`` are the calls that tell
-    autograd what an input is, ``cut`` the roots whose own tensor was cut off from autograd when
-    there were, or may have been, views of it.
+    root's own object was at the last of them. ``views`` are the acquired calls that make views
+    or change metadata, ``last`` those that have to come last. The ``editor`` gives `OVERWRITTEN`
+    to values whose memory the acquired program writes to later. ``autograd_changes`` are the calls
+    that tell autograd what an input is, ``cut`` the roots whose own tensor was cut off from
+    autograd when there were, or may have been, views of it.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
     root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
@@ -136,7 +136,7 @@ class Functionalized:
     writes: dict[str, dict[str, Write]] = field(default_factory=dict)
     roots: dict[str, Place] = field(default_factory=dict)
     last: list[BoundSymbol] = field(default_factory=list)
-    told: dict[str, list[BoundSymbol]] = field(default_factory=dict)
+    autograd_changes: dict[str, list[BoundSymbol]] = field(default_factory=dict)
     cut: set[str] = field(default_factory=set)
     views: list[BoundSymbol] = field(default_factory=list)
     values: dict[tuple[str, tuple[tuple[int, int], ...]], tuple[int, Proxy]] = field(
@@ -226,7 +226,7 @@ class Functionalized:
             # What autograd saves of it is not to count the writes to what it is data of.
             made = data if self.differentiates else detach
             self.plain(call, made(call, self.expand))
-        elif tells_autograd(call):
+        elif is_autograd_change(call):
             self.tell(call)
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
             self.rebind(call)
@@ -299,11 +299,11 @@ class Functionalized:
         (tensor,) = call.flat_args
         place, name = self.objects.place(tensor), self.objects.names[tensor.name]
         given = name in self.given
-        own = name == place.root and name not in self.objects.hidden
-        if reason := untellable(call, own=own, given=given):
+        own = name == place.root and name not in self.objects.internal
+        if reason := why_not_functional(call, own=own, given=given):
             raise Unsuitable(reason)
         if given and (detaches(call) or call.effects.rebinds):
-            self.told.setdefault(name, []).append(call)
+            self.autograd_changes.setdefault(name, []).append(call)
         if not call.effects.rebinds:
             self.objects.note(call)
             return
@@ -318,23 +318,23 @@ class Functionalized:
 
     def write(self, call: BoundSymbol) -> None:
         """A call that writes."""
-        written = tuple(dict.fromkeys(call.effects.mutates))
-        places = [self.objects.place(call.flat_args[i]) for i in written]
+        mutated = tuple(dict.fromkeys(call.effects.mutates))
+        places = [self.objects.place(call.flat_args[i]) for i in mutated]
         if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
             raise Unsuitable(f"{call.symbol} is given one memory twice")
         if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
             raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
-        if any(p.root in self.objects.hidden for p in places):
+        if any(p.root in self.objects.internal for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(self.flagged(p.root) for p in places):
             raise Unsuitable(f"{call.symbol} writes to a conjugate that was given uncomputed")
-        if any(overlaps_itself(call.flat_args[i]) for i in written):
+        if any(overlaps_itself(call.flat_args[i]) for i in mutated):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
-        made = self.functional(call, written)
+        made = self.functional(call, mutated)
         self.objects.note(call)
-        for index, place, value in zip(written, places, made.flat_outs, strict=False):
+        for index, place, value in zip(mutated, places, made.flat_outs, strict=False):
             laid_out = self.laid_out(call, made, value, self.current(call.flat_args[index]))
-            self.written(call, index, place, laid_out)
+            self.mutated(call, index, place, laid_out)
         known = {p.name for p in call.flat_args}
         fresh = [p for p in call.flat_outs if p.name not in known]
         for p in fresh:
@@ -357,14 +357,14 @@ class Functionalized:
             for p in tensors
         )
 
-    def written(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
+    def mutated(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
         """The object at ``place`` has a new value."""
         grad = call.context.get("grad")
         old = self.value(Place(place.root))
         if place.root in self.cut:
             raise Unsuitable("what was cut off from autograd is written, and has other views")
         detached = any(step.detaches for step in place.path)
-        hidden = detached or grad is False
+        untracked = detached or grad is False
         if self.differentiates and self.objects.counters(place.root) != {place.counter}:
             raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and requires_grad(value):
@@ -393,7 +393,7 @@ class Functionalized:
         writes = self.writes.setdefault(place.root, {})
         name = self.objects.names[call.flat_args[index].name]
         visible = any(w.visible for w in writes.values())
-        visible = visible or not (hidden or index in call.effects.hidden)
+        visible = visible or not (untracked or index in call.effects.untracked)
         writes.pop(name, None)
         writes[name] = Write(place, len(self.views), visible)
         self.roots[place.root] = self.objects.places[place.root]
@@ -428,7 +428,7 @@ class Functionalized:
             if self.editor.calls[at].symbol == WITH_STRIDES:
                 source = self.editor.calls[at].flat_args[0]
             by = maker(self.editor.calls, source)
-            if "written" in dict(self.editor.calls[by].kwargs):
+            if "mutated" in dict(self.editor.calls[by].kwargs):
                 self.editor.replace(by, versioned(self.editor.calls[by], source, count))
             beside = self.editor.calls[at]
             bare = on_behalf(beside, VERSIONED, (value, count), (), beside.context)
@@ -438,16 +438,16 @@ class Functionalized:
 
     # ------------------------------------------------------------------ new calls
 
-    def functional(self, call: BoundSymbol, written: tuple[int, ...]) -> BoundSymbol:
+    def functional(self, call: BoundSymbol, mutated: tuple[int, ...]) -> BoundSymbol:
         """Add the functional form of ``call``, of which new values are the first outputs."""
         env = {p.name: self.current(p) for p in call.flat_args}
         args, kwargs = substituted((call.args, call.kwargs), env)
-        places = tuple(tensor_place(call, i) for i in written)
-        kwargs = (*kwargs, ("written", places))
+        places = tuple(tensor_place(call, i) for i in mutated)
+        kwargs = (*kwargs, ("mutated", places))
         bare = on_behalf(call, form(call, "functional"), args, kwargs, call.context)
         known = {p.name for p in call.flat_args}
         outs = [self.editor.fresh(p.name) if p.name in known else p.name for p in call.flat_outs]
-        made = self.expanded(bare, [call.flat_args[i].name for i in written], outs)
+        made = self.expanded(bare, [call.flat_args[i].name for i in mutated], outs)
         for alias in made.effects.aliases:
             if alias.identical and alias.kind == "out":
                 first, twin = made.flat_outs[alias.index], made.flat_outs[alias.output]

@@ -1,4 +1,4 @@
-"""Which arguments share memory: the functional program of others is not for them."""
+"""Dispatch on the input-aliasing pattern: which arguments share memory, and how."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import torch
 
 from tj_torch.ops.private import base_of, can_be_written
 
-__all__ = ["WAYS", "Group", "given_bases", "once", "unless_shared"]
+__all__ = ["PATTERN_LIMIT", "Group", "dispatch_on_aliasing", "given_bases", "once"]
 
-WAYS = 8
-"""For so many ways of sharing memory a program has programs of their own; as many as Dynamo
+PATTERN_LIMIT = 8
+"""So many input-aliasing patterns of a program have programs of their own; as many as Dynamo
 compiles a function again."""
 
 
@@ -32,24 +32,24 @@ class Group(NamedTuple):
     geometry: tuple[tuple[int, ...], tuple[int, ...]] | None = None
 
 
-def unless_shared(
+def dispatch_on_aliasing(
     run: Callable[..., Any],
     tensors: Sequence[int],
-    written: Sequence[int],
+    mutated: Sequence[int],
     make: Callable[[tuple[Group, ...]], Callable[..., Any]],
     otherwise: Callable[..., Any],
     allowed: Sequence[tuple[int, Callable[[torch.Tensor], bool]]] = (),
 ) -> Callable[..., Any]:
     """``run``, or where a written argument shares memory what ``make`` makes for how it does.
 
-    ``tensors`` are the places of the arguments that are tensors, ``written`` those of the ones
+    ``tensors`` are the places of the arguments that are tensors, ``mutated`` those of the ones
     that ``run`` writes. If a tensor at a place is not ``allowed``, since autograd refuses what
     is done to it, ``otherwise`` runs, which raises.
 
-    Programs are made once for each way. After `WAYS` of them, ``otherwise`` runs what comes in
-    another: a window that moves over a tensor has a new one in each call.
+    Programs are made once for each pattern. After `PATTERN_LIMIT` of them, ``otherwise`` runs
+    calls of another: a window that moves over a tensor has a new one in each call.
     """
-    sharing = _Sharing(tuple(tensors), frozenset(written), make, otherwise)
+    dispatch = _Dispatch(tuple(tensors), frozenset(mutated), make, otherwise)
 
     def computation(*args: Any) -> Any:
         for place, is_allowed in allowed:
@@ -57,18 +57,18 @@ def unless_shared(
                 return otherwise(*args)
         storages = [args[place].untyped_storage()._cdata for place in tensors]
         if len(set(storages)) < len(storages):
-            return (sharing.program(args, storages) or run)(*args)
+            return (dispatch.program(args, storages) or run)(*args)
         return run(*args)
 
     return computation
 
 
 @dataclass(slots=True)
-class _Sharing:
-    """The programs for the ways in which a program's arguments share memory."""
+class _Dispatch:
+    """The programs for the input-aliasing patterns of a program."""
 
     tensors: tuple[int, ...]
-    written: frozenset[int]
+    mutated: frozenset[int]
     make: Callable[[tuple[Group, ...]], Callable[..., Any]]
     otherwise: Callable[..., Any]
     programs: dict[tuple[Group, ...], Callable[..., Any]] = field(default_factory=dict)
@@ -99,17 +99,17 @@ class _Sharing:
         found = tuple(
             tuple(group)
             for group in groups.values()
-            if len(group) > 1 and not self.written.isdisjoint(group)
+            if len(group) > 1 and not self.mutated.isdisjoint(group)
         )
-        if len(self.together) < WAYS:
+        if len(self.together) < PATTERN_LIMIT:
             self.together[partition] = found
         return found
 
     def made(self, found: tuple[Group, ...]) -> Callable[..., Any]:
-        """The program for the way ``found``, made now by the thread that comes first."""
+        """The program for the pattern ``found``, made now by the thread that comes first."""
         with self.lock:
             program = self.programs.get(found)
-            if program is None and len(self.programs) < WAYS:
+            if program is None and len(self.programs) < PATTERN_LIMIT:
                 program = self.programs[found] = self.make(found)
         return program or self.otherwise
 

@@ -1,7 +1,7 @@
 """Which object a value is, and how its memory is reached: what the effects of calls say.
 
 A *root* is memory that a program was given or made; every object is a root's own tensor or what a
-path of view calls makes of it. Places are only ever those of the program as written.
+path of view calls makes of it. Places are only ever those of the acquired program.
 """
 
 from __future__ import annotations
@@ -108,14 +108,14 @@ class Objects:
     """The objects of a program so far: names to objects, objects to places.
 
     An object is known by the first name it had. ``bumps`` counts the writes that each counter of
-    versions has seen; ``hidden`` are roots that are views of memory nobody else knows, ``passed``
+    versions has seen; ``internal`` are roots that are views of memory inside of a call, ``passed``
     objects that autograd refuses to be used since their memory was written.
     """
 
     names: dict[str, str] = field(default_factory=dict)
     places: dict[str, Place] = field(default_factory=dict)
     bumps: dict[str, int] = field(default_factory=dict)
-    hidden: set[str] = field(default_factory=set)
+    internal: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
 
     def root(self, p: Proxy) -> None:
@@ -154,9 +154,9 @@ class Objects:
                 raise Unsuitable("a view is used that autograd refuses since it was written")
 
     def check_counted(
-        self, call: BoundSymbol, inputs: Container[str], written: Container[str]
+        self, call: BoundSymbol, inputs: Container[str], mutated: Container[str]
     ) -> None:
-        """Look at the arguments of a call that autograd may save; ``written`` are roots.
+        """Look at the arguments of a call that autograd may save; ``mutated`` are roots.
 
         What changes the metadata of an input is counted as a write, and done again once the
         functional program has run: to autograd, what it saved of that memory is then no more.
@@ -169,7 +169,7 @@ class Objects:
             place = self.places.get(self.names.get(p.name, ""))
             if place is None or i in call.effects.mutates or not self.bumps.get(place.counter):
                 continue
-            if place.root in inputs and place.root not in written:
+            if place.root in inputs and place.root not in mutated:
                 raise Unsuitable("an input is used after a change of its metadata")
 
     def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
@@ -185,9 +185,9 @@ class Objects:
                 continue
             if reads_data(call):
                 self._view(p, Step(call, 0, 0), call.flat_args[0], counter=p.name)
-            elif alias is None or alias.kind == "hidden":
+            elif alias is None or alias.kind == "internal":
                 self.root(p)
-                self.hidden |= {p.name} if alias else set()
+                self.internal |= {p.name} if alias else set()
             elif alias.kind == "out":
                 self._second(p, call, call.flat_outs[alias.index], identical=alias.identical)
             elif alias.identical:

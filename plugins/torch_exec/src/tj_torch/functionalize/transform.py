@@ -16,10 +16,10 @@ from tj_core.extend import (
     requires_grad,
 )
 
+from tj_torch.functionalize.epilogue import with_epilogue
 from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
-from tj_torch.functionalize.hidden import with_roots
+from tj_torch.functionalize.internal_views import with_roots
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.functionalize.outer import around
 
 __all__ = ["When", "functional"]
 
@@ -37,7 +37,7 @@ def functional(when: When) -> Transform:
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
             claimed = functools.partial(_claimed, context)
-            result, wrapper = around(trace, made, claimed, context.expand)
+            result, wrapper = with_epilogue(trace, made, claimed, context.expand)
         except Unsuitable as error:
             answer = Decline(error.reason, error.source, keep_all_calls=True)
             return context.decline(answer)
@@ -53,7 +53,7 @@ def functional(when: When) -> Transform:
 
 
 def _needed(trace: Trace, context: PassContext) -> bool:
-    """Whether anything but the program as written is asked for."""
+    """Whether anything but the acquired program is asked for."""
     return Stage.JOINT in context.produced or any(not e.fallback for e in context.executors)
 
 

@@ -1,4 +1,4 @@
-"""Calls that tell autograd what a tensor is from there on: ``x.detach_()``, ``x.requires_grad_()``.
+"""Autograd metadata mutation: ``x.detach_()``, ``x.requires_grad_()``.
 
 Around a functional program they are made again on the caller's own tensors; inside of it, a tensor
 that was cut off from autograd is a detached view of what it was.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, TensorProxy
 
-__all__ = ["detaches", "tells_autograd", "untellable"]
+__all__ = ["detaches", "is_autograd_change", "why_not_functional"]
 
 _DETACH = frozenset({"Tensor.detach_", "detach_", "detach_.default"})
 _REQUIRES_GRAD = "Tensor.requires_grad_"
 
 
-def tells_autograd(call: BoundSymbol) -> bool:
+def is_autograd_change(call: BoundSymbol) -> bool:
     """Whether ``call`` changes what its argument is to autograd, and nothing else."""
     return detaches(call) or call.symbol.name == _REQUIRES_GRAD
 
@@ -24,7 +24,7 @@ def detaches(call: BoundSymbol) -> bool:
     return call.symbol.name in _DETACH
 
 
-def untellable(call: BoundSymbol, *, own: bool, given: bool) -> str | None:
+def why_not_functional(call: BoundSymbol, *, own: bool, given: bool) -> str | None:
     """Why a functional program cannot do what ``call`` does, or None.
 
     ``own``: the argument is not a view; ``given``: it is the program's, not made in it.

@@ -24,7 +24,7 @@ __all__ = ["Functional", "Inverse", "copy_back", "with_strides", "with_value"]
 class Functional:
     """``fn`` with its writes as results.
 
-    ``written`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
+    ``mutated`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
     ``versions``, if given, how often each of them was written before: autograd notes that of what
     it saves. The result is a tuple: their new values, then what ``fn`` returns.
     """
@@ -34,14 +34,14 @@ class Functional:
     def __call__(
         self,
         *args: Any,
-        written: Collection[int] = (),
+        mutated: Collection[int] = (),
         versions: Collection[int] = (),
         **kwargs: Any,
     ) -> tuple[Any, ...]:
         """New values, and the result, of ``fn(*args, **kwargs)``."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         # One tensor under two names stays one.
-        copies = {id(given[i]): _copied(given[i]) for i in written}
+        copies = {id(given[i]): _copied(given[i]) for i in mutated}
         for copy, count in zip(copies.values(), versions, strict=False):
             set_version(copy, count)
         args, kwargs = map_tree(lambda t: copies.get(id(t), t), (args, kwargs), torch.Tensor)

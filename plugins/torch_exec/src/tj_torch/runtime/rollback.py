@@ -1,6 +1,6 @@
 """Errors in the middle: a functional program that raises has written nothing yet.
 
-The program as written would have written what comes before the error, which its caller sees. So it
+The acquired program would have written what comes before the error, which its caller sees. So it
 runs in the functional one's place, from the same arguments and random numbers, and raises there.
 """
 
@@ -63,7 +63,7 @@ def unless_it_raises(
         result = otherwise(*args)
         warnings.warn(
             f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"
-            "The program as written did not, and its results are returned.",
+            "The acquired program did not, and its results are returned.",
             TjWarning,
             stacklevel=2,
         )

@@ -91,7 +91,7 @@ def test_the_program_copies_at_its_end(f) -> None:
     calls = tj.last_trace(jitted).calls
     assert [c.executor == "copier" for c in calls][::-1][:inside] == [True] * inside
     assert len(copied) == sum(c.executor == "copier" for c in calls) == inside
-    outer = [c.symbol.name for c in tj.last_trace(jitted, "outer").calls]
+    outer = [c.symbol.name for c in tj.last_trace(jitted, "epilogue").calls]
     assert outer.count("Tensor.copy_") == outside
 
 
@@ -101,7 +101,7 @@ def test_others_are_copied_outside() -> None:
     x = torch.ones(2, dtype=torch.int64)
     jitted(x, x.clone())  # declined
     assert not copied and torch.equal(x, torch.full((2,), 2))
-    assert tj.last_trace(jitted, "outer").calls[1].symbol.name == "Tensor.copy_"
+    assert tj.last_trace(jitted, "epilogue").calls[1].symbol.name == "Tensor.copy_"
 
 
 def test_what_autograd_sees_is_not_copied_by_others() -> None:

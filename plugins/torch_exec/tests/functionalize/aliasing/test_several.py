@@ -322,7 +322,7 @@ def functional(through=lambda fn: fn, **options):
 
 
 MODES = {
-    "as written": (tj.jit, {}),
+    "as acquired": (tj.jit, {}),
     "functional": (functional(), OTHER_CALLS),
     "functional, fx": (functional(traced, frontend="fx"), OTHER_CALLS),
 }

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from tj_core.extend import TjWarning
 
-from tj_torch.capture.dynamo.corrections import as_written
+from tj_torch.capture.dynamo.corrections import corrected
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
@@ -263,7 +263,7 @@ def capture(
         _quiet(),
         dynamo.config.patch(**_settings(dynamic)),
         _allowed(opaque),
-        as_written() as noticed,
+        corrected() as noticed,
     ):
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
@@ -424,7 +424,7 @@ class _Patient:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         try:
-            with _compile_lock(), unprofiled(), as_written(), _only_own_warnings():
+            with _compile_lock(), unprofiled(), corrected(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise

@@ -20,11 +20,11 @@ from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
 from tj_torch.ops.fake_modes import corrected_fake_kernels
 
-__all__ = ["as_written"]
+__all__ = ["corrected"]
 
 
 @contextlib.contextmanager
-def as_written() -> Iterator[Noticed]:
+def corrected() -> Iterator[Noticed]:
     """Let Dynamo record what the program says. To be entered under the lock.
 
     What is given is filled while programs are captured.

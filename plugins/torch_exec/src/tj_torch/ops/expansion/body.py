@@ -67,7 +67,7 @@ def references(tree: Any) -> Iterator[Ref]:
 def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:
     """Which of ``outputs`` share storage with ``arguments`` (by index) or each other, or are them.
 
-    An output that is a view of neither is a view of a hidden value; one that is no tensor only
+    An output that is a view of neither is a view of an internal value; one that is no tensor only
     counts.
     """
     objects = {id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
@@ -84,7 +84,7 @@ def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -
         elif shared != ("out", j):
             facts.append(Alias(j, *shared))  # type: ignore[arg-type]
         elif out._is_view():
-            facts.append(Alias(j, "hidden"))
+            facts.append(Alias(j, "internal"))
     return tuple(facts)
 
 
@@ -228,7 +228,7 @@ class BodyBuilder:
             if isinstance(leaf, Ref) and isinstance(values[leaf.index], torch.Tensor)
         }
         outputs = [values[r.index] for r in references(call.outputs)]
-        aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "hidden")
+        aliases = tuple(a for a in alias_facts(outputs, inputs) if a.kind != "internal")
         tensors = [t for t in (*outputs, *inputs.values()) if isinstance(t, torch.Tensor)]
         ordered = _ordered(call, tensors)
         return Effects(aliases=aliases, ordered=ordered) if aliases or ordered else NO_EFFECTS

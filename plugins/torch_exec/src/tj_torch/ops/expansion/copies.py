@@ -38,16 +38,16 @@ def without_copies(
 
 
 def _without(
-    values: Sequence[object], calls: Sequence[Recorded], staying: Container[Ref]
+    values: Sequence[object], calls: Sequence[Recorded], pinned: Container[Ref]
 ) -> list[Recorded]:
-    """``calls`` without copies that have the metadata of what they copy, but those ``staying``."""
+    """``calls`` without copies that have the metadata of what they copy, but ``pinned`` ones."""
     same: dict[Ref, Ref] = {}
     kept = []
     for call in calls:
         args, kwargs = map_tree(lambda r: same.get(r, r), (call.args, call.kwargs), Ref)
         now = replace(call, args=args, kwargs=kwargs)
         source = _copied(now)
-        if source is None or now.outputs in staying or not _alike(values, now.outputs, source):
+        if source is None or now.outputs in pinned or not _alike(values, now.outputs, source):
             kept.append(now)
         else:
             same[now.outputs] = source

@@ -43,13 +43,13 @@ class Slot:
     """A value of a differentiated call.
 
     ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
-    ``update``: the new value of a mutated argument; ``hidden``: an intermediate value.
+    ``update``: the new value of a mutated argument; ``intermediate``: a value inside of the call.
 
     An argument's tangent is the gradient that it has from elsewhere, to which that of this call is
     added, in the order in which PyTorch adds.
     """
 
-    kind: Literal["arg", "out", "update", "hidden"]
+    kind: Literal["arg", "out", "update", "intermediate"]
     index: int
 
 
@@ -57,7 +57,7 @@ class Slot:
 class Derivation:
     """A call with its gradient.
 
-    ``forward`` has as outputs the pair of the call's outputs and the ``hidden`` values that only
+    ``forward`` has as outputs the pair of the call's outputs and the ``intermediates`` that only
     the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
     ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
     each with the metadata of its argument. An argument that ``gradients`` lacks has none.
@@ -69,7 +69,7 @@ class Derivation:
     """
 
     forward: Expansion
-    hidden: tuple[TensorProxy, ...]
+    intermediates: tuple[TensorProxy, ...]
     saved: tuple[Slot, ...]
     tangents: tuple[Slot, ...]
     backward: Expansion
@@ -85,7 +85,7 @@ class Derivation:
 
     @property
     def outputs(self) -> Any:
-        """What the call returns, without the hidden values."""
+        """What the call returns, without the intermediates."""
         return self.forward.outputs[0]
 
     @property
@@ -260,18 +260,18 @@ class _Differentiation:
         made.update(given, map(Ref, recorder.constants))
         read = [*references([(call.args, call.kwargs) for call in live]), *found.values()]
         needed = [ref for ref in dict.fromkeys(read) if ref not in made]
-        slots, hidden = self._saved(traced, needed)
+        slots, intermediates = self._saved(traced, needed)
         visible = self._visible(traced, plain)
         order = sorted(range(len(needed)), key=lambda i: slots[i])
-        secret = [needed[i] for i in hidden]
+        kept = [needed[i] for i in intermediates]
         saved = [needed[i] for i in order]
         backward, numbers = self._backward(recorder, live, saved, given, found, visible)
-        if secret and any(self._draws_elsewhere(recorder, call) for call in before):
+        if kept and any(self._draws_elsewhere(recorder, call) for call in before):
             raise CannotExpand("its body draws random numbers in another order than the call")
-        forward = self._augmented(recorder, traced, plain, before, secret)
+        forward = self._augmented(recorder, traced, plain, before, kept)
         return Derivation(
             forward,
-            tuple(_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(secret)),
+            tuple(_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(kept)),
             tuple(slots[i] for i in order),
             tuple(sources),
             backward,
@@ -298,9 +298,9 @@ class _Differentiation:
         traced: Traced,
         plain: Expansion,
         calls: Sequence[Recorded],
-        hidden: Sequence[Ref],
+        intermediates: Sequence[Ref],
     ) -> Expansion:
-        """The call with its hidden values as further outputs."""
+        """The call with its intermediates as further outputs."""
         run = self.run
         values = recorder.values
         arguments = {run.arguments[n].index: values[run.refs[n].index] for n in run.wrapped}
@@ -309,15 +309,15 @@ class _Differentiation:
             values[next(refs).index] if isinstance(v, torch.Tensor) else v for v in traced.values
         ]
         first = len(outputs)
-        secret = [values[r.index] for r in hidden]
-        shared = alias_facts([*outputs, *secret], arguments)
+        kept = [values[r.index] for r in intermediates]
+        shared = alias_facts([*outputs, *kept], arguments)
         aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
-        proxies = tuple(_proxy(f"_{first + i}", t) for i, t in enumerate(secret))
+        proxies = tuple(_proxy(f"_{first + i}", t) for i, t in enumerate(kept))
         return replace(
             plain,
             outputs=(plain.outputs, proxies),
             effects=replace(plain.effects, aliases=tuple(aliases)),
-            body=run.body(recorder, traced, calls, hidden),
+            body=run.body(recorder, traced, calls, intermediates),
         )
 
     def _backward(
@@ -384,20 +384,20 @@ class _Differentiation:
         return found | {run.refs[n]: run.formals[n] for n in run.arguments}
 
     def _saved(self, traced: Traced, needed: list[Ref]) -> tuple[list[Slot], list[int]]:
-        """Where each needed value is found, and which of them are hidden."""
+        """Where each needed value is found, and which of them are intermediates."""
         run = self.run
         known = {run.refs[name]: Slot("arg", a.index) for name, a in run.arguments.items()}
         refs = references(traced.inner)
         for j, _ in _tensors(traced):
             known.setdefault(next(refs), Slot("out", j))
         slots: list[Slot] = []
-        hidden: list[int] = []
+        intermediates: list[int] = []
         for i, ref in enumerate(needed):
             if ref not in known:
-                known[ref] = Slot("hidden", len(hidden))
-                hidden.append(i)
+                known[ref] = Slot("intermediate", len(intermediates))
+                intermediates.append(i)
             slots.append(known[ref])
-        return slots, hidden
+        return slots, intermediates
 
 
 def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:

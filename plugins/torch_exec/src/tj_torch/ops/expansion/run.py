@@ -95,7 +95,7 @@ class Traced:
     ``outputs`` is the tree of what it returned, ``values`` the tensors and symbolic numbers in it,
     ``inner`` the tree with a reference for each tensor; ``after`` the arguments' values by name,
     ``mutated`` the names written; ``events`` those whose value changed without a write.
-    ``versions`` says how often each of both was counted to be written, ``hidden`` are names of
+    ``versions`` says how often each of both was counted to be written, ``untracked`` are names of
     those that autograd, with gradients on, sees no write to.
     """
 
@@ -106,7 +106,7 @@ class Traced:
     mutated: tuple[str, ...]
     events: frozenset[str]
     versions: Mapping[str, int]
-    hidden: frozenset[str]
+    untracked: frozenset[str]
 
     @property
     def tensors(self) -> list[torch.Tensor]:
@@ -199,7 +199,7 @@ class Run:
         inner = map_tree(lambda _: next(refs), outputs, torch.Tensor)
         changed = [n for n, ref in after.items() if ref != self.refs[n]]
         idle = {n for n in self._counted(before) if _is_in_place(self.fn)} - set(changed)
-        mutated = tuple(n for n in after if n in idle or (n in changed and self._written(n)))
+        mutated = tuple(n for n in after if n in idle or (n in changed and self._mutated(n)))
         if self._outs() - {*changed, *idle}:
             raise CannotExpand("functionalization loses a write to out=")
         # A change in place to the same shape is an event all the same: versions count it.
@@ -211,8 +211,8 @@ class Run:
             n: self.wrapped[n]._version - before[n][0] or self._listed(n)
             for n in (*mutated, *events)
         }
-        hidden = frozenset(n for n in mutated if self._is_hidden(n, before[n][1]))
-        return Traced(outputs, values, inner, after, mutated, events, versions, hidden)
+        untracked = frozenset(n for n in mutated if self._is_untracked(n, before[n][1]))
+        return Traced(outputs, values, inner, after, mutated, events, versions, untracked)
 
     def _outs(self) -> set[str]:
         """The arguments given as ``out=`` to a function that writes them."""
@@ -232,7 +232,7 @@ class Run:
         lists = [x for x in (*args, *kwargs.values()) if isinstance(x, tuple | list)]
         return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
 
-    def _is_hidden(self, name: str, history: Any) -> bool:
+    def _is_untracked(self, name: str, history: Any) -> bool:
         """Whether autograd, with gradients on, does not see that the argument was written."""
         proxy = self.arguments[name].proxy
         assert isinstance(proxy, TensorProxy)
@@ -248,8 +248,8 @@ class Run:
             with self.mode:
                 outputs = _output_tree(self.call())
         effects = schema_effects(self.fn, *self.tree, outputs)
-        written = set(effects.mutates)
-        now = {n: self._afterwards(n, a.index in written) for n, a in self.arguments.items()}
+        mutated = set(effects.mutates)
+        now = {n: self._afterwards(n, a.index in mutated) for n, a in self.arguments.items()}
         changes = tuple((a.index, now[n]) for n, a in self.arguments.items() if now[n] != a.formal)
         return Expansion(
             self._proxies(outputs, now), replace(effects, rebinds=changes), None, "KERNEL"
@@ -328,7 +328,7 @@ class Run:
             ),
             _ordered(body, bool(traced.values or mutated)) if body else (),
             tuple((self.arguments[n].index, c) for n, c in traced.versions.items() if c != 1),
-            tuple(self.arguments[n].index for n in mutated if n in traced.hidden),
+            tuple(self.arguments[n].index for n in mutated if n in traced.untracked),
         )
         kernel = any(not c.facts.builtin for c in calls)
         kernel = kernel or runs_python([*traced.tensors, *(self.wrapped[n] for n in mutated)])
@@ -348,18 +348,18 @@ class Run:
         recorder: Recorder,
         traced: Traced,
         calls: Sequence[Recorded],
-        hidden: Sequence[Ref] | None = None,
+        intermediates: Sequence[Ref] | None = None,
     ) -> Body | None:
         """The body; None for a function of numbers, or of sizes, alone.
 
-        Its outputs are a pair with ``hidden`` values if those are given.
+        Its outputs are a pair with ``intermediates`` if those are given.
         """
         inner = map_tree(_constant, traced.inner)
         if not calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
             return None
         inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
         updates = [(self.arguments[n].index, traced.after[n]) for n in traced.mutated]
-        outputs = inner if hidden is None else (inner, tuple(hidden))
+        outputs = inner if intermediates is None else (inner, tuple(intermediates))
         checks = self.world.checks if self.world else {}
         return self.builder(recorder, inputs, self.grad, self.context, checks).build(
             outputs, updates, calls
@@ -395,7 +395,7 @@ class Run:
 
         return proxy.replace(shape=fixed(proxy.shape), strides=fixed(proxy.strides))
 
-    def _written(self, name: str) -> bool:
+    def _mutated(self, name: str) -> bool:
         """Whether an argument whose value differs was written, not only reshaped."""
         tensor = self.wrapped[name]
         if private.data_mutated(tensor):
@@ -404,17 +404,17 @@ class Run:
             return False
         raise CannotExpand("an argument is given other storage")
 
-    def _afterwards(self, name: str, written: bool) -> TensorProxy:
+    def _afterwards(self, name: str, mutated: bool) -> TensorProxy:
         """What an argument is after the call, under its formal name."""
         argument, tensor = self.arguments[name], self.wrapped[name]
         assert isinstance(argument.proxy, TensorProxy)
         proxy = tensor_proxy(f"a{argument.index}", tensor)
-        if written and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
+        if mutated and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
             # Functionalization computes a new value, with strides of its own; a write has none.
             proxy = proxy.replace(strides=argument.proxy.strides)
         if self.autograd:
             return proxy
-        requires = argument.proxy.requires_grad or (written and self._requires_grad(proxy))
+        requires = argument.proxy.requires_grad or (mutated and self._requires_grad(proxy))
         return proxy.replace(requires_grad=requires)
 
     def _proxies(self, outputs: Any, now: Mapping[str, TensorProxy]) -> Any:

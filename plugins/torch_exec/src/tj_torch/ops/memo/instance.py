@@ -59,7 +59,7 @@ def derivation_instance(
     return replace(
         derivation,
         forward=forward.apply(derivation.forward),
-        hidden=tuple(map(forward.renamed, derivation.hidden)),
+        intermediates=tuple(map(forward.renamed, derivation.intermediates)),
         backward=backward.apply(derivation.backward),
         numbers=tuple(sizes.renamed(name, given) for name in derivation.numbers),
     )

@@ -33,15 +33,15 @@ from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.run import Run
 from tj_torch.ops.names import Names
 
-__all__ = ["is_written", "written_body"]
+__all__ = ["is_python", "python_body"]
 
 
-def is_written(fn: Callable[..., Any]) -> bool:
+def is_python(fn: Callable[..., Any]) -> bool:
     """Whether ``fn`` is written in Python."""
     return isinstance(fn, types.FunctionType)
 
 
-def written_body(
+def python_body(
     call: BoundSymbol,
     fn: Callable[..., Any],
     names: Names,

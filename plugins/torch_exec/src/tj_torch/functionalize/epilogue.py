@@ -1,4 +1,4 @@
-"""What stands around a functional program: it gives the caller what the program as written does.
+"""What stands around a functional program: it gives the caller what the acquired program does.
 
 The outer program calls the functional one, copies new values to the memory that was written, does
 again, on the caller's own tensors and in the order of the program, what changed metadata in place
@@ -38,7 +38,7 @@ from tj_core.extend import (
 from tj_torch.functionalize.bases import compiled, overlap
 from tj_torch.functionalize.between import RETURNED_VIEW, views_between
 from tj_torch.functionalize.functionalize import Functionalized, Write
-from tj_torch.functionalize.input_aliasing import Group, once, unless_shared
+from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, once
 from tj_torch.functionalize.objects import (
     DATA,
     Place,
@@ -47,12 +47,12 @@ from tj_torch.functionalize.objects import (
     is_metadata_change,
     reads_data,
 )
-from tj_torch.ops.metadata_mutation import detaches, tells_autograd
+from tj_torch.ops.metadata_mutation import detaches, is_autograd_change
 from tj_torch.ops.private import can_be_written, survives_writes
-from tj_torch.runtime.refusing import unless_refused
+from tj_torch.runtime.autograd_checks import if_autograd_allows
 from tj_torch.runtime.rollback import raising, unless_it_raises
 
-__all__ = ["around"]
+__all__ = ["with_epilogue"]
 
 SEVERAL = 4
 """At most so many views of an input are copied to one by one, else the input is, once."""
@@ -70,7 +70,7 @@ COPY_BACK = Symbol("tj", "copy_back")
 """Writes a value to an input's memory inside of the functional program, as its last act."""
 
 
-def around(
+def with_epilogue(
     trace: Trace, made: Functionalized, claimed: Claimed, expand: RuleTable[Expand]
 ) -> tuple[Trace, tuple[Wrap, Trace] | None]:
     """The functional program of ``trace``, and what runs around it, if there is anything to do.
@@ -84,58 +84,62 @@ def around(
     outputs = writer.write()
     if (
         not writer.calls
-        and not (writer.inside or made.told or made.members)
+        and not (writer.inside or made.autograd_changes or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
         return made.editor.done(outputs=outputs), None
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
-    around = TraceEditor(trace)
-    around.keep(call, *writer.calls)
-    outer = around.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
+    editor = TraceEditor(trace)
+    editor.keep(call, *writer.calls)
+    epilogue = editor.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
     made.editor.keep(*writer.inside)
-    wrap = _with_bases(outer, made) if made.members else _wrapping(trace, made, outer, expand)
-    return made.editor.done(outputs=received), (wrap, outer)
+    wrap = _with_bases(epilogue, made) if made.members else _wrapping(trace, made, epilogue, expand)
+    return made.editor.done(outputs=received), (wrap, epilogue)
 
 
-def _with_bases(outer: Trace, made: Functionalized) -> Wrap:
-    """What runs ``outer``, a program for one way of sharing memory, for the one that chose it.
+def _with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
+    """What runs ``epilogue``, a program for one input-aliasing pattern, for the one that chose it.
 
     :raises Unsuitable: if autograd is told something of an argument that shares memory.
     """
-    if made.told:
+    if made.autograd_changes:
         raise Unsuitable("autograd is told something of a tensor that shares memory")
-    return lambda function, _: generate(outer, {PROGRAM: raising(function)}).function
+    return lambda function, _: generate(epilogue, {PROGRAM: raising(function)}).function
 
 
-def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTable[Expand]) -> Wrap:
-    """What makes ``outer`` call the functional program, or another one where it has to."""
+def _wrapping(
+    trace: Trace, made: Functionalized, epilogue: Trace, expand: RuleTable[Expand]
+) -> Wrap:
+    """What makes ``epilogue`` call the functional program, or another one where it has to."""
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     # Arguments that share memory share the counter of a change of metadata, which autograd reads.
     counted = made.objects.bumps.keys() if made.differentiates else ()
     names = {*made.writes, *counted}
-    written = [i for i in tensors if trace.inputs[i].name in names]
-    changed = written or made.told
+    mutated = [i for i in tensors if trace.inputs[i].name in names]
+    changed = mutated or made.autograd_changes
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     allowed = list(_conditions(trace, made))
     devices = list(_draws_from(trace))
     generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
-    told = [(i, c) for i, p in enumerate(trace.inputs) for c in made.told.get(p.name, ())]
-    detached = [i for i, call in told if detaches(call)]
-    freed = [i for i, call in told if not detaches(call)]
+    changes = [
+        (i, c) for i, p in enumerate(trace.inputs) for c in made.autograd_changes.get(p.name, ())
+    ]
+    detached = [i for i, call in changes if detaches(call)]
+    freed = [i for i, call in changes if not detaches(call)]
 
     def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
         if not changed:
-            return generate(outer, {PROGRAM: function}).function
-        as_written = once(lambda: recompiler.acquired().function)
-        plain = generate(outer, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(plain, as_written, devices, generators)
-        run = apart(run, recompiler, as_written)
-        return unless_refused(run, detached, freed, as_written) if told else run
+            return generate(epilogue, {PROGRAM: function}).function
+        acquired = once(lambda: recompiler.acquired().function)
+        plain = generate(epilogue, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(plain, acquired, devices, generators)
+        run = apart(run, recompiler, acquired)
+        return if_autograd_allows(run, detached, freed, acquired) if changes else run
 
-    def apart(run: Run, recompiler: Recompiler, as_written: Run) -> Run:
+    def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
         """``run`` where memory that is written is not shared, else a program for that."""
-        if not allowed and (not written or len(tensors) == 1):
+        if not allowed and (not mutated or len(tensors) == 1):
             return run
 
         counter = itertools.count()
@@ -147,10 +151,10 @@ def _wrapping(trace: Trace, made: Functionalized, outer: Trace, expand: RuleTabl
                     return run
                 program = compiled(trace, wanted, expand, recompiler, f"shared_{next(counter)}")
             except Unsuitable:
-                return as_written
-            return unless_it_raises(program, as_written, devices, generators)
+                return acquired
+            return unless_it_raises(program, acquired, devices, generators)
 
-        return unless_shared(run, tensors, written, make, as_written, allowed)
+        return dispatch_on_aliasing(run, tensors, mutated, make, acquired, allowed)
 
     return wrap
 
@@ -188,7 +192,7 @@ class _Outer:
     """The outer program while it is written.
 
     ``received`` is what the functional program returns, by name; ``env`` what stands for each
-    object of the program as written; ``inside`` are calls for the end of the functional program;
+    object of the acquired program; ``inside`` are calls for the end of the functional program;
     ``done`` counts, for each version counter, the bumps that happen by themselves; ``between``
     are the views that the functional program returns.
     """
@@ -250,7 +254,7 @@ class _Outer:
         return self.receive(p)
 
     def known(self, p: Proxy) -> Proxy:
-        """What stands for a value of the program as written."""
+        """What stands for a value of the acquired program."""
         found = self.env.get(self.objects.names.get(p.name, ""))
         return self.receive(p) if found is None else found
 
@@ -315,7 +319,7 @@ class _Outer:
 
     def bumped(self, call: BoundSymbol) -> list[str]:
         """The counters that see ``call`` change metadata, once for each change."""
-        if tells_autograd(call):
+        if is_autograd_change(call):
             return []
         return [self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds]
 

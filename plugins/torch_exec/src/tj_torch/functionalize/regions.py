@@ -1,4 +1,4 @@
-"""Operations with functions inside that share or write memory of which nobody else knows.
+"""Functional forms of calls with regions whose memory nobody else knows.
 
 A loop may return what it was given, and a `torch.autograd.Function` may return its argument, or
 write it (`mark_dirty`). Where that memory is used nowhere else, such a call makes new values as
@@ -32,44 +32,46 @@ from tj_core.extend import (
 
 from tj_torch.ops.sizes.program import is_dense
 
-__all__ = ["Lone", "lone_calls"]
+__all__ = ["FunctionalCall", "functional_regions"]
 
 FUNCTION = "tj.autograd_function"
 
 
 @dataclass(frozen=True, slots=True)
-class Lone:
-    """A call as one that makes new values; ``overwritten`` are those that it writes as written."""
+class FunctionalCall:
+    """A call in functional form; ``overwritten`` are the values that the acquired call mutates."""
 
     call: BoundSymbol
     overwritten: tuple[Proxy, ...] = ()
 
 
-def lone_calls(trace: Trace, expand: RuleTable[Expand], tags: TagRegistry) -> Iterator[Lone]:
-    """The calls of ``trace``, those with functions inside as such where nobody can tell."""
+def functional_regions(
+    trace: Trace, expand: RuleTable[Expand], tags: TagRegistry
+) -> Iterator[FunctionalCall]:
+    """The calls of ``trace``, those with regions in functional form where nobody can tell."""
     facts = alias_facts(trace)
     for index, call in enumerate(trace.calls):
         effects = call.effects
         if not call.regions or not (effects.mutates or effects.aliases) or effects.rebinds:
-            yield Lone(call)
+            yield FunctionalCall(call)
         elif not effects.mutates:
-            yield Lone(_sharing(call, facts))
+            yield FunctionalCall(_sharing_region(call, facts))
         elif _may_write(trace, index, facts):
-            yield _writing(call, expand, tags)
+            yield _mutating_region(call, expand, tags)
         else:
-            yield Lone(call)
+            yield FunctionalCall(call)
 
 
 # ---------------------------------------------------------------------------- sharing
 
 
-def _sharing(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
+def _sharing_region(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
     """``call``, whose results may be what it was given, if no such memory is written or returned.
 
     What the program returns, its caller may write, or ask what it is a view of.
     """
     roots = {facts.roots[call.flat_outs[a.output].name] for a in call.effects.aliases}
-    if not roots.isdisjoint(facts.written | facts.escaping):
+    if not roots.isdisjoint(facts.mutated | facts.escaping):
         return call
     return call.replace(effects=replace(call.effects, aliases=()))
 
@@ -84,12 +86,12 @@ def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
     what the Function returns, which is all that it marks as dirty.
     """
     call = trace.calls[index]
-    written = {call.flat_args[i].name for i in call.effects.mutates}
+    mutated = {call.flat_args[i].name for i in call.effects.mutates}
     given = {p.name for p in trace.inputs}
     after = {p.name for c in trace.calls[index + 1 :] for p in c.flat_args}
-    if call.symbol.qualname != FUNCTION or call.effects.hidden or dict(call.effects.versions):
+    if call.symbol.qualname != FUNCTION or call.effects.untracked or dict(call.effects.versions):
         return False
-    if written & (given | after) or written != _dirty(call):
+    if mutated & (given | after) or mutated != _dirty(call):
         return False
     others = [c for c in trace.calls if c is not call]
     return all(
@@ -97,7 +99,7 @@ def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
         and name not in facts.escaping
         and _is_plain(next(p for p in call.flat_args if p.name == name))
         and not any(_shares(c, name, facts) for c in others)
-        for name in written
+        for name in mutated
     )
 
 
@@ -122,16 +124,18 @@ def _shares(call: BoundSymbol, name: str, facts: AliasFacts) -> bool:
     return any(facts.roots[p.name] == name for p in touched)
 
 
-def _writing(call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry) -> Lone:
+def _mutating_region(
+    call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
+) -> FunctionalCall:
     """The Function on copies of what it writes."""
-    written = {call.flat_args[i].name: call.flat_args[i] for i in call.effects.mutates}
+    mutated = {call.flat_args[i].name: call.flat_args[i] for i in call.effects.mutates}
     forward = call.regions[0]
 
     def copying(region: Region) -> Region:
         if region is not forward:
             return region
         pairs = zip(region.program.inputs, region.operands, strict=True)
-        inputs = [p for p, i in pairs if i is not None and call.flat_args[i].name in written]
+        inputs = [p for p, i in pairs if i is not None and call.flat_args[i].name in mutated]
         return replace(region, program=_on_copies(region.program, inputs, expand, tags))
 
     made = call.replace(
@@ -139,7 +143,7 @@ def _writing(call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry) ->
         kwargs=tuple((k, () if k == "dirty" else v) for k, v in call.kwargs),
         effects=replace(NO_EFFECTS, ordered=call.effects.ordered),
     )
-    return Lone(made, tuple(written.values()))
+    return FunctionalCall(made, tuple(mutated.values()))
 
 
 def _on_copies(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["unless_refused"]
+__all__ = ["if_autograd_allows"]
 
 
-def unless_refused(
+def if_autograd_allows(
     run: Callable[..., Any],
     detached: Sequence[int],
     freed: Sequence[int],

@@ -29,13 +29,13 @@ __all__ = ["with_roots"]
 
 
 def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Trace:
-    """``trace`` with such calls opened, if they have a body that can stand for them."""
+    """``trace`` with such calls inlined, if they have a body that can stand for them."""
     wanted = _needing_a_root(trace)
     if not wanted:
         return trace
     editor = TraceEditor(trace, tags)
     for call in trace.calls:
-        if wanted.isdisjoint(_hidden(call)) or not can_inline(call):
+        if wanted.isdisjoint(_internal_views(call)) or not can_inline(call):
             editor.keep(call)
         else:
             editor.keep(*_seen_by_autograd(editor.inlined(call).calls, expand, tags))
@@ -43,7 +43,7 @@ def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) ->
 
 
 def _needing_a_root(trace: Trace) -> frozenset[str]:
-    """The hidden views that are returned or written to, they or views of them."""
+    """The internal views that are returned or written to, they or views of them."""
     wanted = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     found: set[str] = set()
     for call in reversed(trace.calls):
@@ -51,13 +51,13 @@ def _needing_a_root(trace: Trace) -> frozenset[str]:
         for alias in call.effects.aliases:
             if alias.kind == "arg" and call.flat_outs[alias.output].name in wanted:
                 wanted.add(call.flat_args[alias.index].name)
-        found |= wanted.intersection(_hidden(call))
+        found |= wanted.intersection(_internal_views(call))
     return frozenset(found)
 
 
-def _hidden(call: BoundSymbol) -> list[str]:
-    """The outputs of ``call`` that are views of hidden memory, and require a gradient."""
-    outs = [call.flat_outs[a.output] for a in call.effects.aliases if a.kind == "hidden"]
+def _internal_views(call: BoundSymbol) -> list[str]:
+    """The outputs of ``call`` that are views of memory inside of it, and require a gradient."""
+    outs = [call.flat_outs[a.output] for a in call.effects.aliases if a.kind == "internal"]
     return [p.name for p in outs if requires_grad(p)]
 
 

@@ -1,4 +1,4 @@
-"""Calls that fakes allow and others refuse, which must stay where they are, to raise there."""
+"""Calls that real tensors may refuse and fake ones allow: pinned, to raise where they stand."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from tj_core.extend import BoundSymbol, Expanded, TensorProxy, leaves
 
-from tj_torch.ops.metadata_mutation import tells_autograd
+from tj_torch.ops.metadata_mutation import is_autograd_change
 
-__all__ = ["may_be_refused", "staying"]
+__all__ = ["may_raise_at_run_time", "pinned"]
 
 VIEWS_TO_A_SIZE = frozenset(
     {"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"}
@@ -19,12 +19,12 @@ VIEWS_TO_A_SIZE = frozenset(
 """These need strides that allow the new sizes."""
 
 
-def may_be_refused(call: BoundSymbol) -> bool:
+def may_raise_at_run_time(call: BoundSymbol) -> bool:
     """Whether ``call`` may raise for tensors that are no fakes."""
-    return tells_autograd(call) or _is_refused_view(call)
+    return is_autograd_change(call) or _is_refused_view(call)
 
 
-def staying(facts: Expanded) -> Expanded:
+def pinned(facts: Expanded) -> Expanded:
     """``facts`` of a call that has to stay where it is, and whole."""
     return replace(facts, effects=replace(facts.effects, ordered=("side_effect",)), body=None)
 
