@@ -406,3 +406,54 @@ def test_a_program_whose_inputs_get_no_gradient() -> None:
         assert first.requires_grad and other.requires_grad
         got = torch.autograd.grad(first, x, allow_unused=True)
         assert (got[0] is None) == (torch.autograd.grad(other, x, allow_unused=True)[0] is None)
+
+
+def test_a_compiled_node_takes_as_many_gradients_as_there_are_results() -> None:
+    x = torch.ones(2, requires_grad=True)
+    node = tj.jit(lambda x: x.sin())(x).grad_fn
+    for tangents in ((), (x.detach(), x.detach())):
+        with pytest.raises(TypeError, match=f"expected 1 arguments, got {len(tangents)} instead"):
+            node(*tangents)
+
+
+def test_what_a_backward_warns_of_is_warned_of() -> None:
+    x = torch.zeros((), requires_grad=True)
+    y = tj.jit(lambda x: torch._C._nn._test_warn_in_autograd(x))(x)
+    with pytest.warns(UserWarning, match="Warn from backward"):
+        y.backward()
+
+
+def _detached_by_the_caller(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+def _detached_inside(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    h = x * 2
+    y = h.sin()
+    h.detach_()
+    return y, h
+
+
+def test_what_is_detached_in_place_is_no_saved_value_any_more() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    for wrap in (lambda f: f, tj.jit):
+        x = leaf * 1
+        y = wrap(_detached_by_the_caller)(x)
+        x.detach_()
+        with pytest.raises(RuntimeError, match="has been detached in-place"):
+            y.sum().backward()
+        y, _ = wrap(_detached_inside)(leaf)
+        with pytest.raises(RuntimeError, match="has been detached in-place"):
+            y.sum().backward()
+
+
+def test_a_leaf_that_needs_no_gradient_any_more_was_saved_all_the_same() -> None:
+    found = []
+    for wrap in (lambda f: f, tj.jit):
+        x, w = (torch.ones(2, requires_grad=True) for _ in range(2))
+        y = wrap(lambda x, w: (x * w).sin())(x, w)
+        x.requires_grad_(False)
+        y.sum().backward()
+        found.append((x.grad, w.grad))
+    assert found[0][0] is None and found[1][0] is None
+    assert torch.equal(found[0][1], found[1][1])

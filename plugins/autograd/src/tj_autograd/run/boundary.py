@@ -26,6 +26,12 @@ from tj_autograd.split.halves import Halves
 __all__ = ["Compiled", "differentiable", "usual_layout"]
 
 
+DETACHED = (
+    "Trying to use a saved tensor that has been detached in-place, i.e. with .detach_()."
+    "This is not supported, please use out-of-place `.detach()` instead"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Plan:
     """What all calls of one program's segment have in common.
@@ -37,7 +43,8 @@ class _Plan:
     where inputs come from when the segment runs again, ``devices`` whose generators the program
     draws from. ``sized`` says which roots have sizes that are symbols, ``frees`` whether the graph
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
-    which input of the segment each is.
+    which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
+    which gradient that is.
     """
 
     forward: Boxed | None
@@ -53,6 +60,7 @@ class _Plan:
     devices: tuple[str, ...]
     frees: bool
     live: tuple[tuple[int, int], ...]
+    given: tuple[tuple[int, int], ...]
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -145,7 +153,12 @@ class Compiled(torch.autograd.Function):
 
 
 def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
-    """``y.grad_fn(tangent)``: the gradients, one by itself, as of PyTorch's own nodes."""
+    """``y.grad_fn(tangent)``: the gradients, one by itself, as of PyTorch's own nodes.
+
+    :raises TypeError: if there are more or fewer tangents than results.
+    """
+    if len(tangents) != len(node.shapes):
+        raise TypeError(f"expected {len(node.shapes)} arguments, got {len(tangents)} instead")
     _, _, *gradients = node.apply(*tangents)
     return gradients[0] if len(gradients) == 1 else tuple(gradients)
 
@@ -161,9 +174,21 @@ def _free(ctx: Any, plan: _Plan) -> None:
 
 
 def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
-    """The saved tensors. Where there are none, nothing is freed: the graph can be used again."""
+    """The saved tensors. Where there are none, nothing is freed: the graph can be used again.
+
+    :raises RuntimeError: if somebody has detached one in place that was no leaf.
+    """
     elsewhere = ctx.kept is not None and ctx.kept.elsewhere
-    return ctx.saved_tensors if plan.tensors or elsewhere else ()
+    saved: Sequence[torch.Tensor] = ctx.saved_tensors if plan.tensors or elsewhere else ()
+    for i, gradient in plan.given:
+        if not saved[i].requires_grad and not _of_leaf(ctx.next_functions[gradient][0]):
+            raise RuntimeError(DETACHED)
+    return saved
+
+
+def _of_leaf(node: Any) -> bool:
+    """Whether ``node`` is where a leaf's gradient arrives."""
+    return node is None or hasattr(node, "variable")
 
 
 def _differentiable_gradients(
@@ -289,6 +314,7 @@ def _plan(
         devices,
         variants.frees,
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
+        tuple((stored.index(n), i) for i, n in enumerate(wrt.values()) if n in stored),
     )
 
 

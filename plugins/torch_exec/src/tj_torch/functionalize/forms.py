@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from tj_core.extend import (
     TensorProxy,
     bind_outputs,
     leaves,
+    requires_grad,
 )
 
 from tj_torch.functionalize.objects import Step, Unsuitable, reads_data
@@ -29,6 +30,7 @@ __all__ = [
     "detach",
     "form",
     "maker",
+    "may_be_saved",
     "on_behalf",
     "out_of_place",
     "output_place",
@@ -114,6 +116,16 @@ def maker(calls: Sequence[BoundSymbol], value: Proxy) -> int:
     """The place of the call that ``value`` is a result of."""
     (place,) = [i for i, call in enumerate(calls) if value in call.flat_outs]
     return place
+
+
+def may_be_saved(value: Proxy, calls: Iterable[BoundSymbol]) -> bool:
+    """Whether one of ``calls`` carries a gradient, and is given ``value`` for more than a view."""
+    return any(
+        any(map(requires_grad, call.flat_outs))
+        and any(p.name == value.name for p in call.flat_args)
+        and not any(a.kind == "arg" for a in call.effects.aliases)
+        for call in calls
+    )
 
 
 def problem(call: BoundSymbol) -> str | None:

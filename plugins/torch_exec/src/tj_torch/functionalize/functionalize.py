@@ -40,6 +40,7 @@ from tj_torch.functionalize.forms import (
     detach,
     form,
     maker,
+    may_be_saved,
     on_behalf,
     out_of_place,
     output_place,
@@ -307,6 +308,8 @@ class Functionalized:
         if not call.effects.rebinds:
             self.objects.note(call)
             return
+        if detaches(call) and may_be_saved(self.current(tensor), self.editor.calls):
+            raise Unsuitable(f"{call.symbol} changes what autograd may have saved")
         if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
             self.cut.add(name)
         view = detach(call, self.expand)

@@ -215,6 +215,7 @@ def session(*plugins: str) -> tj.Session:
     return tj.Session(plugins, overrides={"torch": {"functional": "always"}})
 
 
+SAVED = "torch.Tensor.detach_ changes what autograd may have saved"
 CUT = "what was cut off from autograd is written, and has other views"
 VIEW = "a view is to be cut off from autograd, which is an error"
 LEAF = "a tensor that needed no gradient becomes a leaf that does"
@@ -225,6 +226,8 @@ DECLINED = {
     **dict.fromkeys((("result_stops_to_need_a_gradient", kind) for kind in GRAD), RESULT),
     **dict.fromkeys((("comes_to_need_a_gradient_again", kind) for kind in GRAD), AGAIN),
     **dict.fromkeys((("older_view_is_written", kind) for kind in GRAD), CUT),
+    **dict.fromkeys((("used_before_it_was_cut_off", kind) for kind in GRAD), SAVED),
+    **dict.fromkeys((("argument_cut_off", kind) for kind in GRAD), SAVED),
     **dict.fromkeys((("argument_cut_off_then_written", kind) for kind in GRAD), CUT),
     ("needs_one_from_here_on", "plain"): LEAF,
 }

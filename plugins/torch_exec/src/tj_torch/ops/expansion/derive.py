@@ -7,6 +7,7 @@ the forward's values that the live backward reads are those to save.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -212,16 +213,25 @@ class _Differentiation:
         tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
         leaves_: Mapping[str, torch.Tensor],
     ) -> tuple[torch.Tensor | None, ...]:
+        """The gradients of the leaves.
+
+        :raises CannotExpand: if to compute them warns of something.
+        """
         if not sources or not leaves_:
             return (None,) * len(leaves_)
-        with private.no_autocast():  # which is the forward's
-            return torch.autograd.grad(
+        with private.no_autocast(), warnings.catch_warnings(record=True) as said:
+            # Autocast is the forward's. What is warned of here is no operation, and would be lost.
+            warnings.simplefilter("always")
+            found = torch.autograd.grad(
                 list(sources.values()),
                 list(leaves_.values()),
                 [wrapped for _, wrapped in tangents.values()],
                 allow_unused=True,
                 create_graph=self.create_graph,
             )
+        if said:
+            raise CannotExpand(f"its backward warns: {said[0].message}")
+        return found
 
     def _check_writes(self, recorder: Recorder, traced: Traced) -> None:
         """See that the backward has left alone what the forward knows.
