@@ -309,7 +309,7 @@ class Functionalized:
             self.objects.note(call)
             return
         if detaches(call) and may_be_saved(self.current(tensor), self.editor.calls):
-            raise Unsuitable(f"{call.symbol} changes what autograd may have saved")
+            raise Unsuitable("what autograd may have saved is cut off")
         if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
             self.cut.add(name)
         view = detach(call, self.expand)

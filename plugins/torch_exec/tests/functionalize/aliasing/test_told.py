@@ -215,7 +215,7 @@ def session(*plugins: str) -> tj.Session:
     return tj.Session(plugins, overrides={"torch": {"functional": "always"}})
 
 
-SAVED = "torch.Tensor.detach_ changes what autograd may have saved"
+SAVED = "what autograd may have saved is cut off"
 CUT = "what was cut off from autograd is written, and has other views"
 VIEW = "a view is to be cut off from autograd, which is an error"
 LEAF = "a tensor that needed no gradient becomes a leaf that does"
