@@ -304,7 +304,7 @@ def test_the_forward_has_no_call_of_the_backward():
 
 def test_values_are_copied_back_at_the_end():
     def copy(p, value):
-        effects = Effects(mutates=(0,))
+        effects = Effects(mutates=(0,), copies_back=True)
         return BoundSymbol(Symbol("tj", "copy_back"), (p, value), effects=effects)
 
     functional = {"reached": {Stage.FUNCTIONAL}}

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from tj_core.contract.dialects import Dialect
 from tj_core.edit.regions import Region
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.trace import Trace
 from tj_core.passes.dce import dce
 from tj_core.testing.numeric import call, vector
-from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.text.language import EMPTY_LANGUAGE, Language
 
 X, Y, Z, W = (vector(n, 2) for n in "xyzw")
+
+
+def tracked(c):
+    """What autograd would say: a call of values that require a gradient looks at their version."""
+    return any(p.requires_grad for p in c.flat_args) and c.context.get("grad") is not False
+
+
+CHECKING = Language((Dialect("num", (), lambda symbol: None, checks_writes=tracked),))
 
 
 def test_nothing_dead_is_the_same_object():
@@ -56,26 +65,26 @@ def test_a_call_without_outputs_or_effects_goes():
     assert dce(Trace((X,), (call("f", X),), X, language=EMPTY_LANGUAGE)).calls == ()
 
 
-def test_after_a_write_what_autograd_may_refuse_stays():
+def test_calls_that_check_for_writes_stay_after_one():
     x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
     write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
     dead = call("neg", x, outputs=y)
-    assert dce(Trace((x, Z), (dead, write), (), language=EMPTY_LANGUAGE)).calls == (write,)
-    kept = Trace((x, Z), (write, dead), (), language=EMPTY_LANGUAGE)
+    assert dce(Trace((x, Z), (dead, write), (), language=CHECKING)).calls == (write,)
+    kept = Trace((x, Z), (write, dead), (), language=CHECKING)
     assert dce(kept) is kept
     unseen = dead.replace(context=dead.context.with_("grad", False))
-    assert dce(Trace((x, Z), (write, unseen), (), language=EMPTY_LANGUAGE)).calls == (write,)
-    assert dce(
-        Trace((X, Z), (write, call("neg", X, outputs=Y)), (), language=EMPTY_LANGUAGE)
-    ).calls == (write,)
+    assert dce(Trace((x, Z), (write, unseen), (), language=CHECKING)).calls == (write,)
+    assert dce(Trace((X, Z), (write, call("neg", X, outputs=Y)), (), language=CHECKING)).calls == (
+        write,
+    )
 
 
 def test_in_regions_too():
     x, y = vector("x", 2, requires_grad=True), vector("y", 2, requires_grad=True)
     write = call("f", Z, outputs=None, effects=Effects(mutates=(0,)))
-    program = Trace((x,), (call("neg", x, outputs=y),), (), language=EMPTY_LANGUAGE)
+    program = Trace((x,), (call("neg", x, outputs=y),), (), language=CHECKING)
     with_region = call("g", Region(program, (0,)), x, outputs=(W,))
-    before = dce(Trace((x, Z), (with_region, write), W, language=EMPTY_LANGUAGE))
+    before = dce(Trace((x, Z), (with_region, write), W, language=CHECKING))
     assert before.calls[0].regions[0].program.calls == ()
-    after = dce(Trace((x, Z), (write, with_region), W, language=EMPTY_LANGUAGE))
+    after = dce(Trace((x, Z), (write, with_region), W, language=CHECKING))
     assert after.calls[1].regions[0].program is program

@@ -230,8 +230,8 @@ def test_effects():
         ((0, shrunk),),
         (Alias(0, "arg", 1, True), Alias(1, "internal")),
         ("random:cpu", "s"),
-        versions=((2, 3),),
-        untracked=(0,),
+        marks=(("versions", 2, 3), ("untracked", 0, 1)),
+        copies_back=True,
     )
     first = call(
         "f_", X, X, Y.replace(name="w"), outputs=(vector("p", 2), vector("q", 2)), effects=effects

@@ -12,18 +12,12 @@ from tj_core.analysis.liveness import value_names
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import BoundSymbol, Trace
 
-__all__ = ["INVARIANTS", "Broken", "is_copy_back"]
+__all__ = ["INVARIANTS", "Broken"]
 
-COPY_BACK = "tj.copy_back"
 BACKWARD = "BACKWARD"
 
 Broken = Iterator[tuple[int, str]]
 """Places of calls and what is wrong there. The place after the last call is the return."""
-
-
-def is_copy_back(call: BoundSymbol) -> bool:
-    """Whether ``call`` is ``tj.copy_back(input, value)``, claimed by an executor or not."""
-    return COPY_BACK in (call.symbol.qualname, call.symbol.name)
 
 
 def _acquired(trace: Trace) -> Broken:
@@ -49,7 +43,7 @@ def _functional(trace: Trace) -> Broken:
     inputs = {p.name for p in trace.inputs}
     mutated: set[str] = set()
     for position, call in enumerate(trace.calls):
-        if is_copy_back(call):
+        if call.effects.copies_back:
             target, *values = (p.name for p in call.flat_args)
             if target not in inputs or mutated & {target, *values}:
                 yield position, "copies back to no input, or uses one that was copied back to"

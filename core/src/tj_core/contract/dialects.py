@@ -22,7 +22,9 @@ class Dialect:
     an unknown one. ``entry``, if given, is asked for each call in a program that is to run: for
     another callable that does the same with arguments of these kinds, and takes less time; or None.
     ``observe``, if given, says the metadata of a value at run time, or None for one that is not the
-    dialect's: what kernels return is held against the trace by it.
+    dialect's: what kernels return is held against the trace by it. ``checks_writes``, if given,
+    says whether a call may raise because of how its arguments were mutated before, so that it stays
+    in a program that mutates though nobody needs its results.
     """
 
     namespace: str
@@ -30,6 +32,7 @@ class Dialect:
     resolve: Callable[[Symbol], Callable[..., Any]]
     entry: Callable[[BoundSymbol], Callable[..., Any] | None] | None = None
     observe: Callable[[Any], Proxy | None] | None = None
+    checks_writes: Callable[[BoundSymbol], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -136,8 +136,7 @@ def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
             for a in effects.aliases
             if a.kind != "arg" or a.index in now
         ),
-        versions=tuple((now[i], n) for i, n in effects.versions if i in now),
-        untracked=tuple(now[i] for i in effects.untracked if i in now),
+        marks=tuple((mark, now[i], n) for mark, i, n in effects.marks if i in now),
     )
 
 

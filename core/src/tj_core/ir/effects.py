@@ -33,17 +33,20 @@ class Effects:
     ``aliases``: outputs that share storage.
     ``ordered``: resources whose calls keep their order and are never merged or removed, such as
     ``random:cpu``, ``collective``, ``stream``, ``side_effect``.
-    ``versions``: arguments written, or changed in metadata, each with how often the call counts
-    that (for autograd, which compares counters), where it is not once.
-    ``untracked``: mutated arguments whose write autograd, though gradients are on, does not see.
+    ``marks``: what the dialect declares of arguments besides, as (name, argument, number).
+    ``copies_back``: the call writes a value to an input as the last act of a functional program.
     """
 
     mutates: tuple[int, ...] = ()
     rebinds: tuple[tuple[int, Proxy], ...] = ()
     aliases: tuple[Alias, ...] = ()
     ordered: tuple[str, ...] = ()
-    versions: tuple[tuple[int, int], ...] = ()
-    untracked: tuple[int, ...] = ()
+    marks: tuple[tuple[str, int, int], ...] = ()
+    copies_back: bool = False
+
+    def marked(self, name: str) -> dict[int, int]:
+        """The arguments that have the mark ``name``, each with its number."""
+        return {index: number for mark, index, number in self.marks if mark == name}
 
     @property
     def removable(self) -> bool:

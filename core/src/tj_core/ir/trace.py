@@ -273,6 +273,10 @@ class Notation(Protocol):
         """The metadata of a value at run time; None for one that no dialect knows."""
         ...
 
+    def checks_writes(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` may raise because of how its arguments were mutated before."""
+        ...
+
     def evaluate(self, text: str) -> Any:
         """The value of an expression under the preludes of all dialects."""
         ...

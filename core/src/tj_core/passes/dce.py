@@ -7,7 +7,6 @@ import functools
 from tj_core.analysis.liveness import live_calls
 from tj_core.edit.editor import TraceEditor, recorded
 from tj_core.edit.regions import map_programs
-from tj_core.ir.proxy import requires_grad
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 
 __all__ = ["dce"]
@@ -18,8 +17,8 @@ def dce(trace: Trace) -> Trace:
 
     A call goes if none of its outputs is used and it neither writes an argument nor touches an
     ordered resource (random numbers, a collective, a stream, a side effect). A call with regions
-    does what its regions do, and calls inside them go by the same rule. Once a call has written,
-    those stay that autograd may refuse: it does not take every view of memory that was written.
+    does what its regions do, and calls inside them go by the same rule. Once memory was
+    mutated, calls stay that a dialect says check for that.
     """
     cleaned = _cleaned(trace, mutated=False)
     return trace if cleaned is trace else recorded(cleaned, PassRecord("dce"))
@@ -33,8 +32,9 @@ def _cleaned(trace: Trace, *, mutated: bool) -> Trace:
     first = -1 if mutated else _first_write(trace)
 
     def kept(place: int, call: BoundSymbol) -> bool:
-        return not call.effects.removable or (place > first and _may_be_refused(call))
+        return not call.effects.removable or (place > first and checks(call))
 
+    checks = trace.language.checks_writes
     editor = TraceEditor(trace)
     for place in live_calls(trace.calls, trace.outputs, kept):
         clean = functools.partial(_cleaned, mutated=place > first)
@@ -46,9 +46,3 @@ def _first_write(trace: Trace) -> int:
     """The place of the first call that writes or changes metadata, or of the end."""
     writes = (i for i, c in enumerate(trace.calls) if c.effects.mutates or c.effects.rebinds)
     return next(writes, len(trace.calls))
-
-
-def _may_be_refused(call: BoundSymbol) -> bool:
-    """Whether autograd would look at an argument's version, or at what it is a view of."""
-    tracked = any(map(requires_grad, call.flat_args))
-    return tracked and call.context.get("grad") is not False

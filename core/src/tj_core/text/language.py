@@ -85,6 +85,11 @@ class Language:
         observers = (d.observe for d in self._dialects.values() if d.observe is not None)
         return next((p for observe in observers if (p := observe(value)) is not None), None)
 
+    def checks_writes(self, call: BoundSymbol) -> bool:
+        """Whether a dialect says that ``call`` may raise because of earlier mutations."""
+        checks = (d.checks_writes for d in self._dialects.values())
+        return any(check(call) for check in checks if check is not None)
+
     def evaluate(self, text: str) -> Any:
         """The value of an expression under the preludes of all dialects.
 

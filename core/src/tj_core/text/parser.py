@@ -360,8 +360,8 @@ def _effects(extras: Mapping[str, Any], env: Mapping[str, Proxy]) -> Effects:
         ),
         tuple(Alias(*facts) for facts in extras.get("aliases", ())),
         extras.get("ordered", ()),
-        extras.get("versions", ()),
-        extras.get("untracked", ()),
+        extras.get("marks", ()),
+        extras.get("copies_back", False),
     )
 
 

@@ -245,8 +245,8 @@ def _effects(effects: Effects, rename: Callable[[str], str]) -> dict[str, Any]:
         "rebinds": {i: (rename(p.name), meta_text(p), dict(p.tags)) for i, p in effects.rebinds},
         "aliases": tuple((a.output, a.kind, a.index, a.identical) for a in effects.aliases),
         "ordered": effects.ordered,
-        "versions": effects.versions,
-        "untracked": effects.untracked,
+        "marks": effects.marks,
+        "copies_back": effects.copies_back,
     }
 
 

@@ -184,7 +184,7 @@ def test_views(expander: Expander) -> None:
     chunks = expander.expand(torch.chunk, (X, 2))
     assert chunks.effects.aliases == (Alias(0, "arg", 0), Alias(1, "arg", 0))
     hidden = expander.expand(lambda x: (x * 2).view(-1), (X,))
-    assert hidden.effects.aliases == (Alias(0, "hidden"),)
+    assert hidden.effects.aliases == (Alias(0, "internal"),)
     both = expander.expand(lambda x: [y := x * 2, y.t()], (X,))
     assert both.effects.aliases == (Alias(1, "out", 0),)
     same = expander.expand(F.dropout, (X, 0.5, False))

@@ -47,6 +47,7 @@ from tj_torch.functionalize.objects import (
     is_metadata_change,
     reads_data,
 )
+from tj_torch.ops.autograd_marks import VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change
 from tj_torch.ops.private import can_be_written, survives_writes
 from tj_torch.runtime.autograd_checks import if_autograd_allows
@@ -278,7 +279,7 @@ class _Outer:
             return False
         value = self.made.value(Place(name))
         context = self.trace.context.with_("grad", False)
-        effects = Effects(mutates=(0,), versions=((0, 0),))
+        effects = Effects(mutates=(0,), marks=((VERSIONS, 0, 0),), copies_back=True)
         call = BoundSymbol(COPY_BACK, (self.inputs[name], value), effects=effects, context=context)
         if value.name in self.inputs or not self.claimed(call):
             return False

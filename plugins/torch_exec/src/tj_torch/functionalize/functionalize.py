@@ -59,6 +59,7 @@ from tj_torch.functionalize.objects import (
     tensor_place,
 )
 from tj_torch.functionalize.regions import functional_regions
+from tj_torch.ops.autograd_marks import UNTRACKED, VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
 
 __all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
@@ -396,14 +397,14 @@ class Functionalized:
         writes = self.writes.setdefault(place.root, {})
         name = self.objects.names[call.flat_args[index].name]
         visible = any(w.visible for w in writes.values())
-        visible = visible or not (untracked or index in call.effects.untracked)
+        visible = visible or not (untracked or index in call.effects.marked(UNTRACKED))
         writes.pop(name, None)
         writes[name] = Write(place, len(self.views), visible)
         self.roots[place.root] = self.objects.places[place.root]
 
     def count(self, call: BoundSymbol, index: int) -> int:
         """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
-        bumps = dict(call.effects.versions).get(index, 1)
+        bumps = call.effects.marked(VERSIONS).get(index, 1)
         return self.objects.bump(call.flat_args[index], bumps)
 
     def overwrite(self, root: str) -> None:

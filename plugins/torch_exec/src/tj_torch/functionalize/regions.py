@@ -89,7 +89,7 @@ def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
     mutated = {call.flat_args[i].name for i in call.effects.mutates}
     given = {p.name for p in trace.inputs}
     after = {p.name for c in trace.calls[index + 1 :] for p in c.flat_args}
-    if call.symbol.qualname != FUNCTION or call.effects.untracked or dict(call.effects.versions):
+    if call.symbol.qualname != FUNCTION or call.effects.marks:
         return False
     if mutated & (given | after) or mutated != _dirty(call):
         return False

@@ -25,6 +25,7 @@ from tj_core.extend import (
     leaves,
 )
 
+from tj_torch.ops.autograd_marks import checks_writes
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.entry import entry
 from tj_torch.ops.naming.aliases import Aliases
@@ -86,9 +87,9 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
 def dialects() -> tuple[Dialect, ...]:
     """The namespaces that are always there."""
-    fast, sees = {"aten": entry}, {"torch": observe}
+    fast, sees, checks = {"aten": entry}, {"torch": observe}, {"torch": checks_writes}
     return tuple(
-        Dialect(name, prelude, resolve, fast.get(name), sees.get(name))
+        Dialect(name, prelude, resolve, fast.get(name), sees.get(name), checks.get(name))
         for name, (_, prelude) in _ROOTS.items()
     )
 

@@ -33,6 +33,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops import private
+from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.context import expansion_context, surroundings
 from tj_torch.ops.convert import (
     dim_to_core,
@@ -320,15 +321,16 @@ class Run:
         body = self.body(recorder, traced, calls)
         mutated = traced.mutated
         now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
+        at = {name: argument.index for name, argument in self.arguments.items()}
+        versions = {at[n]: count for n, count in traced.versions.items()}
         effects = Effects(
-            tuple(self.arguments[n].index for n in mutated),
+            tuple(at[n] for n in mutated),
             tuple(self._rebinds(now, traced.events)),
             alias_facts(
                 traced.values, {self.arguments[n].index: w for n, w in self.wrapped.items()}
             ),
             _ordered(body, bool(traced.values or mutated)) if body else (),
-            tuple((self.arguments[n].index, c) for n, c in traced.versions.items() if c != 1),
-            tuple(self.arguments[n].index for n in mutated if n in traced.untracked),
+            tuple(autograd_marks(versions, (at[n] for n in mutated if n in traced.untracked))),
         )
         kernel = any(not c.facts.builtin for c in calls)
         kernel = kernel or runs_python([*traced.tensors, *(self.wrapped[n] for n in mutated)])
