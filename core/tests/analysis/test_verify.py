@@ -132,7 +132,7 @@ FAULTS = [
     ),
     (
         "has an alias of an output beyond its 1",
-        program(call("f", X, outputs=Y, effects=Effects(aliases=(Alias(1, "hidden"),)))),
+        program(call("f", X, outputs=Y, effects=Effects(aliases=(Alias(1, "internal"),)))),
     ),
     (
         "has an alias of an output beyond its 1",

@@ -296,7 +296,7 @@ def test_outputs_that_a_body_no_longer_computes():
     outs = tuple(vector(n, 2) for n in "pqrs")
     outer = call(
         "f", X, outputs=outs, body=Body((a0,), calls, (v[0], v[1], v[1], v[2])),
-        effects=Effects(aliases=(Alias(3, "hidden"),)),
+        effects=Effects(aliases=(Alias(3, "internal"),)),
     )  # fmt: skip
     user = made("add", outs[0], outs[2], out="u")
     trace = Trace((X,), (outer, user), [*outs, user.outputs], language=EMPTY_LANGUAGE)

@@ -25,8 +25,9 @@ def tj_options() -> type[Any]:
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_autograd.joint.builtin import rules
+    from tj_autograd.split.cheap import rules as cheap
 
-    return (rules(),)
+    return (rules(), cheap())
 
 
 @hookimpl

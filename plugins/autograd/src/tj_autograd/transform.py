@@ -33,6 +33,7 @@ from tj_autograd.run.boundary import Compiled, differentiable, usual_layout
 from tj_autograd.run.depended import depended
 from tj_autograd.run.freed import frees
 from tj_autograd.run.variants import Variants
+from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.halves import is_backward, split
 from tj_autograd.split.opened import opened
@@ -92,7 +93,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             return trace
         context.wrap(lambda function, _: torch.no_grad()(function))
         return detached(trace)
-    costs, budget = Costs(context.executors), options.memory_budget
+    costs, budget = Costs(context.executors, context.tables[RECOMPUTE]), options.memory_budget
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
     segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)

@@ -144,7 +144,7 @@ class Trial:
             same = next(((k, i) for k, i, t in earlier if t is out), None)
             shared = same or next(((k, i) for k, i, t in earlier if _share(t, out)), None)
             alias = stated.get(j)
-            said = (alias.kind, alias.index) if alias and alias.kind != "hidden" else None
+            said = (alias.kind, alias.index) if alias and alias.kind != "internal" else None
             if said != shared or (said and alias and alias.identical != (same is not None)):
                 found.append(f"output {j}: shares {shared}, said to share {alias}")
         return found

@@ -1,37 +1,53 @@
-"""Which PyTorch operations cost next to nothing to run again: elementwise ones, views, softmax."""
+"""Which operations cost next to nothing to run again: elementwise ones, views, softmax.
+
+Rule table ``recompute`` says so of an operator, for plugins too: True or False. Of others PyTorch's
+own tag decides, which elementwise operators have.
+"""
 
 from __future__ import annotations
 
 import torch
-from tj_core.extend import BoundSymbol, Symbol, makes_views
+from tj_core.extend import BoundSymbol, RuleTable, Symbol, makes_views
 from tj_torch.extend import resolve
 
-__all__ = ["cheap"]
+__all__ = ["RECOMPUTE", "cheap", "rules"]
 
-COPIES = frozenset(
-    f"{name}.default" for name in ("_to_copy", "clone", "full", "full_like", "zeros_like")
-) | frozenset(("arange.default", "arange.start_step", "zeros.default", "ones.default"))
-"""Operators that are cheap, and that PyTorch does not tag as elementwise."""
+RECOMPUTE = "recompute"
+"""The table's name."""
 
-ROWS = frozenset(("_softmax.default", "_log_softmax.default"))
+_COPIES = ("_to_copy", "clone", "full", "full_like", "zeros_like", "arange", "zeros", "ones")
+_ROWS = ("_softmax", "_log_softmax")
 """Operators that pass over their input a few times, as an elementwise chain does."""
 
 
-def cheap(call: BoundSymbol) -> bool:
-    """Whether all that ``call`` does is elementwise or a view."""
+def rules() -> RuleTable[bool]:
+    """The operators that are cheap, and that PyTorch does not tag as elementwise."""
+    table: RuleTable[bool] = RuleTable(RECOMPUTE)
+    for name in (*_COPIES, *_ROWS):
+        table.set(f"aten.{name}.default", True)
+    table.set("aten.arange.start_step", True)
+    return table
+
+
+def cheap(call: BoundSymbol, known: RuleTable[bool]) -> bool:
+    """Whether all that ``call`` does is a view, elementwise, or cheap as ``known`` says."""
+    said = known.of(call)
+    if said is not None:
+        return said.value
     if call.symbol.namespace == "aten" and (call.body is None or call.body.calls == ()):
-        return _operator(call)
+        return _operator(call, known)
     if call.body is None:
         return False
-    return all(map(_operator, call.body.calls))
+    return all(_operator(part, known) for part in call.body.calls)
 
 
-def _operator(call: BoundSymbol) -> bool:
+def _operator(call: BoundSymbol, known: RuleTable[bool]) -> bool:
     if makes_views(call):
         return True
-    if call.symbol.namespace != "aten":
-        return False
-    return call.symbol.name in COPIES | ROWS or _pointwise(call.symbol)
+    said = known.of(call)
+    if said is not None:
+        return said.value
+    return call.symbol.namespace == "aten" and _pointwise(call.symbol)
 
 
 def _pointwise(symbol: Symbol) -> bool:

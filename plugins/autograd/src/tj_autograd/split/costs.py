@@ -7,7 +7,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Executor, Proxy, TensorProxy, ask, makes_views, map_tree
+from tj_core.extend import (
+    BoundSymbol,
+    Executor,
+    Proxy,
+    RuleTable,
+    TensorProxy,
+    ask,
+    makes_views,
+    map_tree,
+)
 from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 
@@ -23,9 +32,13 @@ OPERATIONS_PER_SECOND = 2e11
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What ``executors``, asked in order, and else PyTorch's operators say of calls."""
+    """What ``executors``, asked in order, and else PyTorch's operators say of calls.
+
+    ``known`` is the rule table `recompute`.
+    """
 
     executors: Sequence[Executor]
+    known: RuleTable[bool]
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether the executor that would get ``call`` computes it with its neighbours."""
@@ -38,7 +51,7 @@ class Costs:
 
     def cheap(self, call: BoundSymbol) -> bool:
         """Whether ``call`` costs next to nothing to run again."""
-        return cheap(call) or self.fuses(call)
+        return cheap(call, self.known) or self.fuses(call)
 
     def seconds(self, call: BoundSymbol) -> float:
         """What running ``call`` takes, in seconds."""
