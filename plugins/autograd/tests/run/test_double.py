@@ -352,3 +352,16 @@ def test_once_differentiable() -> None:
         return str(caught.value)
 
     assert second(tj.jit(lambda x: Once.apply(x))) == second(lambda x: Once.apply(x))
+
+
+def test_indices_are_what_they_were_when_the_program_runs_again() -> None:
+    """The gradient of `lu_unpack` reads no pivots, and the call refuses any others."""
+    factors, pivots = torch.linalg.lu_factor(leaves()[0].detach()[:3])
+    found = []
+    for f in (torch.lu_unpack, tj.jit(lambda *args: torch.lu_unpack(*args))):
+        x = factors.clone().requires_grad_()
+        _, lower, upper = f(x, pivots)
+        loss = (lower**3).sum() + (upper**3).sum()
+        (first,) = torch.autograd.grad(loss, x, create_graph=True)
+        found.append(torch.autograd.grad((first**2).sum(), x))
+    assert torch.equal(*(second for (second,) in found))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from tj_core.extend import Body, BoundSymbol, Proxy, Trace, leaves, live_items, value_names
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    Proxy,
+    TensorProxy,
+    Trace,
+    leaves,
+    live_items,
+    value_names,
+)
 
 from tj_autograd.joint.build import carries
 
@@ -41,14 +50,20 @@ def depended_once_more(
 ) -> frozenset[str]:
     """The values whose own matters where ``again`` runs under PyTorch's autograd.
 
-    Those in ``known`` do. So do arguments of calls that carry no gradient: they may refuse other
-    values than those they are written for. ``read`` says which arguments a call uses.
+    Those in ``known`` do. So do arguments of calls that carry no gradient, and indices: calls may
+    refuse other values than those they are written for. ``read`` says which arguments a call uses.
     """
 
     def more(call: BoundSymbol) -> bool:
         return not carries(call) and str(call.symbol) not in METADATA
 
-    return frozenset(_ancestors(again.calls, known, more, lambda call, _: read(call)))
+    indices = {p.name for call in again.calls for p in call.flat_args if _is_index(p)}
+    return frozenset(_ancestors(again.calls, known | indices, more, lambda call, _: read(call)))
+
+
+def _is_index(p: Proxy) -> bool:
+    """Whether ``p`` may be what a call looks elements up by."""
+    return isinstance(p, TensorProxy) and p.dtype.kind in ("int", "uint")
 
 
 def _ancestors(
