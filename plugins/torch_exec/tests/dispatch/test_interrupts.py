@@ -88,7 +88,7 @@ POINTS = [
     "tj_core.compile.pipeline.dce",
     "tj_core.compile.pipeline.verify",
     "tj_core.compile.pipeline.generate",
-    "tj_core.compile.codegen._register",
+    "tj_core.compile.codegen.define",
     "tj_core.edit.rewrite.Editor.call",
 ]
 
