@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import tj_core as tj
+
+SESSIONS: dict[str, tj.Session] = {}
+"""One for each list of plugins, for all files: what is remembered of calls is used again."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -14,9 +18,10 @@ def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
         yield  # the core's tests make their own plugins, the example's are about the example
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(
-            "TJ_PLUGINS", "torch,autograd" if "autograd" in request.path.parts else "torch"
-        )
+        plugins = "torch,autograd" if "autograd" in request.path.parts else "torch"
+        patch.setenv("TJ_PLUGINS", plugins)
         patch.setenv("TJ_STRICT", "1")  # where tj would go on without what failed, a test fails
-        patch.setattr("tj_core.host.session._current", None)
+        if plugins not in SESSIONS:
+            SESSIONS[plugins] = tj.Session()
+        patch.setattr("tj_core.host.session._current", SESSIONS[plugins])
         yield

@@ -5,6 +5,7 @@ The default run takes a sample of the combinations of model and mode; ``TJ_FULL=
 
 from __future__ import annotations
 
+import itertools
 import os
 from typing import Any
 
@@ -29,14 +30,20 @@ def chosen(*names: str) -> tuple[str, ...]:
     return tuple(MODELS) if FULL else names
 
 
-def train_steps() -> list[tuple[str, str]]:
-    """Every model in training; also in evaluation mode, where the program is another one."""
+def train_steps() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Every model in training with traced gradients; a sample without, and in evaluation mode."""
+    everything = itertools.product(MODELS, ("train", "eval"), (("torch",), ("torch", "autograd")))
     sample = chosen("llama", "t5", "mamba")
-    return [(n, m) for n in MODELS for m in ("train", "eval") if m == "train" or n in sample]
+    return [
+        (name, mode, plugins)
+        for name, mode, plugins in everything
+        if FULL
+        or (mode == "train" and "autograd" in plugins)
+        or (name in sample and mode == "eval")
+    ]
 
 
-@pytest.mark.parametrize("plugins", [("torch",), ("torch", "autograd")], ids=" ".join)
-@pytest.mark.parametrize("name, mode", train_steps())
+@pytest.mark.parametrize("name, mode, plugins", train_steps())
 def test_a_training_step(name: str, mode: str, plugins: tuple[str, ...]) -> None:
     """Loss, every field of the output, caches, each parameter's gradient, random numbers drawn."""
     model = MODELS[name].build().train(mode == "train")

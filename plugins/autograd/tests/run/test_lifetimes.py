@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.sampling import pairwise
 from torch import nn
 
 References = dict[str, "weakref.ref[Any]"]
@@ -120,11 +121,18 @@ DYNAMOS = [
 """What Dynamo's own errors keep below its hook, until a collection."""
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("after", [nothing, partial, retained, twice, of_a_gradient])
 @pytest.mark.parametrize(
-    "program",
-    [works, raises, an_operation_raises, an_operation_raises_when_it_runs, its_backward_raises],
+    **pairwise(
+        way=WAYS,
+        after=[nothing, partial, retained, twice, of_a_gradient],
+        program=[
+            works,
+            raises,
+            an_operation_raises,
+            an_operation_raises_when_it_runs,
+            its_backward_raises,
+        ],
+    )
 )
 def test_arguments_and_results(
     program: Callable[..., Any], after: Callable[..., None], way: str

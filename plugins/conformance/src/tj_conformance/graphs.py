@@ -22,6 +22,7 @@ __all__ = [
     "ORIGINS",
     "aten_graph",
     "hand_built",
+    "hold_graph",
     "module_graphs",
     "run_graphs",
     "torch_graph",
@@ -71,11 +72,12 @@ def run_graphs(
     for number, sample in enumerate(arguments):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            _sample(op, origin, sample, jit, result, f"sample {number}")
+            result.samples += 1
+            hold_graph(op, origin, sample, jit, result, f"sample {number}")
     return result
 
 
-def _sample(
+def hold_graph(
     op: Any,
     origin: str,
     arguments: Any,
@@ -83,14 +85,15 @@ def _sample(
     result: Result,
     where: str,
 ) -> None:
+    """Compare one sample, as a graph that is traced in the way ``origin`` says."""
     function, tensors = _over_tensors(op.op, arguments)
     try:
         graph = ORIGINS[origin](function, tensors)
         first, second = (seeded(graph, *clone_tree((tensors, {}))) for _ in range(2))
     except Exception:
+        result.samples -= 1
         result.eager_errors += 1
         return
-    result.samples += 1
     values = full_name(op) not in UNDEFINED and not differences(first, second)
     jitted = jit(graph)
     try:

@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from tj_conformance.result import Kind, Result
 
 __all__ = [
+    "DECLARED_FRESH",
     "DTYPES",
+    "ELSEWHERE_INVALID",
     "ERRORS",
+    "EXPANSIONS",
+    "GRAPHS",
+    "IDLE_STRIDES",
+    "IN_PLACE",
     "MODULES",
     "OPERATIONS",
+    "SYMBOLS",
     "UNDEFINED",
+    "UNREMEMBERED",
     "Known",
     "disagreements",
     "table",
@@ -122,6 +130,97 @@ MODULES = (
     ),
 )
 """module_db, with gradients and buffers in training."""
+
+_VALUE = "Python code inside decides on data"
+_SHAPE = "the output's shape depends on data"
+_SPARSE = "an input is not strided"
+
+EXPANSIONS = (
+    Known(
+        Kind.BREAK,
+        _VALUE,
+        (
+            "allclose",
+            "corrcoef",
+            "cov",
+            "equal",
+            "istft",
+            "nn.functional.gaussian_nll_loss",
+            "nn.functional.one_hot",
+        ),
+    ),
+    Known(
+        Kind.BREAK,
+        "sizes or indices are tensors",
+        ("narrow", "tensor_split"),
+    ),
+    Known(
+        Kind.BREAK,
+        _SHAPE,
+        ("linalg.lstsq", "linalg.lstsq.grad_oriented", "nn.functional.ctc_loss"),
+    ),
+    Known(Kind.BREAK, _SPARSE, ("sparse.mm.reduce", "sparse.sampled_addmm")),
+)
+"""op_db, calls that are not expanded."""
+
+IN_PLACE = (
+    Known(
+        Kind.BREAK,
+        "functionalization has no kernel for it",
+        tuple(f"polygamma.polygamma_n_{n}" for n in range(5)),
+    ),
+)
+"""op_db, in-place variants that are not expanded."""
+
+SYMBOLS = (
+    *(k for k in EXPANSIONS if k.reason != "sizes or indices are tensors"),
+    Known(
+        Kind.BREAK,
+        "no kernel for fake tensors; with static sizes PyTorch runs the real one on zeros",
+        ("geqrf", "histogram", "histogramdd", "to_sparse"),
+    ),
+    Known(Kind.BREAK, "it looks at a storage offset or at data", ("narrow", "tensor_split")),
+    Known(
+        Kind.BREAK,
+        "functionalization cannot give a tensor a symbolic size in place",
+        ("resize_", "resize_as_"),
+    ),
+)
+"""op_db, calls that are not expanded where sizes are symbols."""
+
+GRAPHS = (
+    Known(
+        Kind.BREAK,
+        "metadata depend on data, or a tensor is sparse",
+        (
+            "allclose",
+            "corrcoef",
+            "cov",
+            "equal",
+            "linalg.lstsq",
+            "linalg.lstsq.grad_oriented",
+            "nn.functional.ctc_loss",
+            "nn.functional.gaussian_nll_loss",
+            "sparse.mm.reduce",
+            "sparse.sampled_addmm",
+            "tensor_split",
+        ),
+        sometimes=True,  # as one of the two kinds of graph
+    ),
+)
+"""op_db as FX graphs: the original runs."""
+
+ELSEWHERE_INVALID = {"nn.functional.embedding_bag": "offsets repeated are out of order"}
+"""Operators whose samples, their elements repeated to other sizes, are not valid arguments."""
+
+UNREMEMBERED = frozenset({"lu"})
+"""Operators whose expansions are made anew, as PyTorch implements them in closures."""
+
+IDLE_STRIDES = frozenset({"einsum", "nn.functional.rms_norm"})
+"""Expansions differ in strides that mean nothing: along a dimension of one element, or none."""
+
+DECLARED_FRESH = frozenset({"unsafe_chunk", "unsafe_split"})
+"""Operators whose outputs PyTorch declares not to be views, although they are."""
 
 UNDEFINED = frozenset(
     {

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tj_core as tj
@@ -15,7 +16,7 @@ from tj_conformance.oracle import differences, seeded
 from tj_conformance.result import Result
 from tj_conformance.twins import clone_tree
 
-__all__ = ["modules", "run_module"]
+__all__ = ["module_calls", "modules", "run_module"]
 
 
 def modules(dtype: torch.dtype = torch.float32) -> list[Any]:
@@ -40,6 +41,22 @@ def run_module(
                 warnings.simplefilter("ignore")
                 _sample(info, sample, training, jit, result, f"sample {number}")
     return result
+
+
+def module_calls(info: Any, *, training: bool, count: int = 2) -> Iterator[tuple[Any, Any]]:
+    """What makes the module of each sample, and the arguments that it is called with."""
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inputs = info.module_inputs_func(
+            info, device="cpu", dtype=torch.float32, requires_grad=training, training=training
+        )
+        taken = list(itertools.islice(inputs, count))
+    for sample in taken:
+        if sample.forward_input is not None:
+            given = sample.forward_input
+            make = functools.partial(_build, info, sample, training)
+            yield make, (tuple(given.args), dict(given.kwargs))
 
 
 def _sample(

@@ -15,7 +15,7 @@ from tj_core.extend import jitted_of
 from tj_conformance.oracle import seeded
 from tj_conformance.twins import clone_tree
 
-__all__ = ["Comparison", "Compiled", "compare_memo"]
+__all__ = ["Comparison", "Compiled", "compare_memo", "compiled", "described"]
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 
@@ -62,12 +62,13 @@ def compare_memo(make: Callable[[], Any], calls: Iterable[Call]) -> Comparison:
     calls = list(calls)
     remembering = tj.Session(plugins=["torch"], overrides={"memo": True})
     forgetful = tj.Session(plugins=["torch"], overrides={"memo": False})
-    return Comparison(*(_compiled(s, make, calls) for s in (remembering, remembering, forgetful)))
+    return Comparison(*(compiled(s, make(), calls) for s in (remembering, remembering, forgetful)))
 
 
-def _compiled(session: Any, make: Callable[[], Any], calls: Iterable[Call]) -> Compiled:
+def compiled(session: Any, program: Any, calls: Iterable[Call]) -> Compiled:
+    """What a jit of ``program`` comes to that is called with ``calls``."""
     torch.compiler.reset()  # what Dynamo learns of dynamic sizes, the next one must not know
-    jitted = tj.jit(make(), session=session)
+    jitted = tj.jit(program, session=session)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for args, kwargs in calls:
@@ -75,6 +76,11 @@ def _compiled(session: Any, make: Callable[[], Any], calls: Iterable[Call]) -> C
                 seeded(jitted, *clone_tree((args, kwargs)))
             except Exception:  # samples of errors are samples, too
                 continue
+    return described(jitted)
+
+
+def described(jitted: Any) -> Compiled:
+    """What a jitted callable has come to."""
     entries, stats = jitted_of(jitted).entries, tj.stats(jitted)
     return Compiled(
         tuple(tuple(map(_anonymous, e.compilation.traces)) for e in entries if e.compilation),

@@ -22,11 +22,13 @@ from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.observed import Observed, observed, same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
+from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Expansion
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
+from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.memo.modes import Modes
-from tj_torch.ops.names import resolve
+from tj_torch.ops.names import Names, resolve
 from tj_torch.ops.private import set_conj, set_neg, storage_id
 from tj_torch.ops.schema_facts import changes_unseen, writes_nothing
 from tj_torch.ops.service import TorchDialects
@@ -40,7 +42,9 @@ __all__ = [
     "Expander",
     "Expansion",
     "ExpansionError",
+    "Memo",
     "Modes",
+    "Names",
     "Observed",
     "Sizes",
     "Slot",
@@ -64,6 +68,7 @@ __all__ = [
     "observed",
     "pass_over_package",
     "python_body",
+    "replay",
     "resolve",
     "row_major",
     "same_operators",

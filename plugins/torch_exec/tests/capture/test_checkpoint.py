@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import tj_core as tj
 import torch
 import torch.nn.functional as F
 from tj_conformance.oracle import assert_equal
+from tj_conformance.sampling import FULL
 from tj_core.extend import (
     Claim,
     Executor,
@@ -130,8 +132,14 @@ class Step:
         return {e.key: e.count for e in run.key_averages() if e.key in names}
 
 
-@pytest.mark.parametrize("shape", [once, twice, nested])
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize(
+    ("shape", "name"),
+    [
+        (shape, name)
+        for name, shape in itertools.product(OPTIONS, (once, twice, nested))
+        if FULL or shape is nested or name == "plain"
+    ],
+)
 def test_a_step_is_eagers(shape: Callable[..., Any], name: str) -> None:
     """Bit-equal gradients, the same kernels run as often, the same bytes kept in between."""
     f = shape(**OPTIONS[name])

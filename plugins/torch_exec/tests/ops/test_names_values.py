@@ -1,8 +1,7 @@
-"""Calls by their canonical names compute what the calls compute: operators, and all of op_db."""
+"""Calls by their canonical names compute what the calls compute: operators; aliases of op_db."""
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
@@ -148,120 +147,15 @@ def test_dunder_methods() -> None:
 
 # ---------------------------------------------------------------------------- op_db
 
-UNKNOWN = "torch.testing._internal needs a package that is missing"
-FULL = os.environ.get("TJ_FULL") == "1"
-
-
-def op_db() -> list[Any]:
-    pytest.importorskip("expecttest", reason=UNKNOWN)
-    from tj_conformance.op_db import operations
-
-    return operations()
-
-
-def samples(op: Any, count: int) -> list[tuple[Any, dict[str, Any]]]:
-    from tj_conformance.op_db import sample_arguments
-
-    return list(sample_arguments(op, torch.float32, count, grad=False))
-
-
-def is_defined(op: Any, function: Any, args: Any, kwargs: Any) -> bool:
-    """Whether eager gives one answer to one call."""
-    from tj_conformance.known import UNDEFINED
-    from tj_conformance.op_db import full_name
-    from tj_conformance.oracle import compare
-
-    try:
-        return full_name(op) not in UNDEFINED and not compare(function, function, args, kwargs)
-    except Exception:
-        return False
-
-
-class Canonical(torch.fx.Interpreter):
-    """Runs a graph with each call under its canonical name."""
-
-    def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        return canonical_call(target, args, kwargs)
-
-    call_method = call_function  # type: ignore[assignment]
-
-
-def graphs(function: Any, args: Any, kwargs: Any) -> list[tuple[torch.fx.GraphModule, Any]]:
-    """The graphs that Dynamo makes of one call, with their inputs."""
-    found = []
-
-    def record(graph: torch.fx.GraphModule, inputs: Any) -> Any:
-        found.append((graph, list(inputs)))
-        return graph.forward
-
-    torch._dynamo.reset()
-    torch.compile(lambda args, kwargs: function(*args, **kwargs), backend=record, dynamic=False)(
-        args, kwargs
-    )
-    return found
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_graphs_of_op_db() -> None:
-    from tj_conformance.oracle import compare
-    from tj_conformance.twins import clone_tree
-
-    nodes, failures, uncaptured = 0, [], []
-    for op in op_db()[:: 1 if FULL else 8]:
-        for args, kwargs in samples(op, 4 if FULL else 1):
-            if not is_defined(op, op.op, args, kwargs):
-                continue
-            try:
-                captured = graphs(op.op, *clone_tree((args, kwargs)))
-            except Exception:  # Dynamo's own limits
-                uncaptured.append(op.name)
-                continue
-            for graph, inputs in captured:
-                nodes += sum(n.op.startswith("call_") for n in graph.graph.nodes)
-                plain, named = torch.fx.Interpreter(graph), Canonical(graph)
-                differences = compare(plain.run, named.run, inputs, {})
-                if differences:
-                    failures.append((op.name, str(graph.graph), *map(str, differences)))
-    print(f"{nodes} calls; not captured: {sorted(set(uncaptured))}")
-    assert not failures
-    assert nodes > 50
-
-
-def _variants(op: Any) -> list[Any]:
-    kinds = ("method_variant", "inplace_variant", "operator_variant", "inplace_operator_variant")
-    functions = [getattr(source, k, None) for source in (op, *op.aliases) for k in kinds]
-    functions += [alias.op for alias in op.aliases]
-    return [f for f in functions if f is not None]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_variants_of_op_db() -> None:
-    """Methods, in-place methods, operators and aliases of all of op_db."""
-    from tj_conformance.oracle import compare
-
-    calls = 0
-    for op in op_db()[:: 1 if FULL else 4]:
-        cases = samples(op, 8 if FULL else 3) if _variants(op) else []
-        for function, (args, kwargs) in itertools.product(_variants(op), cases):
-            method = getattr(function, "__objclass__", None) is torch._C.TensorBase
-            target = function.__name__ if method else function
-            if not is_defined(op, function, args, kwargs):
-                continue
-            run = functools.partial(_spelled, target)
-            assert not compare(function, run, args, kwargs), (op.name, target, args, kwargs)
-            calls += 1
-    assert calls > 200
-
-
-def _spelled(target: Any, *args: Any, **kwargs: Any) -> Any:
-    return canonical_call(target, args, kwargs)
-
 
 @pytest.mark.filterwarnings("ignore")
 def test_aliases_of_op_db_share_a_symbol() -> None:
     """All but those whose parameters differ in names, types or defaults."""
+    pytest.importorskip("expecttest", reason="torch.testing._internal needs a package")
+    from tj_conformance.op_db import operations
+
     apart = set()
-    for op in op_db():
+    for op in operations():
         for alias in op.aliases:
             args = (X,) * 2
             one, two = (Names().symbol(f, args, {}).symbol for f in (op.op, alias.op))

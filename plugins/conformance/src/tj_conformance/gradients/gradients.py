@@ -17,7 +17,13 @@ from tj_conformance.oracle import call_differences, differences, seeded
 from tj_conformance.result import Kind, Problem, Result
 from tj_conformance.twins import clone_tree
 
-__all__ = ["differentiable_operations", "run_gradients", "run_second"]
+__all__ = [
+    "declined",
+    "differentiable_operations",
+    "first_gradients",
+    "run_gradients",
+    "run_second",
+]
 
 Jit = Callable[[Any], Any]
 Derivatives = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], list[Any]]
@@ -104,10 +110,10 @@ def _sample(
     defined = full_name(op) not in UNDEFINED
     result.differs(where, call_differences(got[0], mine, expected[0], theirs, values=defined))
     result.differs(where, differences(got[1], expected[1], "gradients", values=defined))
-    result.problems += [Problem(Kind.DECLINED, where, reason) for reason in _declined(jitted)]
+    result.problems += [Problem(Kind.DECLINED, where, reason) for reason in declined(jitted)]
 
 
-def _declined(jitted: Any) -> Iterator[str]:
+def declined(jitted: Any) -> Iterator[str]:
     """Why the program that ran last has no gradients as traces."""
     if tj.stats(jitted).entries:
         yield from (answer.reason for _, answer in tj.explain(jitted).declined)
@@ -116,11 +122,20 @@ def _declined(jitted: Any) -> Iterator[str]:
 def _outcome(fn: Any, given: Any, wanted: Derivatives) -> tuple[Any, list[Any]]:
     """What ``fn`` returns, and the gradients."""
     returned = seeded(fn, *given)
+    return returned, _derived(returned, given, wanted)
+
+
+def first_gradients(returned: Any, given: Any) -> list[Any]:
+    """The gradients of what a call returned, for tangents that are the same in every run."""
+    return _derived(returned, given, _first)
+
+
+def _derived(returned: Any, given: Any, wanted: Derivatives) -> list[Any]:
     outs, leaves = (
         [t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor) and t.requires_grad]
         for tree in (returned, given)
     )
-    return returned, wanted(outs, leaves) if outs and leaves else []
+    return wanted(outs, leaves) if outs and leaves else []
 
 
 def _tangents(outs: Sequence[torch.Tensor]) -> list[torch.Tensor]:

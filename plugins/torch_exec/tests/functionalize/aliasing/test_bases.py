@@ -9,6 +9,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.aliasing import Scene, check, stateless
+from tj_conformance.sampling import pairwise
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
@@ -77,13 +78,11 @@ def shared(jitted: Any) -> list[Trace]:
     return [t.traces[-1] for name, t in others.items() if name.startswith("shared")]
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
-    ("grad", "gradients"), [(False, False), (True, False), (True, True)], ids=["", "grad", "joint"]
+    **pairwise(program=PROGRAMS, way=WAYS, gradients=["none", "PyTorch's", "traced"])
 )
-def test_every_way_of_sharing_is_eagers(program, way, grad, gradients) -> None:
-    session = functional(gradients=gradients)
+def test_every_way_of_sharing_is_eagers(program, way, gradients) -> None:
+    session, grad = functional(gradients=gradients == "traced"), gradients != "none"
     apart = of_one(grad, *(lambda q, view=view: view(q).clone() for view in WAYS[way]))
     together = of_one(grad, *WAYS[way])
     scenes = [apart, together, apart, together]
@@ -150,9 +149,13 @@ def seen_by_one() -> Scene:
     return Scene((q[1:], q.detach()), (p, q))
 
 
-@pytest.mark.parametrize("make", [detached, data, bits, far_away, gaps, seen_by_one])
-@pytest.mark.parametrize("program", PROGRAMS[:3], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("gradients", [False, True], ids=["", "joint"])
+@pytest.mark.parametrize(
+    **pairwise(
+        make=[detached, data, bits, far_away, gaps, seen_by_one],
+        program=PROGRAMS[:3],
+        gradients=[False, True],
+    )
+)
 def test_what_autograd_knows_in_other_ways_is_eagers_too(make, program, gradients) -> None:
     session = functional(gradients=gradients)
     report = check(stateless(program), [make], jit=lambda f: tj.jit(f, session=session))

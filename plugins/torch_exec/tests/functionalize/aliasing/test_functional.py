@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.cases import cases_in, run_case
+from tj_conformance.cases import cases_in, in_functional_form, run_case
 from tj_conformance.found import FOUND
 from tj_conformance.fuzz import Figures, chunks, compare_programs
 from tj_conformance.programs import run_text
 from torch import fx
 
 FULL = os.environ.get("TJ_FULL") == "1"
-COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "500"))
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
@@ -41,7 +41,13 @@ def functional(fn):
     return tj.jit(fn, session=session(), frontend=FRONTEND)
 
 
-CASES = cases_in(Path(__file__).parent, but=(Path(__file__).name, "test_scoreboard.py"))
+CASES = [
+    (case, kind)
+    for case, kind in cases_in(
+        Path(__file__).parent, but=(Path(__file__).name, "test_scoreboard.py")
+    )
+    if kind in in_functional_form(case)
+]
 
 
 @pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])

@@ -71,7 +71,7 @@ def named(value: object) -> str:
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
-@pytest.mark.parametrize(("op", "dtype"), IN_PLACE if FULL else IN_PLACE[::9], ids=named)
+@pytest.mark.parametrize(("op", "dtype"), IN_PLACE if FULL else IN_PLACE[::18], ids=named)
 def test_in_place(op: object, dtype: torch.dtype, grad: bool) -> None:
     result = run_in_place(op, dtype, grad=grad)
     assert result.ok, "\n".join(map(str, result.problems))
@@ -84,7 +84,7 @@ def session() -> tj.Session:
 
 
 @pytest.mark.parametrize("grad", [False, True], ids=["plain", "grad"])
-@pytest.mark.parametrize(("op", "dtype"), IN_PLACE if FULL else IN_PLACE[4::9], ids=named)
+@pytest.mark.parametrize(("op", "dtype"), IN_PLACE if FULL else IN_PLACE[4::18], ids=named)
 def test_in_place_in_functional_form(op: object, dtype: torch.dtype, grad: bool) -> None:
     jit = functools.partial(tj.jit, session=session())
     result = run_in_place(op, dtype, grad=grad, jit=jit, lenient=True)
@@ -92,7 +92,7 @@ def test_in_place_in_functional_form(op: object, dtype: torch.dtype, grad: bool)
 
 
 @pytest.mark.parametrize("variant", list(OutVariant), ids=lambda v: v.value)
-@pytest.mark.parametrize(("op", "dtype"), OUT if FULL else OUT[::19], ids=named)
+@pytest.mark.parametrize(("op", "dtype"), OUT if FULL else OUT[::40], ids=named)
 def test_out(op: object, dtype: torch.dtype, variant: OutVariant) -> None:
     result = run_out(op, dtype, variant=variant)
     assert result.ok, "\n".join(map(str, result.problems))
@@ -101,7 +101,7 @@ def test_out(op: object, dtype: torch.dtype, variant: OutVariant) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "written"), IN_PLACE_MIXED if FULL else IN_PLACE_MIXED[::25], ids=named
+    ("op", "dtype", "written"), IN_PLACE_MIXED if FULL else IN_PLACE_MIXED[::50], ids=named
 )
 def test_in_place_with_another_data_type(
     op: object, dtype: torch.dtype, written: torch.dtype
@@ -112,7 +112,7 @@ def test_in_place_with_another_data_type(
 
 
 @pytest.mark.parametrize(
-    ("op", "dtype", "written"), OUT_MIXED if FULL else OUT_MIXED[::40], ids=named
+    ("op", "dtype", "written"), OUT_MIXED if FULL else OUT_MIXED[::80], ids=named
 )
 def test_out_of_another_data_type(op: object, dtype: torch.dtype, written: torch.dtype) -> None:
     if (full_name(op), dtype, written) in ROUNDED_OUT:
@@ -122,7 +122,7 @@ def test_out_of_another_data_type(op: object, dtype: torch.dtype, written: torch
     assert result.ok, "\n".join(map(str, result.problems))
 
 
-@pytest.mark.parametrize("op", FOREACH if FULL else FOREACH[::4], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", FOREACH if FULL else FOREACH[::8], ids=lambda op: op.name)
 def test_foreach(op: object) -> None:
     result = run_foreach(op, FLOAT)
     assert result.samples > 0

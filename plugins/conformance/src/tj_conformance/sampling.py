@@ -1,0 +1,48 @@
+"""What the default run of the tests takes of many combinations; ``TJ_FULL=1`` takes all."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+__all__ = ["FULL", "pairwise"]
+
+FULL = os.environ.get("TJ_FULL") == "1"
+"""Whether everything is run."""
+
+
+def pairwise(full: bool = FULL, **axes: Iterable[Any]) -> dict[str, Any]:
+    """Arguments of `pytest.mark.parametrize`: each pair of values of two axes at least once.
+
+    All combinations if ``full``.
+    """
+    values = {name: list(axis) for name, axis in axes.items()}
+    rows = list(itertools.product(*values.values()))
+    chosen = rows if full else _covering(rows)
+    ids = ["-".join(map(_name, row)) for row in chosen]
+    return {"argnames": tuple(values), "argvalues": chosen, "ids": ids}
+
+
+def _covering(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Rows that have all pairs that ``rows`` have: each next one has the most new pairs."""
+    pairs = {i: _pairs(row) for i, row in enumerate(rows)}
+    missing = set[Any]().union(*pairs.values())
+    chosen = []
+    while missing:
+        best = max(pairs, key=lambda i: (len(pairs[i] & missing), -i))
+        missing -= pairs.pop(best)
+        chosen.append(best)
+    return [rows[i] for i in sorted(chosen)]
+
+
+def _pairs(row: tuple[Any, ...]) -> set[Any]:
+    places = [(at, id(value)) for at, value in enumerate(row)]
+    return set(itertools.combinations(places, 2))
+
+
+def _name(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ",".join(f"{k}={_name(v)}" for k, v in value.items())
+    return str(getattr(value, "__name__", value))

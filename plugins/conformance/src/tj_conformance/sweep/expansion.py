@@ -1,0 +1,212 @@
+"""Expansions: a call is expanded from metadata alone, and eager says whether it is true.
+
+Compared are the metadata of outputs, which of them share memory with what, and, by running the body
+on the real arguments, values and written arguments, bit for bit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core.extend import CannotExpandError, Context, Proxy, TensorProxy, leaves
+from tj_torch.extend import (
+    Expander,
+    Expansion,
+    replay,
+    storage_id,
+    tensor_proxy,
+    to_core,
+    to_core_tree,
+)
+
+from tj_conformance.known import DECLARED_FRESH, IDLE_STRIDES
+from tj_conformance.oracle import same_bits, seeded
+from tj_conformance.result import Kind, Problem, Result
+from tj_conformance.sizes import same_metadata, symbol_values
+from tj_conformance.sweep.sample import Sample
+from tj_conformance.twins import clone_tree, twin
+
+__all__ = ["hold_expansion", "hold_in_place"]
+
+SEED = 11
+"""That of `oracle.seeded`."""
+
+
+def hold_expansion(sample: Sample, result: Result) -> None:
+    """Hold the expansion of a sample's call against eager's run."""
+    assert sample.eager is not None
+    tensors = Tensors()
+    tree = to_core_tree((sample.args, sample.kwargs), tensors.proxy)
+    trial = _trial(result, sample, sample.op.op, tensors, tree, sample.eager.arguments)
+    if trial is None:
+        return
+    trial.outputs = to_core_tree(sample.eager.result, lambda leaf: leaf)
+    _take_down(result, sample, trial.mismatches(sample))
+
+
+def hold_in_place(sample: Sample, result: Result) -> None:
+    """The same for the operation's in-place variant, which also has to say what it writes."""
+    op = sample.op
+    if op.inplace_variant is None or _broadcasts(sample):
+        return
+    args, kwargs = clone_tree((sample.args, sample.kwargs))
+    tensors = Tensors()
+    tree = to_core_tree((args, kwargs), tensors.proxy)
+    live = clone_tree((args, kwargs))
+    try:
+        with torch.no_grad():
+            outputs = seeded(op.inplace_variant, *live)
+    except Exception:
+        return
+    trial = _trial(result, sample, op.inplace_variant, tensors, tree, live, grad=False)
+    if trial is None:
+        return
+    trial.outputs = to_core_tree(outputs, lambda leaf: leaf)
+    silent = [i for i in trial.written() if i not in trial.expansion.effects.mutates]
+    found = [*trial.mismatches(sample), *(f"argument {i} is written silently" for i in silent)]
+    _take_down(result, sample, found)
+
+
+def _broadcasts(sample: Sample) -> bool:
+    """Whether the result has another shape than the argument to be written."""
+    assert sample.eager is not None
+    made, first = sample.eager.result, next(iter(sample.args), None)
+    if not isinstance(made, torch.Tensor) or not isinstance(first, torch.Tensor):
+        return False  # lists of tensors, and what else the variant may take
+    return made.shape != first.shape
+
+
+def _take_down(result: Result, sample: Sample, found: list[str]) -> None:
+    result.problems += [Problem(Kind.RESULT, sample.where, what) for what in found]
+
+
+@functools.cache
+def _expander() -> Expander:
+    return Expander()
+
+
+def _trial(
+    result: Result,
+    sample: Sample,
+    fn: Callable[..., Any],
+    tensors: Tensors,
+    tree: Any,
+    after: Any,
+    grad: bool = True,
+) -> Trial | None:
+    """The call expanded; a call that cannot be expanded counts as a break."""
+    flat = [p for p in leaves(tree) if isinstance(p, Proxy)]
+    index = {p.name: i for i, p in reversed(list(enumerate(flat)))}
+    try:
+        expansion = _expander().expand(fn, tree[0], tree[1], Context.of(grad=grad))
+    except CannotExpandError as error:
+        result.falls_back(sample.where, [str(error)])
+        return None
+    found: list[torch.Tensor] = []
+    to_core_tree(after, lambda x: found.append(x) if isinstance(x, torch.Tensor) else x)
+    live = dict(zip((p.name for p in flat), found, strict=True))
+    return Trial(
+        expansion,
+        {index[n]: twin(t) for n, t in tensors.tensors.items()},
+        {index[n]: live[n] for n in tensors.tensors},
+    )
+
+
+@dataclass
+class Tensors:
+    """The distinct tensors of a call, in order, and the proxies that stand for them."""
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+    def proxy(self, leaf: Any) -> Any:
+        """What stands for ``leaf`` in the call that is expanded."""
+        if not isinstance(leaf, torch.Tensor):
+            return to_core(leaf)
+        name = self.names.setdefault(id(leaf), f"x{len(self.names)}")
+        self.tensors[name] = leaf
+        return tensor_proxy(name, leaf)
+
+
+@dataclass
+class Trial:
+    """What the expansion says, the arguments before and after eager's run, its outputs."""
+
+    expansion: Expansion
+    before: dict[int, torch.Tensor]
+    inputs: dict[int, torch.Tensor]
+    outputs: Any = None
+
+    def mismatches(self, sample: Sample) -> list[str]:
+        """All in which the expansion is not what eager did."""
+        found = list(self.metadata(sample.name in IDLE_STRIDES))
+        if sample.op.name not in DECLARED_FRESH:
+            found += self.aliases()
+        return found + (list(self.replayed()) if sample.defined else [])
+
+    def metadata(self, any_idle_strides: bool) -> Iterator[str]:
+        """Outputs, and arguments whose metadata changes."""
+        values = symbol_values(self.expansion.outputs, self.outputs, {})
+        pairs = zip(leaves(self.expansion.outputs), leaves(self.outputs), strict=True)
+        for j, (mine, theirs) in enumerate(pairs):
+            said = _with_idle_strides(mine, theirs) if any_idle_strides else mine
+            if not same_metadata(said, theirs, values):
+                yield f"output {j}: {mine} is not {theirs}"
+        for i, mine in self.expansion.effects.rebinds:
+            if not same_metadata(mine, self.inputs[i], values):
+                yield f"argument {i} afterwards: {mine} is not {self.inputs[i]}"
+
+    def aliases(self) -> Iterator[str]:
+        """Outputs that share memory with other tensors than the expansion says."""
+        tensors = [t for t in leaves(self.outputs) if isinstance(t, torch.Tensor)]
+        stated = {a.output: a for a in self.expansion.effects.aliases}
+        for j, out in enumerate(tensors):
+            earlier = [("arg", i, t) for i, t in self.inputs.items()]
+            earlier += [("out", i, t) for i, t in enumerate(tensors[:j])]
+            same = next(((k, i) for k, i, t in earlier if t is out), None)
+            shared = same or next(((k, i) for k, i, t in earlier if _share(t, out)), None)
+            alias = stated.get(j)
+            said = (alias.kind, alias.index) if alias and alias.kind != "internal" else None
+            if said != shared or (said and alias and alias.identical != (same is not None)):
+                yield f"output {j}: shares {shared}, said to share {alias}"
+
+    def replayed(self) -> Iterator[str]:
+        """What the body computes in another way."""
+        assert self.expansion.body is not None
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            outputs, updates = replay(self.expansion.body, self.before)
+        pairs = zip(leaves(outputs), leaves(self.outputs), strict=True)
+        for j, (mine, theirs) in enumerate(pairs):
+            if isinstance(mine, torch.Tensor) and not _same_bits(mine, theirs):
+                yield f"output {j}: {mine} is not {theirs}"
+        rebound = {i for i, _ in self.expansion.effects.rebinds} - set(updates)
+        for i, theirs in self.inputs.items():  # of those rebound, the elements stay in their place
+            if i not in rebound and not _same_bits(updates.get(i, self.before[i]), theirs):
+                yield f"argument {i} afterwards: {updates.get(i)} is not {theirs}"
+
+    def written(self) -> list[int]:
+        """The arguments whose elements are others than before."""
+        same_shape = [i for i, t in self.before.items() if t.shape == self.inputs[i].shape]
+        return [i for i in same_shape if not _same_bits(self.before[i], self.inputs[i])]
+
+
+def _with_idle_strides(mine: Any, theirs: Any) -> Any:
+    """``mine`` with the strides of ``theirs`` where no element is reached by them."""
+    if not isinstance(mine, TensorProxy) or not isinstance(theirs, torch.Tensor):
+        return mine
+    sizes = zip(theirs.shape, theirs.stride(), mine.strides or (), strict=True)
+    idle = theirs.numel() == 0
+    return mine.replace(strides=tuple(t if idle or n == 1 else m for n, t, m in sizes))
+
+
+def _share(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return storage_id(a) == storage_id(b)
+
+
+def _same_bits(mine: torch.Tensor, theirs: torch.Tensor) -> bool:
+    return mine.shape == theirs.shape and mine.dtype == theirs.dtype and same_bits(mine, theirs)
