@@ -35,6 +35,7 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.runtime.function import autograd_function
+from tj_torch.runtime.private import backward_keeps_graph, saved_tensors_are_hooked
 
 __all__ = [
     "WRITES_BACK",
@@ -51,6 +52,7 @@ __all__ = [
     "TorchDialects",
     "Unkeyable",
     "autograd_function",
+    "backward_keeps_graph",
     "call_key",
     "changes_unseen",
     "compiling",
@@ -72,6 +74,7 @@ __all__ = [
     "resolve",
     "row_major",
     "same_operators",
+    "saved_tensors_are_hooked",
     "set_conj",
     "set_neg",
     "storage_id",

@@ -25,11 +25,15 @@ from tj_core.extend import (
     map_tree,
     requires_grad,
 )
-from tj_torch.extend import constant, resolve
+from tj_torch.extend import (
+    backward_keeps_graph,
+    constant,
+    resolve,
+)
 
 from tj_autograd.joint.build import Differentiated, Slots, Workshop, tangent
 
-__all__ = ["Graph", "backward", "forward", "keeps_graph", "recorded"]
+__all__ = ["Graph", "backward", "forward", "recorded"]
 
 
 # ---------------------------------------------------------------------------- what runs
@@ -82,18 +86,12 @@ def backward(
     the program is.
     """
     outputs = [graph.outputs[i] for i in at]
-    kept = keeps_graph()
+    kept = backward_keeps_graph()
     found = torch.autograd.grad(
         outputs, graph.inputs, list(tangents), retain_graph=kept, allow_unused=True
     )
     pairs = zip(graph.inputs, found, strict=True)
     return tuple(torch.zeros_like(x) if g is None else _like(g, x) for x, g in pairs)
-
-
-def keeps_graph() -> bool:
-    """Whether the graph that is being gone back through stays: also where there is none."""
-    kept: bool = torch._C._autograd._get_current_graph_task_keep_graph()  # type: ignore[attr-defined]
-    return kept
 
 
 def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

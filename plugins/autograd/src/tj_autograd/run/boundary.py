@@ -12,12 +12,17 @@ from typing import Any
 
 import torch
 from tj_core.extend import Proxy, TensorProxy, define, requires_grad, value_text
-from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
+from tj_torch.extend import (
+    backward_keeps_graph,
+    device_to_torch,
+    dtype_to_torch,
+    is_sized,
+    saved_tensors_are_hooked,
+)
 
 from tj_autograd.joint.build import USUAL, Layout
-from tj_autograd.joint.recorded import keeps_graph
 from tj_autograd.joint.replay import advance, states
-from tj_autograd.run.kept import FREED, Sources, looked_at, sources
+from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.run.views import Views, views
@@ -113,7 +118,7 @@ class Compiled(torch.autograd.Function):
         tensors = [saved[i] for i in plan.tensors]
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
-        if kept.tensors and looked_at():
+        if kept.tensors and saved_tensors_are_hooked():
             tensors += kept.packed()
         ctx.save_for_backward(*tensors)
         ctx.plan = plan
@@ -168,7 +173,7 @@ Compiled._backward_cls.__call__ = _called  # type: ignore[attr-defined, method-a
 
 def _free(ctx: Any, plan: _Plan) -> None:
     """Free what the node keeps, if the graph is not to be gone back through again."""
-    if not keeps_graph():
+    if not backward_keeps_graph():
         ctx.maybe_clear_saved_tensors()
         ctx.kept = None if plan.frees else ctx.kept.freed()
 

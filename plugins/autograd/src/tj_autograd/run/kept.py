@@ -15,7 +15,7 @@ import torch
 from tj_core.extend import Proxy, TensorProxy
 from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
 
-__all__ = ["FREED", "Kept", "Sources", "looked_at", "sources"]
+__all__ = ["FREED", "Kept", "Sources", "sources"]
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -48,11 +48,6 @@ class Kept:
     def freed(self) -> Kept | None:
         """What is left when the graph is freed: nothing, if there was any tensor."""
         return None if self.tensors or self.copies else self
-
-
-def looked_at() -> bool:
-    """Whether hooks see what is saved."""
-    return torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -106,7 +106,7 @@ class Variants:
         with compiling(), self.within():
             program = self.compile_later(self.named("again"), self.once_more.trace).function
         # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
-        return torch._dynamo.disable(lambda *inputs: program(list(inputs)))
+        return torch.compiler.disable(lambda *inputs: program(list(inputs)))
 
     @property
     def part(self) -> Part:

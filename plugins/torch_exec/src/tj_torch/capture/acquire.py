@@ -39,7 +39,6 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture import levels
 from tj_torch.capture.compared import Comparison
@@ -66,6 +65,7 @@ from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
+from tj_torch.runtime.private import pytree, set_gradients
 
 __all__ = ["Acquired", "Importer", "acquire"]
 
@@ -271,7 +271,7 @@ class Importer:
         if self.context.current != ambient.with_("grad", grad):
             raise CaptureError("the program changes a global mode and leaves it so")
         if grad != ambient.get("grad"):
-            named = self.dialects.names.symbol(torch._C._set_grad_enabled, (grad,), {})
+            named = self.dialects.names.symbol(set_gradients, (grad,), {})
             call = BoundSymbol(named.symbol, named.args, effects=SIDE_EFFECT, context=ambient)
             self.calls.append(call)
 

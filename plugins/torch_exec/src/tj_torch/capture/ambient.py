@@ -7,11 +7,19 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.ops import private
 from tj_torch.ops.contexts import ambient_context
+from tj_torch.runtime.private import (
+    dispatch_mode,
+    dispatch_modes,
+    forward_level,
+    function_modes,
+    functorch,
+    pytree,
+    tracing_state,
+)
 
 __all__ = [
     "ambient_check",
@@ -30,11 +38,11 @@ def ambient_mode() -> str | None:
     forward-mode AD all give operations another meaning, which a program captured outside of them
     does not have.
     """
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    if functorch.peek_interpreter_stack() is not None:
         return "a torch.func transform"
-    if torch.utils._python_dispatch._get_current_dispatch_mode() is not None:
+    if dispatch_mode() is not None:
         return "a dispatch mode"
-    if torch._C._get_tracing_state() is not None:
+    if tracing_state() is not None:
         return "torch.jit.trace"
     if torch.compiler.is_exporting():
         return "torch.export"
@@ -43,7 +51,7 @@ def ambient_mode() -> str | None:
 
 def below_mode() -> str | None:
     """The name of a mode under which even parts of a program must run as they are, or None."""
-    if torch.autograd.forward_ad._current_level >= 0:
+    if forward_level() >= 0:
         return "forward-mode AD"
     return "the __torch_dispatch__ of a tensor" if dynamo.inside_dispatch() else None
 
@@ -64,7 +72,7 @@ def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
     The number of dispatch modes (FakeTensorMode hides from guards), and the module whose
     ``_current_level`` is that of forward-mode AD, negative outside.
     """
-    return torch._C._len_torch_dispatch_stack, torch.autograd.forward_ad
+    return dispatch_modes, torch.autograd.forward_ad
 
 
 def ambient_check() -> Callable[[], bool]:
@@ -73,9 +81,8 @@ def ambient_check() -> Callable[[], bool]:
     Grad and inference mode, autocast, default data type and device, deterministic algorithms.
     """
     state = dynamo.global_check()
-    forward_ad = torch.autograd.forward_ad
-    dispatch, functions = torch._C._len_torch_dispatch_stack, torch._C._len_torch_function_stack
-    interpreter, tracing = torch._C._functorch.peek_interpreter_stack, torch._C._get_tracing_state
+    duals, interpreter = torch.autograd.forward_ad, functorch.peek_interpreter_stack
+    functions, modes, tracing = function_modes, dispatch_modes, tracing_state
     inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
     device_modes, devices = dynamo.device_modes, dynamo.device_modes()
     count = len(devices or ())
@@ -84,8 +91,8 @@ def ambient_check() -> Callable[[], bool]:
         return (
             state()
             and functions() == count
-            and not dispatch()
-            and forward_ad._current_level < 0
+            and not modes()
+            and duals._current_level < 0
             and interpreter() is None
             and tracing() is None
             and inference() is expected

@@ -21,11 +21,11 @@ from tj_core.extend import (
     TensorProxy,
     map_tree,
 )
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.sources import node_source
 from tj_torch.ops.convert import is_wrapper
 from tj_torch.ops.sizes.shape_env import is_symbolic
+from tj_torch.runtime.private import pytree
 
 __all__ = [
     "input_value",

@@ -23,7 +23,6 @@ from tj_core.extend import (
     TjError,
     add_note,
 )
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.ambient import ambient_mode, interpreting
 from tj_torch.capture.dynamo import adapter as dynamo
@@ -34,6 +33,7 @@ from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.dispatcher import Dispatcher
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import calling
+from tj_torch.runtime.private import pytree
 
 __all__ = ["FxDispatcher", "graph_module", "is_exported"]
 

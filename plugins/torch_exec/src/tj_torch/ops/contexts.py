@@ -8,6 +8,17 @@ from typing import Any
 import torch
 from tj_core.extend import Context
 
+from tj_torch.runtime.private import (
+    attention_backends,
+    enter_autocast,
+    enter_inference_mode,
+    exit_autocast,
+    exit_inference_mode,
+    sdpa_kernel,
+    set_gradients,
+    to_attention_backend,
+)
+
 __all__ = ["ContextTracker", "ambient_context", "autocast_devices"]
 
 
@@ -33,10 +44,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 def _ordered_backends(node: torch.fx.Node) -> bool:
     """Whether ``node`` sets the order of attention backends, too, which no context records."""
-    return any(
-        user.target is torch.nn.attention._sdpa_kernel and user.args[-1] is True
-        for user in (node, *node.users)
-    )
+    return any(user.target is sdpa_kernel and user.args[-1] is True for user in (node, *node.users))
 
 
 def _argument_of_the_next(node: torch.fx.Node) -> None:
@@ -51,15 +59,15 @@ class ContextTracker:
         self.current = ambient
         self._saved: dict[torch.fx.Node, Context] = {}
         self._handlers: dict[Any, Callable[[torch.fx.Node], None]] = {
-            torch._C._set_grad_enabled: self._set_grad,
-            torch.amp.autocast_mode._enter_autocast: self._enter_autocast,
-            torch.amp.autocast_mode._exit_autocast: self._restore,
-            torch.autograd.grad_mode._enter_inference_mode: self._enter_inference,
-            torch.autograd.grad_mode._exit_inference_mode: self._restore,
-            torch.nn.attention._backend_from_string: _argument_of_the_next,
-            torch.nn.attention._sdpa_kernel: self._set_sdpa,
+            set_gradients: self._set_grad,
+            enter_autocast: self._enter_autocast,
+            exit_autocast: self._restore,
+            enter_inference_mode: self._enter_inference,
+            exit_inference_mode: self._restore,
+            to_attention_backend: _argument_of_the_next,
+            sdpa_kernel: self._set_sdpa,
         }
-        self._sdpa = frozenset(b.name for b in torch.nn.attention._cur_sdpa_kernel_backends())
+        self._sdpa = frozenset(b.name for b in attention_backends())
 
     def follows(self, node: torch.fx.Node) -> bool:
         """Whether ``node`` is one of those that `handles` may know."""

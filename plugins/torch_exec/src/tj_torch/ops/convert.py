@@ -25,6 +25,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops.sizes.shape_env import is_symbolic, kind_of, number_text, plain
+from tj_torch.runtime.private import OpOverload, OpOverloadPacket
 
 __all__ = [
     "constant",
@@ -222,7 +223,7 @@ def _text(value: Any) -> str | None:
 
 def _names(value: Any) -> list[str]:
     """Dotted names that ``value`` might be reachable by, the likeliest first."""
-    if isinstance(value, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(value, OpOverload | OpOverloadPacket):
         return [f"torch.ops.{value}"]
     kind = type(value)
     if isinstance(value, enum.Enum) or hasattr(kind, "__members__"):

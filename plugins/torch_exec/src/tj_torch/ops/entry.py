@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from tj_core.extend import BoundSymbol, Constant, NumberProxy, SymDim, TensorProxy, map_tree
-from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.ops import private
 from tj_torch.ops.convert import dtype_to_torch
+from tj_torch.runtime.private import OpOverload, TorchDispatchMode, pytree
 
 __all__ = ["entry"]
 
@@ -40,7 +39,7 @@ def _find(call: BoundSymbol) -> Callable[..., Any] | None:
     operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
     if (
-        not isinstance(operator, torch._ops.OpOverload)
+        not isinstance(operator, OpOverload)
         or any(p.subclass for p in tensors)  # it may tell the function from the operator
         or not (tensors or dict(call.kwargs).get("device"))  # a default device may have a say
     ):

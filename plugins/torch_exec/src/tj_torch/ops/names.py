@@ -42,6 +42,7 @@ from tj_torch.ops.naming.methods import (
 from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNARY, operator_name
 from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
 from tj_torch.runtime.functional import Functional, Inverse
+from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 __all__ = ["Named", "Names", "dialect_for", "dialects", "is_tensor_proxy", "resolve"]
 
@@ -334,17 +335,17 @@ def _swapped(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _operator_of_library(target: Any) -> _Plan | None:
     """An operator with an entry in ``torch.ops``; ``aten`` is a namespace of its own."""
-    if isinstance(target, torch._ops.OpOverloadPacket) and len(target.overloads()) == 1:
+    if isinstance(target, OpOverloadPacket) and len(target.overloads()) == 1:
         target = getattr(target, target.overloads()[0])  # what a call of it means
     symbol = _library_symbol(target)
     return _Plan(symbol, target) if symbol is not None and _names(symbol, target) else None
 
 
 def _library_symbol(target: Any) -> Symbol | None:
-    if isinstance(target, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+    if isinstance(target, OpOverload | OpOverloadPacket):
         namespace, _, name = str(target).partition(".")
         return Symbol("aten", name) if namespace == "aten" else Symbol("torch", f"ops.{target}")
-    if isinstance(target, torch._ops.HigherOrderOperator):
+    if isinstance(target, HigherOrderOperator):
         return Symbol("torch", f"ops.higher_order.{target.__name__}")
     return None
 

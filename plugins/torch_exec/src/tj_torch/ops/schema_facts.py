@@ -13,12 +13,15 @@ from typing import Any
 import torch
 from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
 
+from tj_torch.runtime.private import OpOverload
+from tj_torch.runtime.private import schemas as schemas_of
+
 __all__ = ["changes_unseen", "extension", "schema_effects", "writes_nothing"]
 
 
 def extension(fn: Any) -> Any:
     """``fn`` if it is an operator of an extension with annotations in its schema, else None."""
-    if not isinstance(fn, torch._ops.OpOverload) or fn.namespace in ("aten", "prim", "prims"):
+    if not isinstance(fn, OpOverload) or fn.namespace in ("aten", "prim", "prims"):
         return None
     return fn if _annotated(fn._schema) else None
 
@@ -28,11 +31,11 @@ def writes_nothing(fn: Any) -> bool:
 
     False for a function in Python, which has no schema.
     """
-    if isinstance(fn, torch._ops.OpOverload):
+    if isinstance(fn, OpOverload):
         return not _annotated(fn._schema)
     if not isinstance(fn, types.BuiltinFunctionType | types.MethodDescriptorType):
         return False
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{fn.__name__}")
+    schemas = schemas_of(f"aten::{fn.__name__}")
     mine = [s for s in schemas if not any(a.name == "out" for a in s.arguments)]
     return bool(mine) and not any(map(_annotated, mine))
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from tj_torch.ops import private
+from tj_torch.runtime.private import unsafe_view
 
 __all__ = ["corrected", "may_differ"]
 
@@ -115,7 +116,7 @@ def _is(size: Any, value: int) -> bool:
 
 _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
-    torch.ops.aten._unsafe_view.default: _of_view,
+    unsafe_view.default: _of_view,
     torch.ops.aten.native_group_norm.default: _of_group_norm,
     torch.ops.aten.empty_like.default: _of_empty,
 }

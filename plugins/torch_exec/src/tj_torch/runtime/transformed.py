@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch.autograd import forward_ad
+
+from tj_torch.runtime.private import (
+    allow_saved_tensors_hooks,
+    disabled_hooks_message,
+    forward_level,
+    functorch,
+    set_forward_gradients,
+    takes_forward_gradients,
+)
 
 __all__ = ["transformed"]
 
@@ -17,23 +25,18 @@ def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
     If it raises, it has left none; they are left for it, as the context managers of `torch.func`
     do, and the error goes on.
     """
-    functorch: Any = torch._C._functorch  # type: ignore[attr-defined]
-    hooks: Any = torch._C._autograd  # type: ignore[attr-defined]
     depth = functorch.get_dynamic_layer_stack_depth()
-    dual = forward_ad._current_level
-    forward = torch._C._is_fwd_grad_enabled()
+    dual = forward_level()
+    forward = takes_forward_gradients()
     allowed = functorch.get_inplace_requires_grad_allowed()
-    message = hooks._saved_tensors_hooks_get_disabled_error_message()
+    message = disabled_hooks_message()
     try:
         return body(*args)
     except BaseException:
-        while forward_ad._current_level > dual:
+        while forward_level() > dual:
             forward_ad.exit_dual_level()
         functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
         functorch.set_inplace_requires_grad_allowed(allowed)
-        torch._C._set_fwd_grad_enabled(forward)
-        if message is None:
-            hooks._saved_tensors_hooks_enable()
-        else:
-            hooks._saved_tensors_hooks_disable(message)
+        set_forward_gradients(forward)
+        allow_saved_tensors_hooks(message)
         raise

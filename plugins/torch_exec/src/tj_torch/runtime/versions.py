@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from tj_torch.runtime.private import set_version_counter, unsafe_view
+
 __all__ = ["bump_version", "set_version", "versioned"]
 
 
@@ -15,12 +17,12 @@ def bump_version(tensor: torch.Tensor, count: int, /) -> None:
 
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
     """Let ``tensor`` have been written ``count`` times since it was made."""
-    torch._C._autograd._unsafe_set_version_counter((tensor,), (count,))  # type: ignore[attr-defined]
+    set_version_counter(tensor, count)
 
 
 def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:
     """``tensor``, which then has been written ``count`` times since it was made, and is no view."""
     if tensor._is_view():  # of what nobody else has: a new value, under the shape of its memory
-        tensor = torch.ops.aten._unsafe_view(tensor, tensor.shape)
+        tensor = unsafe_view(tensor, tensor.shape)
     set_version(tensor, count)
     return tensor

@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from tj_core import tag as tag_function
 from tj_core.extend import BoundSymbol, CaptureError, Constant, Proxy, TensorProxy, leaves, map_tree
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.acquire import Importer
 from tj_torch.capture.fakes import FakeRuns
@@ -26,6 +25,7 @@ from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert, private
 from tj_torch.ops.denied import denial
+from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
 
 __all__ = ["GraphImporter", "is_recompiled"]
 
@@ -84,7 +84,7 @@ PURE = frozenset(
 )
 """Functions that do nothing but return a Python value."""
 
-_LIBRARIES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket, torch._ops.HigherOrderOperator)
+_LIBRARIES = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
 
 @dataclass
@@ -401,7 +401,7 @@ def _is_torchs(target: Any) -> bool:
 
 def _makes_tensors(target: Any) -> bool:
     """Whether a call without tensors among its arguments returns some, and does nothing else."""
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         return bool(target._schema.returns) and not target._schema.is_mutable
     return isinstance(target, types.BuiltinFunctionType | types.FunctionType) and (
         target in private.factories()

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS
 from tj_torch.capture.fx.inputs import OpenProgramError, hooks_of
+from tj_torch.runtime.private import pytree
 
 __all__ = ["LeafRecorder", "is_transparent"]
 

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, leaves
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
@@ -21,6 +20,7 @@ from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.run import Run
 from tj_torch.ops.operators import op_symbol
 from tj_torch.ops.sizes.program import Sizes
+from tj_torch.runtime.private import TorchDispatchMode
 
 __all__ = ["Observed", "observed", "same_operators"]
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.operators import OpFacts, OpTable, Role
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
+from tj_torch.runtime.private import TorchDispatchMode
 
 __all__ = ["NeedsPythonDispatcher", "Recorded", "Recorder", "Ref"]
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tj_torch.runtime.private import mkldnn_enabled
+
 __all__ = ["Modes"]
 
 
@@ -42,7 +44,7 @@ class Modes:
                 cuda.math_sdp_enabled(),
                 cuda.cudnn_sdp_enabled(),
             ),
-            torch._C._get_mkldnn_enabled(),
+            mkldnn_enabled(),
             (cudnn.enabled, cudnn.benchmark, cudnn.deterministic),
             torch.get_float32_matmul_precision(),
         )

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
+from tj_torch.runtime.private import TENSOR_BASE
 
 __all__ = ["FUNCTIONS", "own_path", "public_names", "walk"]
 
@@ -80,7 +80,7 @@ def _claims(function: Any) -> Iterator[str]:
         yield f"{owner.__module__}.{owner.__qualname__}.{getattr(function, '__name__', '')}"
     home = getattr(function, "__objclass__", None)
     if home is not None:
-        if home is torch._C.TensorBase:
+        if home is TENSOR_BASE:
             yield f"torch.Tensor.{function.__name__}"
         yield f"{home.__module__}.{home.__qualname__}.{function.__name__}"
     module = getattr(function, "__module__", None)

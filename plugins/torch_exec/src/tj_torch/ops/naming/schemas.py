@@ -7,7 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from tj_torch.runtime.private import has_kernel
+from tj_torch.runtime.private import schemas as schemas_of
 
 __all__ = ["Overload", "Parameter", "is_composite", "overloads", "same_operation"]
 
@@ -91,7 +92,7 @@ class Overload:
 
 def overloads(op: str) -> tuple[Overload, ...]:
     """The overloads of ``aten::op`` that take tensors or make them; () if there is no such op."""
-    schemas = torch._C._jit_get_schemas_for_operator(f"aten::{op}")
+    schemas = schemas_of(f"aten::{op}")
     return tuple(_overload(schema) for schema in schemas if "Tensor" in str(schema))
 
 
@@ -142,6 +143,6 @@ def is_composite(op: str) -> bool:
     """Whether ``aten::op`` only calls other operators."""
     key = "CompositeImplicitAutograd"
     try:
-        return torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{op}", key)
+        return has_kernel(f"aten::{op}", key)
     except RuntimeError:
         return False

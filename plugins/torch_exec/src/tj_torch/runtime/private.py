@@ -1,0 +1,123 @@
+"""Private names of PyTorch that tj uses at run time and to tell operators apart.
+
+With `tj_torch.ops.private`, `tj_torch.ops.fake_modes`, `tj_torch.ops.sizes.shape_env` and
+`tj_torch.capture.dynamo` these are all there are: what breaks with a new release breaks in one of
+them. `tests/test_private_names.py` reads that off the sources.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch.autograd import forward_ad
+from torch.nn import attention
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+__all__ = [
+    "TENSOR_BASE",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "TorchDispatchMode",
+    "allow_saved_tensors_hooks",
+    "attention_backends",
+    "backward_keeps_graph",
+    "disabled_hooks_message",
+    "dispatch_mode",
+    "dispatch_modes",
+    "enter_autocast",
+    "enter_inference_mode",
+    "exit_autocast",
+    "exit_inference_mode",
+    "forward_level",
+    "function_modes",
+    "functorch",
+    "has_kernel",
+    "mkldnn_enabled",
+    "pytree",
+    "saved_tensors_are_hooked",
+    "schemas",
+    "sdpa_kernel",
+    "set_forward_gradients",
+    "set_gradients",
+    "set_version_counter",
+    "takes_forward_gradients",
+    "to_attention_backend",
+    "tracing_state",
+    "unsafe_view",
+]
+
+_C: Any = torch._C
+
+TENSOR_BASE = _C.TensorBase
+
+# ---------------------------------------------------------------------------- modes
+
+functorch: Any = _C._functorch
+dispatch_mode = _get_current_dispatch_mode
+dispatch_modes = _C._len_torch_dispatch_stack
+function_modes = _C._len_torch_function_stack
+tracing_state = _C._get_tracing_state
+mkldnn_enabled = _C._get_mkldnn_enabled
+
+
+def forward_level() -> int:
+    """The level of forward-mode AD that is entered; negative outside."""
+    return forward_ad._current_level
+
+
+# ---------------------------------------------------------------------------- recorded contexts
+#
+# What captured programs call to enter and leave contexts.
+
+set_gradients = _C._set_grad_enabled
+enter_autocast = torch.amp.autocast_mode._enter_autocast
+exit_autocast = torch.amp.autocast_mode._exit_autocast
+enter_inference_mode = torch.autograd.grad_mode._enter_inference_mode
+exit_inference_mode = torch.autograd.grad_mode._exit_inference_mode
+to_attention_backend = attention._backend_from_string
+sdpa_kernel = attention._sdpa_kernel
+attention_backends = attention._cur_sdpa_kernel_backends
+
+# ---------------------------------------------------------------------------- operators
+
+schemas = _C._jit_get_schemas_for_operator
+has_kernel = _C._dispatch_has_kernel_for_dispatch_key
+unsafe_view = torch.ops.aten._unsafe_view
+
+# ---------------------------------------------------------------------------- autograd
+
+takes_forward_gradients = _C._is_fwd_grad_enabled
+set_forward_gradients = _C._set_fwd_grad_enabled
+
+
+def set_version_counter(tensor: torch.Tensor, count: int) -> None:
+    """Let the version counter of ``tensor`` be ``count``."""
+    _C._autograd._unsafe_set_version_counter((tensor,), (count,))
+
+
+def backward_keeps_graph() -> bool:
+    """Whether the backward that runs leaves the graph as it is; also where none runs."""
+    return bool(_C._autograd._get_current_graph_task_keep_graph())
+
+
+def saved_tensors_are_hooked() -> bool:
+    """Whether `torch.autograd.graph.saved_tensors_hooks` see what is saved."""
+    return _C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def disabled_hooks_message() -> str | None:
+    """Why hooks on saved tensors are not allowed; None if they are."""
+    message: str | None = _C._autograd._saved_tensors_hooks_get_disabled_error_message()
+    return message
+
+
+def allow_saved_tensors_hooks(message: str | None) -> None:
+    """Allow hooks on saved tensors, or forbid them with ``message``."""
+    if message is None:
+        _C._autograd._saved_tensors_hooks_enable()
+    else:
+        _C._autograd._saved_tensors_hooks_disable(message)
