@@ -89,7 +89,19 @@ from tj_core.ir.sizes import (
     size_symbols,
 )
 from tj_core.ir.stage import Stage
-from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
+from tj_core.ir.symbol import (
+    AUGMENTED,
+    BACKWARD,
+    EDITED,
+    FORWARD,
+    FUNCTIONAL,
+    INVERSE,
+    PLAIN_CONTEXT,
+    REPLAYED,
+    Constant,
+    Context,
+    Symbol,
+)
 from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
@@ -101,10 +113,17 @@ from tj_core.text.metadata import meta_text
 from tj_core.text.printer import value_text
 
 __all__ = [
+    "AUGMENTED",
+    "BACKWARD",
+    "EDITED",
+    "FORWARD",
+    "FUNCTIONAL",
+    "INVERSE",
     "NO_EFFECTS",
     "NO_TAGS",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
+    "REPLAYED",
     "Alias",
     "AliasFacts",
     "Body",

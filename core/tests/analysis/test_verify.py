@@ -366,7 +366,7 @@ def test_a_lie_in_a_nested_body_is_caught():
 
 
 def test_an_edited_call_is_what_its_body_is():
-    edited = axpy().replace(symbol=Symbol("num", "axpy.rewritten"))
+    edited = axpy().replace(symbol=Symbol("num", "axpy", "rewritten"))
     check(program(edited), level=2)
     lie = edited.replace(outputs=Y.replace(dtype=F32))
     wrong("has a body whose output is", program(lie), level=2)

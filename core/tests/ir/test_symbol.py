@@ -29,6 +29,30 @@ def test_an_edited_symbol_is_marked_once():
     assert not Symbol("num", "axpy").edited
 
 
+@pytest.mark.parametrize("variant", ["functional", "inverse", "augmented", "forward", "backward"])
+def test_a_variant_is_printed_after_the_name_and_read_back(variant: str) -> None:
+    made = Symbol("torch", "mul").as_variant(variant)
+    assert (made.name, made.variant, str(made)) == ("mul", variant, f"torch.mul.{variant}")
+    read = Symbol.parse(str(made))
+    assert (read, read.name, read.variant) == (made, "mul", variant)
+    assert made.base == Symbol("torch", "mul") != made
+    assert hash(read) == hash(made)
+
+
+def test_a_variant_may_be_one_of_a_variant() -> None:
+    gradient = Symbol("torch", "Tensor.mul_").as_variant("functional").as_variant("backward")
+    assert str(gradient) == "torch.Tensor.mul_.functional.backward"
+    assert not gradient.functional and gradient.base.functional
+    assert gradient.base.base == Symbol("torch", "Tensor.mul_")
+
+
+def test_a_function_that_is_called_like_a_variant_is_none() -> None:
+    assert not Symbol("torch", "Tensor.inverse").functional
+    assert Symbol.parse("torch.inverse").variant == ""
+    assert Symbol.parse("torch.Tensor.inverse") == Symbol("torch", "Tensor.inverse")
+    assert Symbol.parse("torch.Tensor.inverse").path == "Tensor.inverse"
+
+
 def test_constants_are_their_text_or_their_object():
     nan = float("nan")
     assert Constant('float("nan")', nan) == Constant('float("nan")', float("nan"))

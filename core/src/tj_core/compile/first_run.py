@@ -48,7 +48,7 @@ class FirstRun:
         result = self.implementation(*args, **kwargs)
         for problem in differences(self.call, result, self.observe):
             raise PluginError(
-                f"executor {self.call.executor!r} ran {self.call.symbol.name} for "
+                f"executor {self.call.executor!r} ran {self.call.symbol.path} for "
                 f"{self.call.label!r}, and {problem}",
                 source=self.call.source,
                 hint="leave the executor out with tj.jit(..., executors=[...])",

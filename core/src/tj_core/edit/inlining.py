@@ -71,7 +71,7 @@ class _Scope:
     ) -> None:
         self.outer, self.namer, self.tags = call, namer, tags
         self.inherited = tags.propagated(call.tags, "into_body")
-        self.base = call.label if call.flat_outs else call.symbol.name.rpartition(".")[2]
+        self.base = call.label if call.flat_outs else call.symbol.path.rpartition(".")[2]
         self.env = {f.name: call.flat_args[int(f.name[1:])] for f in body.inputs}
         self.outputs: dict[str, Proxy] = {}
         self.passed: dict[str, Any] = {}

@@ -49,7 +49,7 @@ def _is_its_body(call: BoundSymbol) -> bool:
     if call.body is None or call.symbol.edited:
         return call.body is not None
     names = [inner.symbol.qualname for inner in call.body.calls]
-    return call.symbol.namespace == call.executor and names == [call.symbol.name]
+    return call.symbol.namespace == call.executor and names == [call.symbol.path]
 
 
 def _through_body(

@@ -161,7 +161,7 @@ def _executor_dialect(executor: Executor) -> Dialect:
         )
 
     def resolve(symbol: Symbol) -> Callable[..., Any]:
-        rule = executor.claims.get(Symbol.parse(symbol.name))
+        rule = executor.claims.get(Symbol.parse(symbol.path))
         if rule is None or rule.value.implementation is None:
             raise LookupError(symbol.qualname)
         return rule.value.implementation

@@ -5,52 +5,98 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["PLAIN_CONTEXT", "Constant", "Context", "Symbol"]
+__all__ = [
+    "AUGMENTED",
+    "BACKWARD",
+    "EDITED",
+    "FORWARD",
+    "FUNCTIONAL",
+    "INVERSE",
+    "PLAIN_CONTEXT",
+    "REPLAYED",
+    "Constant",
+    "Context",
+    "Symbol",
+]
 
-FUNCTIONAL = ".functional"
-"""Ends the name of an operation whose writes are results: new values, then what it returns."""
+FUNCTIONAL = "functional"
+"""The variant of an operation whose writes are results: new values, then what it returns."""
 
-INVERSE = ".inverse"
-"""Ends the name of a view's inverse: what is viewed, from a new value of the view."""
+INVERSE = "inverse"
+"""The variant of a view that computes what is viewed, from a new value of the view."""
 
-EDITED = ".rewritten"
-"""Ends the name of a symbol whose call has an edited body."""
+AUGMENTED = "augmented"
+"""The variant of an operation that returns more than it does, for its backward."""
+
+FORWARD = "forward"
+"""The variant of an operation that an executor computes with a backward of its own."""
+
+BACKWARD = "backward"
+"""The variant of an operation that computes its gradients."""
+
+REPLAYED = "replayed"
+"""The variant of a random operation that draws from states of generators that it is given."""
+
+EDITED = "rewritten"
+"""The variant of an operation whose call has an edited body."""
+
+VARIANTS = frozenset({FUNCTIONAL, INVERSE, AUGMENTED, FORWARD, BACKWARD, REPLAYED, EDITED})
+"""The variants that are read off printed names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
     """The name of an operation; what it means is in tables. The world of symbols is open.
 
-    ``namespace`` is an identifier, without dots; ``name`` may have them.
+    ``namespace`` is an identifier, without dots; ``name`` may have them. ``variant`` says what the
+    operation of that name was made into, which may be a variant itself. Two symbols are equal if
+    they print alike, as ``namespace.name.variant``: `qualname`.
     """
 
-    namespace: str
-    name: str
+    namespace: str = field(compare=False)
+    name: str = field(compare=False)
+    variant: str = field(default="", compare=False)
+    qualname: str = field(init=False, repr=False)
 
-    @property
-    def qualname(self) -> str:
-        """``namespace.name``, as printed."""
-        return f"{self.namespace}.{self.name}"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "qualname", f"{self.namespace}.{self.path}")
 
     @classmethod
     def parse(cls, qualname: str) -> Symbol:
         """The symbol printed as ``qualname``."""
-        namespace, _, name = qualname.partition(".")
-        return cls(namespace, name)
+        namespace, _, path = qualname.partition(".")
+        name, _, variant = path.rpartition(".")
+        return (
+            cls(namespace, name, variant) if name and variant in VARIANTS else cls(namespace, path)
+        )
+
+    @property
+    def path(self) -> str:
+        """``name.variant``: what stands after the namespace."""
+        return f"{self.name}.{self.variant}" if self.variant else self.name
+
+    @property
+    def base(self) -> Symbol:
+        """The operation that this is a variant of; itself, if it is none."""
+        return Symbol.parse(f"{self.namespace}.{self.name}") if self.variant else self
 
     @property
     def functional(self) -> bool:
         """Whether this is what an operation that writes is made into: nothing is written."""
-        return self.name.endswith((FUNCTIONAL, INVERSE))
+        return self.variant in (FUNCTIONAL, INVERSE)
 
     @property
     def edited(self) -> bool:
         """Whether the call's body was edited: it means what its body says, and no rule knows it."""
-        return self.name.endswith(EDITED)
+        return self.variant == EDITED
+
+    def as_variant(self, variant: str) -> Symbol:
+        """The symbol of what this operation is made into."""
+        return Symbol(self.namespace, self.path, variant)
 
     def as_edited(self) -> Symbol:
         """The symbol of a call of this one whose body was edited."""
-        return self if self.edited else Symbol(self.namespace, self.name + EDITED)
+        return self if self.edited else self.as_variant(EDITED)
 
     def __str__(self) -> str:
         return self.qualname

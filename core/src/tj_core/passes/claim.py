@@ -181,11 +181,10 @@ class _Walk:
 
     def owned(self, call: BoundSymbol, depth: int) -> BoundSymbol:
         """A call that an executor got before: half of its pair."""
-        name, _, half = call.symbol.name.rpartition(".")
         executor = next(e for e in self.executors if e.name == call.executor)
-        rule = executor.claims.get(Symbol.parse(name))
+        rule = executor.claims.get(Symbol.parse(call.symbol.name))
         assert rule is not None and rule.value.pair is not None
-        self.implementations[call.symbol] = getattr(rule.value.pair, half)
+        self.implementations[call.symbol] = getattr(rule.value.pair, call.symbol.variant)
         self.note(call, executor.name, (), depth)
         return call
 

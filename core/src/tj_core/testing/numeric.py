@@ -69,7 +69,7 @@ MEANING: dict[str, Callable[..., Any]] = {
 
 
 def _resolve(symbol: Symbol) -> Callable[..., Any]:
-    return MEANING[symbol.name]
+    return MEANING[symbol.path]
 
 
 # ------------------------------------------------------------------------------- expansion
@@ -245,7 +245,7 @@ class NumericPlugin:
     @hookimpl
     def tj_executors(self) -> tuple[Executor, ...]:
         claims: RuleTable[Claim] = RuleTable("claim")
-        claims.set("num.*", Claim(None, lambda c: not c.symbol.name.endswith(".rewritten")))
+        claims.set("num.*", Claim(None, lambda c: not c.symbol.edited))
         return (Executor("python", claims, fallback=True),)
 
 

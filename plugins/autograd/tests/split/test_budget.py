@@ -52,7 +52,7 @@ def again(jitted: Any) -> list[str]:
     """The forward's operations that the backward runs again."""
     calls = tj.last_trace(jitted, "backward", stage="SPLIT").calls
     ahead = {c.label for c in tj.last_trace(jitted, stage="SPLIT").calls}
-    names = (c.symbol.name for c in calls if c.parent in ahead)
+    names = (c.symbol.path for c in calls if c.parent in ahead)
     return [n for n in names if not n.endswith((".backward", "add.Tensor"))]
 
 

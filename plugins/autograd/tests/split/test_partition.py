@@ -38,7 +38,9 @@ def again(jitted: Any) -> list[str]:
     """The forward's operations that the backward runs again."""
     calls = tj.last_trace(jitted, "backward", stage="SPLIT").calls
     return [
-        c.symbol.qualname for c in calls if not c.symbol.name.endswith((".backward", "add.Tensor"))
+        c.symbol.qualname
+        for c in calls
+        if not c.symbol.qualname.endswith((".backward", "add.Tensor"))
     ]
 
 

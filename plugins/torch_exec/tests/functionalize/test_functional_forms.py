@@ -108,10 +108,10 @@ def test_what_schemas_say_of_writes() -> None:
 
 
 def test_names_of_forms() -> None:
-    assert resolve(Symbol("torch", "Tensor.mul_.functional")) == Functional(torch.Tensor.mul_)
-    assert resolve(Symbol("torch", "t.inverse")) == Inverse(torch.t)
+    assert resolve(Symbol("torch", "Tensor.mul_", "functional")) == Functional(torch.Tensor.mul_)
+    assert resolve(Symbol("torch", "t", "inverse")) == Inverse(torch.t)
     with pytest.raises(LookupError):
-        resolve(Symbol("torch", "no_such_operation.functional"))
+        resolve(Symbol("torch", "no_such_operation", "functional"))
 
 
 def test_what_runs_where_memory_is_shared() -> None:

@@ -11,13 +11,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tj_core.extend import (
+    AUGMENTED,
+    BACKWARD,
     Body,
     BoundSymbol,
     Change,
     Effects,
     Expanded,
     Proxy,
-    Symbol,
     Tag,
     TagRegistry,
     TensorProxy,
@@ -31,14 +32,7 @@ from tj_torch.extend import Derivation, Slot
 
 from tj_autograd.joint.build import Differentiated, Slots, Workshop
 
-__all__ = ["AUGMENTED", "BACKWARD", "ONCE", "differentiated", "slots_of_arguments"]
-
-AUGMENTED = ".augmented"
-"""Ends the name of a forward call that returns more than the user's call, for its backward."""
-
-BACKWARD = ".backward"
-"""Ends the name of a backward call."""
-
+__all__ = ["ONCE", "differentiated", "slots_of_arguments"]
 
 ONCE = Tag(
     "ONCE",
@@ -91,7 +85,7 @@ class _Calls:
             return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
 
         made = call.replace(
-            symbol=Symbol(call.symbol.namespace, call.symbol.name + AUGMENTED),
+            symbol=call.symbol.as_variant(AUGMENTED),
             parent=call.parent or call.label,
         )
         made = bind_outputs(made, self.rule.forward.facts, name)
@@ -122,7 +116,7 @@ class _Calls:
         """The backward call over the values ``given``, which need not be distinct."""
         call = self.call
         formal = [p.replace(name=f"a{i}") for i, p in enumerate(given)]
-        symbol = Symbol(call.symbol.namespace, call.symbol.name + BACKWARD)
+        symbol = call.symbol.as_variant(BACKWARD)
         wishes = [f"grad_{call.flat_args[self.rule.gradients[i]].name}" for i in kept]
         made = self.workshop.backward(call, symbol, *formal)
         made = bind_outputs(made, facts, lambda i: self.workshop.namer(wishes[i]))

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from tj_core.extend import Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
+from tj_core.extend import FORWARD, Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
 from tj_torch.extend import Derivation, autograd_function
 
 __all__ = [
@@ -56,7 +56,7 @@ def plain_call(call: BoundSymbol) -> tuple[BoundSymbol, Callable[..., Any]]:
     """
     forward, backward, *args = call.args
     halves = [generate(region.program).function for region in (forward, backward)]
-    symbol = Symbol("tj", "autograd_function.forward")
+    symbol = Symbol("tj", "autograd_function", FORWARD)
     plain = call.replace(symbol=symbol, args=tuple(args), kwargs=(), parent=call.label)
     given = {name: value for name, value in call.kwargs if name != "reads"}
     return plain, functools.partial(autograd_function, *halves, **given)

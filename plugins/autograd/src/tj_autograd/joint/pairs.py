@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.extend import (
+    BACKWARD,
+    FORWARD,
     BoundSymbol,
     Change,
     Context,
@@ -119,7 +121,7 @@ class _Pairing:
         return Differentiated(forward, (backward,), gradients, change)
 
     def symbol(self, half: str) -> Symbol:
-        return Symbol(self.executor.name, f"{self.call.symbol.qualname}.{half}")
+        return Symbol(self.executor.name, self.call.symbol.qualname, half)
 
     def expanded(
         self, meta: Callable[..., Any], args: Any, kwargs: Any, context: Context
@@ -141,7 +143,7 @@ class _Pairing:
             return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
 
         made = call.replace(
-            symbol=self.symbol("forward"),
+            symbol=self.symbol(FORWARD),
             executor=self.executor.name,
             parent=call.parent or call.label,
         )
@@ -157,7 +159,7 @@ class _Pairing:
         call = self.call
         outs = [Slot("out", i) for i in range(len(call.flat_outs))]
         tangents = [self.slots.get(slot) for slot in outs]
-        made = self.workshop.backward(call, self.symbol("backward"), tuple(saved), *tangents)
+        made = self.workshop.backward(call, self.symbol(BACKWARD), tuple(saved), *tangents)
         facts = self.expanded(meta, made.args, (), self.workshop.context)
         wanted = {
             g.name: i for i, g in per_argument(call, self.pair, facts.outputs) if g is not None

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from tj_core.extend import (
     PLAIN_CONTEXT,
+    REPLAYED,
     Alias,
     Body,
     BoundSymbol,
@@ -42,9 +43,6 @@ __all__ = [
     "restoring",
     "states",
 ]
-
-REPLAYED = ".replayed"
-"""Ends the name of a random call as a function of the generators' states."""
 
 KIND = "tj_autograd.joint.replay.States"
 
@@ -184,7 +182,7 @@ def _replayed(call: BoundSymbol, namer: Namer) -> Iterator[BoundSymbol]:
     )
     yield bare
     made = call.replace(
-        symbol=Symbol(call.symbol.namespace, call.symbol.name + REPLAYED),
+        symbol=call.symbol.as_variant(REPLAYED),
         args=(before, *call.args),
         outputs=(call.outputs, after),
         effects=Effects(aliases=tuple(map(_shifted, call.effects.aliases))),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tj_core.extend import BoundSymbol, Proxy, Trace, dce
+from tj_core.extend import FUNCTIONAL, BoundSymbol, Proxy, Trace, dce
 
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.depended import depended_once_more
@@ -63,7 +63,8 @@ def _read(call: BoundSymbol) -> Iterator[str]:
 
 
 def _ignored(call: BoundSymbol) -> frozenset[str]:
-    rule = IGNORED.get(call.symbol.qualname.removesuffix(".functional"))
+    symbol = call.symbol
+    rule = IGNORED.get((symbol.base if symbol.variant == FUNCTIONAL else symbol).qualname)
     if rule is None:
         return frozenset()
     name, place, flag = rule

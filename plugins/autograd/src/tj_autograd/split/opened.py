@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Editor, PassContext, Replacement, RuleTable, Trace
+from tj_core.extend import (
+    AUGMENTED,
+    BoundSymbol,
+    Editor,
+    PassContext,
+    Replacement,
+    RuleTable,
+    Trace,
+)
 
-from tj_autograd.joint.derived import AUGMENTED
 from tj_autograd.split.costs import Costs
 
 __all__ = ["opened"]
@@ -21,7 +28,7 @@ def opened(trace: Trace, costs: Costs, context: PassContext) -> Trace:
     """``trace`` with the bodies of such calls in their places."""
 
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
-        whole = not call.symbol.name.endswith(AUGMENTED) or costs.taken(call)
+        whole = call.symbol.variant != AUGMENTED or costs.taken(call)
         return None if whole or not edit.can_inline() else edit.inline()
 
     rules: RuleTable[Any] = RuleTable("open")

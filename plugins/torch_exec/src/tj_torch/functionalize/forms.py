@@ -28,7 +28,6 @@ __all__ = [
     "computed",
     "data",
     "detach",
-    "form",
     "maker",
     "may_be_saved",
     "on_behalf",
@@ -37,11 +36,6 @@ __all__ = [
     "problem",
     "versioned",
 ]
-
-
-def form(call: BoundSymbol, name: str) -> Symbol:
-    """The form of ``call``'s operation that is called ``name``: ``functional``, ``inverse``."""
-    return Symbol(call.symbol.namespace, f"{call.symbol.name}.{name}")
 
 
 def on_behalf(

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.extend import (
+    FUNCTIONAL,
+    INVERSE,
     BoundSymbol,
     Context,
     Expand,
@@ -38,7 +40,6 @@ from tj_torch.functionalize.forms import (
     computed,
     data,
     detach,
-    form,
     maker,
     may_be_saved,
     on_behalf,
@@ -448,7 +449,7 @@ class Functionalized:
         args, kwargs = substituted((call.args, call.kwargs), env)
         places = tuple(tensor_place(call, i) for i in mutated)
         kwargs = (*kwargs, ("mutated", places))
-        bare = on_behalf(call, form(call, "functional"), args, kwargs, call.context)
+        bare = on_behalf(call, call.symbol.as_variant(FUNCTIONAL), args, kwargs, call.context)
         known = {p.name for p in call.flat_args}
         outs = [self.editor.fresh(p.name) if p.name in known else p.name for p in call.flat_outs]
         made = self.expanded(bare, [call.flat_args[i].name for i in mutated], outs)
@@ -468,7 +469,7 @@ class Functionalized:
         places = (output_place(step), tensor_place(step.call, step.argument))
         context = step.call.context.with_("grad", call.context.get("grad"))
         args = (value, *places, *args)
-        bare = on_behalf(call, form(step.call, "inverse"), args, kwargs, context)
+        bare = on_behalf(call, step.call.symbol.as_variant(INVERSE), args, kwargs, context)
         made = self.expanded(bare, [old.name])
         self.editor.keep(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)

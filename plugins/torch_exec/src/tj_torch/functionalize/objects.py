@@ -254,7 +254,7 @@ def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -
     ``given`` only the caller knows, and steps may lead to elements that are not in the tensor.
     """
     viewed = call.flat_args[0] if call.flat_args else None
-    if not _STRIDED.search(call.symbol.name) or not isinstance(viewed, TensorProxy):
+    if not _STRIDED.search(call.symbol.path) or not isinstance(viewed, TensorProxy):
         return None
     place = objects.place(viewed)
     size, stride, offset = _strided_as(call)
@@ -272,7 +272,7 @@ def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -
 
 def strided_beyond(trace: Trace, known: Container[str] = ()) -> tuple[str, BoundSymbol] | None:
     """The first ``as_strided`` of a trace that goes by memory, and why, except of ``known``."""
-    if not any(_STRIDED.search(call.symbol.name) for call in trace.calls):
+    if not any(_STRIDED.search(call.symbol.path) for call in trace.calls):
         return None
     objects, given = Objects(), {p.name for p in trace.inputs}
     for p in trace.inputs:

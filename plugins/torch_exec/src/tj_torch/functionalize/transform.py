@@ -6,6 +6,7 @@ import functools
 from typing import Literal
 
 from tj_core.extend import (
+    INVERSE,
     BoundSymbol,
     Decline,
     PassContext,
@@ -68,7 +69,7 @@ def _refused(trace: Trace) -> Decline | None:
             any(map(requires_grad, call.flat_outs))
             and any(OVERWRITTEN.name in p.tags for p in call.flat_args)
             and not any(a.kind == "arg" for a in call.effects.aliases)
-            and not (call.symbol.namespace == "tj" or call.symbol.name.endswith(".inverse"))
+            and not (call.symbol.namespace == "tj" or call.symbol.variant == INVERSE)
         ):
             reason = "a value that a gradient may need is written to later"
             return Decline(reason, call.source, keep_all_calls=True)

@@ -35,7 +35,7 @@ def entry(call: BoundSymbol) -> Callable[..., Any] | None:
 
 
 def _find(call: BoundSymbol) -> Callable[..., Any] | None:
-    name, _, overload = call.symbol.name.rpartition(".")
+    name, _, overload = call.symbol.path.rpartition(".")
     operator = getattr(getattr(torch.ops.aten, name, None), overload, None)
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
     if (

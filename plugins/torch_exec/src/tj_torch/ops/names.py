@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 
 import torch
 from tj_core.extend import (
+    FUNCTIONAL,
+    INVERSE,
     Constant,
     Dialect,
     NumberProxy,
@@ -55,8 +57,8 @@ _ROOTS = {
 }
 """The namespaces with a dialect: where each begins, and the lines that import it."""
 
-FORMS: Mapping[str, Callable[..., Any]] = {"functional": Functional, "inverse": Inverse}
-"""Last parts of names that say what a function of the name before is made into."""
+FORMS: Mapping[str, Callable[..., Any]] = {FUNCTIONAL: Functional, INVERSE: Inverse}
+"""What a function is made into, by variant of its symbol."""
 
 
 class Named(NamedTuple):
@@ -76,11 +78,10 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
     :raises LookupError: if it names none.
     """
-    name, _, form = symbol.name.rpartition(".")
-    if form in FORMS and name:
-        return FORMS[form](resolve(Symbol(symbol.namespace, name)))
+    if symbol.variant in FORMS:
+        return FORMS[symbol.variant](resolve(symbol.base))
     root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
-    found = walk(f"{root}.{symbol.name}")
+    found = walk(f"{root}.{symbol.path}")
     if not callable(found):
         raise LookupError(symbol.qualname)
     return found  # type: ignore[no-any-return]

@@ -49,7 +49,7 @@ def changes_unseen(call: BoundSymbol) -> bool:
     effects = call.effects
     if effects.mutates or effects.rebinds or effects.aliases or call.flat_outs:
         return False
-    operator = call.symbol.name.removesuffix(".default").rpartition(".")[2]
+    operator = call.symbol.path.removesuffix(".default").rpartition(".")[2]
     return operator.endswith("_") and "side_effect" in effects.ordered and bool(call.flat_args)
 
 

@@ -34,7 +34,7 @@ def resolve(symbol: Symbol) -> Any:
     :raises AttributeError: if PyTorch or Python has no such operator.
     """
     found: Any = _ROOTS[symbol.namespace]
-    for part in symbol.name.split("."):
+    for part in symbol.path.split("."):
         found = getattr(found, part)
     return found
 
