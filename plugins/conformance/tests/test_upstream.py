@@ -297,6 +297,14 @@ def test_the_table_of_reasons_is_compared_in_both_directions() -> None:
     assert known.text(LISTED) == "test_x.py: a reason\n    a\n    b"
 
 
+def test_a_listed_test_fails_for_the_reason_that_is_listed() -> None:
+    found = report(a=Status.FAILED, b=Status.FAILED)
+    for error, wrong in (("why", []), ("who", ["a", "b"])):
+        table = (Known("test_x.py", "a reason", ("a", "b"), error),)
+        lines = [f"{test}: not for the reason in the table: why" for test in wrong]
+        assert list(known.disagreements(found, table)) == lines
+
+
 def test_figures() -> None:
     found = report(a=Status.FAILED, b=Status.PASSED, c=Status.CRASHED, d=Status.SKIPPED)
     assert list(table([found], LISTED))[2:] == [

@@ -78,6 +78,13 @@ def _not_strided(call: BoundSymbol) -> bool:
     return any(p.layout != "strided" and p.subclass is None for p in tensors)
 
 
+def _mixes_classes(call: BoundSymbol) -> bool:
+    """Whether a gradient of a plain tensor may be of a subclass, which no trace says."""
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    plain = any(p.subclass is None and p.requires_grad for p in tensors)
+    return plain and any(p.subclass is not None for p in tensors)
+
+
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
@@ -85,5 +92,6 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "may write to what it is given": _may_write,
     "takes or makes a tensor without strides": _not_strided,
     "writes in its backward": _writes_back,
+    "is given a plain tensor beside one of a subclass": _mixes_classes,
 }
 """What the plugin cannot take apart, by what is said of it."""

@@ -70,6 +70,7 @@ def _replace_backends() -> None:
     )
     for counter in (testing.CompileCounter, testing.EagerAndRecordGraphs):
         counter.__call__ = _and_compile(counter.__call__)
+        counter.compiler_fn = staticmethod(tj)  # by which tj knows that the graph is for it
 
 
 def _choosing(function: Callable[..., Any], position: int) -> Callable[..., Any]:
