@@ -28,7 +28,6 @@ from tj_core.extend import (
     Language,
     Namer,
     NumberProxy,
-    OpaqueProxy,
     PassRecord,
     Proxy,
     Region,
@@ -46,6 +45,7 @@ from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import check_held
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.capture.inputs import input_names
+from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     input_value,
     is_variable,
@@ -53,7 +53,6 @@ from tj_torch.capture.nodes import (
     outdated,
     tagged,
     tagged_names,
-    takers,
     takes_values,
     user_tags,
 )
@@ -64,8 +63,7 @@ from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
-from tj_torch.ops.sizes.shape_env import plain
-from tj_torch.runtime.private import pytree, set_gradients
+from tj_torch.runtime.private import set_gradients
 
 __all__ = ["Acquired", "Importer", "acquire"]
 
@@ -127,7 +125,7 @@ def acquire(
 
 
 @dataclass
-class Importer:
+class Importer(NodeValues):
     """One graph on its way into a trace."""
 
     graph: torch.fx.GraphModule
@@ -186,16 +184,6 @@ class Importer:
                 raise CaptureError(f"the input {name}: {error}") from error
             self.env[node] = proxy
             self.proxies.append(proxy)
-
-    def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
-        """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
-        tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
-        sizes = self.dialects.sizes
-        if isinstance(value, torch.Tensor):
-            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
-        if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-            return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
-        return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     # ------------------------------------------------------------------ nodes
 
@@ -437,30 +425,6 @@ class Importer:
         facts = pinned(facts) if change else facts
         return bind_outputs(call, facts, self.output_names(node, isinstance(facts.outputs, Proxy)))
 
-    def example(self, node: torch.fx.Node) -> Any:
-        """What ``node`` came to when it was captured: a fake tensor, a number, a tree; or None."""
-        return node.meta.get("example_value")
-
-    def says(self, node: torch.fx.Node) -> bool:
-        """Whether it is known what ``node`` came to; None is a value, too."""
-        return "example_value" in node.meta
-
-    def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
-        """Whether ``call`` neither takes nor makes values: it is there for what it does elsewhere.
-
-        Such a call must not be expanded: that would do it, here and now.
-        """
-        made = pytree.tree_leaves(self.example(node))
-        values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
-        return not any(isinstance(v, values) for v in made) and not takes_values(call)
-
-    def output_names(self, node: torch.fx.Node, single: bool) -> Callable[[int], str]:
-        """One output has the node's name; several have the names of the nodes that take them."""
-        if single:
-            return lambda _: self.namer(self.renamed.get(node, node.name))
-        taken_by = takers(node)
-        return lambda i: self.namer(taken_by[i].name if i in taken_by else f"{node.name}_{i}")
-
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
         """``call`` with its metadata from the capture, and nothing known of what it does."""
         outputs = self.captured(call, node)
@@ -468,26 +432,6 @@ class Importer:
         if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
             self.opaque_state = True  # it may have changed what later calls mean
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
-
-    def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
-        """The outputs of ``call``, with their metadata from the capture.
-
-        :raises CaptureError: if capture does not say what they are.
-        """
-        value = self.example(node)
-        if value is None and node.users and not self.says(node):
-            raise CaptureError(
-                f"capture does not say what {call.symbol} returns", source=call.source
-            )
-        count = iter(range(1 << 30))
-        name = self.output_names(node, isinstance(value, torch.Tensor))
-
-        def output(leaf: Any) -> Any:
-            if isinstance(known := plain(leaf), bool | int | float | str | None):
-                return known
-            return self.proxy(name(next(count)), leaf)
-
-        return convert.to_core_tree(value, output)
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""

@@ -8,7 +8,6 @@ see changes the value and not what the value is to autograd: ``tj.with_value``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,7 +15,6 @@ from tj_core.extend import (
     FUNCTIONAL,
     INVERSE,
     BoundSymbol,
-    Context,
     Expand,
     Proxy,
     RuleTable,
@@ -27,8 +25,6 @@ from tj_core.extend import (
     TensorProxy,
     TjError,
     Trace,
-    TraceEditor,
-    bind_outputs,
     leaves,
     reexpand,
     requires_grad,
@@ -36,8 +32,8 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.bases import MEMORY, members
+from tj_torch.functionalize.emitter import WITH_STRIDES, Emitter
 from tj_torch.functionalize.forms import (
-    computed,
     data,
     detach,
     maker,
@@ -77,7 +73,6 @@ OVERWRITTEN = Tag(
 SETS_GRAD = "_C._set_grad_enabled"
 VERSIONED = Symbol("tj", "versioned")
 WITH_VALUE = Symbol("tj", "with_value")
-WITH_STRIDES = Symbol("tj", "with_strides")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +111,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
 
 
 @dataclass
-class Functionalized:
+class Functionalized(Emitter):
     """A program without writes, and what it comes to; the calls of ``trace`` become it one by one.
 
     ``value`` gives the value at a place at the end; it may add calls to the ``editor``. ``writes``
@@ -132,9 +127,6 @@ class Functionalized:
     values, ``direct`` the names of those that were computed for a view, not read off its root.
     """
 
-    trace: Trace
-    expand: RuleTable[Expand]
-    tags: TagRegistry
     objects: Objects = field(default_factory=Objects)
     writes: dict[str, dict[str, Write]] = field(default_factory=dict)
     roots: dict[str, Place] = field(default_factory=dict)
@@ -150,7 +142,7 @@ class Functionalized:
     direct: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.editor = TraceEditor(self.trace, self.tags)
+        super().__post_init__()
         self.members = members(self.trace)
         self.given = frozenset(p.name for p in self.trace.inputs)
         outs = (p for call in self.trace.calls for p in call.flat_outs)
@@ -473,37 +465,3 @@ class Functionalized:
         made = self.expanded(bare, [old.name])
         self.editor.keep(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)
-
-    def laid_out(self, call: BoundSymbol, made: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
-        """``value``, which ``made`` computes on behalf of ``call``, with the strides of ``like``.
-
-        Memory keeps its strides when it is written; what a body computes has strides of its own.
-        """
-        assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
-        # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
-        known = not {0, 1}.intersection(like.shape)
-        if known and value.strides == like.strides == computed(made, value).strides:
-            return value
-        return self.made(call, WITH_STRIDES, (value, like), call.context)
-
-    def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
-        """The result of a new call, on behalf of ``call``."""
-        made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
-        self.editor.keep(made)
-        return made.flat_outs[0]
-
-    def expanded(
-        self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()
-    ) -> BoundSymbol:
-        """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
-        try:
-            self.trace.language.resolve(bare.symbol)
-            facts = self.expand.require(bare).value(bare)
-        except TjError as error:
-            raise Unsuitable(f"{bare.symbol}: {error}") from error
-        if facts.effects.mutates or facts.effects.rebinds:
-            raise Unsuitable(f"{bare.symbol} still writes")
-        names = [*map(self.editor.fresh, wishes), *outs]
-        return bind_outputs(
-            bare, facts, lambda i: names[i] if i < len(names) else self.editor.fresh("v")
-        )

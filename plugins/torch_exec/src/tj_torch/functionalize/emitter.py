@@ -1,0 +1,75 @@
+"""New calls of a functional program, each on behalf of one of the acquired program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Context,
+    Expand,
+    Proxy,
+    RuleTable,
+    Symbol,
+    TagRegistry,
+    TensorProxy,
+    TjError,
+    Trace,
+    TraceEditor,
+    bind_outputs,
+)
+
+from tj_torch.functionalize.forms import computed, on_behalf
+from tj_torch.functionalize.objects import Unsuitable
+
+__all__ = ["WITH_STRIDES", "Emitter"]
+
+WITH_STRIDES = Symbol("tj", "with_strides")
+
+
+@dataclass
+class Emitter:
+    """Adds calls to the functional program of ``trace``, which is in the ``editor``."""
+
+    trace: Trace
+    expand: RuleTable[Expand]
+    tags: TagRegistry
+
+    def __post_init__(self) -> None:
+        self.editor = TraceEditor(self.trace, self.tags)
+
+    def laid_out(self, call: BoundSymbol, made: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
+        """``value``, which ``made`` computes on behalf of ``call``, with the strides of ``like``.
+
+        Memory keeps its strides when it is written; what a body computes has strides of its own.
+        """
+        assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
+        # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
+        known = not {0, 1}.intersection(like.shape)
+        if known and value.strides == like.strides == computed(made, value).strides:
+            return value
+        return self.made(call, WITH_STRIDES, (value, like), call.context)
+
+    def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
+        """The result of a new call, on behalf of ``call``."""
+        made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
+        self.editor.keep(made)
+        return made.flat_outs[0]
+
+    def expanded(
+        self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()
+    ) -> BoundSymbol:
+        """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
+        try:
+            self.trace.language.resolve(bare.symbol)
+            facts = self.expand.require(bare).value(bare)
+        except TjError as error:
+            raise Unsuitable(f"{bare.symbol}: {error}") from error
+        if facts.effects.mutates or facts.effects.rebinds:
+            raise Unsuitable(f"{bare.symbol} still writes")
+        names = [*map(self.editor.fresh, wishes), *outs]
+        return bind_outputs(
+            bare, facts, lambda i: names[i] if i < len(names) else self.editor.fresh("v")
+        )
