@@ -287,6 +287,27 @@ def test_views_that_the_program_made_itself():
     assert with_view_tags(viewing, registry).outputs.tags == TagSet(["T"])
 
 
+def test_a_view_of_two_values_has_the_tags_of_both():
+    from tj_core.edit.tag_propagation import with_view_tags
+
+    registry = TagRegistry(("test", Tag(name, through_views=True)) for name in "TU")
+    one, two = vector("a", 2, tags=TagSet(["T"])), vector("b", 2, tags=TagSet(["U"]))
+    effects = Effects(aliases=(Alias(0, "arg", 0), Alias(0, "arg", 1)))
+    viewing = call("cat", one, two, outputs=vector("v", 2), effects=effects)
+    assert with_view_tags(viewing, registry).outputs.tags == TagSet(["T", "U"])
+
+
+def test_a_value_that_stands_for_two_others_inherits_from_both():
+    from tj_core.edit.tag_propagation import TagInheritance
+
+    registry = TagRegistry(("test", Tag(name)) for name in "TUV")
+    inheritance = TagInheritance(registry)
+    heir = vector("x", 2, tags=TagSet(["V"]))
+    for tag in "TU":
+        inheritance.inherit(heir, TagSet([tag]))
+    assert inheritance.proxy(heir).tags == TagSet(["T", "U", "V"])
+
+
 def test_the_page_shows_the_matrix():
     page = (Path(__file__).parents[3] / "docs/tags.md").read_text(encoding="utf-8")
     said = re.findall(r"^\| ([^|]+) \| ([^|]*) \| ([^|]*) \|$", page, re.MULTILINE)

@@ -85,7 +85,7 @@ def test_error_inputs(op: Any, after_a_break: bool) -> None:
 
 
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
-@pytest.mark.parametrize("info", sampled(MODULES, 7), ids=lambda m: m.name)
+@pytest.mark.parametrize("info", sampled(MODULES, 10), ids=lambda m: m.name)
 def test_module(info: Any, training: bool) -> None:
     """Called, in training with gradients of parameters; as a leaf of a graph; remembered."""
     for plugins in (TORCH, GRADIENTS):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance import cases
 from tj_conformance.aliasing import check, stateless
 from tj_conformance.cases import cases_in, modules_in, run_case
 from tj_conformance.found import FOUND
@@ -53,7 +54,7 @@ def with_gradients(fn):
 CASES = [
     (case, kind)
     for case, kind in cases_in(FOLDER, but=("test_functional.py", "test_scoreboard.py"))
-    if kind != "plain"  # without gradients nothing is new
+    if kind in cases.with_gradients(case)  # without them nothing is new
     and (case.name, kind) not in ROUNDING
 ]
 
@@ -69,7 +70,7 @@ FX = [
     (case, kind)
     for module in modules_in(FOLDER, pattern="test_[at]*.py")
     for case, kind in module.case.each()
-    if kind != "plain"
+    if kind in cases.with_gradients(case)
 ]
 """Writes through attributes, and what autograd is told in place: most of that Dynamo refuses."""
 

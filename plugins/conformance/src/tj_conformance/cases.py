@@ -26,6 +26,7 @@ __all__ = [
     "in_functional_form",
     "modules_in",
     "run_case",
+    "with_gradients",
 ]
 
 _serial = itertools.count()
@@ -110,21 +111,26 @@ class Table:
 def as_written(case: Case) -> tuple[str, ...]:
     """The kinds of tensors that the program runs on as the user wrote it.
 
-    Each case runs so, in functional form and with traced gradients, the last with all kinds; by
-    default the first two share them.
+    Each case runs so, in functional form and with traced gradients. By default the first two share
+    the kinds, and of those that need gradients the third takes every other one.
     """
-    return _part(case, 0)
+    return _every_other(case.kinds, case)
 
 
 def in_functional_form(case: Case) -> tuple[str, ...]:
     """The kinds of tensors that the functional form of the program runs on."""
-    return _part(case, 1)
+    return _every_other(case.kinds, case, 1)
 
 
-def _part(case: Case, which: int) -> tuple[str, ...]:
-    if FULL or len(case.kinds) == 1:
-        return case.kinds
-    return case.kinds[(zlib.crc32(case.name.encode()) + which) % 2 :: 2]
+def with_gradients(case: Case) -> tuple[str, ...]:
+    """The kinds of tensors that the program runs on with traced gradients."""
+    return _every_other(tuple(kind for kind in case.kinds if kind != "plain"), case)
+
+
+def _every_other(kinds: tuple[str, ...], case: Case, first: int = 0) -> tuple[str, ...]:
+    if FULL or len(kinds) < 2:
+        return kinds
+    return kinds[(zlib.crc32(case.name.encode()) + first) % 2 :: 2]
 
 
 def modules_in(

@@ -19,11 +19,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 
-def proxy(name: str, *shape: int, grad: bool = False) -> TensorProxy:
-    return tensor_proxy(name, torch.empty(shape, requires_grad=grad))
+def proxy(name: str, *shape: int, grad: bool = False, **options: Any) -> TensorProxy:
+    return tensor_proxy(name, torch.empty(shape, requires_grad=grad, **options))
 
 
 X, Y = proxy("x", 2, 3), proxy("y", 2, 3)
+META = proxy("x", 2, 3, device="meta")
 
 
 @pytest.fixture
@@ -48,6 +49,10 @@ DIFFERENT: list[tuple[Any, Any]] = [
     ((X, Y), (X.replace(requires_grad=True), Y)),
     ((X, Y), (X, Y.replace(shape=(3, 2), strides=(1, 3)).replace(shape=(2, 3)))),
     ((X, Y), (X.replace(flags=("neg",)), Y)),
+    ((X, Y), (X, proxy("y", 2, 3, dtype=torch.float64))),
+    ((X, Y), (X, proxy("y", 2, 3, dtype=torch.int32))),
+    ((X, X), (META, META)),
+    ((X, Y), (X, proxy("y", 1, 3))),
     ((X, 0.5), (X, math.inf)),
 ]
 
