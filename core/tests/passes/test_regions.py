@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -208,6 +210,33 @@ def test_dead_calls_inside_of_regions_go():
     assert dce(trace) is trace
 
 
+def branches():
+    """One of two programs, each with a call that nobody needs."""
+    yes = body(("neg", "x"), ("reciprocal", "x"), outputs=["t0"], operands=(1,))
+    no = body(("reciprocal", "x"), ("neg", "x"), outputs=["t1"], operands=(1,))
+    no = replace(no, program=no.program.replace(name="no"))
+    return call("either", vector("flag", 1), yes, no, X, outputs=(Z,))
+
+
+def test_passes_edit_each_region_of_a_call():
+    trace = whole(branches(), inputs=(vector("flag", 1), X))
+    cleaned = dce(trace)
+    assert [[c.symbol.name for c in r.program.calls] for r in cleaned.calls[0].regions] == [
+        ["neg"], ["neg"]
+    ]  # fmt: skip
+    claimed = claim(trace, [executor("mine", "num.neg"), fallback(True)], TAGS).trace
+    owners = [{c.executor for c in r.program.calls} for r in claimed.calls[0].regions]
+    assert owners == [{"python", "mine"}] * 2
+
+
+def test_regions_that_are_given_by_keyword_are_edited():
+    named = once(body(("neg", "x")), X)
+    (region,) = named.regions
+    named = named.replace(args=(X,), kwargs={"body": region})
+    renamed = map_programs(named, lambda program: program.replace(name="other"))
+    assert [r.program.name for r in renamed.regions] == ["other"]
+
+
 # ------------------------------------------------------------------------------- rewriting
 
 
@@ -375,6 +404,7 @@ def fallback(shares):
     claims = RuleTable("claim")
     claims.set("num.*", Claim(None))
     claims.set("num.once", Claim(None, shares_regions=shares))
+    claims.set("num.either", Claim(None, shares_regions=shares))
     return Executor("python", claims, fallback=True)
 
 
