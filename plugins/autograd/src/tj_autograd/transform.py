@@ -19,9 +19,9 @@ from tj_core.extend import (
 )
 from tj_torch.extend import pass_over_package, uncaptured
 
-from tj_autograd.joint.build import Layout, Stuck, joint
+from tj_autograd.joint.build import Layout, NotDifferentiable, joint
 from tj_autograd.joint.checkpoints import checkpointed
-from tj_autograd.joint.descent import descended
+from tj_autograd.joint.decompose import decomposed
 from tj_autograd.joint.detached import detached
 from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlined import inline_calls
@@ -29,14 +29,14 @@ from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import cut
 from tj_autograd.joint.supported import needs_gradient, refused, unsupported
 from tj_autograd.options import Options
-from tj_autograd.run.boundary import Compiled, differentiable, usual_layout
+from tj_autograd.run.boundary import Compiled, default_layout, differentiable
 from tj_autograd.run.depended import depended
 from tj_autograd.run.freed import frees
 from tj_autograd.run.variants import Variants
 from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
+from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.halves import is_backward, split
-from tj_autograd.split.opened import opened
 
 __all__ = ["transforms"]
 
@@ -62,8 +62,8 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
         return context.decline(found)
     try:
         joint = _made(trace, context)
-    except Stuck as stuck:
-        return context.decline(stuck.decline)
+    except NotDifferentiable as refusal:
+        return context.decline(refusal.decline)
     except CannotExpandError as error:
         return context.decline(Decline(error.message, error.source))
     written = refused(joint)
@@ -72,15 +72,15 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
 
 def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
     lookup = Lookup.of(context)
-    opened = descended(trace, lookup, context)
+    found = decomposed(trace, lookup, context)
     made = joint(
-        opened.trace,
-        differentiate=replace(lookup, refused=opened.refused),
+        found.trace,
+        differentiate=replace(lookup, refused=found.refused),
         expand=context.expand,
         tags=context.tags,
         layout=layout,
         cut=cut(trace),
-        opened=opened.opened,
+        decomposed=found.decomposed,
         name=context.name,
         plugin=context.plugin,
     )
@@ -98,7 +98,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
     segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
     order = {call.label: i for i, call in enumerate(made.calls)}
-    whole = opened(trace, costs, context)
+    whole = with_decompositions(trace, costs, context)
     halves = split(whole, costs, budget, cut=segments)
     dialects = Lookup.of(context).dialects
     sizes = dialects.sizes
@@ -114,9 +114,9 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             functional,
             lambda layout: _made(functional, context, layout),
             lambda joint, layout, names: split(
-                opened(joint, costs, context), costs, budget, names, segments, layout
+                with_decompositions(joint, costs, context), costs, budget, names, segments, layout
             ),
-            usual=tuple(map(usual_layout, part.tangents)),
+            default=tuple(map(default_layout, part.tangents)),
             within=lambda: dialects.among(sizes),
             depended=depended(whole, gradients, [p.name for p in segments.taken(index)]),
             frees=frees(made, segments, index),

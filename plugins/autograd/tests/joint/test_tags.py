@@ -39,7 +39,7 @@ def plugin(**policy: Any) -> Any:
 def in_bodies(trace: Trace, context: Any) -> Trace:
     """Every call in a body, and every value that it makes, tagged."""
 
-    def opened(call: BoundSymbol) -> BoundSymbol:
+    def decomposed(call: BoundSymbol) -> BoundSymbol:
         if call.body is None:
             return call
         made = {p.name for c in call.body.calls for p in c.flat_outs}
@@ -51,7 +51,7 @@ def in_bodies(trace: Trace, context: Any) -> Trace:
         outputs = map_tree(mark, call.body.outputs, Proxy)
         return call.replace(body=replace(call.body, calls=tuple(calls), outputs=outputs))
 
-    return trace.replace(calls=tuple(map(opened, trace.calls)))
+    return trace.replace(calls=tuple(map(decomposed, trace.calls)))
 
 
 def trained(f: Any, *, transforms: Any = (), **policy: Any) -> Any:

@@ -60,13 +60,13 @@ def again(jitted: Any) -> list[str]:
 
 
 def test_no_more_is_saved_than_the_budget_says() -> None:
-    usual = size(trained(layers, X, *WEIGHTS))
+    default = size(trained(layers, X, *WEIGHTS))
     sizes = []
     for budget in BUDGETS:
         jitted = trained(layers, X, *WEIGHTS, autograd={"memory_budget": budget})
         sizes.append(size(jitted))
-        assert sizes[-1] <= budget * usual
-    assert sizes[0] == usual and sizes[-1] == 0
+        assert sizes[-1] <= budget * default
+    assert sizes[0] == default and sizes[-1] == 0
     assert sizes == sorted(sizes, reverse=True) and len(set(sizes)) == len(BUDGETS)
 
 

@@ -40,13 +40,13 @@ from tj_autograd.joint.segments import Cut, carries, uncut
 
 __all__ = [
     "BACKWARD_TAGS",
-    "USUAL",
+    "DEFAULT_LAYOUT",
     "Differentiate",
     "Differentiated",
+    "JointScope",
     "Layout",
+    "NotDifferentiable",
     "Slots",
-    "Stuck",
-    "Workshop",
     "carries",
     "joint",
     "tangent",
@@ -58,10 +58,10 @@ Slots = dict[Slot, TensorProxy]
 """The cotangents of a call's outputs."""
 
 Layout = tuple[tuple[Any, ...] | None, ...]
-"""The strides of each tangent of a trace: None for one that does not exist, `USUAL` for one that
-is laid out as `tangent` says."""
+"""The strides of each tangent of a trace: None for one that does not exist, `DEFAULT_LAYOUT`
+for one that is laid out as `tangent` says."""
 
-USUAL: Any = ("usual",)
+DEFAULT_LAYOUT: Any = ("usual",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Differentiated:
 
 
 @dataclass(frozen=True, slots=True)
-class Workshop:
+class JointScope:
     """What differentiating a call may ask of the joint trace.
 
     ``context`` is the context of backward calls; ``cotangents`` the gradients known so far, by the
@@ -108,7 +108,7 @@ class Workshop:
         )
 
 
-class Stuck(Exception):
+class NotDifferentiable(Exception):
     """Nobody but PyTorch's autograd can differentiate the program: ``decline`` says why."""
 
     def __init__(self, decline: Decline) -> None:
@@ -116,7 +116,7 @@ class Stuck(Exception):
         self.decline = decline
 
 
-Differentiate = Callable[[BoundSymbol, Slots, Workshop], Differentiated]
+Differentiate = Callable[[BoundSymbol, Slots, JointScope], Differentiated]
 """Differentiates a call for the cotangents of its outputs."""
 
 
@@ -128,7 +128,7 @@ def joint(
     tags: TagRegistry,
     layout: Layout | None = None,
     cut: Cut | None = None,
-    opened: tuple[Change, ...] = (),
+    decomposed: tuple[Change, ...] = (),
     name: str = "joint",
     plugin: str = "autograd",
 ) -> Trace:
@@ -139,7 +139,7 @@ def joint(
     those of ``trace``, and the gradients of its inputs, None for one without. Where ``cut`` has
     several segments, tangents are those of what each returns, and gradients a dict for each, by
     the name of what it takes; ``name.call`` stands for the part that one call adds to a gradient.
-    ``opened`` are changes that were made for this pass, which its record names, too.
+    ``decomposed`` are changes that were made for this pass, which its record names, too.
     """
     builder = _Builder(trace, differentiate, expand, tags, cut or uncut(trace))
     tangents = builder.tangents(layout)
@@ -149,7 +149,7 @@ def joint(
         builder.step(index)
     builder.editor.keep(*builder.calls())
     return builder.editor.done(
-        PassRecord(name, plugin, (*builder.changes, *opened[::-1])),
+        PassRecord(name, plugin, (*builder.changes, *decomposed[::-1])),
         inputs=(*trace.inputs, *tangents),
         outputs=(trace.outputs, builder.gradients()),
         stage=Stage.JOINT,
@@ -164,7 +164,7 @@ class _Segment:
     values that autograd gets None for, where it asks for their gradient.
     """
 
-    workshop: Workshop
+    scope: JointScope
     cotangents: dict[str, TensorProxy] = field(default_factory=dict)
     apart: dict[str, TensorProxy] = field(default_factory=dict)
     missing: set[str] = field(default_factory=set)
@@ -196,8 +196,8 @@ class _Builder:
         self.segments = []
         for _ in self.cut.outputs:
             known: dict[str, TensorProxy] = {}
-            workshop = Workshop(self.editor.fresh, context, self.tags, known, self.number)
-            self.segments.append(_Segment(workshop, known))
+            scope = JointScope(self.editor.fresh, context, self.tags, known, self.number)
+            self.segments.append(_Segment(scope, known))
         self.here = self.segments[0]
         self.numbers = {
             p.expr: p for p in self.trace.inputs if isinstance(p, NumberProxy) and p.expr
@@ -206,12 +206,12 @@ class _Builder:
     def tangents(self, layout: Layout | None) -> tuple[TensorProxy, ...]:
         """A tangent for each value that a segment returns."""
         outputs = [(k, p) for k, ps in enumerate(self.cut.outputs) for p in ps]
-        strides = layout or (USUAL,) * len(outputs)
+        strides = layout or (DEFAULT_LAYOUT,) * len(outputs)
         found = []
         for (k, p), how in zip(outputs, strides, strict=True):
-            made = tangent(p, self.here.workshop.namer(f"grad_{p.name}"))
+            made = tangent(p, self.here.scope.namer(f"grad_{p.name}"))
             if how is not None:
-                made = made if how == USUAL else made.replace(strides=how)
+                made = made if how == DEFAULT_LAYOUT else made.replace(strides=how)
                 self.segments[k].cotangents[p.name] = made
                 found.append(made)
         return tuple(found)
@@ -236,7 +236,7 @@ class _Builder:
         self.here = self.segments[segment]
         slots = self.slots(call) or self.zeros(call)
         if slots:
-            self.differentiated(index, self.differentiate(call, slots, self.here.workshop))
+            self.differentiated(index, self.differentiate(call, slots, self.here.scope))
         elif self.asked(call):
             self.here.missing.update(p.name for p in call.flat_args if requires_grad(p))
 
@@ -310,7 +310,7 @@ class _Builder:
             Symbol("aten", "sym_size.int"), (p, dim), context=call.context, source=call.source
         )
         facts = self.expand.require(made).value(made)
-        made = bind_outputs(made, facts, lambda _: self.here.workshop.namer(f"{p.name}_size"))
+        made = bind_outputs(made, facts, lambda _: self.here.scope.namer(f"{p.name}_size"))
         self.reads.setdefault(self.at, []).append(made)
         assert isinstance(made.outputs, NumberProxy)
         return made.outputs
@@ -341,9 +341,9 @@ class _Builder:
 
     def made(self, call: BoundSymbol, operator: str, *args: TensorProxy) -> TensorProxy:
         """What ``operator`` makes of ``args`` in the backward of ``call``."""
-        made = self.here.workshop.backward(call, Symbol("aten", operator), *args)
+        made = self.here.scope.backward(call, Symbol("aten", operator), *args)
         facts = self.expand.require(made).value(made)
-        made = bind_outputs(made, facts, lambda _: self.here.workshop.namer(args[0].name))
+        made = bind_outputs(made, facts, lambda _: self.here.scope.namer(args[0].name))
         self.backward.append(made)
         out = made.outputs
         assert isinstance(out, TensorProxy)

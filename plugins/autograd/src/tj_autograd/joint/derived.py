@@ -30,7 +30,7 @@ from tj_core.extend import (
 )
 from tj_torch.extend import Derivation, Slot
 
-from tj_autograd.joint.build import Differentiated, Slots, Workshop
+from tj_autograd.joint.build import Differentiated, JointScope, Slots
 
 __all__ = ["ONCE", "differentiated", "slots_of_arguments"]
 
@@ -44,10 +44,10 @@ ONCE = Tag(
 
 
 def differentiated(
-    call: BoundSymbol, rule: Derivation, slots: Slots, workshop: Workshop, change: Change
+    call: BoundSymbol, rule: Derivation, slots: Slots, scope: JointScope, change: Change
 ) -> Differentiated:
     """``call`` with the gradient that ``rule`` says, for the cotangents in ``slots``."""
-    return _Calls(call, rule, slots, workshop).differentiated(change)
+    return _Calls(call, rule, slots, scope).differentiated(change)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class _Calls:
     call: BoundSymbol
     rule: Derivation
     slots: Slots
-    workshop: Workshop
+    scope: JointScope
 
     def differentiated(self, change: Change) -> Differentiated:
         forward, inner = (self.call, ()) if not self.rule.intermediates else self.augmented()
         values = {"arg": self.call.flat_args, "out": self.call.flat_outs, "intermediate": inner}
         saved = [values[s.kind][s.index] for s in self.rule.saved]
-        numbers = map(self.workshop.number, self.rule.numbers)
+        numbers = map(self.scope.number, self.rule.numbers)
         given = [*saved, *numbers, *(self.slots[s] for s in self.rule.tangents)]
         if self.rule.once and not any(isinstance(p, TensorProxy) for p in saved):
             forward = forward.replace(tags=forward.tags.add(ONCE.name))
@@ -82,14 +82,14 @@ class _Calls:
         known = call.flat_outs
 
         def name(i: int) -> str:
-            return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
+            return known[i].name if i < len(known) else self.scope.namer(f"{call.label}_saved")
 
         made = call.replace(
             symbol=call.symbol.as_variant(AUGMENTED),
             parent=call.parent or call.label,
         )
         made = bind_outputs(made, self.rule.forward.facts, name)
-        made = made.replace(body=_with_tags(made.body, call.body, self.workshop.tags))
+        made = made.replace(body=_with_tags(made.body, call.body, self.scope.tags))
         outputs, intermediates = made.outputs
         given = substituted(outputs, {p.name: p for p in known})
         return made.replace(outputs=(given, intermediates)), tuple(intermediates)
@@ -118,8 +118,8 @@ class _Calls:
         formal = [p.replace(name=f"a{i}") for i, p in enumerate(given)]
         symbol = call.symbol.as_variant(BACKWARD)
         wishes = [f"grad_{call.flat_args[self.rule.gradients[i]].name}" for i in kept]
-        made = self.workshop.backward(call, symbol, *formal)
-        made = bind_outputs(made, facts, lambda i: self.workshop.namer(wishes[i]))
+        made = self.scope.backward(call, symbol, *formal)
+        made = bind_outputs(made, facts, lambda i: self.scope.namer(wishes[i]))
         actual = dict(zip((p.name for p in formal), given, strict=True))
         return with_args(made, substitution(actual))
 
@@ -155,14 +155,14 @@ def _tagged(call: BoundSymbol) -> bool:
     return bool(call.tags) or any(p.tags for p in call.flat_outs)
 
 
-def slots_of_arguments(call: BoundSymbol, rule: Derivation, workshop: Workshop) -> Slots:
+def slots_of_arguments(call: BoundSymbol, rule: Derivation, scope: JointScope) -> Slots:
     """The gradients known so far of arguments to which ``call`` adds more than one.
 
     They take part in the call's backward: a sum is rounded as PyTorch rounds it only if it is made
     in PyTorch's order.
     """
     names = {i: call.flat_args[i].name for i in rule.repeated}
-    known = workshop.cotangents
+    known = scope.cotangents
     return {Slot("arg", i): known[name] for i, name in names.items() if name in known}
 
 

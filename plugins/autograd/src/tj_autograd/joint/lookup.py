@@ -28,7 +28,7 @@ from tj_torch.extend import (
     tangents_key,
 )
 
-from tj_autograd.joint.build import Differentiated, Slots, Stuck, Workshop
+from tj_autograd.joint.build import Differentiated, JointScope, NotDifferentiable, Slots
 from tj_autograd.joint.builtin import BUILTIN
 from tj_autograd.joint.derived import differentiated, slots_of_arguments
 from tj_autograd.joint.functions import (
@@ -52,7 +52,7 @@ Owner = tuple[str, str]
 class Lookup:
     """Differentiates calls by the first rule that there is.
 
-    ``refused`` are calls (by label) that were not to be opened, and why.
+    ``refused`` are calls (by label) that were not to be decomposed, and why.
     """
 
     dialects: TorchDialects
@@ -101,22 +101,22 @@ class Lookup:
             declined += before if table is self.rules else ()
         return None, declined
 
-    def __call__(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
+    def __call__(self, call: BoundSymbol, slots: Slots, scope: JointScope) -> Differentiated:
         """``call`` with its gradient."""
         if call.regions and call.symbol.qualname != APPLY:
-            return recorded(call, slots, workshop, "it runs functions of the program's")
+            return recorded(call, slots, scope, "it runs functions of the program's")
         declined: list[tuple[str, str]] = [*self.refused.get(call.label, ())]
         done = (
-            self._by_pair(call, slots, workshop, declined)
-            or self._by_rule(self.rules, call, slots, workshop, declined)
-            or self._by_rule(self.builtin, call, slots, workshop, [])
-            or self._by_function(call, slots, workshop)
-            or self._derived(call, slots, workshop)
+            self._by_pair(call, slots, scope, declined)
+            or self._by_rule(self.rules, call, slots, scope, declined)
+            or self._by_rule(self.builtin, call, slots, scope, [])
+            or self._by_function(call, slots, scope)
+            or self._derived(call, slots, scope)
         )
         return replace(done, change=replace(done.change, declined=tuple(declined)))
 
     def _by_pair(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop, declined: list[tuple[str, str]]
+        self, call: BoundSymbol, slots: Slots, scope: JointScope, declined: list[tuple[str, str]]
     ) -> Differentiated | None:
         pair, before = find_pair(call, self.executors)
         declined += before
@@ -124,7 +124,7 @@ class Lookup:
             return None
         try:
             memo, sizes = self.dialects.memo, self.dialects.sizes
-            return paired(call, *pair, slots, workshop, memo.expander, sizes)
+            return paired(call, *pair, slots, scope, memo.expander, sizes)
         except CannotExpandError as error:
             declined.append((pair[0].name, error.message))
             return None
@@ -134,7 +134,7 @@ class Lookup:
         rules: RuleTable[GradRule],
         call: BoundSymbol,
         slots: Slots,
-        workshop: Workshop,
+        scope: JointScope,
         declined: list[tuple[str, str]],
     ) -> Differentiated | None:
         rule, before = find_rule(call, rules)
@@ -147,23 +147,23 @@ class Lookup:
             declined.append((rule.plugin, error.message))
             return None
         change = Change(call.label, rule.plugin, rule.key, rule.origin)
-        return differentiated(call, made, slots, workshop, change)
+        return differentiated(call, made, slots, scope, change)
 
     def _by_function(
-        self, call: BoundSymbol, slots: Slots, workshop: Workshop
+        self, call: BoundSymbol, slots: Slots, scope: JointScope
     ) -> Differentiated | None:
         if call.symbol.qualname != APPLY:
             return None
         if kept := keeps_others(call):
-            return recorded(call, slots, workshop, kept, without_gradient(call))
+            return recorded(call, slots, scope, kept, without_gradient(call))
         plain, function = plain_call(call)
         try:
             rule = self.dialects.derive(plain, self.modes, slots, function=function)
         except CannotExpandError as error:
-            return _left(call, slots, workshop, error)
+            return _left(call, slots, scope, error)
         change = Change(call.label, "autograd", "its own backward")
-        made = differentiated(with_own_body(plain, rule), rule, slots, workshop, change)
-        return replace(made, backward=(*_checks(call, workshop), *made.backward))
+        made = differentiated(with_own_body(plain, rule), rule, slots, scope, change)
+        return replace(made, backward=(*_checks(call, scope), *made.backward))
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
@@ -180,33 +180,33 @@ class Lookup:
             self.applied[key] = apply_rule(rule, call, slots, expander, sizes), alive
         return self.applied[key][0]
 
-    def _derived(self, call: BoundSymbol, slots: Slots, workshop: Workshop) -> Differentiated:
+    def _derived(self, call: BoundSymbol, slots: Slots, scope: JointScope) -> Differentiated:
         try:
             rule = self.dialects.derive(call, self.modes, slots)
         except CannotExpandError as error:
-            return _left(call, slots, workshop, error)
-        if more := slots_of_arguments(call, rule, workshop):
+            return _left(call, slots, scope, error)
+        if more := slots_of_arguments(call, rule, scope):
             slots = {**slots, **more}
             rule = self.dialects.derive(call, self.modes, slots)
         change = Change(call.label, "autograd", "derived")
-        return differentiated(call, rule, slots, workshop, change)
+        return differentiated(call, rule, slots, scope, change)
 
 
 def _left(
-    call: BoundSymbol, slots: Slots, workshop: Workshop, error: CannotExpandError
+    call: BoundSymbol, slots: Slots, scope: JointScope, error: CannotExpandError
 ) -> Differentiated:
     """``call``, which cannot be taken apart because of ``error``, differentiated when it runs.
 
-    :raises Stuck: if its backward writes to what others may read.
+    :raises NotDifferentiable: if its backward writes to what others may read.
     """
     if WRITES_BACK in error.message:
-        raise Stuck(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
-    return recorded(call, slots, workshop, error.message)
+        raise NotDifferentiable(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
+    return recorded(call, slots, scope, error.message)
 
 
-def _checks(call: BoundSymbol, workshop: Workshop) -> Iterator[BoundSymbol]:
+def _checks(call: BoundSymbol, scope: JointScope) -> Iterator[BoundSymbol]:
     """A call that checks the constants which the backward of a Function reads, if there are any."""
     reads = dict(call.kwargs).get("reads")
     if reads is not None:
-        made = workshop.backward(call, Symbol("tj", "check_reads"), reads)
+        made = scope.backward(call, Symbol("tj", "check_reads"), reads)
         yield made.replace(effects=Effects(ordered=("side_effect",)))

@@ -32,7 +32,7 @@ from tj_core.extend import (
 )
 from tj_torch.extend import Expander, Sizes, Slot
 
-from tj_autograd.joint.build import Differentiated, Slots, Workshop
+from tj_autograd.joint.build import Differentiated, JointScope, Slots
 from tj_autograd.joint.rules import (
     check_gradients,
     check_outputs,
@@ -77,7 +77,7 @@ def paired(
     executor: Executor,
     rule: Rule[Any],
     slots: Slots,
-    workshop: Workshop,
+    scope: JointScope,
     expander: Expander,
     sizes: Sizes,
 ) -> Differentiated:
@@ -85,7 +85,7 @@ def paired(
 
     :raises PluginError: if the pair does not fit the call.
     """
-    pairing = _Pairing(call, executor, rule, slots, workshop, expander, sizes)
+    pairing = _Pairing(call, executor, rule, slots, scope, expander, sizes)
     with fitting(call, pairing.whose):
         return pairing.differentiated()
 
@@ -98,7 +98,7 @@ class _Pairing:
     executor: Executor
     rule: Rule[Any]
     slots: Slots
-    workshop: Workshop
+    scope: JointScope
     expander: Expander
     sizes: Sizes
 
@@ -140,7 +140,7 @@ class _Pairing:
         known = call.flat_outs
 
         def name(i: int) -> str:
-            return known[i].name if i < len(known) else self.workshop.namer(f"{call.label}_saved")
+            return known[i].name if i < len(known) else self.scope.namer(f"{call.label}_saved")
 
         made = call.replace(
             symbol=self.symbol(FORWARD),
@@ -159,8 +159,8 @@ class _Pairing:
         call = self.call
         outs = [Slot("out", i) for i in range(len(call.flat_outs))]
         tangents = [self.slots.get(slot) for slot in outs]
-        made = self.workshop.backward(call, self.symbol(BACKWARD), tuple(saved), *tangents)
-        facts = self.expanded(meta, made.args, (), self.workshop.context)
+        made = self.scope.backward(call, self.symbol(BACKWARD), tuple(saved), *tangents)
+        facts = self.expanded(meta, made.args, (), self.scope.context)
         wanted = {
             g.name: i for i, g in per_argument(call, self.pair, facts.outputs) if g is not None
         }
@@ -169,7 +169,7 @@ class _Pairing:
         wishes = dict(zip(wanted, names, strict=True))
 
         def name(i: int) -> str:
-            return self.workshop.namer(wishes.get(every[i], f"{call.label}_unused"))
+            return self.scope.namer(wishes.get(every[i], f"{call.label}_unused"))
 
         made = bind_outputs(made, facts, name).replace(executor=self.executor.name)
         bound = dict(zip(every, made.flat_outs, strict=True))

@@ -31,7 +31,7 @@ from tj_torch.extend import (
     resolve,
 )
 
-from tj_autograd.joint.build import Differentiated, Slots, Workshop, tangent
+from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
 
 __all__ = ["Graph", "backward", "forward", "recorded"]
 
@@ -108,7 +108,7 @@ def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def recorded(
     call: BoundSymbol,
     slots: Slots,
-    workshop: Workshop,
+    scope: JointScope,
     reason: str,
     without: Container[int] = (),
 ) -> Differentiated:
@@ -118,13 +118,13 @@ def recorded(
     """
     candidates = (i for i, p in enumerate(call.flat_args) if requires_grad(p))
     wrt = tuple(i for i in candidates if i not in without)
-    graph = OpaqueProxy(workshop.namer(f"{call.label}_graph"), "tj_autograd.joint.recorded.Graph")
+    graph = OpaqueProxy(scope.namer(f"{call.label}_graph"), "tj_autograd.joint.recorded.Graph")
     effects = replace(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
     )
     fn = constant(resolve(call.symbol))
     if not fn.named:  # two calls may have functions of one kind
-        fn = replace(fn, text=workshop.namer(fn.text))
+        fn = replace(fn, text=scope.namer(fn.text))
     among = _among_tensors(wrt, call.flat_args)
     made = call.replace(
         symbol=Symbol("tj_autograd", "joint.recorded.forward"),
@@ -136,11 +136,11 @@ def recorded(
         parent=call.parent or call.label,
     )
     at = _among_tensors([slot.index for slot in slots], call.flat_outs)
-    back = workshop.backward(
+    back = scope.backward(
         call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, *slots.values()
     )
     arguments = {i: call.flat_args[i] for i in wrt}
-    gradients = {i: _gradient(p, workshop) for i, p in arguments.items()}
+    gradients = {i: _gradient(p, scope) for i, p in arguments.items()}
     back = back.replace(outputs=tuple(gradients.values()))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)
@@ -157,6 +157,6 @@ def _among_tensors(indices: Iterable[int], proxies: Sequence[Proxy]) -> tuple[in
     return tuple(tensors.index(i) for i in indices)
 
 
-def _gradient(p: Proxy, workshop: Workshop) -> TensorProxy:
+def _gradient(p: Proxy, scope: JointScope) -> TensorProxy:
     assert isinstance(p, TensorProxy)
-    return tangent(p, workshop.namer(f"grad_{p.name}")).replace(tags=NO_TAGS)
+    return tangent(p, scope.namer(f"grad_{p.name}")).replace(tags=NO_TAGS)

@@ -152,7 +152,7 @@ def _made(call: BoundSymbol, namer: Namer) -> Iterator[BoundSymbol]:
     if not _asks(call):
         yield call
     elif "STASH_RNG" in call.tags and _only_draws(call):
-        # An operator in the place of a call that was opened has no body.
+        # An operator in the place of a call that was decomposed has no body.
         whole = call if call.body is not None else call.replace(body=wrapped_body(call))
         yield from _replayed(whole, namer)
     else:  # what it returned stands for what it did

@@ -20,7 +20,7 @@ from tj_torch.extend import (
     saved_tensors_are_hooked,
 )
 
-from tj_autograd.joint.build import USUAL, Layout
+from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
@@ -28,7 +28,7 @@ from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.run.views import Views, views
 from tj_autograd.split.halves import Halves
 
-__all__ = ["Compiled", "differentiable", "usual_layout"]
+__all__ = ["Compiled", "default_layout", "differentiable"]
 
 
 DETACHED = (
@@ -70,7 +70,9 @@ class _Plan:
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
         pairs = zip(tangents, self.sized, strict=True)
-        return tuple([None if t is None else USUAL if sized else t.stride() for t, sized in pairs])
+        return tuple(
+            [None if t is None else DEFAULT_LAYOUT if sized else t.stride() for t, sized in pairs]
+        )
 
 
 class _Call:
@@ -261,10 +263,10 @@ def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
     return tuple(found)
 
 
-def usual_layout(tangent: Proxy) -> Any:
+def default_layout(tangent: Proxy) -> Any:
     """The layout of a tangent that the first backward program is made for."""
     assert isinstance(tangent, TensorProxy)
-    return USUAL if is_sized(tangent) else tangent.strides
+    return DEFAULT_LAYOUT if is_sized(tangent) else tangent.strides
 
 
 def differentiable(
@@ -274,7 +276,7 @@ def differentiable(
 
     ``order`` has the place of each call in the program, by its label.
     """
-    drawn = (device for v in variants for device in v.once_more.devices)
+    drawn = (device for v in variants for device in v.rerun.devices)
     devices = tuple(dict.fromkeys(drawn))
     nodes = [v for v in variants if v.index not in v.cut.views]
     plans = {v.index: _plan(halves, v, None, devices) for v in nodes}
@@ -289,13 +291,13 @@ def differentiable(
 def _plan(
     halves: Halves, variants: Variants, forward: Boxed | None, devices: tuple[str, ...]
 ) -> _Plan:
-    part, once_more, whole = variants.part, variants.once_more, variants.cut.whole
+    part, rerun, whole = variants.part, variants.rerun, variants.cut.whole
     everything = {p.name: i for i, p in enumerate(halves.saved)}
     mine = [(everything[p.name], isinstance(p, TensorProxy)) for p in part.saved]
     tensors = [i for i, is_tensor in mine if is_tensor]
     numbers = [i for i, is_tensor in mine if not is_tensor]
     position = {saved: i for i, saved in enumerate((*tensors, *numbers))}
-    inputs = [p.name for p in once_more.trace.inputs]
+    inputs = [p.name for p in rerun.trace.inputs]
     roots = [p.name for p in halves.roots]
     wrt = _gradients(variants)
     stored = [halves.saved[i].name for i in tensors]
@@ -310,10 +312,10 @@ def _plan(
         tuple(wrt),
         tuple(inputs.index(name) for name in wrt.values()),
         sources(
-            once_more.trace.inputs,
+            rerun.trace.inputs,
             stored,
-            once_more.depended,
-            once_more.copied,
+            rerun.depended,
+            rerun.copied,
         ),
         tuple(map(is_sized, part.tangents)),
         devices,
@@ -328,7 +330,7 @@ def _gradients(variants: Variants) -> dict[Key, str]:
     names = variants.part.gradients
     inputs = [p.name for p in variants.functional.inputs]
     if not names:  # the results require a gradient all the same
-        takes = variants.once_more.trace.inputs
+        takes = variants.rerun.trace.inputs
         return {p.name: p.name for p in takes if requires_grad(p)}
     if variants.cut.whole:
         return {inputs.index(name): name for name in names}
@@ -366,7 +368,7 @@ def _generated(
             continue
         scope[f"_plan_{k}"] = plan
         returned = _names(plan.variants.outputs)
-        values = [plan.variants.once_more.trace.inputs[i].name for i in plan.places]
+        values = [plan.variants.rerun.trace.inputs[i].name for i in plan.places]
         takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
         for value in left.keys() & set(values):
             keys = left.pop(value)

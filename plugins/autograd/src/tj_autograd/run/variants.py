@@ -24,7 +24,8 @@ from tj_torch.extend import compiling
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
-from tj_autograd.run.again import Again, again
+from tj_autograd.run.rerun import Rerun
+from tj_autograd.run.rerun import rerun as make_rerun
 from tj_autograd.split.halves import Halves, Part
 
 __all__ = ["Boxed", "Key", "Pullback", "Variants"]
@@ -59,9 +60,9 @@ class Pullback:
 class Variants:
     """Makes and keeps the backward programs of a segment, the one at ``index`` in ``cut``.
 
-    ``usual`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the joint
-    trace for another one, from ``functional``, and ``split`` its halves, which save no other values
-    than those named. ``within`` is entered while one is compiled: the sizes of the program.
+    ``default`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the
+    joint trace for another one, from ``functional``, and ``split`` its halves, which save no other
+    values than those named. ``within`` is entered while one is compiled: the sizes of the program.
     ``depended`` are the values that the gradients depend on; ``frees`` says whether PyTorch's
     autograd saves any tensor for the segment. ``strict``: see
     `tj_core.compile.failures.own_pass`.
@@ -74,7 +75,7 @@ class Variants:
     functional: Trace
     joint: Callable[[Layout], Trace]
     split: Callable[[Trace, Layout, frozenset[str]], Halves]
-    usual: Layout
+    default: Layout
     within: Callable[[], AbstractContextManager[None]]
     depended: frozenset[str]
     frees: bool
@@ -95,16 +96,16 @@ class Variants:
         return found
 
     @functools.cached_property
-    def once_more(self) -> Again:
+    def rerun(self) -> Rerun:
         """The program that returns the roots, for a gradient to be differentiated again."""
         trace = alone(self.functional, self.cut, self.index)
-        return again(trace, self.depended, len(self.functional.inputs))
+        return make_rerun(trace, self.depended, len(self.functional.inputs))
 
     @functools.cached_property
     def again(self) -> Callable[..., Any]:
         """The same, compiled, under PyTorch's own autograd."""
         with compiling(), self.within():
-            program = self.compile_later(self.named("again"), self.once_more.trace).function
+            program = self.compile_later(self.named("again"), self.rerun.trace).function
         # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
         return torch.compiler.disable(lambda *inputs: program(list(inputs)))
 
@@ -123,7 +124,7 @@ class Variants:
         return name + self.cut.name(self.index).removeprefix("backward")
 
     def _make(self, layout: Layout) -> Pullback:
-        if layout == self.usual:
+        if layout == self.default:
             program = self._compiled(self.named("backward"), self.part.backward)
             every = tuple(range(len(self.part.saved)))
             return Pullback(program, every, self.part.tangents)  # type: ignore[arg-type]
@@ -133,10 +134,10 @@ class Variants:
                 joint = self.joint(whole)
         except PassError as error:
             warn_of(error)
-            return self[self.usual]
+            return self[self.default]
         found = self._other(layout, whole, joint) if len(self.known) < LIMIT else None
         # Whether there is a gradient follows from the calls between it and the tangents.
-        return found or replace(self[self.usual], missing=self._missing(joint))
+        return found or replace(self[self.default], missing=self._missing(joint))
 
     def _compiled(self, name: str, backward: Trace) -> Boxed:
         program = self.compile_later(name, backward).function

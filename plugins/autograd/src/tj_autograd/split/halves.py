@@ -193,14 +193,14 @@ class _Splitting:
         if self.within is not None:  # what may be saved is settled; all may run again for it
             free = frozenset(c.label for c in self.ahead if may_be_freed(c))
             return self.way(self.choose(Terms(free, tight=True)))
-        usual = self.best()
-        limit = self.budget * self.made(usual)
+        default = self.best()
+        limit = self.budget * self.made(default)
 
         def freed(free: frozenset[str]) -> _Way:
             return self.way(self.choose(Terms(free, tight=True)))
 
-        if self.made(usual) <= limit:
-            return usual
+        if self.made(default) <= limit:
+            return default
         return freed(fewest_again(self.ahead, self.costs, lambda f: self.made(freed(f)) <= limit))
 
     def made(self, way: _Way) -> int:
@@ -228,7 +228,7 @@ class _Splitting:
 
     def way(self, chosen: frozenset[str]) -> _Way:
         outputs, gradients = self.joint.outputs
-        again = _Again(self.ahead, chosen, TraceEditor(self.joint))
+        again = _Recompute(self.ahead, chosen, TraceEditor(self.joint))
         calls, gradients = again.fill(self.back, gradients)
         saved = tuple(free_values(calls, gradients, self.known))
         returned = [*(p for p in leaves(outputs) if isinstance(p, Proxy)), *saved]
@@ -239,7 +239,7 @@ class _Splitting:
 
 
 @dataclass
-class _Again:
+class _Recompute:
     """Puts calls of the forward into the backward where what they make is not saved."""
 
     forward: tuple[BoundSymbol, ...]

@@ -219,8 +219,8 @@ def _impossible(
     """The error for a value that tags forbid to save and that cannot run again."""
     for name, p in values.items():
         call = maker.get(name)
-        stuck = call is None or not may_run_again(call)
-        if stuck and _cost(p, call, 0, 1) >= INFINITE:
+        refusal = call is None or not may_run_again(call)
+        if refusal and _cost(p, call, 0, 1) >= INFINITE:
             what = "is an input" if call is None else f"comes from {call.symbol}"
             return TagError(
                 f"{name!r} is needed by the backward and must not be saved, but {what}, "

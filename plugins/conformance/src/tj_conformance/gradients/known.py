@@ -47,7 +47,7 @@ OPERATIONS = (
     ),
     Known(
         Kind.DECLINED,
-        "what is returned is a view of a value that only the call knows, which cannot be opened",
+        "what is returned is a view of an internal value of a call that cannot be decomposed",
         ("istft", "linalg.tensorinv", "linalg.tensorsolve", "nn.functional.instance_norm"),
         sometimes=True,  # in some data types
     ),

@@ -14,7 +14,7 @@ from tj_core.extend import FUNCTIONAL, BoundSymbol, Proxy, Trace, dce
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.depended import depended_once_more
 
-__all__ = ["Again", "again"]
+__all__ = ["Rerun", "rerun"]
 
 IGNORED = {
     "torch.nn.functional.batch_norm": ("training", 5, False),
@@ -25,7 +25,7 @@ place and default."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class Rerun:
     """``trace`` returns the roots. ``depended`` are the values that matter in it, ``copied`` the
     inputs (positions) to keep a copy of; ``devices`` are those whose generators it draws from.
     """
@@ -36,7 +36,7 @@ class Again:
     devices: tuple[str, ...]
 
 
-def again(functional: Trace, depended: frozenset[str], inputs: int) -> Again:
+def rerun(functional: Trace, depended: frozenset[str], inputs: int) -> Rerun:
     """``functional``, which returns roots alone; gradients depend on the values in ``depended``.
 
     The first ``inputs`` of its inputs are the program's; nobody writes the memory of others.
@@ -44,7 +44,7 @@ def again(functional: Trace, depended: frozenset[str], inputs: int) -> Again:
     trace = dce(functional)
     found = depended_once_more(trace, depended, _read)
     drawn = (r for call in trace.calls for r in resources(call.effects))
-    return Again(
+    return Rerun(
         trace,
         found,
         tuple(

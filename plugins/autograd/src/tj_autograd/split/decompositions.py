@@ -1,4 +1,4 @@
-"""Forward calls that return what they save are opened, so that SPLIT sees what they compute.
+"""Forward calls that return what they save are decomposed, so that SPLIT sees what they compute.
 
 ``torch.f.augmented`` returns values that are nobody's but its backward's. Those that are cheap to
 make of others need not be saved, which is decided value by value only where each has a call of its
@@ -21,10 +21,10 @@ from tj_core.extend import (
 
 from tj_autograd.split.costs import Costs
 
-__all__ = ["opened"]
+__all__ = ["with_decompositions"]
 
 
-def opened(trace: Trace, costs: Costs, context: PassContext) -> Trace:
+def with_decompositions(trace: Trace, costs: Costs, context: PassContext) -> Trace:
     """``trace`` with the bodies of such calls in their places."""
 
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:

@@ -1,4 +1,4 @@
-"""Gradients of parts: calls are opened where somebody has a gradient for what is inside."""
+"""Gradients of parts: calls are decomposed where somebody has a gradient for what is inside."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ def rows(jitted: Any) -> list[tuple[str, str, str]]:
     return [(c[1], c[2], c[3] if len(c) > 3 else "") for c in cells]
 
 
-def opened(jitted: Any) -> list[str]:
-    return [rule for rule, whose, _ in rows(jitted) if rule.startswith("opened: ")]
+def decomposed(jitted: Any) -> list[str]:
+    return [rule for rule, whose, _ in rows(jitted) if rule.startswith("decomposed: ")]
 
 
 def attention(x, wi, bi, wo, bo, p=0.0):
@@ -194,7 +194,7 @@ def test_a_part_has_a_gradient(case: str, how: str) -> None:
     made = rule(key) if how == "rule" else pair("mine", key)
     jitted = check(fn, parameters(*shapes), made)
     owner = "Rules" if how == "rule" else "mine"
-    assert set(opened(jitted)) == {f"opened: {key} of {owner}"}
+    assert set(decomposed(jitted)) == {f"decomposed: {key} of {owner}"}
     assert [whose for r, whose, _ in rows(jitted) if r == key] == [owner] * count
     assert RAN.count("mine back") == (0 if how == "rule" else count)
     assert RAN.count("mine") >= RAN.count("mine back")  # division may run again in the backward
@@ -238,7 +238,7 @@ def test_executors_are_asked_in_order(order: tuple[str, str]) -> None:
     args = parameters((3, 4), (5, 4), (5,))
     made = [pair(name, ADDMM) for name in order]
     jitted = check(lambda x, w, b: F.linear(x, w, b), args, *made, rule(ADDMM))
-    assert opened(jitted) == [f"opened: {ADDMM} of {order[0]}"]
+    assert decomposed(jitted) == [f"decomposed: {ADDMM} of {order[0]}"]
     assert [order[0], f"{order[0]} back"] == RAN
 
 
@@ -253,10 +253,10 @@ def test_a_gradient_that_declines_opens_nothing() -> None:
         jitted = check(f, parameters((5, 4), (6, 4), (6,)), made)
         joint = tj.last_trace(jitted, stage="JOINT").calls
         assert [c.symbol.qualname for c in joint].count("torch.nn.functional.linear") == 1
-        assert len(opened(jitted)) == 1
+        assert len(decomposed(jitted)) == 1
     declining = rule(ADDMM, lambda call: Decline("not today"))
     jitted = check(f, parameters((5, 4), (6, 4), (6,)), declining)
-    assert opened(jitted) == []
+    assert decomposed(jitted) == []
 
 
 def test_tags_parents_and_lines_of_parts() -> None:
@@ -288,14 +288,14 @@ def test_parts_of_a_checkpointed_region_run_again(key: str) -> None:
         return checkpoint(dropped, *args, use_reentrant=False) * 2
 
     jitted = check(f, parameters(*WEIGHTS), rule(key))
-    assert opened(jitted) == [f"opened: {key} of Rules"]
+    assert decomposed(jitted) == [f"decomposed: {key} of Rules"]
     trace = tj.last_trace(jitted, stage="SPLIT")
     given = {p.name for p in trace.inputs}
     made = [p for p in trace.outputs[2] if p.name not in given]
     assert [type(p).__name__ for p in made] == ["OpaqueProxy"]
 
 
-# ------------------------------------------------------------------------------- not opened
+# ------------------------------------------------------------------------------- not decomposed
 
 
 def cell(x, w):
@@ -306,7 +306,7 @@ def cell(x, w):
 
 def test_what_autograd_sees_is_something_else() -> None:
     jitted = check(cell, parameters((2, 4), (12, 4)), rule(ADDMM))
-    assert opened(jitted) == []
+    assert decomposed(jitted) == []
     said = [why for r, _, why in rows(jitted) if r == "derived" and why]
     assert said == [
         f"Rules: its gradient of {ADDMM} is not used: its body computes its values in another way "
@@ -348,7 +348,7 @@ def with_function(x):
 
 @pytest.mark.parametrize("fn", [switching, with_function])
 def test_bodies_that_say_less_of_gradients_than_calls(fn: Any) -> None:
-    assert opened(check(lambda x: fn(x).sin(), parameters((3, 4)), rule(SOFTMAX))) == []
+    assert decomposed(check(lambda x: fn(x).sin(), parameters((3, 4)), rule(SOFTMAX))) == []
 
 
 # ------------------------------------------------------------------------------- levels
@@ -383,21 +383,21 @@ FUNCTIONS["aten.gelu.default"] = FUNCTIONS["torch.nn.functional.gelu"] = gelu, g
 
 
 @pytest.mark.parametrize("key", [None, "aten.gelu.default", "torch.nn.functional.gelu"])
-def test_calls_that_are_their_bodies_are_opened_level_by_level(key: str | None) -> None:
+def test_calls_that_are_their_bodies_are_decomposed_level_by_level(key: str | None) -> None:
     plugins = [] if key is None else [rule(key)]
     session = tj.Session([*plugins, "torch", "autograd"])
     jitted = tj.jit(lambda x: F.gelu(x.sin()), session=session, transforms=[edited()])
     args = parameters((3, 4))
     compare(jitted, lambda x: F.gelu(x.sin(), approximate="tanh"), args)
-    expected = ["opened: it is what its body says"]
+    expected = ["decomposed: it is what its body says"]
     if key == "aten.gelu.default":
-        expected.append(f"opened: {key} of Rules")
-    assert opened(jitted) == expected
+        expected.append(f"decomposed: {key} of Rules")
+    assert decomposed(jitted) == expected
     last = ("derived", "autograd") if key is None else (key, "Rules")
     assert last in [(r, whose) for r, whose, _ in rows(jitted)]
 
 
-def test_second_derivatives_of_opened_calls() -> None:
+def test_second_derivatives_of_decomposed_calls() -> None:
     """They are PyTorch's, of the program as it was."""
     fn, shapes, key, _ = CASES["layer_norm"]
     args = parameters(*shapes, dtype=torch.float64)
@@ -406,18 +406,18 @@ def test_second_derivatives_of_opened_calls() -> None:
 
 
 def test_a_layer_repeated_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tj_autograd.joint.descent as descent
+    import tj_autograd.joint.decompose as module
 
     runs: list[Any] = []
-    run = descent.observed
-    monkeypatch.setattr(descent, "observed", lambda *a: runs.append(a) or run(*a))
+    run = module.observed
+    monkeypatch.setattr(module, "observed", lambda *a: runs.append(a) or run(*a))
 
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         for _ in range(4):
             x = F.linear(x, w, b)
         return x
 
-    assert len(opened(check(f, parameters((3, 4), (4, 4), (4,)), rule(ADDMM)))) == 4
+    assert len(decomposed(check(f, parameters((3, 4), (4, 4), (4,)), rule(ADDMM)))) == 4
     assert len(runs) == 1
     check(f, parameters((3, 4), (4, 4), (4,)), rule(SOFTMAX))
     check(f, parameters((3, 4), (4, 4), (4,)))

@@ -45,51 +45,51 @@ from tj_torch.extend import (
     same_operators,
 )
 
-from tj_autograd.joint.build import Stuck, carries
+from tj_autograd.joint.build import NotDifferentiable, carries
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.pairs import Declined
 from tj_autograd.joint.rules import draws_elsewhere
 
 T = TypeVar("T")
 
-__all__ = ["Descended", "descended"]
+__all__ = ["Decomposed", "decomposed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Descended:
+class Decomposed:
     """``trace`` with bodies in the places of some calls.
 
-    ``opened`` are these calls, and why; ``refused`` those (by label) that stay whole although
+    ``decomposed`` are these calls, and why; ``refused`` those (by label) that stay whole although
     somebody has a gradient inside, and why.
     """
 
     trace: Trace
-    opened: tuple[Change, ...] = ()
+    decomposed: tuple[Change, ...] = ()
     refused: Mapping[str, Declined] = field(default_factory=dict)
 
 
-def descended(trace: Trace, lookup: Lookup, context: PassContext) -> Descended:
+def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed:
     """``trace`` with calls open that have no gradient of their own, but parts of which do.
 
     These are calls with a gradient of a plugin's or an executor's inside, and calls that are
     nothing but their bodies. Where neither can be, no body is looked at.
 
-    :raises Stuck: if a call that is nothing but its body cannot be opened.
+    :raises NotDifferentiable: if a call that is nothing but its body cannot be decomposed.
     """
     if not lookup.others() and not any(map(_is_its_body, trace.calls)):
-        return Descended(trace)
+        return Decomposed(trace)
     walk = _Walk(lookup, context)
-    rules: RuleTable[Any] = RuleTable("descend")
+    rules: RuleTable[Any] = RuleTable("decompose")
     rules.set("*", walk.rule)
     made, before = trace, None
     while made is not before:  # once for each level
         before = made
         made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
-    if walk.opened:
+    if walk.decomposed:
         editor = TraceEditor(trace)
         editor.keep(*made.calls)
         trace = editor.done(inputs=made.inputs, outputs=made.outputs)
-    return Descended(trace, tuple(walk.opened), walk.refused)
+    return Decomposed(trace, tuple(walk.decomposed), walk.refused)
 
 
 class _Refused(Exception):
@@ -105,7 +105,7 @@ class _Walk:
 
     lookup: Lookup
     context: PassContext
-    opened: list[Change] = field(default_factory=list)
+    decomposed: list[Change] = field(default_factory=list)
     refused: dict[str, Declined] = field(default_factory=dict)
     inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
     known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
@@ -125,8 +125,8 @@ class _Walk:
             except _Refused as refused:
                 self.refuse(level, str(refused))
                 continue
-            change = Change(call.label, "autograd", f"opened: {reason}")
-            self.opened.append(replace(change, declined=self.lookup.whole(call)[1]))
+            change = Change(call.label, "autograd", f"decomposed: {reason}")
+            self.decomposed.append(replace(change, declined=self.lookup.whole(call)[1]))
             self.refused.pop(call.label, None)
             return Replacement(calls, made.values, decomposed=True)
         return None
@@ -162,10 +162,12 @@ class _Walk:
     def refuse(self, call: BoundSymbol, why: str) -> None:
         """Note why ``call`` stays whole.
 
-        :raises Stuck: if it cannot.
+        :raises NotDifferentiable: if it cannot.
         """
         if _is_its_body(call):
-            raise Stuck(Decline(f"{call.symbol} is what its body says, but {why}", call.source))
+            raise NotDifferentiable(
+                Decline(f"{call.symbol} is what its body says, but {why}", call.source)
+            )
         assert call.body is not None
         symbol = self.first_inside(call.body)
         said = f"its gradient of {symbol} is not used: {why}"
@@ -186,7 +188,7 @@ class _Walk:
         return None if call.body is None else self.first_inside(call.body)
 
     def reason(self, call: BoundSymbol) -> str | None:
-        """Why ``call`` is to be opened, if it is.
+        """Why ``call`` is to be decomposed, if it is.
 
         :raises _Refused: if the body is not to take the call's place.
         """
