@@ -247,3 +247,40 @@ def test_claims_for_plain_tensors_never_see_a_subclass() -> None:
     assert [r.executor for r in records if r.depth == 0] == ["torch", "torch", "greedy", "torch"]
     reasons = [reason for r in records for _, reason in r.declined]
     assert sum("tensor subclass" in reason for reason in reasons) == 2
+
+
+def _of_an_argument(values, offsets):
+    return torch.nested.nested_tensor_from_jagged(values, offsets)
+
+
+def _with_jagged_argument(fn):
+    values = torch.arange(12.0).reshape(6, 2).requires_grad_()
+    nested = _of_an_argument(values, torch.tensor([0, 2, 6]))
+    out = fn(nested)
+    out.values().sum().backward()
+    return out.values().detach(), values.grad
+
+
+def _with_jagged_made_inside(fn):
+    values = torch.arange(12.0).reshape(6, 2).requires_grad_()
+    out = fn(values, torch.tensor([0, 2, 6]))
+    out.values().sum().backward()
+    return out.values().detach(), values.grad
+
+
+@pytest.mark.parametrize(
+    ("f", "run"),
+    [
+        (lambda x: x.sin() * 2, _with_jagged_argument),
+        (lambda v, o: _of_an_argument(v.sin(), o) * 2, _with_jagged_made_inside),
+    ],
+    ids=["given", "made inside"],
+)
+def test_graphs_with_nested_tensors_run_as_they_were_captured(f, run) -> None:
+    """Also as one whole graph, in which no part may be left out."""
+    expected = run(f)
+    for way in (tj.jit, lambda f: torch.compile(f, backend="tj", fullgraph=True)):
+        torch.compiler.reset()
+        with pytest.warns(tj.TjWarning, match="a nested tensor has sizes that differ"):
+            found = run(way(f))
+        assert all(map(torch.equal, found, expected))

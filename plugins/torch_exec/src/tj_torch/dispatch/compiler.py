@@ -28,7 +28,7 @@ from tj_torch.capture.ambient import below_mode
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, shared_codes
-from tj_torch.capture.dynamo.unheld import UnheldError
+from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.ops.service import TorchDialects
@@ -64,6 +64,7 @@ class GraphCompiler:
         with self.own("acquire"):
             check_arrays(graph, sources)
             check_optimizers(graph)
+            check_nested(graph)
         with self.dialects.within(graph):
             with self.own("acquire"), self.counting():
                 acquired = acquire(

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+import torch
 from tj_core.extend import BoundSymbol, CaptureError
 
-__all__ = ["UNHELD", "UnheldError", "check_held"]
+from tj_torch.capture.sources import node_source
+
+__all__ = ["UNHELD", "UnheldError", "check_held", "check_nested"]
 
 _REPLACED = "replaces a tensor's storage"
 _VERSION = "works on versions, which a program has none of until it returns"
@@ -41,3 +44,15 @@ def check_held(call: BoundSymbol) -> None:
     reason = UNHELD.get(call.symbol.name)
     if reason is not None and call.symbol.namespace == "torch":
         raise UnheldError(f"{call.symbol} {reason}", source=call.source)
+
+
+def check_nested(graph: torch.fx.GraphModule) -> None:
+    """See that no value in ``graph`` is a nested tensor.
+
+    :raises UnheldError: if one is: a trace has no sizes that differ from row to row.
+    """
+    for node in graph.graph.nodes:
+        example = node.meta.get("example_value")
+        if isinstance(example, torch.Tensor) and example.is_nested:
+            reason = "a nested tensor has sizes that differ from row to row"
+            raise UnheldError(reason, source=node_source(node))
