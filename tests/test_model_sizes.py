@@ -13,12 +13,12 @@ import tj_core as tj
 import torch
 from tj_conformance.models import MODELS, contents, step
 from tj_conformance.oracle import assert_equal
+from tj_conformance.sampling import FULL
 from tj_core.extend import Session
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")
 
-FULL = bool(os.environ.get("TJ_FULL"))
 SIZES = [(2, 8), (3, 11), (4, 16), (2, 13), (5, 31)]  # mistral's window is 8, a shorter text none
 ONE_LENGTH = {
     "vit": 16,  # the configuration's size of images

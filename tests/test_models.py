@@ -15,11 +15,11 @@ import torch
 from tj_conformance.models import MODELS, Model, contents, language, step
 from tj_conformance.oracle import assert_equal
 from tj_conformance.remembered import compare_memo
+from tj_conformance.sampling import FULL
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")
 
-FULL = bool(os.environ.get("TJ_FULL"))
 
 # What PyTorch, not the program, has to say about a model's first construction computes nothing.
 NOT_EXPANDED = {"torch._C._log_api_usage_once"}

@@ -34,11 +34,11 @@ from tj_conformance.op_db import full_name, operations, run_operation, sample_ar
 from tj_conformance.oracle import differences, seeded
 from tj_conformance.remembered import compare_memo
 from tj_conformance.result import Kind, Result
+from tj_conformance.sampling import FULL
 from tj_conformance.sweep.ways import GRADIENTS, TORCH, session
 from tj_conformance.tally import Part, Tally, tally_dtype
 from tj_conformance.twins import clone_tree
 
-FULL = os.environ.get("TJ_FULL") == "1"
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 DTYPES = [getattr(torch, name) for name in known.DTYPES]
 OPERATIONS = operations()

@@ -18,12 +18,12 @@ from tj_conformance.cases import cases_in, modules_in, run_case
 from tj_conformance.found import FOUND
 from tj_conformance.fuzz import Figures, chunks, compare_programs, through_fx
 from tj_conformance.programs import run_text
+from tj_conformance.sampling import FULL
 from tj_conformance.scenes import placed
 from tj_conformance.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
-FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}

@@ -20,11 +20,11 @@ import torch
 from tj_conformance import known
 from tj_conformance.op_db import full_name, operations
 from tj_conformance.result import Kind
+from tj_conformance.sampling import FULL
 from tj_conformance.sweep import expansion, symbols, ways
 from tj_conformance.sweep.ways import WAYS, run_sweep, sweep_disagreements
 from tj_torch.extend import Expander
 
-FULL = os.environ.get("TJ_FULL") == "1"
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 FAST = ("expansion", "in place", "names")
 """The ways in which each operation is held against eager in every run."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,10 +18,10 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable, Session, Stage, Transform, hookimpl
 from torch import nn
 
-FULL = os.environ.get("TJ_FULL") == "1"
 SPREAD = 3
 """How many points of each scenario and kind of exception the default run takes."""
 

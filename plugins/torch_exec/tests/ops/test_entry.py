@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import os
 from typing import Any
 
 import pytest
 import torch
+from tj_conformance.sampling import FULL
 from tj_core.ir.proxy import Device, DType, NumberProxy, SubclassInfo, SymDim, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import BoundSymbol
@@ -118,7 +118,7 @@ def _bound(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> BoundSymbol:
 @pytest.mark.filterwarnings("ignore")
 def test_what_op_db_dispatches_is_reached_by_its_entries() -> None:
     ran = 0
-    for op in op_db[:: 1 if os.environ.get("TJ_FULL") else 7]:
+    for op in op_db[:: 1 if FULL else 7]:
         if torch.float32 not in op.dtypes or "jiterator" in op.name:  # those are for CUDA only
             continue
         for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 3):

@@ -18,9 +18,9 @@ from tj_conformance.cases import cases_in, in_functional_form, run_case
 from tj_conformance.found import FOUND
 from tj_conformance.fuzz import Figures, chunks, compare_programs
 from tj_conformance.programs import run_text
+from tj_conformance.sampling import FULL
 from torch import fx
 
-FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 

@@ -13,8 +13,8 @@ import tj_core as tj
 from tj_conformance.found import FOUND
 from tj_conformance.fuzz import Figures, Untraceable, chunks, compare_programs, through_fx
 from tj_conformance.programs import run_text
+from tj_conformance.sampling import FULL
 
-FULL = os.environ.get("TJ_FULL") == "1"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))
 COUNT_FX = int(os.environ.get("TJ_FUZZ_FX", "50000" if FULL else "200"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")

@@ -6,7 +6,6 @@ The default run takes a sample; ``TJ_FULL=1`` runs all.
 from __future__ import annotations
 
 import functools
-import os
 
 import pytest
 import tj_core as tj
@@ -21,8 +20,8 @@ from tj_conformance.inplace import (
     run_out,
 )
 from tj_conformance.op_db import full_name
+from tj_conformance.sampling import FULL
 
-FULL = os.environ.get("TJ_FULL") == "1"
 FLOAT, INT = torch.float32, torch.int64
 
 IN_PLACE = [(op, FLOAT) for op in in_place_operations(FLOAT)]

@@ -19,11 +19,11 @@ import tj_core as tj
 import torch
 from tj_conformance.aliasing import check
 from tj_conformance.cases import modules_in
+from tj_conformance.sampling import FULL
 from tj_conformance.scenes import placed
 from tj_conformance.world import FACTS, RELATIONS
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "scoreboard.md"
-FULL = os.environ.get("TJ_FULL") == "1"
 (board,) = modules_in(Path(__file__).parent, pattern="board.py")
 CASES, WHERE = board.case.cases, board.WHERE
 
