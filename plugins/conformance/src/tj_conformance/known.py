@@ -137,6 +137,12 @@ _SPARSE = "an input is not strided"
 
 EXPANSIONS = (
     Known(
+        Kind.RESULT,
+        "the body computes the singular values with the vectors, which rounds otherwise",
+        ("norm.nuc",),
+        sometimes=True,
+    ),
+    Known(
         Kind.BREAK,
         _VALUE,
         (
