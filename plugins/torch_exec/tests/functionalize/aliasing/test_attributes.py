@@ -159,7 +159,11 @@ def test_all_of_them_are_functional(case, kind) -> None:
     for jit in (lambda fn: tj.jit(fn, session=session("torch")), through_fx(session("torch"))):
         report = run_case(case, kind, jit=jit, lenient=True, ignore=("grad_fn",))
         assert any(report.raised) or report.compilations
-        assert not declined(report)
+        assert declined(report) <= (set() if kind == "plain" else {SEEN_BY_AUTOGRAD})
+
+
+SEEN_BY_AUTOGRAD = "a result depends on what is written, which the caller has too"
+"""In eager the gradient of such a result goes through the argument as the caller has it then."""
 
 
 def test_a_conjugate_that_is_given_uncomputed_is_written_as_it_is() -> None:
