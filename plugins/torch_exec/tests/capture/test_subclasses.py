@@ -284,3 +284,18 @@ def test_graphs_with_nested_tensors_run_as_they_were_captured(f, run) -> None:
         with pytest.warns(tj.TjWarning, match="a nested tensor has sizes that differ"):
             found = run(way(f))
         assert all(map(torch.equal, found, expected))
+
+
+def test_a_method_replaced_on_a_subclass_is_noticed_under_the_backend() -> None:
+    class Plain(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, func, types, args=(), kwargs=None):
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x: x.sigmoid(), backend="tj")
+    x = torch.ones(2).as_subclass(Plain)
+    assert torch.equal(compiled(x), x.sigmoid())
+    Plain.sigmoid = False
+    with pytest.raises(TypeError, match="'bool' object is not callable"):
+        compiled(x)

@@ -27,7 +27,9 @@ from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.ambient import below_mode
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays
+from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, shared_codes
+from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
@@ -137,7 +139,7 @@ class GraphCompiler:
                 self.jitted.drop(entry)
                 raise
             self.jitted.stats.misses += 1
-        return compilation.function
+        return _while_unchanged(compilation.function, graph, examples)
 
     def hooked(
         self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]
@@ -156,6 +158,20 @@ class GraphCompiler:
             return method(graph, examples)
 
         return dynamo.hooked(fn, tj, self.jitted.options.dynamic, on_skip)
+
+
+def _while_unchanged(
+    function: Callable[..., Any], graph: torch.fx.GraphModule, examples: Sequence[Any]
+) -> Callable[..., Any]:
+    """``function`` while the classes of its arguments, ``examples``, are as now; else the graph.
+
+    Of a subclass's methods Dynamo guards none that an operation is called by.
+    """
+    kinds = {type(e): None for e in examples if isinstance(e, torch.Tensor)}
+    check, _ = extra_guards((), (), (), dict.fromkeys(b for k in kinds for b in own_bases(k)))
+    if check is None:
+        return function
+    return lambda *args: (function if check() else graph.forward)(*args)  # type: ignore[operator]
 
 
 def _line(value: Any) -> Source | None:

@@ -16,7 +16,7 @@ import torch
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
 
-__all__ = ["UNSEEN", "correct"]
+__all__ = ["UNSEEN", "correct", "own_bases"]
 
 UNSEEN: Mapping[str, str] = MappingProxyType(
     {
@@ -98,14 +98,14 @@ _OWN_MEMBERS = frozenset({"__init__", "__new__", "__repr__", *vars(type("_", (),
 
 def _overriding(kind: type) -> str | None:
     """A member by which ``kind``, a subclass of `torch.Tensor`, changes what operations mean."""
-    for base in _own_bases(kind):
+    for base in own_bases(kind):
         for name in vars(base):
             if hasattr(torch.Tensor, name) and name not in _OWN_MEMBERS:
                 return f"{base.__qualname__}.{name}"
     return None
 
 
-def _own_bases(kind: type) -> list[type]:
+def own_bases(kind: type) -> list[type]:
     """The classes, none of PyTorch's, that ``kind`` is made of before it is a `torch.Tensor`."""
     before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
     return [base for base in before if base.__module__.partition(".")[0] != "torch"]
@@ -144,7 +144,7 @@ def _notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
             value = self.proxy.node.meta.get("example_value")
             for kind in (self.class_type, type(value)):
                 if isinstance(kind, type) and issubclass(kind, torch.Tensor):
-                    noticed.subclasses.update(dict.fromkeys(_own_bases(kind)))
+                    noticed.subclasses.update(dict.fromkeys(own_bases(kind)))
 
         return init
 
