@@ -10,7 +10,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.models import MODELS, step
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the model is transformers'")

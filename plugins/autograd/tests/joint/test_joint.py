@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal, clone_tree, seeded
+from tj_conformance.oracle.compare import assert_equal, clone_tree, seeded
 from tj_core.compile.transforms import Transform
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable

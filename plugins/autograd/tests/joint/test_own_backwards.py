@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 from torch.autograd import forward_ad
 
 X = torch.tensor([-1.0, 0.5, 2.0])

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance import cases
-from tj_conformance.aliasing import check, stateless
-from tj_conformance.cases import cases_in, modules_in, run_case
-from tj_conformance.found import FOUND
-from tj_conformance.fuzz import Figures, chunks, compare_programs, through_fx
-from tj_conformance.programs import run_text
+from tj_conformance.programs import cases
+from tj_conformance.programs.aliasing import check, stateless
+from tj_conformance.programs.cases import cases_in, modules_in, run_case
+from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.fuzz import Figures, chunks, compare_programs, through_fx
+from tj_conformance.programs.scenes import placed
+from tj_conformance.programs.texts import run_text
+from tj_conformance.programs.traced import traced
 from tj_conformance.sampling import FULL
-from tj_conformance.scenes import placed
-from tj_conformance.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"

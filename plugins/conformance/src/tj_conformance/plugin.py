@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 TJ_PLUGIN_API = 1
 
 SWEEPS = {
-    "fuzz": "tj_conformance.fuzz",
-    "tally": "tj_conformance.tally",
+    "fuzz": "tj_conformance.programs.fuzz",
+    "tally": "tj_conformance.databases.tally",
     "gradients": "tj_conformance.gradients.tally",
 }
 """The sweeps by name, each a module that runs as a program."""

@@ -4,8 +4,8 @@ By default the expansion and the name of one sample of each operation in float32
 (`tj_conformance.sweep.ways.WAYS`) for a share of the operations, in seven data types. Names' hashes
 choose; ``TJ_SAMPLE=1``, ``2`` and so on choose others. ``TJ_FULL=1`` (``tox -e long``) runs all
 samples in all ways, which takes hours: ``-k`` picks a data type (``-k complex64``) or operations.
-What differs has to be in the tables of `tj_conformance.known`, and in a full run they have to be
-right.
+What differs has to be in the tables of `tj_conformance.databases.known`, and in a full run
+they have to be right.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 import torch
-from tj_conformance import known
-from tj_conformance.op_db import full_name, operations
-from tj_conformance.result import Kind
+from tj_conformance.databases import known
+from tj_conformance.databases.op_db import full_name, operations
+from tj_conformance.oracle.result import Kind
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep import expansion, symbols, ways
 from tj_conformance.sweep.ways import WAYS, run_sweep, sweep_disagreements

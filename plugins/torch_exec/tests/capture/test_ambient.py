@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 from torch import nn
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx

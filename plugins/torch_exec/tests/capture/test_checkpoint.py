@@ -12,7 +12,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 from tj_core.extend import (
     Claim,

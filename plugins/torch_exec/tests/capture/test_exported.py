@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.compare import assert_equal
+from tj_conformance.oracle.twins import clone_tree
 from torch import nn
 from torch.export import Dim, export
 

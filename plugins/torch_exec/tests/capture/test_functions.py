@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 from tj_core.extend import Claim, Executor, Replacement, RuleTable, Stage, Transform, hookimpl
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable

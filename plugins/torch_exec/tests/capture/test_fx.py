@@ -12,8 +12,8 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.graphs import hand_built
-from tj_conformance.oracle import assert_equal, assert_jits
+from tj_conformance.databases.graphs import hand_built
+from tj_conformance.oracle.compare import assert_equal, assert_jits
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.graphs import hand_built
-from tj_conformance.oracle import assert_equal, assert_jits, seeded
+from tj_conformance.databases.graphs import hand_built
+from tj_conformance.oracle.compare import assert_equal, assert_jits, seeded
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 

@@ -10,8 +10,8 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.oracle import assert_equal, seeded
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.compare import assert_equal, seeded
+from tj_conformance.oracle.twins import clone_tree
 from tj_core.extend import (
     Claim,
     Executor,

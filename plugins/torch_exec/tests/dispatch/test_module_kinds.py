@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal
+from tj_conformance.oracle.compare import assert_equal
 from torch import nn
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_jits
+from tj_conformance.oracle.compare import assert_jits
 from torch.nn import functional as F
 
 

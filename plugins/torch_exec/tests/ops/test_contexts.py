@@ -10,7 +10,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.oracle import assert_equal, assert_jits
+from tj_conformance.oracle.compare import assert_equal, assert_jits
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.oracle import assert_equal, assert_jits, seeded
+from tj_conformance.oracle.compare import assert_equal, assert_jits, seeded
 from tj_core.extend import Alias, Claim, Executor, RuleTable, hookimpl
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)

@@ -152,7 +152,7 @@ def test_dunder_methods() -> None:
 def test_aliases_of_op_db_share_a_symbol() -> None:
     """All but those whose parameters differ in names, types or defaults."""
     pytest.importorskip("expecttest", reason="torch.testing._internal needs a package")
-    from tj_conformance.op_db import operations
+    from tj_conformance.databases.op_db import operations
 
     apart = set()
     for op in operations():

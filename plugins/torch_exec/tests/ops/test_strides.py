@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from tj_conformance.oracle import assert_jits
+from tj_conformance.oracle.compare import assert_jits
 from tj_torch.ops.fake_modes import fake_mode
 
 Shape = list[int]

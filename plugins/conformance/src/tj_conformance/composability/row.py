@@ -17,7 +17,7 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance.oracle import differences
+from tj_conformance.oracle.compare import differences
 
 __all__ = [
     "Jit",

@@ -11,11 +11,11 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.known import UNDEFINED
-from tj_conformance.op_db import full_name, operations, sample_arguments
-from tj_conformance.oracle import call_differences, differences, seeded
-from tj_conformance.result import Kind, Problem, Result
-from tj_conformance.twins import clone_tree
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.databases.op_db import full_name, operations, sample_arguments
+from tj_conformance.oracle.compare import call_differences, differences, seeded
+from tj_conformance.oracle.result import Kind, Problem, Result
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = [
     "declined",

@@ -1,14 +1,14 @@
 """Where gradients differ from eager's, entry by entry of PyTorch's databases, and why.
 
-Compared with in both directions, like `tj_conformance.known`, which says what happens in the
-forward.
+Compared with in both directions, like `tj_conformance.databases.known`, which says what happens
+in the forward.
 """
 
 from __future__ import annotations
 
-from tj_conformance import known as forward
-from tj_conformance.known import Known, table
-from tj_conformance.result import Kind
+from tj_conformance.databases import known as forward
+from tj_conformance.databases.known import Known, table
+from tj_conformance.oracle.result import Kind
 
 __all__ = ["MODULES", "OPERATIONS", "table"]
 

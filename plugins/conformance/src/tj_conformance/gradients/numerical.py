@@ -11,8 +11,8 @@ import torch
 from torch.autograd.gradcheck import GradcheckError, gradcheck
 from torch.utils import _pytree as pytree
 
-from tj_conformance.op_db import full_name
-from tj_conformance.result import Kind, Problem, Result
+from tj_conformance.databases.op_db import full_name
+from tj_conformance.oracle.result import Kind, Problem, Result
 
 __all__ = ["run_gradcheck"]
 

@@ -4,7 +4,7 @@
 ``second:float32`` also those of the gradients, ``gradcheck:float64`` compares with finite
 differences, and ``modules`` trains each module for a step; without arguments all of them, in every
 data type. ``first:float32:2/8`` is the third of eight parts; ``--samples 3`` takes the first three
-of each operation. Prints and exits as `tj_conformance.tally`.
+of each operation. Prints and exits as `tj_conformance.databases.tally`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import tj_core as tj
 import torch
 
+from tj_conformance.databases.module_db import modules, run_module
+from tj_conformance.databases.tally import Part, Tally
 from tj_conformance.gradients import known
 from tj_conformance.gradients.gradients import (
     differentiable_operations,
@@ -25,9 +27,7 @@ from tj_conformance.gradients.gradients import (
     run_second,
 )
 from tj_conformance.gradients.numerical import run_gradcheck
-from tj_conformance.module_db import modules, run_module
-from tj_conformance.result import Result
-from tj_conformance.tally import Part, Tally
+from tj_conformance.oracle.result import Result
 
 __all__ = ["CASES", "main", "tally_modules", "tally_operations"]
 

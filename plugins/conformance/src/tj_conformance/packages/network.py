@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tj_conformance.oracle import differences
+from tj_conformance.oracle.compare import differences
 
 __all__ = ["OPTIMIZERS", "Network", "Package", "Report", "module", "train", "train_twins"]
 

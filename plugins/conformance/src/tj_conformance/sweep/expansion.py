@@ -23,12 +23,12 @@ from tj_torch.extend import (
     to_core_tree,
 )
 
-from tj_conformance.known import DECLARED_FRESH, IDLE_STRIDES
-from tj_conformance.oracle import same_bits, seeded
-from tj_conformance.result import Kind, Problem, Result
-from tj_conformance.sizes import same_metadata, symbol_values
+from tj_conformance.databases.known import DECLARED_FRESH, IDLE_STRIDES
+from tj_conformance.databases.sizes import same_metadata, symbol_values
+from tj_conformance.oracle.compare import same_bits, seeded
+from tj_conformance.oracle.result import Kind, Problem, Result
+from tj_conformance.oracle.twins import clone_tree, twin
 from tj_conformance.sweep.sample import Sample
-from tj_conformance.twins import clone_tree, twin
 
 __all__ = ["hold_expansion", "hold_in_place"]
 

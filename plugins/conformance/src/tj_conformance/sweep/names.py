@@ -11,8 +11,8 @@ import torch
 from tj_core.extend import Constant, map_tree
 from tj_torch.extend import Names, resolve
 
-from tj_conformance.oracle import call_differences, compare, seeded
-from tj_conformance.result import Result
+from tj_conformance.oracle.compare import call_differences, compare, seeded
+from tj_conformance.oracle.result import Result
 from tj_conformance.sweep.sample import Sample
 
 __all__ = ["canonical_call", "hold_names"]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.databases.op_db import full_name, sample_arguments
 from tj_conformance.gradients.gradients import first_gradients
-from tj_conformance.known import UNDEFINED
-from tj_conformance.op_db import full_name, sample_arguments
-from tj_conformance.oracle import seeded
-from tj_conformance.twins import clone_tree, twin
+from tj_conformance.oracle.compare import seeded
+from tj_conformance.oracle.twins import clone_tree, twin
 
 __all__ = ["Eager", "Sample", "samples"]
 

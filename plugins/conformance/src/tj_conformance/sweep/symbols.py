@@ -26,10 +26,10 @@ from tj_torch.extend import Expansion, Memo, Sizes, replay, tensor_proxy, to_cor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from tj_conformance.known import ELSEWHERE_INVALID
-from tj_conformance.oracle import seeded
-from tj_conformance.result import Kind, Problem, Result
-from tj_conformance.sizes import actual_sizes, same_metadata, symbol_values
+from tj_conformance.databases.known import ELSEWHERE_INVALID
+from tj_conformance.databases.sizes import actual_sizes, same_metadata, symbol_values
+from tj_conformance.oracle.compare import seeded
+from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.sweep.sample import Sample
 
 __all__ = ["hold_symbols"]

@@ -12,15 +12,15 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance import known
+from tj_conformance.databases import known
+from tj_conformance.databases.graphs import ORIGINS, hold_graph
+from tj_conformance.databases.known import Known, disagreements
+from tj_conformance.databases.op_db import full_name
+from tj_conformance.databases.remembered import Comparison, compiled, described
 from tj_conformance.gradients import known as gradients
 from tj_conformance.gradients.gradients import declined, first_gradients
-from tj_conformance.graphs import ORIGINS, hold_graph
-from tj_conformance.known import Known, disagreements
-from tj_conformance.op_db import full_name
-from tj_conformance.oracle import call_differences, differences, seeded
-from tj_conformance.remembered import Comparison, compiled, described
-from tj_conformance.result import Kind, Problem, Result
+from tj_conformance.oracle.compare import call_differences, differences, seeded
+from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.sweep.expansion import hold_expansion, hold_in_place
 from tj_conformance.sweep.names import hold_names
 from tj_conformance.sweep.sample import Sample, samples

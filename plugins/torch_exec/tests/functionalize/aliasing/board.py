@@ -6,9 +6,9 @@ A program is on the board if what goes wrong can be seen from a call, be it righ
 from __future__ import annotations
 
 import torch
-from tj_conformance.aliasing import Program
-from tj_conformance.cases import Table
-from tj_conformance.scenes import (
+from tj_conformance.programs.aliasing import Program
+from tj_conformance.programs.cases import Table
+from tj_conformance.programs.scenes import (
     base_and_row,
     one,
     overlapping,

@@ -7,9 +7,9 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.cases import Table, run_case
-from tj_conformance.fuzz import through_fx
-from tj_conformance.scenes import one, pair, viewed
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.fuzz import through_fx
+from tj_conformance.programs.scenes import one, pair, viewed
 
 case = Table()
 LEAF = ("leaf",)

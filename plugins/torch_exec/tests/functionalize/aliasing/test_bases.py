@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import Scene, check, stateless
+from tj_conformance.programs.aliasing import Scene, check, stateless
 from tj_conformance.sampling import pairwise
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tj_conformance.aliasing import Program
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import base_and_row, one, overlapping, pair, viewed
+from tj_conformance.programs.aliasing import Program
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import base_and_row, one, overlapping, pair, viewed
 
 case = Table()
 GRAD = ("leaf", "inner")

@@ -7,8 +7,8 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import check, stateless
-from tj_conformance.scenes import pair, placed, same
+from tj_conformance.programs.aliasing import check, stateless
+from tj_conformance.programs.scenes import pair, placed, same
 from tj_core.analysis.verify import verify
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 from tj_core.ir.stage import Stage

@@ -10,9 +10,9 @@ import os
 
 import pytest
 import tj_core as tj
-from tj_conformance.found import FOUND
-from tj_conformance.fuzz import Figures, Untraceable, chunks, compare_programs, through_fx
-from tj_conformance.programs import run_text
+from tj_conformance.programs.found import FOUND
+from tj_conformance.programs.fuzz import Figures, Untraceable, chunks, compare_programs, through_fx
+from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "250"))

@@ -10,8 +10,8 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import Program, check
-from tj_conformance.scenes import Source
+from tj_conformance.programs.aliasing import Program, check
+from tj_conformance.programs.scenes import Source
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.inplace import (
+from tj_conformance.databases.inplace import (
     OutVariant,
     foreach_operations,
     in_place_operations,
@@ -19,7 +19,7 @@ from tj_conformance.inplace import (
     run_in_place,
     run_out,
 )
-from tj_conformance.op_db import full_name
+from tj_conformance.databases.op_db import full_name
 from tj_conformance.sampling import FULL
 
 FLOAT, INT = torch.float32, torch.int64

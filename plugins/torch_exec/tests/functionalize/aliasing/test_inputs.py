@@ -6,8 +6,8 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import one, pair, placed, viewed
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import one, pair, placed, viewed
 
 case = Table()
 LEAF = ("leaf",)  # eager refuses to write to a leaf that needs a gradient

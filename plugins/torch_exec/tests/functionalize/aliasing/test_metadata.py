@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import (
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import (
     base_and_row,
     halves,
     one,

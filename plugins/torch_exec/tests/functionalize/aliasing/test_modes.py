@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tj_conformance.aliasing import Program
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import one, overlapping, pair, same, viewed
+from tj_conformance.programs.aliasing import Program
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import one, overlapping, pair, same, viewed
 
 case = Table()
 GRAD = ("leaf", "inner")
@@ -243,8 +243,8 @@ def test_mode(case, kind) -> None:
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
 @pytest.mark.parametrize("kind", ["plain", "leaf"])
 def test_called_under(mode, kind) -> None:
-    from tj_conformance.aliasing import Scene, check
-    from tj_conformance.scenes import placed
+    from tj_conformance.programs.aliasing import Scene, check
+    from tj_conformance.programs.scenes import placed
 
     def program(x, y):
         x.mul_(2)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tj_conformance.aliasing import Program
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import one, viewed
+from tj_conformance.programs.aliasing import Program
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import one, viewed
 
 case = Table()
 Module = torch.nn.Module

@@ -8,8 +8,8 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import Program, check, stateless
-from tj_conformance.scenes import one, overlapping, pair, placed, same, viewed
+from tj_conformance.programs.aliasing import Program, check, stateless
+from tj_conformance.programs.scenes import one, overlapping, pair, placed, same, viewed
 from torch.utils import _pytree as pytree
 
 

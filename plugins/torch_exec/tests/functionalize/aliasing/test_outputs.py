@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from tj_conformance.aliasing import check, stateless
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import one, overlapping, pair, placed, same, viewed
+from tj_conformance.programs.aliasing import check, stateless
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import one, overlapping, pair, placed, same, viewed
 
 case = Table()
 GRAD = ("leaf", "inner")

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tj_conformance.cases import modules_in
+from tj_conformance.programs.cases import modules_in
 
 ROWS = {
     "I1": "visible write to what needs a gradient",

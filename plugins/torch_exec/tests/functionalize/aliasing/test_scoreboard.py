@@ -17,11 +17,11 @@ from pathlib import Path
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import check
-from tj_conformance.cases import modules_in
+from tj_conformance.oracle.world import FACTS, RELATIONS
+from tj_conformance.programs.aliasing import check
+from tj_conformance.programs.cases import modules_in
+from tj_conformance.programs.scenes import placed
 from tj_conformance.sampling import FULL
-from tj_conformance.scenes import placed
-from tj_conformance.world import FACTS, RELATIONS
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "scoreboard.md"
 (board,) = modules_in(Path(__file__).parent, pattern="board.py")

@@ -8,9 +8,9 @@ import itertools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import Report, check, stateless
-from tj_conformance.cases import Table, run_case
-from tj_conformance.scenes import (
+from tj_conformance.programs.aliasing import Report, check, stateless
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.scenes import (
     KINDS,
     base_and_row,
     columns,
@@ -24,7 +24,7 @@ from tj_conformance.scenes import (
     storage_only,
     viewed,
 )
-from tj_conformance.traced import traced
+from tj_conformance.programs.traced import traced
 
 case = Table()
 LEAF = ("leaf",)

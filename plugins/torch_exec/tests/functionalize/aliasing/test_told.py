@@ -10,11 +10,11 @@ import functools
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.aliasing import check
-from tj_conformance.cases import Table, run_case
-from tj_conformance.fuzz import through_fx
-from tj_conformance.scenes import KINDS, one, pair, placed, viewed
-from tj_conformance.traced import traced
+from tj_conformance.programs.aliasing import check
+from tj_conformance.programs.cases import Table, run_case
+from tj_conformance.programs.fuzz import through_fx
+from tj_conformance.programs.scenes import KINDS, one, pair, placed, viewed
+from tj_conformance.programs.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
 case = Table()

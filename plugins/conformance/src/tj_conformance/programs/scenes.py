@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tj_conformance.aliasing import Scene
+from tj_conformance.programs.aliasing import Scene
 
 __all__ = [
     "KINDS",

@@ -12,8 +12,8 @@ import tj_core as tj
 import torch
 from tj_core.extend import jitted_of
 
-from tj_conformance.oracle import seeded
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.compare import seeded
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = ["Comparison", "Compiled", "compare_memo", "compiled", "described"]
 

@@ -2,7 +2,7 @@
 
 The default run takes a sample, chosen by the names' hash, and ``TJ_SAMPLE=1``, ``2`` and so on take
 others; ``TJ_FULL=1`` (``tox -e long``) runs everything. What differs from eager has to be in the
-tables of `tj_conformance.known`, and in a full run the tables have to be right.
+tables of `tj_conformance.databases.known`, and in a full run the tables have to be right.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance import known
-from tj_conformance.errors import failing_operations, run_error_inputs
+from tj_conformance.databases import known
+from tj_conformance.databases.errors import failing_operations, run_error_inputs
+from tj_conformance.databases.graphs import ORIGINS, module_graphs
+from tj_conformance.databases.module_db import module_calls, modules, run_module
+from tj_conformance.databases.op_db import full_name, operations, run_operation, sample_arguments
+from tj_conformance.databases.remembered import compare_memo
+from tj_conformance.databases.tally import Part, Tally, tally_dtype
 from tj_conformance.gradients import known as gradients
 from tj_conformance.gradients import tally as gradient_tally
 from tj_conformance.gradients.gradients import (
@@ -28,16 +33,11 @@ from tj_conformance.gradients.gradients import (
     run_second,
 )
 from tj_conformance.gradients.numerical import run_gradcheck
-from tj_conformance.graphs import ORIGINS, module_graphs
-from tj_conformance.module_db import module_calls, modules, run_module
-from tj_conformance.op_db import full_name, operations, run_operation, sample_arguments
-from tj_conformance.oracle import differences, seeded
-from tj_conformance.remembered import compare_memo
-from tj_conformance.result import Kind, Result
+from tj_conformance.oracle.compare import differences, seeded
+from tj_conformance.oracle.result import Kind, Result
+from tj_conformance.oracle.twins import clone_tree
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.ways import GRADIENTS, TORCH, session
-from tj_conformance.tally import Part, Tally, tally_dtype
-from tj_conformance.twins import clone_tree
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 DTYPES = [getattr(torch, name) for name in known.DTYPES]

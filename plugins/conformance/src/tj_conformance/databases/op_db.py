@@ -11,10 +11,10 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance.known import UNDEFINED
-from tj_conformance.oracle import call_differences, seeded
-from tj_conformance.result import Result
-from tj_conformance.twins import clone_tree
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.oracle.compare import call_differences, seeded
+from tj_conformance.oracle.result import Result
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = ["full_name", "operations", "run_operation", "sample_arguments"]
 

@@ -13,10 +13,10 @@ import tj_core as tj
 import torch
 from tj_core.extend import notes
 
-from tj_conformance import op_db
-from tj_conformance.op_db import full_name, operations
-from tj_conformance.result import Kind, Problem, Result
-from tj_conformance.twins import clone_tree
+from tj_conformance.databases import op_db
+from tj_conformance.databases.op_db import full_name, operations
+from tj_conformance.oracle.result import Kind, Problem, Result
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = ["error_arguments", "failing_operations", "run_error_inputs"]
 

@@ -13,7 +13,7 @@ import torch
 from tj_torch.extend import storage_id
 from torch.utils import _pytree as pytree
 
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = [
     "Difference",

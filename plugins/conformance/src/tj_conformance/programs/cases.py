@@ -14,9 +14,9 @@ from typing import Any
 
 import tj_core as tj
 
-from tj_conformance.aliasing import Jit, Program, Report, check, stateless
+from tj_conformance.programs.aliasing import Jit, Program, Report, check, stateless
+from tj_conformance.programs.scenes import KINDS, Layout, pair, placed
 from tj_conformance.sampling import FULL
-from tj_conformance.scenes import KINDS, Layout, pair, placed
 
 __all__ = [
     "Case",

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tj_conformance.oracle import Difference
+from tj_conformance.oracle.compare import Difference
 
 __all__ = ["Kind", "Problem", "Result"]
 

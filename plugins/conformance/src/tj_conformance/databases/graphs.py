@@ -12,11 +12,11 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 
-from tj_conformance.known import UNDEFINED
-from tj_conformance.op_db import full_name, sample_arguments
-from tj_conformance.oracle import compare, differences, seeded
-from tj_conformance.result import Kind, Problem, Result
-from tj_conformance.twins import clone_tree
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.databases.op_db import full_name, sample_arguments
+from tj_conformance.oracle.compare import compare, differences, seeded
+from tj_conformance.oracle.result import Kind, Problem, Result
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = [
     "ORIGINS",

@@ -12,9 +12,9 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.oracle import differences, seeded
-from tj_conformance.result import Result
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.compare import differences, seeded
+from tj_conformance.oracle.result import Result
+from tj_conformance.oracle.twins import clone_tree
 
 __all__ = ["module_calls", "modules", "run_module"]
 

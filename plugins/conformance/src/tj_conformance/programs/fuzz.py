@@ -1,6 +1,6 @@
 """Made-up programs in numbers, compared with eager: the figures of a whole run.
 
-``python -m tj_conformance.fuzz --frontend fx --programs 50000`` prints every program that
+``python -m tj_conformance.programs.fuzz --frontend fx --programs 50000`` prints every program that
 differs, as a test, and at last one line of figures; those so far go to standard error. The exit
 status is 1 if any differs.
 """
@@ -20,9 +20,9 @@ import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
-from tj_conformance.aliasing import Jit, Report
-from tj_conformance.programs import TextProgram, programs, run_text
-from tj_conformance.traced import Untraceable, traced
+from tj_conformance.programs.aliasing import Jit, Report
+from tj_conformance.programs.texts import TextProgram, programs, run_text
+from tj_conformance.programs.traced import Untraceable, traced
 
 __all__ = ["CHUNK", "Figures", "chunks", "compare_programs", "main", "through_fx"]
 
@@ -197,7 +197,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tj_conformance.fuzz")
+    parser = argparse.ArgumentParser(prog="python -m tj_conformance.programs.fuzz")
     parser.add_argument("--frontend", choices=("dynamo", "fx"), default="dynamo")
     parser.add_argument("--programs", type=int, default=500)
     parser.add_argument("--seed", type=int, default=0, help=f"of the first {CHUNK} programs")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tj_conformance.programs import TextProgram
+from tj_conformance.programs.texts import TextProgram
 
 __all__ = ["FOUND"]
 

@@ -16,10 +16,10 @@ import tj_core as tj
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.aliasing import Jit, Scene, check, stateless
-from tj_conformance.known import UNDEFINED
-from tj_conformance.op_db import full_name, operations, sample_arguments
-from tj_conformance.result import Result
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.databases.op_db import full_name, operations, sample_arguments
+from tj_conformance.oracle.result import Result
+from tj_conformance.programs.aliasing import Jit, Scene, check, stateless
 
 __all__ = [
     "OutVariant",
@@ -84,8 +84,8 @@ def run_in_place(
     """Compare the in-place variant of ``op`` on ``count`` samples; ``grad``: all need gradients.
 
     ``lenient``: autograd sees other calls than the user's, see
-    `tj_conformance.aliasing.check`. What is written has the data type ``written``, if given,
-    and the other arguments ``dtype``.
+    `tj_conformance.programs.aliasing.check`. What is written has the data type ``written``, if
+    given, and the other arguments ``dtype``.
     """
     samples = [
         ((_as(given, written), *others), kwargs)

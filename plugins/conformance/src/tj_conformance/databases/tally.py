@@ -1,11 +1,12 @@
 """How many samples of PyTorch's ``op_db`` are equal to eager: the figures of a whole run.
 
-``python -m tj_conformance.tally float32 complex64`` runs all samples in these data types and
-``python -m tj_conformance.tally errors`` the calls that must raise; without arguments both,
-in every data type. ``float32:2/8`` is the third of eight parts, so that several processes can share
-the work. Each prints one line of figures after the disagreements with the tables of `known`, as
-they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch`` before it leaves out
-other executors that are installed, whose results may be others within their tolerance.
+``python -m tj_conformance.databases.tally float32 complex64`` runs all samples in these data types
+and ``python -m tj_conformance.databases.tally errors`` the calls that must raise; without
+arguments both, in every data type. ``float32:2/8`` is the third of eight parts, so that several
+processes can share the work. Each prints one line of figures after the disagreements with the
+tables of `known`, as they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch``
+before it leaves out other executors that are installed, whose results may be others within their
+tolerance.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any
 import tj_core as tj
 import torch
 
-from tj_conformance import known
-from tj_conformance.errors import failing_operations, run_error_inputs
-from tj_conformance.op_db import operations, run_operation
-from tj_conformance.result import Kind, Result
+from tj_conformance.databases import known
+from tj_conformance.databases.errors import failing_operations, run_error_inputs
+from tj_conformance.databases.op_db import operations, run_operation
+from tj_conformance.oracle.result import Kind, Result
 
 __all__ = ["Part", "Tally", "main", "tally_dtype", "tally_errors"]
 

@@ -1,8 +1,8 @@
 """A program that writes and aliases cannot be told apart from eager: the oracle that decides.
 
 `check` runs a program in eager and jitted, on inputs built separately and alike, and compares all
-that a caller can see (`tj_conformance.world`): after the call, after every backward pass, and
-after each output in turn has been written to. Several scenes run through one jitted callable.
+that a caller can see (`tj_conformance.oracle.world`): after the call, after every backward pass,
+and after each output in turn has been written to. Several scenes run through one jitted callable.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import torch
 from tj_core.extend import Compilation, jitted_of
 from torch.utils import _pytree as pytree
 
-from tj_conformance.oracle import Difference
-from tj_conformance.world import World, attempt, compare_worlds, look_at
+from tj_conformance.oracle.compare import Difference
+from tj_conformance.oracle.world import World, attempt, compare_worlds, look_at
 
 __all__ = ["Jit", "Program", "Report", "Scene", "check", "stateless"]
 
@@ -92,7 +92,7 @@ def check(
     them, and through freed graphs; after the second, writes to each output in turn and then a
     backward pass. ``make`` builds the program once for either side, ``jit`` is the way of
     compiling. ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
-    `tj_conformance.world` that do not count; a ``lenient`` check lets gradients be computed
+    `tj_conformance.oracle.world` that do not count; a ``lenient`` check lets gradients be computed
     that eager refuses, because of a write to what autograd has saved, and be rounded in another
     way, since they are added up in another order. Looking ends at the first
     moment that differs: what follows would only repeat it.

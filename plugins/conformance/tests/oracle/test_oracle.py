@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from tj_conformance.oracle import compare, differences, same_bits
-from tj_conformance.twins import clone_tree
+from tj_conformance.oracle.compare import compare, differences, same_bits
+from tj_conformance.oracle.twins import clone_tree
 
 BASE = torch.arange(12.0).reshape(3, 4)
 COMPLEX = torch.complex(BASE, BASE + 1)

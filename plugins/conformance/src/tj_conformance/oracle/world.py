@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.oracle import Difference
+from tj_conformance.oracle.compare import Difference
 
 __all__ = ["World", "attempt", "compare_worlds", "look_at", "same_bits"]
 

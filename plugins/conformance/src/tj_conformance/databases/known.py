@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from tj_conformance.result import Kind, Result
+from tj_conformance.oracle.result import Kind, Result
 
 __all__ = [
     "DECLARED_FRESH",

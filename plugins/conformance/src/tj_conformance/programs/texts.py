@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-from tj_conformance.aliasing import Jit, Report, Scene, check, stateless
-from tj_conformance.lines import LINES, Line, Values
+from tj_conformance.programs.aliasing import Jit, Report, Scene, check, stateless
+from tj_conformance.programs.lines import LINES, Line, Values
 
 __all__ = ["TextProgram", "programs", "run_text"]
 
@@ -46,7 +46,7 @@ class TextProgram:
         scene = f"Scene({_tuple(self.args)}, {_tuple(self.watched)})"
         lines = [
             "import torch",
-            "from tj_conformance.aliasing import Scene, check, stateless",
+            "from tj_conformance.programs.aliasing import Scene, check, stateless",
             "",
             "",
             "def make():",

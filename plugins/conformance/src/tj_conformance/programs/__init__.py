@@ -1,0 +1,1 @@
+"""Programs that are compared with eager: generated, found, and written by hand."""
