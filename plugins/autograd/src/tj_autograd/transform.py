@@ -27,7 +27,7 @@ from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlined import inline_calls
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import cut
-from tj_autograd.joint.supported import needs_gradient, refused, unsupported
+from tj_autograd.joint.supported import needs_gradient, overwritten, unsupported
 from tj_autograd.options import Options
 from tj_autograd.run.boundary import Compiled, default_layout, differentiable
 from tj_autograd.run.depended import depended
@@ -66,7 +66,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
         return context.decline(refusal.decline)
     except CannotExpandError as error:
         return context.decline(Decline(error.message, error.source))
-    written = refused(joint)
+    written = overwritten(joint)
     return context.decline(written) if written is not None else joint
 
 
@@ -75,7 +75,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
     found = decomposed(trace, lookup, context)
     made = joint(
         found.trace,
-        differentiate=replace(lookup, refused=found.refused),
+        differentiate=replace(lookup, kept_whole=found.kept_whole),
         expand=context.expand,
         tags=context.tags,
         layout=layout,

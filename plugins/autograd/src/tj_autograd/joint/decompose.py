@@ -59,13 +59,13 @@ __all__ = ["Decomposed", "decomposed"]
 class Decomposed:
     """``trace`` with bodies in the places of some calls.
 
-    ``decomposed`` are these calls, and why; ``refused`` those (by label) that stay whole although
-    somebody has a gradient inside, and why.
+    ``decomposed`` are these calls, and why; ``kept_whole`` those (by label) that stay whole
+    although somebody has a gradient inside, and why.
     """
 
     trace: Trace
     decomposed: tuple[Change, ...] = ()
-    refused: Mapping[str, Declined] = field(default_factory=dict)
+    kept_whole: Mapping[str, Declined] = field(default_factory=dict)
 
 
 def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed:
@@ -89,7 +89,7 @@ def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed
         editor = TraceEditor(trace)
         editor.keep(*made.calls)
         trace = editor.done(inputs=made.inputs, outputs=made.outputs)
-    return Decomposed(trace, tuple(walk.decomposed), walk.refused)
+    return Decomposed(trace, tuple(walk.decomposed), walk.kept_whole)
 
 
 class _Refused(Exception):
@@ -106,7 +106,7 @@ class _Walk:
     lookup: Lookup
     context: PassContext
     decomposed: list[Change] = field(default_factory=list)
-    refused: dict[str, Declined] = field(default_factory=dict)
+    kept_whole: dict[str, Declined] = field(default_factory=dict)
     inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
     known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
 
@@ -122,12 +122,12 @@ class _Walk:
                     continue
                 made = inline(level, edit.fresh, self.context.tags)
                 calls = self.renewed(call, made.calls)
-            except _Refused as refused:
-                self.refuse(level, str(refused))
+            except _Refused as error:
+                self.refuse(level, str(error))
                 continue
             change = Change(call.label, "autograd", f"decomposed: {reason}")
             self.decomposed.append(replace(change, declined=self.lookup.whole(call)[1]))
-            self.refused.pop(call.label, None)
+            self.kept_whole.pop(call.label, None)
             return Replacement(calls, made.values, decomposed=True)
         return None
 
@@ -172,7 +172,7 @@ class _Walk:
         symbol = self.first_inside(call.body)
         said = f"its gradient of {symbol} is not used: {why}"
         names = () if symbol is None else self.lookup.owners(symbol)
-        self.refused[call.label] = tuple((name, said) for name in names)
+        self.kept_whole[call.label] = tuple((name, said) for name in names)
 
     def first_inside(self, body: Body) -> Symbol | None:
         """The first symbol in ``body``, at any depth, that somebody has a gradient for."""

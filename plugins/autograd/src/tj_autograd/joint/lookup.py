@@ -52,7 +52,7 @@ Owner = tuple[str, str]
 class Lookup:
     """Differentiates calls by the first rule that there is.
 
-    ``refused`` are calls (by label) that were not to be decomposed, and why.
+    ``kept_whole`` are calls (by label) that were not to be decomposed, and why.
     """
 
     dialects: TorchDialects
@@ -60,7 +60,7 @@ class Lookup:
     builtin: RuleTable[GradRule]
     modes: Modes
     executors: Sequence[Executor]
-    refused: Mapping[str, Declined] = field(default_factory=dict)
+    kept_whole: Mapping[str, Declined] = field(default_factory=dict)
     applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
     @classmethod
@@ -105,7 +105,7 @@ class Lookup:
         """``call`` with its gradient."""
         if call.regions and call.symbol.qualname != APPLY:
             return recorded(call, slots, scope, "it runs functions of the program's")
-        declined: list[tuple[str, str]] = [*self.refused.get(call.label, ())]
+        declined: list[tuple[str, str]] = [*self.kept_whole.get(call.label, ())]
         done = (
             self._by_pair(call, slots, scope, declined)
             or self._by_rule(self.rules, call, slots, scope, declined)

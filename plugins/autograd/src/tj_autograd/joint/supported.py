@@ -10,7 +10,7 @@ from tj_torch.extend import changes_unseen, members, resolve, strided_beyond, wr
 from tj_autograd.joint.functions import APPLY
 from tj_autograd.joint.segments import RETURNED_VIEW, cut, is_returned_view
 
-__all__ = ["needs_gradient", "refused", "unsupported"]
+__all__ = ["needs_gradient", "overwritten", "unsupported"]
 
 
 def needs_gradient(trace: Trace) -> bool:
@@ -49,7 +49,7 @@ def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
     return view.name in returned and RETURNED_VIEW not in view.tags
 
 
-def refused(joint: Trace) -> Decline | None:
+def overwritten(joint: Trace) -> Decline | None:
     """Why PyTorch's autograd would refuse these gradients, as it will when it computes them.
 
     A backward call uses a value of the forward whose memory the acquired program writes to.

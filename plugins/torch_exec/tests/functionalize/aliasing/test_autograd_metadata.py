@@ -206,7 +206,7 @@ def needs_one_from_here_on(x):
 
 
 @pytest.mark.parametrize(**case.parameters())
-def test_told(case, kind) -> None:
+def test_autograd_metadata(case, kind) -> None:
     run_case(case, kind)
 
 
