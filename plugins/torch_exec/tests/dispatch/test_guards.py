@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
+import types
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import RuleTable, hookimpl
 from torch import nn
 
 
@@ -430,6 +433,31 @@ def test_deterministic_flag_and_sdpa_backend() -> None:
         check(f, g, q, retraces=True)
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+class Flagged:
+    """A plugin whose kernels for sine read a flag of its own package."""
+
+    tj_name = "flagged"
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[tuple[str, ...]], ...]:
+        table: RuleTable[tuple[str, ...]] = RuleTable("flags")
+        table.set("torch.sin", ("acme_kernels.fast", "acme_kernels.nothing_here"))
+        return (table,)
+
+
+def test_flags_that_a_plugin_says_an_operation_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    package: Any = types.ModuleType("acme_kernels")
+    package.state, package.fast = False, lambda: package.state
+    monkeypatch.setitem(sys.modules, "acme_kernels", package)
+    jitted = tj.jit(lambda x: x.sin(), plugins=[Flagged(), "torch"])
+    other = tj.jit(lambda x: x.cos(), plugins=[Flagged(), "torch"])
+    for fast in (False, True, True):
+        package.state = fast
+        for g in (jitted, other):
+            g(X)
+    assert (tj.stats(jitted).misses, tj.stats(other).misses) == (2, 1)
 
 
 def test_matmul_precision_and_mkldnn() -> None:

@@ -34,6 +34,7 @@ from tj_torch.capture.sources import raising_source, stack_source
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.templates import Row, make_frame
+from tj_torch.ops.flags import FLAGS, flags_of
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 
@@ -149,10 +150,11 @@ class Dispatcher:
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
         built = captured.build(function, self.entries.on_dead(entry))
-        operations = () if compilation is None else _operations(compilation.traces[0])
+        table = self.jitted.session.tables[FLAGS]
+        flags = () if compilation is None else flags_of(compilation.traces[0], table)
         check, texts = extra_guards(
             module_types(self.target, captured.graph, built.traced_codes),
-            operations,
+            flags,
             members_read(captured.noticed, built.traced_codes),
             captured.noticed.subclasses,
         )
@@ -267,10 +269,6 @@ def _both(
 
 def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
     return tuple(Guard(text) for text in (*captured, *extra))
-
-
-def _operations(trace: Any) -> set[str]:
-    return {call.symbol.name.rpartition(".")[2] for call in trace.walk()}
 
 
 def _parameters(target: Any) -> tuple[str, ...]:

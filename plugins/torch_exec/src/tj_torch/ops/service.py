@@ -18,6 +18,7 @@ from tj_core.extend import (
     TensorProxy,
 )
 
+from tj_torch.ops import flags
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
 from tj_torch.ops.expansion.derive import Derivation, Slot
@@ -151,7 +152,7 @@ class TorchDialects:
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
-    """Tables ``expand`` and ``context`` of PyTorch."""
+    """Tables ``expand``, ``context`` and ``flags`` of PyTorch."""
     expand: RuleTable[Any] = RuleTable("expand")
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):
@@ -161,4 +162,4 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     context: RuleTable[Any] = RuleTable("context")
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)
-    return expand, context
+    return expand, context, flags.rules()

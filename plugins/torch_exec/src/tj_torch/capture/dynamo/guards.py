@@ -8,7 +8,7 @@ on it; an entry that depends on none of them costs nothing.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from tj_core.extend import define
 
 from tj_torch.capture.dynamo.adapter import Absent, Lookup
 from tj_torch.capture.dynamo.members import conditions, found_in
+from tj_torch.ops.flags import function_at
 
 __all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 
@@ -26,27 +27,6 @@ GLOBAL_HOOKS = (
     "_global_backward_pre_hooks",
 )
 """The dictionaries in ``torch.nn.modules.module`` of hooks that act on every module."""
-
-_ATTENTION = (
-    "torch.backends.cuda.flash_sdp_enabled",
-    "torch.backends.cuda.math_sdp_enabled",
-    "torch.backends.cuda.mem_efficient_sdp_enabled",
-    "torch.backends.cuda.cudnn_sdp_enabled",
-)
-_PRODUCTS = ("torch._C._get_float32_matmul_precision", "torch._C._get_mkldnn_enabled")
-_CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
-
-_FLAGS: Mapping[str, tuple[str, ...]] = {
-    **dict.fromkeys(("scaled_dot_product_attention", "multi_head_attention_forward"), _ATTENTION),
-    **dict.fromkeys(("lstm", "gru", "rnn_tanh", "rnn_relu"), (*_PRODUCTS, *_CUDNN)),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d", "convolution"), (*_PRODUCTS, *_CUDNN)),
-    **dict.fromkeys(
-        ("linear", "bilinear", "matmul", "mm", "bmm", "mv", "addmm", "addmv", "addbmm", "baddbmm"),
-        _PRODUCTS,
-    ),
-    **dict.fromkeys(("einsum", "tensordot", "chain_matmul", "multi_dot"), _PRODUCTS),
-}
-"""Per operation name, the global flags that its expansion read and Dynamo does not guard."""
 
 
 def module_types(
@@ -91,14 +71,14 @@ def check():
 
 def extra_guards(
     classes: Iterable[type[torch.nn.Module]],
-    operations: Iterable[str],
+    flags: Iterable[str],
     lookups: Iterable[Lookup] = (),
     subclasses: Iterable[type] = (),
 ) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
     """A check of what Dynamo does not guard, generated, and its conditions as text.
 
     ``classes`` are those of modules that ran, ``lookups`` what was read from any class,
-    ``operations`` the names of the calls that were recorded, ``subclasses`` classes of tensors.
+    ``flags`` the paths of global flags that its calls read, ``subclasses`` classes of tensors.
 
     The check is None where there is nothing to check.
     """
@@ -117,7 +97,8 @@ def extra_guards(
         keys = {name: tuple(hook) for name, hook in hooks.items()}
         terms += [f"not {n}" if not k else f"tuple({n}) == {k!r}" for n, k in keys.items()]
         texts += [f"torch.nn.modules.module.{n} is unchanged" for n in hooks]
-    for i, (path, function) in enumerate(_flags(operations)):
+    read = ((path, function_at(path)) for path in flags)
+    for i, (path, function) in enumerate((p, f) for p, f in read if f is not None):
         value = function()
         scope[f"g{i}"] = function
         terms.append(f"g{i}() == {value!r}")
@@ -126,16 +107,3 @@ def extra_guards(
         return None, ()
     check = define(_CHECK.format(terms=" and ".join(terms)), "check", scope, "tj guards")
     return check, tuple(texts)
-
-
-def _flags(operations: Iterable[str]) -> list[tuple[str, Callable[[], Any]]]:
-    """The flags ``operations`` depend on, each once, as path and function."""
-    paths = dict.fromkeys(p for op in operations for p in _FLAGS.get(op, ()))
-    found = []
-    for path in paths:
-        value: Any = torch
-        for part in path.split(".")[1:]:
-            value = getattr(value, part, None)
-        if value is not None:
-            found.append((path, value))
-    return found

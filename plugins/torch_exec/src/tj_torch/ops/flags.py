@@ -1,0 +1,71 @@
+"""Global flags that operations read when they run: guards of programs that call them.
+
+Rule table ``flags`` says so of a symbol, for plugins too: dotted paths of functions without
+arguments, such as ``torch.backends.cuda.flash_sdp_enabled``. Dynamo guards none of these.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from tj_core.extend import RuleTable, Trace
+
+__all__ = ["FLAGS", "flags_of", "function_at", "rules"]
+
+FLAGS = "flags"
+"""The table's name."""
+
+_ATTENTION = (
+    "torch.backends.cuda.flash_sdp_enabled",
+    "torch.backends.cuda.math_sdp_enabled",
+    "torch.backends.cuda.mem_efficient_sdp_enabled",
+    "torch.backends.cuda.cudnn_sdp_enabled",
+)
+_PRODUCTS = ("torch._C._get_float32_matmul_precision", "torch._C._get_mkldnn_enabled")
+_CUDNN = ("torch._C._get_cudnn_enabled", "torch._C._get_cudnn_deterministic")
+
+_READ: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("scaled_dot_product_attention multi_head_attention_forward", _ATTENTION),
+    ("lstm gru rnn_tanh rnn_relu", (*_PRODUCTS, *_CUDNN)),
+    ("conv1d conv2d conv3d convolution", (*_PRODUCTS, *_CUDNN)),
+    ("linear bilinear matmul mm bmm mv addmm addmv addbmm baddbmm", _PRODUCTS),
+    ("einsum tensordot chain_matmul multi_dot", _PRODUCTS),
+)
+_HOMES = ("torch", "torch.Tensor", "torch.nn.functional", "torch.linalg")
+
+
+def rules() -> RuleTable[tuple[str, ...]]:
+    """The flags of PyTorch's operations, under each name that they have."""
+    table: RuleTable[tuple[str, ...]] = RuleTable(FLAGS)
+    for names, paths in _READ:
+        for name in names.split():
+            for home in _HOMES:
+                owner = torch if home == "torch" else _walk(torch, home.split(".")[1:])
+                if hasattr(owner, name):
+                    table.set(f"{home}.{name}", paths)
+    return table
+
+
+def flags_of(trace: Trace, table: RuleTable[tuple[str, ...]]) -> Iterator[str]:
+    """The flags that the calls of ``trace`` read, each once."""
+    found = (table.get(symbol) for symbol in dict.fromkeys(call.symbol for call in trace.walk()))
+    yield from dict.fromkeys(path for rule in found if rule is not None for path in rule.value)
+
+
+def function_at(path: str) -> Callable[[], Any] | None:
+    """The function that ``path`` names; None if this PyTorch, or the package, has none."""
+    package, *parts = path.split(".")
+    try:
+        found = _walk(importlib.import_module(package), parts)
+    except ImportError:
+        return None
+    return found if callable(found) else None
+
+
+def _walk(value: Any, parts: Iterable[str]) -> Any:
+    for part in parts:
+        value = getattr(value, part, None)
+    return value
