@@ -150,12 +150,12 @@ class GraphCompiler:
         """
         dynamo.record_calls(tag)
         # Dynamo keeps every backend for good; this one lives as long as who calls its programs.
-        backend = weakref.WeakMethod(self.backend)
+        owner = weakref.ref(self)
 
         def tj(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
-            method = backend()
-            assert method is not None
-            return method(graph, examples)
+            compiler = owner()
+            assert compiler is not None
+            return compiler.backend(graph, examples)
 
         return dynamo.hooked(fn, tj, self.jitted.options.dynamic, on_skip)
 
