@@ -33,6 +33,7 @@ from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.dispatcher import Dispatcher
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import calling
+from tj_torch.ops.flags import FLAGS, flags_of
 from tj_torch.runtime.private import pytree
 
 __all__ = ["FxDispatcher", "graph_module", "is_exported"]
@@ -272,9 +273,8 @@ class FxDispatcher:
         compilation: Compilation,
         finish: Callable[[tuple[Any, ...]], tuple[Any, ...]] | None,
     ) -> tuple[Row, tuple[str, ...]]:
-        # Of `nn.functional.linear` the last part names the operation, of `addmm.default` the first.
-        operations = {p for c in compilation.traces[0].calls for p in c.symbol.name.split(".")}
-        extra, texts = extra_guards(importer.classes, operations)
+        flags = flags_of(compilation.traces[0], self.jitted.session.tables[FLAGS])
+        extra, texts = extra_guards(importer.classes, flags)
         run = compilation.function
         if finish is not None:
             run = _then(run, finish)

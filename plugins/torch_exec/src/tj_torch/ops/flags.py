@@ -46,7 +46,14 @@ def rules() -> RuleTable[tuple[str, ...]]:
                 owner = torch if home == "torch" else _walk(torch, home.split(".")[1:])
                 if hasattr(owner, name):
                     table.set(f"{home}.{name}", paths)
+            for overload in _overloads(name):
+                table.set(f"aten.{name}.{overload}", paths)
     return table
+
+
+def _overloads(name: str) -> list[str]:
+    packet = getattr(torch.ops.aten, name, None)
+    return packet.overloads() if packet is not None else []
 
 
 def flags_of(trace: Trace, table: RuleTable[tuple[str, ...]]) -> Iterator[str]:
