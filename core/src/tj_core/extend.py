@@ -17,7 +17,14 @@ Importing this module imports pluggy (for `hookimpl`) and nothing else beyond th
 from __future__ import annotations
 
 from tj_core.analysis.alias import AliasFacts, alias_facts, makes_views, same_objects, storage_roots
-from tj_core.analysis.liveness import free_values, last_uses, live_calls, live_items, value_names
+from tj_core.analysis.liveness import (
+    dependent_values,
+    free_values,
+    last_uses,
+    live_calls,
+    live_items,
+    value_names,
+)
 from tj_core.analysis.verify import verify
 from tj_core.analysis.wellformed import same_metadata
 from tj_core.api import backend_state
@@ -213,6 +220,7 @@ __all__ = [
     "contiguous_strides",
     "dce",
     "define",
+    "dependent_values",
     "evaluate_size",
     "formals",
     "free_values",

@@ -9,7 +9,14 @@ from tj_core.ir.proxy import Proxy
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 
-__all__ = ["free_values", "last_uses", "live_calls", "live_items", "value_names"]
+__all__ = [
+    "dependent_values",
+    "free_values",
+    "last_uses",
+    "live_calls",
+    "live_items",
+    "value_names",
+]
 
 Item = TypeVar("Item")
 Value = TypeVar("Value", bound=Hashable)
@@ -73,6 +80,22 @@ def last_uses(
         found.append([name for name in here if name not in live])
         live.update(here)
     return found[::-1]
+
+
+def dependent_values(
+    calls: Iterable[BoundSymbol],
+    names: Iterable[str],
+    passes: Callable[[Proxy], bool] = lambda p: True,
+) -> set[str]:
+    """The names of the values that depend on those called ``names``, these included.
+
+    A call's outputs depend on its arguments, where they ``passes``.
+    """
+    found = set(names)
+    for call in calls:
+        if any(p.name in found for p in call.flat_args):
+            found.update(p.name for p in call.flat_outs if passes(p))
+    return found
 
 
 def free_values(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
 from tj_autograd.split.costs import estimate
+from tj_conformance.gradients.trained import trained
 from tj_core.errors import ConfigError
 from tj_core.extend import Claim, Executor, Fusion, RuleTable, TensorProxy
 from torch.nn import functional as F
@@ -21,20 +21,6 @@ def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
     for w in weights:
         x = x + F.layer_norm(F.gelu(x @ w), (32,)).tanh()
     return x.square().sum()
-
-
-def trained(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> Any:
-    """``f`` jitted and trained once, with eager's gradients."""
-    jitted = tj.jit(f, **options)
-    grads = []
-    for fn in (jitted, f):
-        leaves = [a.clone().requires_grad_() for a in args]
-        torch.manual_seed(0)
-        fn(*leaves).backward()
-        grads.append([a.grad for a in leaves])
-    for mine, theirs in zip(*grads, strict=True):
-        assert torch.equal(mine, theirs)
-    return jitted
 
 
 def made(jitted: Any) -> list[TensorProxy]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.gradients.trained import trained
 from tj_core.errors import TagError
 from tj_core.extend import RuleTable, hookimpl
 from torch.nn import functional as F
@@ -18,20 +19,6 @@ X = torch.randn(64, 64)
 def saved(jitted: Any) -> set[str]:
     """The names of the values that the forward saves."""
     return {p.name for p in tj.last_trace(jitted, stage="SPLIT").outputs[2]}
-
-
-def run(f: Callable[..., Any], *args: torch.Tensor) -> Any:
-    """``f`` jitted and trained once, with eager's gradients."""
-    jitted = tj.jit(f)
-    grads = []
-    for fn in (jitted, f):
-        leaves = [a.clone().requires_grad_() for a in args]
-        torch.manual_seed(0)
-        fn(*leaves).backward()
-        grads.append([a.grad for a in leaves])
-    for mine, theirs in zip(*grads, strict=True):
-        assert torch.equal(mine, theirs)
-    return jitted
 
 
 def again(jitted: Any) -> list[str]:
@@ -75,7 +62,7 @@ def mlp(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("f", [chain, mlp])
 def test_no_more_is_saved_than_eager_or_aot_eager_save(f: Callable[..., Any]) -> None:
     args = (X,) if f is chain else (X, torch.randn(64, 64))
-    run(f, *args)
+    trained(f, *args)
     mine = bytes_kept(tj.jit(f), *args)
     assert mine <= bytes_kept(f, *args)
     torch._dynamo.reset()
@@ -83,7 +70,7 @@ def test_no_more_is_saved_than_eager_or_aot_eager_save(f: Callable[..., Any]) ->
 
 
 def test_elementwise_chains_run_again() -> None:
-    jitted = run(chain, X)
+    jitted = trained(chain, X)
     assert again(jitted) and set(again(jitted)) <= {
         "torch.sin",
         "torch.exp",
@@ -94,7 +81,7 @@ def test_elementwise_chains_run_again() -> None:
 
 
 def test_products_and_random_numbers_do_not() -> None:
-    jitted = run(lambda x, w: F.dropout(F.silu(x @ w), 0.5).exp().sum(), X, torch.randn(64, 64))
+    jitted = trained(lambda x, w: F.dropout(F.silu(x @ w), 0.5).exp().sum(), X, torch.randn(64, 64))
     assert not {n for n in again(jitted) if "matmul" in n or "dropout" in n}
 
 
@@ -103,7 +90,7 @@ def test_a_saved_value_is_saved() -> None:
         y = tj.tag(x.sin(), "SAVE")
         return (y.exp() * y).sum()
 
-    jitted = run(f, X)
+    jitted = trained(f, X)
     assert "y" in saved(jitted) and "torch.sin" not in again(jitted)
 
 
@@ -112,7 +99,7 @@ def test_a_value_to_compute_again_is_computed_again() -> None:
         y = tj.tag(x @ w, "RECOMPUTE")
         return (y * y.exp()).sum()
 
-    jitted = run(f, X, torch.randn(64, 64))
+    jitted = trained(f, X, torch.randn(64, 64))
     assert "y" not in saved(jitted) and "torch.matmul" in again(jitted)
 
 
@@ -121,7 +108,7 @@ def test_a_value_not_to_save_is_made_of_others() -> None:
         y = tj.tag(x.sin(), "DONT_SAVE_FOR_BACKWARD")
         return (y * y.exp()).sum()
 
-    jitted = run(f, X)
+    jitted = trained(f, X)
     assert "y" not in saved(jitted) and "torch.sin" in again(jitted)
 
 

@@ -19,15 +19,14 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     alias_facts,
+    dependent_values,
     leaves,
     requires_grad,
     substitution,
 )
+from tj_torch.extend import RETURNED_VIEW
 
-__all__ = ["RETURNED_VIEW", "Cut", "alone", "carries", "cut", "is_returned_view", "uncut"]
-
-RETURNED_VIEW = "RETURNED_VIEW"
-"""The tag of a view that is returned, and that autograd has to see made."""
+__all__ = ["Cut", "alone", "carries", "cut", "is_returned_view", "uncut"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class Cut:
 
 def is_returned_view(call: BoundSymbol) -> bool:
     """Whether autograd has to see ``call`` itself."""
-    return any(RETURNED_VIEW in p.tags for p in call.flat_outs)
+    return any(RETURNED_VIEW.name in p.tags for p in call.flat_outs)
 
 
 def carries(call: BoundSymbol) -> bool:
@@ -168,12 +167,7 @@ def _finer(calls: Sequence[BoundSymbol], places: Sequence[int]) -> list[int]:
     three contributions or more that must be the order in which eager adds, from the last call to
     the first; else what the segment makes of the value becomes a segment of its own.
     """
-    found = list(places)
-    users: dict[str, list[int]] = {}
-    for i, call in enumerate(calls):
-        if carries(call):
-            for name in {p.name for p in call.flat_args if requires_grad(p)}:
-                users.setdefault(name, []).append(i)
+    found, users = list(places), _users(calls)
     for i, call in enumerate(calls):
         for p in call.flat_outs:
             used = users.get(p.name, [])
@@ -186,23 +180,30 @@ def _finer(calls: Sequence[BoundSymbol], places: Sequence[int]) -> list[int]:
 
 def _parted(calls: Sequence[BoundSymbol], places: Sequence[int], at: int, value: str) -> list[int]:
     """``places`` where what the maker's segment makes of ``value`` is the next one."""
-    here, made = places[at], {value}
-    found = [k + (k > here) for k in places]
+    here = places[at]
+    mine = [call for call, k in zip(calls, places, strict=True) if k == here]
+    made = dependent_values(mine, [value])
+
+    def moves(call: BoundSymbol, k: int) -> bool:
+        return k > here or (k == here and any(p.name in made for p in call.flat_args))
+
+    return [k + moves(call, k) for call, k in zip(calls, places, strict=True)]
+
+
+def _users(calls: Sequence[BoundSymbol]) -> dict[str, list[int]]:
+    """The places of the calls through which the gradient of each value flows, in order."""
+    users: dict[str, list[int]] = {}
     for i, call in enumerate(calls):
-        if places[i] == here and any(p.name in made for p in call.flat_args):
-            found[i] += 1
-            made.update(p.name for p in call.flat_outs)
-    return found
+        if carries(call):
+            for name in {p.name for p in call.flat_args if requires_grad(p)}:
+                users.setdefault(name, []).append(i)
+    return users
 
 
 def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[TensorProxy]) -> Cut:
     """The cut of ``calls``, whose segments are ``places``."""
     made = {p.name: (i, p) for call, i in zip(calls, places, strict=True) for p in call.flat_outs}
-    users: dict[str, set[int]] = {}
-    for call, i in zip(calls, places, strict=True):
-        for p in call.flat_args if carries(call) else ():
-            if requires_grad(p):
-                users.setdefault(p.name, set()).add(i)
+    users = {name: {places[i] for i in found} for name, found in _users(calls).items()}
     returned = {p.name for p in roots}
     outputs: list[list[TensorProxy]] = [[] for _ in range(max(places) + 1)]
     for name, (i, p) in made.items():

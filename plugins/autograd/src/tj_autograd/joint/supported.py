@@ -5,10 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 
 from tj_core.extend import BoundSymbol, Decline, Proxy, TensorProxy, Trace, leaves, requires_grad
-from tj_torch.extend import changes_unseen, members, resolve, strided_beyond, writes_nothing
+from tj_torch.extend import (
+    OVERWRITTEN,
+    RETURNED_VIEW,
+    changes_unseen,
+    members,
+    resolve,
+    strided_beyond,
+    writes_nothing,
+)
 
 from tj_autograd.joint.functions import APPLY
-from tj_autograd.joint.segments import RETURNED_VIEW, cut, is_returned_view
+from tj_autograd.joint.segments import cut, is_returned_view
 
 __all__ = ["needs_gradient", "overwritten", "unsupported"]
 
@@ -46,7 +54,7 @@ def unsupported(trace: Trace) -> Decline | None:
 
 def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
     """Whether a view is returned that autograd will not see made."""
-    return view.name in returned and RETURNED_VIEW not in view.tags
+    return view.name in returned and RETURNED_VIEW.name not in view.tags
 
 
 def overwritten(joint: Trace) -> Decline | None:
@@ -55,7 +63,7 @@ def overwritten(joint: Trace) -> Decline | None:
     A backward call uses a value of the forward whose memory the acquired program writes to.
     """
     for call in joint.calls:
-        if "BACKWARD" in call.tags and any("OVERWRITTEN" in p.tags for p in call.flat_args):
+        if "BACKWARD" in call.tags and any(OVERWRITTEN.name in p.tags for p in call.flat_args):
             return Decline("a value that a gradient needs is written to later", call.source)
     return None
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tj_core.extend import FUNCTIONAL, BoundSymbol, Proxy, Trace, dce
+from tj_torch.extend import OVERWRITTEN
 
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.depended import depended_once_more
@@ -50,7 +51,7 @@ def rerun(functional: Trace, depended: frozenset[str], inputs: int) -> Rerun:
         tuple(
             i
             for i, p in enumerate(functional.inputs[:inputs])
-            if p.name in found and "OVERWRITTEN" in p.tags
+            if p.name in found and OVERWRITTEN.name in p.tags
         ),
         tuple(r.partition(":")[2] for r in dict.fromkeys(drawn)),
     )

@@ -13,6 +13,7 @@ from tj_core.extend import (
     Stage,
     Trace,
     TraceEditor,
+    dependent_values,
     free_values,
     leaves,
     live_calls,
@@ -305,10 +306,7 @@ def _of_segment(
     calls: Sequence[BoundSymbol], gradients: object, tangents: Sequence[Proxy]
 ) -> list[BoundSymbol]:
     """The calls that ``gradients`` depend on, and those with effects that ``tangents`` lead to."""
-    reached = {p.name for p in tangents}
-    for call in calls:
-        if not reached.isdisjoint(p.name for p in call.flat_args):
-            reached.update(p.name for p in call.flat_outs)
+    reached = dependent_values(calls, [p.name for p in tangents])
 
     def acts(_: int, call: BoundSymbol) -> bool:
         return not call.effects.removable and any(p.name in reached for p in call.flat_args)

@@ -23,6 +23,7 @@ from tj_core.extend import (
     storage_roots,
     substituted,
 )
+from tj_torch.extend import OVERWRITTEN
 
 from tj_autograd.split.mincut import INFINITE, Network
 
@@ -37,7 +38,7 @@ DISTANCE = 1.1
 DEPTHS = (None, 8, 4, 2, 1, 0, -1)
 """Limits that a partition is tried with: less to run again, more to save."""
 
-OVERWRITTEN = 1 << 50
+OVERWRITTEN_COST = 1 << 50
 """What a value costs more whose memory the program writes to later: PyTorch refuses to use it."""
 
 AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
@@ -185,7 +186,7 @@ def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
     if "DONT_SAVE_FOR_BACKWARD" in p.tags or again:
         return INFINITE
     cost = max(1, int(size * DISTANCE ** min(distance, 100)))
-    return cost + (OVERWRITTEN if "OVERWRITTEN" in p.tags else 0)
+    return cost + (OVERWRITTEN_COST if OVERWRITTEN.name in p.tags else 0)
 
 
 def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:

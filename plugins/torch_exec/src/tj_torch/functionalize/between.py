@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tj_core.extend import BoundSymbol, Proxy, Tag, TensorProxy, requires_grad
+from tj_core.extend import BoundSymbol, Proxy, Tag, TensorProxy, dependent_values, requires_grad
 
 from tj_torch.functionalize.forms import maker
 from tj_torch.functionalize.functionalize import Functionalized
@@ -61,10 +61,7 @@ class _Results:
 
     def depend_on(self, value: Proxy, root: str) -> bool:
         """Whether a gradient flows to ``value``, of ``root``, from one that is of another root."""
-        reached = {value.name}
-        for call in self.calls:
-            if any(p.name in reached for p in call.flat_args):
-                reached.update(p.name for p in call.flat_outs if requires_grad(p))
+        reached = dependent_values(self.calls, [value.name], requires_grad)
         return any(name in reached for other, name in self.names.items() if other != root)
 
 

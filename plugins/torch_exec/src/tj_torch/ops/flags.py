@@ -43,8 +43,7 @@ def rules() -> RuleTable[tuple[str, ...]]:
     for names, paths in _READ:
         for name in names.split():
             for home in _HOMES:
-                owner = torch if home == "torch" else _walk(torch, home.split(".")[1:])
-                if hasattr(owner, name):
+                if hasattr(_walk(torch, home.split(".")[1:]), name):
                     table.set(f"{home}.{name}", paths)
             for overload in _overloads(name):
                 table.set(f"aten.{name}.{overload}", paths)

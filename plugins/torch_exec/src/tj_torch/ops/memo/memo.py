@@ -107,10 +107,7 @@ class Memo:
         def make() -> Expansion:
             return self.expander.expand(call.fn, call.args, call.kwargs, call.context, call.sizes)
 
-        with _refusing():
-            found = self._recall(call, make)
-            names = call.symbols or found.symbols
-            return instance(found, (call.args, call.kwargs), names, call.sizes, value)
+        return self._brought(call, make, instance, value)
 
     def derive(
         self,
@@ -147,10 +144,7 @@ class Memo:
                 sizes=call.sizes,
             )
 
-        with _refusing():
-            found = self._recall(call, make)
-            names = call.symbols or found.symbols
-            return derivation_instance(found, (call.args, call.kwargs), names, call.sizes, value)
+        return self._brought(call, make, derivation_instance, value)
 
     def _keyed(
         self,
@@ -176,6 +170,15 @@ class Memo:
         if symbols:
             key = (*key, *known_of(symbols, sizes))
         return _Call(fn, args, pairs, context, sizes, key, alive, symbols)
+
+    def _brought(
+        self, call: _Call, make: Callable[[], R], bring: Callable[..., R], value: Any
+    ) -> R:
+        """What is remembered of ``call``, else made, as ``bring`` brings it into the program."""
+        with _refusing():
+            found = self._recall(call, make)
+            names = call.symbols or found.symbols
+            return bring(found, (call.args, call.kwargs), names, call.sizes, value)
 
     def _recall(self, call: _Call, make: Callable[[], R]) -> R:
         """What is remembered of ``call``, else what ``make`` makes."""
