@@ -35,9 +35,11 @@ from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
 from tj_core.compile.generated import define
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.transforms import Transform
+from tj_core.contract.decline import Decline
 from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
-from tj_core.contract.executors import Claim, Decline, Executor, Fusion, Pair
+from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
+from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
@@ -159,7 +161,9 @@ __all__ = [
     "Expanded",
     "Fallback",
     "Frontend",
+    "Fused",
     "Fusion",
+    "FusionRegion",
     "Guard",
     "JitOptions",
     "Jitted",

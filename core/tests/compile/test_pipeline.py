@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 from tj_core.compile.pipeline import Pipeline, Ranked
 from tj_core.compile.transforms import Transform
-from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import Replacement
 from tj_core.errors import PassError, PluginError, RuleMissingError, TraceError, VerificationError

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from tj_core.analysis.verify import verify
-from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, RuleMissingError, TagError

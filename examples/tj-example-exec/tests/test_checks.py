@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tj_core.contract.executors import Decline
+from tj_core.contract.decline import Decline
 from tj_core.ir.proxy import Device, DType, SymDim, TensorProxy
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagSet

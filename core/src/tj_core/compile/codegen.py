@@ -14,18 +14,22 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeAlias
 
 from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.first_run import FirstRun
 from tj_core.compile.generated import define
+from tj_core.compile.kernels import FirstRegionRun, RegionKernel
 from tj_core.errors import add_note
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
 from tj_core.source import Source
 from tj_core.text.printer import INDENT, call_text, value_text
 
-__all__ = ["Program", "generate"]
+__all__ = ["Implementation", "Program", "generate"]
+
+Implementation: TypeAlias = "Callable[..., Any] | RegionKernel"
+"""What runs a symbol that was made while calls were claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Program:
 
 def generate(
     trace: Trace,
-    implementations: Mapping[Symbol, Callable[..., Any]] | None = None,
+    implementations: Mapping[Symbol, Implementation] | None = None,
     *,
     boxed: bool = False,
 ) -> Program:
@@ -65,15 +69,15 @@ class _Writer:
     """Writes one program's text and collects the globals it runs with."""
 
     def __init__(
-        self, trace: Trace, implementations: Mapping[Symbol, Callable[..., Any]], boxed: bool
+        self, trace: Trace, implementations: Mapping[Symbol, Implementation], boxed: bool
     ) -> None:
         self.trace = trace
         self.boxed = boxed
         self.implementations = implementations
         self.globals: dict[str, Any] = {}
         self.lines: dict[int, BoundSymbol] = {}
-        self.first_runs: list[FirstRun] = []
-        own = {trace.name, "_annotate", "_args", "_error", "_"}
+        self.first_runs: list[FirstRun | FirstRegionRun] = []
+        own = {trace.name, "_annotate", "_args", "_box", "_error", "_"}
         values = trace.names() - {r.name for call in trace.calls for r in call.regions}
         self.names = values | set(dir(builtins)) | own
         self.bound: dict[object, str] = {}
@@ -107,15 +111,38 @@ class _Writer:
                     yield f"{INDENT * 2}with {', '.join(map(self.manager, entered))}:"
                     line += 1
             self.lines[line] = call
-            deletion = f"; del {', '.join(dead)}" if dead else ""
-            text = call_text(call, str, self.callee(call), self.constant, self.region)
-            yield f"{indent}{text}{deletion}"
+            yield indent + self.statement(call, dead)
             line += 1
+
+    def statement(self, call: BoundSymbol, dead: list[str]) -> str:
+        """The line that runs ``call``, and deletes the values that are ``dead`` after it."""
+        kernel = self.implementations.get(call.symbol)
+        if isinstance(kernel, RegionKernel):
+            return self.in_box(call, kernel, dead)
+        text = call_text(call, str, self.callee(call), self.constant, self.region)
+        return f"{text}{_deletion(dead)}"
+
+    def in_box(self, call: BoundSymbol, kernel: RegionKernel, dead: list[str]) -> str:
+        """A region's call: it gets its arguments in a list, so that it can free the dead ones."""
+        args = {p.name for p in call.flat_args}
+        before = [name for name in dead if name in args]
+        after = [name for name in dead if name not in args]
+        values = ", ".join(value_text(a, str, self.constant) for a in call.args)
+        run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}(_box)"
+        return f"_box = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
+
+    def kernel(self, call: BoundSymbol, kernel: RegionKernel) -> str:
+        name = self.free(re.sub(r"\W", "_", call.symbol.qualname))
+        first = FirstRegionRun(kernel, call, self.trace.language.observe, name)
+        self.first_runs.append(first)
+        self.globals[name] = first
+        return name
 
     def callee(self, call: BoundSymbol) -> str:
         symbol = call.symbol
         mine, language = self.implementations.get(symbol), self.trace.language
         wish = re.sub(r"\W", "_", symbol.qualname)
+        assert not isinstance(mine, RegionKernel)
         if mine is not None and call.executor is not None:
             return self.claimed(call, mine, wish)
         entry = None if mine else language.entry(call)
@@ -166,6 +193,10 @@ class _Writer:
             name = f"{wish}_{n}"
         self.names.add(name)
         return name
+
+
+def _deletion(names: list[str]) -> str:
+    return f"; del {', '.join(names)}" if names else ""
 
 
 def _unused_inputs(trace: Trace) -> list[str]:

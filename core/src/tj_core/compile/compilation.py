@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.compile.codegen import Program
-from tj_core.contract.executors import Decline
+from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
 from tj_core.passes.claim import ClaimRecord
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.compile.outcome import Assemble, Assembly, Outcome, Wrap, Wrapper
-from tj_core.contract.executors import Decline, Executor
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import RewriteRule, rewrite

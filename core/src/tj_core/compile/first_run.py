@@ -16,7 +16,7 @@ from tj_core.ir.proxy import Dim, Proxy, TensorProxy
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 
-__all__ = ["FirstRun", "Observe"]
+__all__ = ["FirstRun", "Observe", "differences", "rebind"]
 
 Observe = Callable[[Any], Proxy | None]
 """The metadata of a value at run time; None for a value that nobody knows."""
@@ -53,10 +53,15 @@ class FirstRun:
                 source=self.call.source,
                 hint="leave the executor out with tj.jit(..., executors=[...])",
             )
-        program = self.program() if self.program is not None else None
-        if program is not None:
-            program.__globals__[self.name] = self.implementation
+        rebind(self.program, self.name, self.implementation)
         return result
+
+
+def rebind(program: ReferenceType[Any] | None, name: str, function: Callable[..., Any]) -> None:
+    """Let ``program``, if it lives, call ``function`` under ``name``."""
+    found = program() if program is not None else None
+    if found is not None:
+        found.__globals__[name] = function
 
 
 def differences(call: BoundSymbol, result: Any, observe: Observe) -> Iterator[str]:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from tj_core.compile.codegen import Program
 from tj_core.compile.compilation import Compilation
-from tj_core.contract.executors import Decline
+from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
 
 __all__ = ["Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", "Wrapper"]

@@ -14,19 +14,23 @@ from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
+from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.outcome import Assembly, Outcome, Wrapper
 from tj_core.compile.transforms import Transform
-from tj_core.contract.executors import Decline, Executor
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import at_stage, recorded, timed
 from tj_core.errors import PassError, TjError, TraceError, add_note
 from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
+from tj_core.passes.fuse.fuse import fuse
 
 __all__ = ["Pipeline", "Ranked"]
 
@@ -57,6 +61,7 @@ class Pipeline:
     cse: bool = True
     dce: bool = True
     strict: bool = False
+    regions: FusedRegions | None = field(default=None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
@@ -124,6 +129,7 @@ class _Run:
     seconds: dict[str, float] = field(default_factory=dict)
     claims: tuple[ClaimRecord, ...] = ()
     implementations: dict[Any, Any] = field(default_factory=dict)
+    hosted: frozenset[Symbol] = frozenset()
     assembly: Assembly | None = None
     wrappers: list[Wrapper] = field(default_factory=list)
     declined: tuple[Ranked, Decline] | None = None
@@ -236,9 +242,22 @@ class _Run:
             claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
             self.claims, self.implementations = claimed.records, claimed.implementations
             self.reached.add(Stage.CLAIMED)
+            self.hosted = claimed.hosted
             return claimed.trace
 
         self.own_step("claim", apply)
+        if any(e.fusion is not None for e in self.pipeline.executors):
+            self.own_step("fuse", self.fuse)
+
+    def fuse(self, trace: Trace) -> Trace:
+        """``trace`` with the regions of executors that fuse; they are compiled."""
+        p = self.pipeline
+        made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted)
+        start = time.perf_counter()
+        regions = p.regions or FusedRegions(p.tags, p.strict)
+        self.implementations |= regions.compile(made.regions, p.executors)
+        self.spend("compile regions", start)
+        return made.trace
 
     def program(self, boxed: bool) -> Program:
         start = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Who runs calls: executors, their claims, and what they say of fusion."""
+"""Who runs calls: executors and their claims."""
 
 from __future__ import annotations
 
@@ -6,27 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tj_core.contract.decline import Decline
+from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol
-from tj_core.source import Source
 
-__all__ = ["Claim", "Decline", "Executor", "Fusion", "Pair"]
-
-
-@dataclass(frozen=True, slots=True)
-class Decline:
-    """An answer of no, and why; shown by ``tj.explain``.
-
-    An executor declines a call, a transform a program: that starts again from the acquired trace,
-    without the transform and those of its plugin that make later stages. ``source`` is the user's
-    line that the reason is found at. ``keep_all_calls``: errors of calls that nobody needs
-    are wanted, too, so that nothing of the program is removed or merged.
-    """
-
-    reason: str
-    source: Source | None = None
-    keep_all_calls: bool = False
+__all__ = ["Claim", "Executor", "Pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +47,9 @@ class Claim:
     must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
     implementation where a gradient is needed.
 
+    ``traceable``: the implementation is made of operations that any executor of the dialect can
+    trace, so that the call may stand in a region of an executor that `hosts` it.
+
     ``shares_regions``: the implementation calls the regions of the call with values as any program
     has them, so other executors may run calls inside. Else (the operation differentiates or
     vectorises its regions) all of a region belongs to the fallback executor.
@@ -70,6 +59,7 @@ class Claim:
     check: Callable[[BoundSymbol], bool | Decline] | None = None
     pair: Pair | None = None
     shares_regions: bool = False
+    traceable: bool = False
 
     def __post_init__(self) -> None:
         if self.pair is not None and self.implementation is None:
@@ -77,20 +67,6 @@ class Claim:
                 "a claim with a forward/backward pair needs an implementation",
                 hint="Claim(implementation, check, pair=Pair(forward, backward))",
             )
-
-
-@dataclass(frozen=True, slots=True)
-class Fusion:
-    """What an executor says of calls while the memory of training is planned.
-
-    ``can_fuse`` says whether it would compute a call together with its neighbours, so that values
-    between them take no memory, and running the call again there costs next to nothing. ``cost``,
-    if given, is an estimate of what running the call again would take, in seconds; None where there
-    is none. Both look at metadata only.
-    """
-
-    can_fuse: Callable[[BoundSymbol], bool]
-    cost: Callable[[BoundSymbol], float | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,5 +90,10 @@ class Executor:
         return None if self.fallback or call.on_subclass else self.claims.get(call.symbol)
 
     def fuses(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` would be computed together with its neighbours."""
-        return self.fusion is not None and not call.on_subclass and self.fusion.can_fuse(call)
+        """Whether ``call``, or all of its body, would be computed together with its neighbours."""
+        if self.fusion is None or call.on_subclass:
+            return False
+        if self.fusion.can_fuse(call) is True:
+            return self.fusion.kernel is None or self.fusion.kernel(call)
+        inner = call.body.calls if call.body is not None else ()
+        return bool(inner) and all(map(self.fuses, inner))

@@ -22,7 +22,7 @@ from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Trace
 from tj_core.source import Source
 from tj_core.text.language import EMPTY_LANGUAGE
 
@@ -124,6 +124,12 @@ class TraceEditor:
         """An editor of the calls of a body; `body` is what it became."""
         results = (body.outputs, body.updates)
         return cls(Trace(body.inputs, body.calls, results, language=EMPTY_LANGUAGE), tags)
+
+    @staticmethod
+    def program_of(body: Body, language: Notation, name: str) -> Trace:
+        """The calls of ``body``, which updates nothing, as a claimed program of their own."""
+        outputs = body.outputs
+        return Trace(body.inputs, body.calls, outputs, name, stage=Stage.CLAIMED, language=language)
 
     def body(self) -> Body:
         """The edited program as the body of a call."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tj_core.compile.compilation import Compilation, Track
-from tj_core.contract.executors import Decline
+from tj_core.contract.decline import Decline
 from tj_core.host.jitted import Fallback
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Change

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
+from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.pipeline import Pipeline, Ranked
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
@@ -64,6 +65,7 @@ class Session:
         self.executors = tuple(record for _, record in self.plugins.executors())
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
+        self.regions = FusedRegions(self.tags, self.config.core.strict)
         self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
 
     def _tables(self) -> dict[str, RuleTable[Any]]:
@@ -131,6 +133,7 @@ class Session:
             self.config.core.check,
             self.config.core.cse,
             strict=self.config.core.strict,
+            regions=self.regions,
         )
 
     def _ordered(self, wanted: Sequence[str | Executor] | None) -> tuple[Executor, ...]:

@@ -3,15 +3,20 @@
 Top down: the executors are asked in order for the whole call, the fallback excepted; if nobody
 takes it, its body is searched for calls somebody takes; else the fallback takes the call whole,
 at the highest level at which nobody else wanted any part of it.
+
+An executor that fuses also gets calls that may stand in its regions. Those that end up in no region
+(`tj_core.passes.fuse.plan`) are claimed again without fusion.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
-from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.editor import TraceEditor
@@ -23,6 +28,8 @@ from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
+from tj_core.passes.fuse.plan import Fusers, plan
+from tj_core.passes.fuse.regions import names_constants
 from tj_core.source import Source
 
 __all__ = ["ClaimRecord", "Claimed", "ask", "claim"]
@@ -48,11 +55,15 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claimed trace, the report, and what the symbols made by claiming run as."""
+    """A claimed trace, the report, and what the symbols made by claiming run as.
+
+    ``hosted`` are those of the symbols that may stand in regions of another executor.
+    """
 
     trace: Trace
     records: tuple[ClaimRecord, ...]
     implementations: dict[Symbol, Callable[..., Any]]
+    hosted: frozenset[Symbol] = frozenset()
 
 
 def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Claimed:
@@ -67,14 +78,31 @@ def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Cla
         TraceEditor(trace, tags),
         grad_done=trace.stage >= Stage.SPLIT,
     )
-    walk.program(0)
+    walk.settle(0)
     done = walk.editor.done(PassRecord("claim", changes=tuple(walk.changes)), stage=Stage.CLAIMED)
-    return Claimed(done, tuple(walk.records), walk.implementations)
+    hosted = frozenset(walk.hosted)
+    return Claimed(done, tuple(walk.records), walk.implementations, hosted)
+
+
+Path: TypeAlias = "tuple[int, ...]"
+"""Where a call was found: its place in the program, then in the body of that call, and so on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Taker:
+    """Who gets a call: an executor for itself, or one that fuses it with others."""
+
+    executor: Executor
+    fuses: bool = False
 
 
 @dataclass
 class _Walk:
-    """One claim walk's state."""
+    """One claim walk's state.
+
+    ``fused`` has the path of each call that an executor wants in a region, by label, ``single``
+    the paths of calls that are claimed without fusion, they and their parts.
+    """
 
     executors: list[Executor]
     fallbacks: list[Executor]
@@ -83,13 +111,51 @@ class _Walk:
     records: list[ClaimRecord] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
-    wanted: dict[tuple[int, Context], bool] = field(default_factory=dict)
+    wanted: dict[tuple[int, Context, bool], bool] = field(default_factory=dict)
     regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
+    hosted: set[Symbol] = field(default_factory=set)
+    fused: dict[str, Path] = field(default_factory=dict)
+    single: set[Path] = field(default_factory=set)
+    path: Path = ()
+
+    def settle(self, depth: int) -> None:
+        """Give all calls of the program an executor; those in no region get one for themselves."""
+        trace, tags = self.editor.trace, self.editor.tags
+        kept = len(self.records), len(self.changes)
+        self.program(depth)
+        while more := self.left_over():
+            self.single |= more
+            self.editor, self.fused, self.wanted = TraceEditor(trace, tags), {}, {}
+            del self.records[kept[0] :], self.changes[kept[1] :]
+            self.program(depth)
 
     def program(self, depth: int) -> None:
         """Give all calls of the program an executor."""
-        for call in self.editor.trace.calls:
+        for place, call in enumerate(self.editor.trace.calls):
+            self.path = (place,)
             self.call(self.editor.moved(call), depth)
+
+    def left_over(self) -> set[Path]:
+        """The highest calls whose parts are in no region, though an executor wanted them there."""
+        if not self.fused:
+            return set()
+        fusers = Fusers.of(self.executors, self.hosted)
+        refused = plan(self.editor.calls, fusers, self.blame).refused
+        kept = [path for label, path in self.fused.items() if label not in refused]
+        stays = {path[:n] for path in kept for n in range(len(path) + 1)}
+        paths = (self.fused[label] for label in refused)
+        return {next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays) for p in paths}
+
+    def blame(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
+        """Why executor ``name`` does not run ``calls`` as one, or None."""
+        fusion = next(e.fusion for e in self.executors if e.name == name)
+        assert fusion is not None
+        if len(calls) < fusion.minimum:
+            return f"of {fusion.minimum} calls that compute, at least, there are {len(calls)}"
+        check = fusion.check
+        if check is None:
+            return None
+        return ask(f"executor {name!r}", lambda _: check(calls), calls[0])
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
         """``call``, all calls of whose regions have an executor."""
@@ -102,9 +168,11 @@ class _Walk:
         if key not in self.regions:
             executors = self.executors if shared else []
             editor = self.editor.of_region(program)
-            walk = replace(self, executors=executors, editor=editor, wanted={})
-            walk.program(depth)
-            self.regions[key] = program, editor.done()
+            walk = replace(
+                self, executors=executors, editor=editor, wanted={}, fused={}, single=set(), path=()
+            )
+            walk.settle(depth)
+            self.regions[key] = program, walk.editor.done()
         return self.regions[key][1]
 
     def call(self, call: BoundSymbol, depth: int) -> None:
@@ -113,7 +181,8 @@ class _Walk:
             return self.editor.keep(self.owned(call, depth))
         taker, declined = self.ask(call)
         if taker is not None:
-            return self.editor.keep(self.take(call, taker, declined, depth))
+            take = self.fuse if taker.fuses else self.take
+            return self.editor.keep(take(call, taker.executor, declined, depth))
         if can_inline(call) and self.wants_part(call.body, call.context):
             if self.may_descend(call):
                 return self.descend(call, declined, depth)
@@ -133,14 +202,36 @@ class _Walk:
             return self.descend(call, declined, depth)
         raise _unclaimed(call, declined)
 
-    def ask(self, call: BoundSymbol) -> tuple[Executor | None, tuple[tuple[str, str], ...]]:
+    def ask(self, call: BoundSymbol) -> tuple[_Taker | None, tuple[tuple[str, str], ...]]:
         declined: list[tuple[str, str]] = []
         for executor in self.executors:
             reason = self.check(executor, call)
             if reason is None:
-                return executor, tuple(declined)
+                return _Taker(executor), tuple(declined)
+            if executor.fusion is not None:
+                reason = self.why_not_fused(executor.name, executor.fusion, call)
+                if reason is None:
+                    return _Taker(executor, fuses=True), tuple(declined)
             declined.append((executor.name, reason))
         return None, tuple(declined)
+
+    def why_not_fused(self, name: str, fusion: Fusion, call: BoundSymbol) -> str | None:
+        """Why ``call`` does not stand in a region of executor ``name``, or None: it may."""
+        if self.is_single():
+            return "there is nothing to fuse it with"
+        if call.on_subclass:
+            return "fuses calls of plain tensors, and this is one of a tensor subclass"
+        if not self.grad_done and _carries_gradient(call):
+            return NEEDS_GRADIENT
+        if call.regions or not call.effects.removable:
+            return "it has effects"
+        if not names_constants(call, self.editor.trace.language):
+            return "it has a constant that is no tensor and that no text spells"
+        return ask(f"executor {name!r}", fusion.can_fuse, call)
+
+    def is_single(self) -> bool:
+        """Whether this call, or one that it is a part of, is claimed without fusion."""
+        return any(self.path[: n + 1] in self.single for n in range(len(self.path)))
 
     def check(self, executor: Executor, call: BoundSymbol) -> str | None:
         """Why ``executor`` does not take ``call``, or None: it does."""
@@ -152,6 +243,18 @@ class _Walk:
         if not executor.fallback and not self.grad_done and _carries_gradient(call):
             return NEEDS_GRADIENT
         return ask(f"executor {executor.name!r}", rule.value.check, call)
+
+    def fuse(
+        self,
+        call: BoundSymbol,
+        executor: Executor,
+        declined: tuple[tuple[str, str], ...],
+        depth: int,
+    ) -> BoundSymbol:
+        """``call``, which is to stand in a region of ``executor``."""
+        self.note(call, executor.name, declined, depth)
+        self.fused[call.label] = self.path
+        return call.replace(executor=executor.name)
 
     def take(
         self,
@@ -169,6 +272,8 @@ class _Walk:
                 source=call.source,
             )
         self.implementations[symbol] = rule.value.implementation
+        if rule.value.traceable:
+            self.hosted.add(symbol)
         self.note(call, executor.name, declined, depth)
         self.changes.append(Change(call.label, rule.plugin, rule.key, rule.origin))
         call = self.in_regions(call, rule, depth)
@@ -206,7 +311,7 @@ class _Walk:
         """
         if body is None or not self.executors:
             return False
-        key = id(body), context
+        key = id(body), context, self.is_single()
         if key not in self.wanted:
             inner = [c.replace(context=c.context.over(context)) for c in body.calls]
             self.wanted[key] = any(
@@ -224,8 +329,11 @@ class _Walk:
     ) -> None:
         self.note(call, None, declined, depth)
         inlined, start = self.editor.inlined(call), len(self.editor.calls)
-        for part in inlined.calls:
+        path = self.path
+        for place, part in enumerate(inlined.calls):
+            self.path = (*path, place)
             self.call(self.editor.moved(part), depth + 1)
+        self.path = path
         self.editor.stands_for(call, start, inlined.values)
 
     def note(

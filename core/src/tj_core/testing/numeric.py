@@ -13,8 +13,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from tj_core.contract.decline import Decline
 from tj_core.contract.dialects import Dialect
-from tj_core.contract.executors import Claim, Decline, Executor
+from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import Expanded
 from tj_core.contract.rules import RuleTable
 from tj_core.host.frontends import Frontend

@@ -11,7 +11,8 @@ import tj_core as tj
 import torch
 from tj_autograd.joint.rules import GradRule
 from tj_conformance.gradients.handwritten import layer_norm, layer_norm_backward
-from tj_core.contract.executors import Claim, Decline, Executor, Pair
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError
 from tj_core.host.hookspecs import hookimpl

@@ -10,7 +10,8 @@ import torch
 from tj_autograd.split.costs import estimate
 from tj_conformance.gradients.trained import trained
 from tj_core.errors import ConfigError
-from tj_core.extend import Claim, Executor, Fusion, RuleTable, TensorProxy
+from tj_core.extend import BoundSymbol, Claim, Executor, Fusion, RuleTable, TensorProxy
+from tj_core.testing.fusing import one_by_one
 from torch.nn import functional as F
 
 X, WEIGHTS = torch.randn(32, 32), [torch.randn(32, 32) for _ in range(4)]
@@ -119,7 +120,11 @@ def fusing(names: set[str], cost: Any = None, claims: Any = None) -> Executor:
     table: RuleTable[Any] = RuleTable("claims")
     for key, implementation in (claims or {}).items():
         table.set(key, Claim(implementation))
-    return Executor("fusing", table, fusion=Fusion(lambda c: c.symbol.name in names, cost))
+
+    def can_fuse(call: BoundSymbol) -> bool:
+        return call.symbol.path in names and not call.symbol.variant
+
+    return Executor("fusing", table, fusion=Fusion(can_fuse, one_by_one, cost))
 
 
 def normed(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

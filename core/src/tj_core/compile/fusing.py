@@ -1,0 +1,134 @@
+"""The compiled regions of a session: each key is compiled once, those of one program together."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from typing import Any
+
+from tj_core.compile.codegen import generate
+from tj_core.compile.kernels import RegionKernel
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import Fused, FusionRegion
+from tj_core.edit.editor import TraceEditor
+from tj_core.errors import PluginError, TjWarning
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Body
+from tj_core.passes.claim import claim
+
+__all__ = ["FusedRegions"]
+
+
+@dataclass
+class FusedRegions:
+    """The regions that a session has compiled, by key.
+
+    In ``strict`` mode a region that fails is an error.
+    """
+
+    tags: TagRegistry
+    strict: bool = False
+    kernels: dict[str, RegionKernel] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock)
+
+    def compile(
+        self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
+    ) -> dict[Symbol, RegionKernel]:
+        """What runs ``regions``, by the symbols of their calls; new ones are compiled.
+
+        :raises PluginError: in strict mode, if an executor cannot compile a region.
+        """
+        wanted = list(regions)
+        with self.lock:
+            new = [(s, r) for s, r in wanted if r.key not in self.kernels]
+            for name, group in groupby(sorted(new, key=_owner), key=_owner):
+                owner = next(e for e in executors if e.name == name)
+                self.together(owner, [region for _, region in group], executors)
+            return {symbol: self.kernels[region.key] for symbol, region in wanted}
+
+    def together(
+        self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
+    ) -> None:
+        """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
+        without = partial(_unfused, executors=executors, tags=self.tags)
+        for region in regions:
+            self.kernels[region.key] = RegionKernel(region, owner.name, without, self.warn)
+        try:
+            made = _compiled(owner, regions)
+        except Exception:
+            for region in regions:
+                self.single(owner, region)
+            return
+        for region, fused in zip(regions, made, strict=True):
+            self.kernels[region.key].use(fused)
+
+    def single(self, owner: Executor, region: FusionRegion) -> None:
+        """Compile one region; if that fails, it runs without the executor."""
+        kernel = self.kernels[region.key]
+        try:
+            (fused,) = _compiled(owner, [region])
+        except Exception as error:
+            kernel.fail(error)
+        else:
+            kernel.use(fused)
+
+    def warn(self, kernel: RegionKernel, reason: Exception | str) -> None:
+        """Say that a region runs without its executor.
+
+        :raises PluginError: instead, in strict mode.
+        """
+        what = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
+        said = (
+            f"executor {kernel.executor!r} failed on region {kernel.region.key} "
+            f"({len(kernel.region.body.calls)} calls): {what}"
+        )
+        if self.strict:
+            raise PluginError(said, source=kernel.region.source) from (
+                reason if isinstance(reason, Exception) else None
+            )
+        where = f" (at {kernel.region.source})" if kernel.region.source else ""
+        text = f"tj: {said}{where}; its operations run one by one"
+        warnings.warn(TjWarning(text), stacklevel=3)
+
+
+def _owner(item: tuple[Symbol, FusionRegion]) -> str:
+    return item[0].namespace
+
+
+def _compiled(owner: Executor, regions: Sequence[FusionRegion]) -> list[Fused]:
+    """What ``owner`` makes of ``regions``, each with the seconds that it took."""
+    fusion = owner.fusion
+    assert fusion is not None
+    together = fusion.together or contextlib.nullcontext
+    with together():
+        return [_timed(fusion.fuse, region) for region in regions]
+
+
+def _timed(fuse: Callable[[FusionRegion], Fused], region: FusionRegion) -> Fused:
+    start = time.perf_counter()
+    fused = fuse(region)
+    if not isinstance(fused, Fused):
+        raise TypeError(f"fuse returned {type(fused).__name__}, not Fused")
+    return fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
+
+
+def _unfused(
+    region: FusionRegion, executors: Sequence[Executor], tags: TagRegistry
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """A function that runs ``region`` by the fallbacks among ``executors``."""
+    name = f"region_{region.key}"
+    trace = TraceEditor.program_of(_unowned(region.body), region.language, name)
+    claimed = claim(trace, [e for e in executors if e.fallback], tags)
+    return generate(claimed.trace, claimed.implementations, boxed=True).function
+
+
+def _unowned(body: Body) -> Body:
+    """``body``, whose calls nobody has claimed."""
+    return Body(body.inputs, tuple(c.replace(executor=None) for c in body.calls), body.outputs)

@@ -1,0 +1,111 @@
+"""Fusion: executors that run several calls as one.
+
+The core decides which calls stand together (`tj_core.passes.fuse`); an executor says which calls it
+takes and compiles a region. Equal regions are compiled once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.contract.decline import Decline
+from tj_core.ir.proxy import Proxy
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import Body, BoundSymbol, Notation
+from tj_core.ir.tree import leaves
+from tj_core.source import Source
+
+__all__ = ["Fused", "Fusion", "FusionRegion"]
+
+
+@dataclass(frozen=True, slots=True)
+class FusionRegion:
+    """Calls that one executor runs as one.
+
+    ``body`` holds them under formal names: inputs ``a0, a1, ...`` (values of the program, then
+    tensor constants), values ``_0, _1, ...``; its outputs are a tuple of proxies. None of its calls
+    has an effect, and no output shares memory with another or with an input. Regions with one
+    ``key`` are equal but for names: structure, shapes, dtypes, strides, devices, constants; sizes
+    that are symbols by the order in which they appear.
+
+    ``backward``: the calls are of a backward pass. ``flexible``: the outputs, by index, whose
+    strides the executor may choose, since only regions read them; it says in `Fused.strides` what
+    they are. ``implementations``: what runs calls that another executor claimed and lets stand here
+    (`Claim.traceable`), by symbol; ``language`` resolves all others. ``source``: the user's line
+    behind the first call.
+    """
+
+    body: Body
+    key: str
+    language: Notation
+    backward: bool = False
+    flexible: frozenset[int] = frozenset()
+    implementations: Mapping[Symbol, Callable[..., Any]] = field(default_factory=dict)
+    source: Source | None = None
+
+    @property
+    def inputs(self) -> tuple[Proxy, ...]:
+        """The values that the region takes, in the order of `Fused.function`'s arguments."""
+        return self.body.inputs
+
+    @property
+    def outputs(self) -> tuple[Proxy, ...]:
+        """The values that the region returns."""
+        return tuple(x for x in leaves(self.body.outputs) if isinstance(x, Proxy))
+
+    def resolve(self, call: BoundSymbol) -> Callable[..., Any]:
+        """What runs ``call`` of the body: a hosted implementation, or the operation itself."""
+        hosted = self.implementations.get(call.symbol)
+        return hosted if hosted is not None else self.language.resolve(call.symbol)
+
+
+@dataclass(frozen=True, slots=True)
+class Fused:
+    """A compiled region.
+
+    ``function`` returns a sequence of the region's outputs, with the metadata that they declare. A
+    ``boxed`` one takes one list of the inputs and empties it, so that inputs nobody else needs are
+    freed as it goes; else it takes the inputs as arguments. ``source`` is the text of what was
+    generated, for people; ``seconds`` what compiling took. ``strides``: for a `flexible` output
+    that got other strides than declared, those, by index.
+    """
+
+    function: Callable[..., Sequence[Any]]
+    boxed: bool = False
+    source: str = ""
+    seconds: float = 0.0
+    strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """How an executor runs several calls as one.
+
+    ``can_fuse`` looks at one call, metadata only: True if the call may stand in a region, else a
+    `Decline`. ``fuse`` compiles a region; what it raises makes that region run without the
+    executor, with a warning.
+
+    ``kernel``, if given, says of a call that `can_fuse` accepts whether it is computed together
+    with its neighbours, so that values between them take no memory and running it again costs next
+    to nothing; False is for a matrix product, which stands in a region as a kernel of its own. None
+    means all are.
+    ``cost``, if given, estimates what running a call again takes, in seconds; None where there is
+    no estimate. Both are asked while the memory of training is planned.
+
+    ``check``, if given, looks at all calls of a region to be: True or a `Decline`. A region has at
+    least ``minimum`` calls that compute, views not counted. ``hosts``: calls that other
+    executors claimed and declare `traceable` may stand in its regions. ``together``, if given, is
+    entered around the `fuse` calls of one program, and may compile on exit what these prepared.
+    """
+
+    can_fuse: Callable[[BoundSymbol], bool | Decline]
+    fuse: Callable[[FusionRegion], Fused]
+    cost: Callable[[BoundSymbol], float | None] | None = None
+    kernel: Callable[[BoundSymbol], bool] | None = None
+    check: Callable[[Sequence[BoundSymbol]], bool | Decline] | None = None
+    minimum: int = 2
+    hosts: bool = False
+    together: Callable[[], contextlib.AbstractContextManager[None]] | None = None

@@ -1,0 +1,1 @@
+"""Fusion: which calls of a claimed program stand together in regions, and what a region is."""

@@ -1,0 +1,120 @@
+"""Groups: which calls can run together, and the order in which everything runs.
+
+Each call runs in a slot: a level, and in the level the groups of the executors before all calls
+that run alone. A call is never in an earlier slot than what it needs, so groups are convex. Within
+that, calls stay near their place in the program: a group that is open takes the calls that can join
+it, and what need not wait for it runs right before.
+
+A view takes no time and no memory, so it belongs to no group: whoever reads one makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tj_core.analysis.alias import makes_views
+from tj_core.ir.symbol import Context
+from tj_core.ir.trace import BoundSymbol
+
+__all__ = ["Group", "Owner", "Unit", "grouped", "is_free_view"]
+
+Owner: TypeAlias = "tuple[str, Context]"
+"""The name of an executor that fuses, and the context that its calls run in."""
+
+_Slot: TypeAlias = "tuple[int, int]"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Calls of one executor that can run as one, in program order, views not among them."""
+
+    owner: Owner
+    calls: tuple[BoundSymbol, ...]
+
+
+Unit: TypeAlias = "Group | BoundSymbol"
+
+
+def is_free_view(call: BoundSymbol) -> bool:
+    """Whether ``call`` does nothing but make views of its only value."""
+    only = len({p.name for p in call.flat_args}) == 1
+    return only and makes_views(call) and call.effects.removable
+
+
+def grouped(calls: Sequence[BoundSymbol], owners: Mapping[int, Owner]) -> list[Unit]:
+    """``calls`` in an order that runs, those that can run as one in groups.
+
+    ``owners`` has the executor of each call that may stand in a group, by place.
+    """
+    schedule = _Schedule({owner: rank for rank, owner in enumerate(dict.fromkeys(owners.values()))})
+    members: dict[_Slot, list[int]] = {}
+    for place, call in enumerate(calls):
+        members.setdefault(schedule.slot(call, owners.get(place)), []).append(place)
+    units: list[Unit] = []
+    for slot in sorted(members):
+        there = [calls[place] for place in members[slot]]
+        owner = schedule.owner(slot)
+        units += there if owner is None else [Group(owner, tuple(there))]
+    return units
+
+
+@dataclass
+class _Schedule:
+    """Gives each call its slot. ``ranks``: where the groups of an executor stand in a level."""
+
+    ranks: dict[Owner, int]
+    made: dict[str, _Slot] = field(default_factory=dict)
+    open: dict[Owner, int] = field(default_factory=dict)
+    ordered: dict[str, int] = field(default_factory=dict)
+    top: int = -1
+    floor: int = 0
+
+    @property
+    def alone(self) -> int:
+        """The rank of calls that run alone."""
+        return len(self.ranks)
+
+    def owner(self, slot: _Slot) -> Owner | None:
+        return None if slot[1] == self.alone else list(self.ranks)[slot[1]]
+
+    def slot(self, call: BoundSymbol, owner: Owner | None) -> _Slot:
+        first: _Slot = (self.floor - 1, self.alone)
+        needed = max((self.made.get(p.name, first) for p in call.flat_args), default=first)
+        if owner is None:
+            slot = self.by_itself(call, needed)
+            ready = slot
+        elif is_free_view(call):
+            slot, ready = (max(needed, first)[0], self.alone), needed
+        else:
+            slot = ready = self.in_group(owner, needed)
+        self.made.update((p.name, ready) for p in call.defined())
+        return slot
+
+    def by_itself(self, call: BoundSymbol, needed: _Slot) -> _Slot:
+        """As late as it can be before the group that is open, if it need not wait for that."""
+        level = max(needed[0], self.top - 1, self.floor - 1)
+        level = max([level, *(self.ordered.get(name, -1) for name in call.effects.ordered)])
+        if _is_barrier(call):
+            level = max(level, self.top)
+            self.floor = level + 1
+        self.ordered.update(dict.fromkeys(call.effects.ordered, level))
+        return level, self.alone
+
+    def in_group(self, owner: Owner, needed: _Slot) -> _Slot:
+        """In the group that is open, unless it needs what runs after that began."""
+        rank = self.ranks[owner]
+        level = needed[0] if needed[1] <= rank else needed[0] + 1
+        mine = self.open.get(owner, 0)
+        near = mine if mine >= self.top - 1 else self.top
+        level = max(level, near, self.floor)
+        self.open[owner] = level
+        self.top = max(self.top, level)
+        return level, rank
+
+
+def _is_barrier(call: BoundSymbol) -> bool:
+    """Whether everything before stays before it, and everything after it after."""
+    effects = call.effects
+    return bool(effects.mutates or effects.rebinds or "side_effect" in effects.ordered)

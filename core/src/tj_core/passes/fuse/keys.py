@@ -1,0 +1,83 @@
+"""Keys of regions: equal for regions that are the same program but for names."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tj_core.ir.proxy import Dim, NumberProxy, Proxy, TensorProxy
+from tj_core.ir.sizes import size_symbols
+from tj_core.ir.symbol import Constant
+from tj_core.ir.trace import Body, BoundSymbol
+from tj_core.ir.tree import map_tree
+from tj_core.text.metadata import meta_text
+
+__all__ = ["call_token", "region_key"]
+
+
+def call_token(call: BoundSymbol) -> str:
+    """A text that is equal for calls which differ only in the names of values."""
+    words = _Words({})
+    args = map_tree(words.operand, (call.args, call.kwargs))
+    return repr((call.symbol.qualname, args, words.metadata(call.flat_outs)))
+
+
+def region_key(body: Body, *facts: Any) -> str:
+    """A short hash of ``body``, whose names are formal, and of ``facts`` with a stable `repr`.
+
+    Symbols in sizes count by the order in which they appear first.
+    """
+    names = {p.name: p.name for p in body.inputs}
+    names |= {p.name: p.name for call in body.calls for p in call.flat_outs}
+    words = _Words(names)
+    inputs = words.metadata(body.inputs)
+    calls = [
+        (
+            call.symbol.qualname,
+            call.executor,
+            map_tree(words.operand, (call.args, call.kwargs)),
+            [p.name for p in call.flat_outs],
+            words.metadata(call.flat_outs),
+        )
+        for call in body.calls
+    ]
+    outputs = map_tree(words.operand, body.outputs)
+    text = repr((facts, inputs, calls, outputs))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class _Words:
+    """Values, constants and metadata as text; ``names`` are those of values that count."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        self.names = names
+        self.symbols: dict[str, str] = {}
+
+    def operand(self, leaf: Any) -> Any:
+        if isinstance(leaf, Proxy):
+            return f"%{self.names.get(leaf.name) or self.meta(leaf)}"
+        if isinstance(leaf, Constant):
+            return f"!{leaf.text}"
+        return (type(leaf).__name__, repr(leaf))
+
+    def metadata(self, proxies: Iterable[Proxy]) -> list[str]:
+        return [self.meta(p) for p in proxies]
+
+    def meta(self, p: Proxy) -> str:
+        """The metadata that a kernel depends on; autograd's part is no part of it."""
+        if isinstance(p, TensorProxy):
+            plain = p.replace(requires_grad=False, shape=(), strides=())
+            return f"{meta_text(plain)} {self.dims(p.shape)} {self.dims(p.strides)}"
+        if isinstance(p, NumberProxy):
+            return f"{p.kind} {self.size(p.expr)}"
+        return meta_text(p)
+
+    def dims(self, dims: Sequence[Dim]) -> list[str]:
+        return [str(n) if isinstance(n, int) else self.size(n.name) for n in dims]
+
+    def size(self, text: str) -> str:
+        for name in size_symbols(text) if text else ():
+            self.symbols.setdefault(name, f"#{len(self.symbols)}")
+        return re.sub(r"[A-Za-z_]\w*", lambda m: self.symbols.get(m[0], m[0]), text)

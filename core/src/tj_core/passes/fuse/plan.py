@@ -1,0 +1,100 @@
+"""The plan of fusion: which calls of a claimed program stand in which group.
+
+It is asked twice. While calls are claimed: the calls that end up in no group are claimed again
+without fusion, so that the highest call they are part of runs as one. After that: the groups become
+regions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import Fusion
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import BoundSymbol
+from tj_core.passes.fuse.groups import Group, Owner, Unit, grouped, is_free_view
+from tj_core.passes.fuse.keys import call_token
+from tj_core.passes.fuse.repeats import parts
+
+__all__ = ["Fusers", "Plan", "plan"]
+
+
+@dataclass(frozen=True)
+class Fusers:
+    """The executors that fuse, by name, in order; ``hosted`` are symbols that may stand in regions.
+
+    Those are claimed calls whose implementation can be traced.
+    """
+
+    fusions: Mapping[str, Fusion]
+    hosted: Collection[Symbol] = frozenset()
+
+    @staticmethod
+    def of(executors: Sequence[Executor], hosted: Collection[Symbol] = frozenset()) -> Fusers:
+        """Those among ``executors``."""
+        return Fusers({e.name: e.fusion for e in executors if e.fusion is not None}, hosted)
+
+    def owner(self, call: BoundSymbol) -> Owner | None:
+        """Whose region ``call`` may stand in."""
+        name = call.executor
+        if name is not None and name in self.fusions and call.symbol.namespace != name:
+            return name, call.context
+        if call.symbol in self.hosted:
+            host = next((name for name, f in self.fusions.items() if f.hosts), None)
+            return None if host is None else (host, call.context)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """``units`` in an order that runs.
+
+    ``views`` are those that regions can make themselves. ``refused`` are calls an executor wanted
+    that stand in no group, by label, each with the reason.
+    """
+
+    units: tuple[Unit, ...]
+    views: Mapping[str, tuple[Owner, BoundSymbol]]
+    refused: Mapping[str, str]
+
+
+def plan(
+    calls: Sequence[BoundSymbol],
+    fusers: Fusers,
+    blame: Callable[[str, Sequence[BoundSymbol]], str | None],
+) -> Plan:
+    """The plan for ``calls``; ``blame`` says why an executor does not take a group, or None."""
+    owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
+    views = {
+        p.name: (owner, calls[i])
+        for i, owner in owners.items()
+        if is_free_view(calls[i])
+        for p in calls[i].flat_outs
+    }
+    refused: dict[str, str] = {}
+    units: list[Unit] = []
+    for unit in grouped(calls, owners):
+        if not isinstance(unit, Group):
+            units.append(unit)
+            continue
+        for part in parts(unit.calls, call_token):
+            reason = blame(unit.owner[0], part)
+            if reason is None:
+                units.append(Group(unit.owner, tuple(part)))
+            else:
+                units += part
+                refused |= {c.label: reason for c in part if c.symbol not in fusers.hosted}
+    read = {p.name for u in units if isinstance(u, Group) for c in u.calls for p in c.flat_args}
+    alone = _unread_views(views, read)
+    return Plan(tuple(units), views, refused | dict.fromkeys(alone, "no region reads the view"))
+
+
+def _unread_views(views: Mapping[str, tuple[Owner, BoundSymbol]], read: set[str]) -> list[str]:
+    """The labels of view calls that no region makes, not even for another view."""
+    for name, (_, view) in reversed(list(views.items())):
+        if name in read:
+            read = read | {p.name for p in view.flat_args}
+    calls = {view.label: view for _, view in views.values()}
+    return [label for label, v in calls.items() if not any(p.name in read for p in v.flat_outs)]

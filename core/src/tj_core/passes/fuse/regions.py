@@ -1,0 +1,187 @@
+"""Regions: groups of calls as single calls of the executor that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tj_core.analysis.liveness import free_values, value_names
+from tj_core.contract.fusion import FusionRegion
+from tj_core.edit.bodies import canonical_body
+from tj_core.edit.substitution import substitution
+from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
+from tj_core.ir.tags import NO_TAGS
+from tj_core.ir.trace import Body, BoundSymbol, Notation
+from tj_core.ir.tree import leaves, map_tree
+from tj_core.passes.fuse.groups import Group, Owner, Unit
+from tj_core.passes.fuse.keys import region_key
+
+__all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
+
+PREFIX = "region_"
+"""What the symbols of regions are called, in the namespace of their executor."""
+
+
+Views: TypeAlias = "Mapping[str, tuple[Owner, BoundSymbol]]"
+"""Values that are views which a region of their owner can make itself, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedCall:
+    """A region's call in the program, and the region that it runs."""
+
+    call: BoundSymbol
+    region: FusionRegion
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known of all regions of a program."""
+
+    language: Notation
+    implementations: Mapping[Symbol, Callable[..., Any]]
+    flexible: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A region in the making: all its calls, views among them, and what it makes."""
+
+    owner: Owner
+    calls: tuple[BoundSymbol, ...]
+    made: tuple[Proxy, ...]
+
+
+def region_calls(
+    units: Sequence[Unit], views: Views, outputs: Any, facts: Facts
+) -> list[FusedCall | BoundSymbol]:
+    """``units`` with a call for each group; what nobody needs is left out."""
+    drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
+    needed = value_names(outputs)
+    found: list[FusedCall | BoundSymbol] = []
+    for unit in reversed(drafts):
+        if isinstance(unit, BoundSymbol):
+            if unit.effects.removable and needed.isdisjoint(p.name for p in unit.flat_outs):
+                continue
+            found.append(unit)
+            needed.update(p.name for p in unit.flat_args)
+        elif returned := tuple(p for p in unit.made if p.name in needed):
+            made = _fused_call(unit, returned, facts)
+            found.append(made)
+            needed.update(p.name for p in made.call.flat_args)
+    return found[::-1]
+
+
+def _draft(group: Group, views: Views) -> _Draft:
+    drawing = _Drawing(group.owner, views)
+    for call in group.calls:
+        drawing.add(call)
+    made = tuple(p for call in group.calls for p in call.defined())
+    return _Draft(group.owner, tuple(drawing.calls), made)
+
+
+@dataclass
+class _Drawing:
+    """Collects the calls of a region; it makes the views that they read itself."""
+
+    owner: Owner
+    views: Views
+    calls: list[BoundSymbol] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)
+
+    def add(self, call: BoundSymbol) -> None:
+        for chain in self.chains(call):
+            self.calls.append(chain)
+            self.there.update(p.name for p in chain.flat_outs)
+        self.calls.append(call)
+
+    def chains(self, call: BoundSymbol) -> Iterable[BoundSymbol]:
+        """The views that ``call`` reads and that are not there, bases first."""
+        found: dict[str, BoundSymbol] = {}
+        todo = [p.name for p in call.flat_args]
+        while todo:
+            name = todo.pop()
+            owner, view = self.views.get(name, (None, None))
+            if view is not None and owner == self.owner and name not in self.there:
+                found.pop(view.label, None)
+                found[view.label] = view
+                todo += [p.name for p in view.flat_args]
+        return list(found.values())[::-1]
+
+
+def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> FusedCall:
+    inputs = free_values(draft.calls)
+    formal = {p.name: _formal(p, f"a{i}") for i, p in enumerate(inputs)}
+    rename = substitution(formal)
+    calls = tuple(_plain(c).map_proxies(rename) for c in draft.calls)
+    body = canonical_body(Body(tuple(formal.values()), calls, returned))
+    constants = _constants(draft.calls)
+    lifted = _lifted(body, constants, facts.language)
+    flexible = frozenset(i for i, p in enumerate(returned) if p.name in facts.flexible)
+    hosted = {c.symbol: facts.implementations[c.symbol] for c in calls if _hosted(c, facts)}
+    first = draft.calls[0]
+    owner, _ = draft.owner
+    backward = any("BACKWARD" in c.tags for c in draft.calls)
+    key = region_key(lifted, owner, first.context.items, backward, sorted(flexible))
+    region = FusionRegion(lifted, key, facts.language, backward, flexible, hosted, first.source)
+    call = BoundSymbol(
+        Symbol(owner, PREFIX + key),
+        (*inputs, *constants),
+        outputs=returned,
+        body=body,
+        context=first.context,
+        source=first.source,
+        parent=first.parent or first.label,
+        executor=owner,
+    )
+    return FusedCall(call, region)
+
+
+def _formal(p: Proxy, name: str) -> Proxy:
+    return p.replace(name=name, tags=NO_TAGS)
+
+
+def _plain(call: BoundSymbol) -> BoundSymbol:
+    """``call`` as it stands in a body: under the context and at the line of the region's call."""
+    return call.replace(source=None, parent=None, context=PLAIN_CONTEXT)
+
+
+def _hosted(call: BoundSymbol, facts: Facts) -> bool:
+    return call.symbol in facts.implementations
+
+
+def names_constants(call: BoundSymbol, language: Notation) -> bool:
+    """Whether all constants of ``call`` are spelled, or are tensors that a region can take."""
+    found = (language.observe(constant.value) for constant in _constants([call]))
+    return all(isinstance(p, TensorProxy) and p.subclass is None for p in found)
+
+
+def _constants(calls: Iterable[BoundSymbol]) -> tuple[Constant, ...]:
+    """The constants of ``calls`` that no text spells, each once: values beside the program."""
+    trees = [(call.args, call.kwargs) for call in calls]
+    found = (x for x in leaves(trees) if isinstance(x, Constant) and not x.named)
+    return tuple({id(c.value): c for c in found}.values())
+
+
+def _lifted(body: Body, constants: Sequence[Constant], language: Notation) -> Body:
+    """``body`` with ``constants`` among its inputs, after the values."""
+    if not constants:
+        return body
+    first = len(body.inputs)
+    formal: dict[int, Proxy] = {}
+    for i, constant in enumerate(constants, first):
+        seen = language.observe(constant.value)
+        assert isinstance(seen, TensorProxy)  # `names_constants` was asked before
+        formal[id(constant.value)] = _formal(seen, f"a{i}")
+
+    def lifted(leaf: Any) -> Any:
+        unnamed = isinstance(leaf, Constant) and not leaf.named
+        return formal[id(leaf.value)] if unnamed else leaf
+
+    calls = tuple(
+        c.replace(args=map_tree(lifted, c.args), kwargs=map_tree(lifted, c.kwargs))
+        for c in body.calls
+    )
+    return Body((*body.inputs, *formal.values()), calls, body.outputs)

@@ -1,0 +1,113 @@
+"""An executor that fuses vectors of `tj_core.testing.numeric`: one loop for many operations."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from tj_core.compile.codegen import generate
+from tj_core.compile.generated import define
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.fusion import Fused, Fusion, FusionRegion
+from tj_core.contract.rules import RuleTable
+from tj_core.edit.editor import TraceEditor
+from tj_core.host.hookspecs import hookimpl
+from tj_core.ir.trace import BoundSymbol
+
+__all__ = ["LoopPlugin", "loop_text", "one_by_one"]
+
+SCALAR = {
+    "num.add": "{} + {}",
+    "num.mul": "{} * {}",
+    "num.neg": "-{}",
+    "num.reciprocal": "1 / {}",
+}
+
+
+class LoopPlugin:
+    """Computes additions, products, negatives and reciprocals of one size in one loop.
+
+    ``compiled`` has the regions that it compiled, in order, ``batches`` how many of them together.
+    ``change``, if given, gets and returns the function of a region, to plant faults.
+    """
+
+    def __init__(
+        self,
+        name: str = "loop",
+        *,
+        minimum: int = 2,
+        hosts: bool = False,
+        operations: Sequence[str] = tuple(SCALAR),
+        change: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+        boxed: bool = False,
+    ) -> None:
+        self.tj_name = name
+        self.minimum, self.hosts, self.operations = minimum, hosts, operations
+        self.change = change or (lambda function: function)
+        self.boxed = boxed
+        self.compiled: list[FusionRegion] = []
+        self.batches: list[int] = []
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        fusion = Fusion(
+            self.can_fuse,
+            self.fuse,
+            minimum=self.minimum,
+            hosts=self.hosts,
+            check=self.check,
+            together=self.together,
+        )
+        return (Executor(self.tj_name, claims, fusion=fusion),)
+
+    def can_fuse(self, call: BoundSymbol) -> bool | Decline:
+        """Operations that have a loop."""
+        name = call.symbol.qualname
+        return True if name in self.operations else Decline(f"has no loop for {name}")
+
+    def check(self, calls: Sequence[BoundSymbol]) -> bool | Decline:
+        """A loop has one size."""
+        sizes = {getattr(p, "shape", None) for call in calls for p in call.flat_outs}
+        return True if len(sizes) == 1 else Decline("a loop has one size")
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Count the regions that are compiled at once."""
+        before = len(self.compiled)
+        yield
+        self.batches.append(len(self.compiled) - before)
+
+    def fuse(self, region: FusionRegion) -> Fused:
+        """A loop over the elements, which runs all operations for one after another."""
+        self.compiled.append(region)
+        source = loop_text(region)
+        scope = {f"call{i}": region.resolve(c) for i, c in enumerate(region.body.calls)}
+        loop = define(source, "loop", scope, f"loop {region.key}")
+        return Fused(self.change(loop), self.boxed, source)
+
+
+def one_by_one(region: FusionRegion) -> Fused:
+    """A region whose operations run one by one: a fuser of any dialect, for tests."""
+    trace = TraceEditor.program_of(region.body, region.language, "one_by_one")
+    return Fused(generate(trace, region.implementations, boxed=True).function, boxed=True)
+
+
+def loop_text(region: FusionRegion) -> str:
+    """The text of a function that computes ``region`` element by element."""
+    names = ", ".join(p.name for p in region.inputs)
+    lines = [f"def loop({names}):", "    rows = []", f"    for {names}, in zip({names}):"]
+    for place, call in enumerate(region.body.calls):
+        lines.append(f"        {call.label} = {_scalar(place, call)}")
+    results = "".join(f"{p.name}, " for p in region.outputs)
+    lines += [f"        rows.append(({results}))"]
+    return "\n".join([*lines, "    return [list(column) for column in zip(*rows)]", ""])
+
+
+def _scalar(place: int, call: BoundSymbol) -> str:
+    args = [p.name for p in call.flat_args]
+    if call.symbol.qualname in SCALAR:
+        return SCALAR[call.symbol.qualname].format(*args)
+    return f"call{place}({', '.join(f'[{a}]' for a in args)})[0]"

@@ -1,0 +1,312 @@
+"""Regions on vectors: which calls stand together, what runs, and what equal regions share."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+from tj_core.analysis.verify import verify
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.rules import RuleTable
+from tj_core.errors import PluginError, TjWarning
+from tj_core.host.hookspecs import hookimpl
+from tj_core.host.session import Session
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import Trace
+from tj_core.testing.fusing import LoopPlugin
+from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin, expansions
+
+pytestmark = pytest.mark.usefixtures("own_project")
+
+X, Y = [1.0, -2.0, 4.0], [0.5, 3.0, 2.0]
+
+
+def jitted(f: Callable[..., Any], *plugins: Any, **config: Any) -> Any:
+    """``f`` in a session with ``plugins``, the numeric one last, whose passes are all verified."""
+    overrides = {"check": 2, "strict": True, **config}
+    return tj.jit(f, session=Session([*plugins, NumericPlugin()], overrides=overrides))
+
+
+def program(g: Any) -> Trace:
+    found: Trace = tj.last_trace(g)
+    return found
+
+
+def shape(g: Any) -> list[str]:
+    """Who runs what, in order: regions with the operations inside."""
+    return [
+        f"{c.executor}({', '.join(i.symbol.path for i in c.body.calls)})"
+        if c.symbol.namespace == c.executor and c.body
+        else c.symbol.path
+        for c in program(g).calls
+    ]
+
+
+def chain(x: Any, y: Any) -> Any:
+    return -(x + y) * x
+
+
+def test_neighbours_become_one_call() -> None:
+    loop = LoopPlugin()
+    g = jitted(chain, loop)
+    assert g(X, Y) == [-(a + b) * a for a, b in zip(X, Y, strict=True)]
+    assert shape(g) == ["loop(add, neg, mul)"]
+    (region,) = loop.compiled
+    assert [p.name for p in region.inputs] == ["a0", "a1"]
+    assert [p.name for p in region.outputs] == ["_2"]
+    verify(program(g), level=2, tags=g.__tj__.session.tags, expand=expansions)
+
+
+def test_the_printed_program_reads_back() -> None:
+    g = jitted(chain, LoopPlugin())
+    g(X, Y)
+    trace = program(g)
+    assert "loop.region_" in str(trace) and trace.stage is Stage.CLAIMED
+    assert Trace.parse(str(trace), language=trace.language) == trace
+
+
+def test_a_call_alone_is_no_region() -> None:
+    loop = LoopPlugin()
+    g = jitted(lambda x, y: x + y, loop)
+    assert g(X, Y) == [1.5, 1.0, 6.0]
+    assert shape(g) == ["add"] and not loop.compiled
+    (record,) = tj.explain(g).claims
+    assert record.executor == "python"
+    assert record.declined == (("loop", "there is nothing to fuse it with"),)
+
+
+def test_what_is_left_over_goes_to_the_highest_call() -> None:
+    """An ``axpy`` of whose parts no region takes any is one call again."""
+
+    def f(a: Any, x: Any, y: Any) -> Any:
+        return a.axpy(x, y).noise()
+
+    g = jitted(f, LoopPlugin(minimum=3))
+    g(X, X, Y)
+    assert shape(g) == ["axpy", "noise"]
+    g = jitted(f, LoopPlugin(minimum=2))
+    g(X, X, Y)
+    assert shape(g) == ["loop(mul, add)", "noise"]
+
+
+def test_a_region_is_not_entered_again() -> None:
+    """``noise`` needs the first sum and the last sum needs ``noise``: two regions."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = x + y
+        b = a * a
+        c = b.noise()
+        return c + b + x
+
+    g = jitted(f, LoopPlugin())
+    assert shape_after(g, X, Y) == ["loop(add, mul)", "noise", "loop(add, add)"]
+
+
+def test_what_need_not_wait_runs_before_and_cuts_nothing() -> None:
+    def f(x: Any, y: Any) -> Any:
+        a = x + y
+        n = y.noise()
+        return a * n
+
+    g = jitted(f, LoopPlugin())
+    assert shape_after(g, X, Y) == ["noise", "loop(add, mul)"]
+
+
+def test_calls_with_effects_keep_their_order() -> None:
+    def f(x: Any, y: Any) -> Any:
+        a = -(x + y)
+        b = a.noise()
+        x.fill_(0.0)
+        c = -(x + y)
+        return a, b, c.noise(), x
+
+    g = jitted(f, LoopPlugin())
+    expected = f_eager = [list(X), list(Y)]
+    result = g(*expected)
+    assert shape(g) == ["loop(add, neg)", "noise", "fill_", "loop(add, neg)", "noise"]
+    assert result[2][0] == -0.5 and f_eager[0] == [0.0] * 3
+
+
+def test_two_executors_share_a_program() -> None:
+    """Each has its own regions; a value may go back and forth."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = x + y + x
+        b = a * a * y
+        return b + a + b
+
+    adds = LoopPlugin("adds", operations=("num.add",))
+    muls = LoopPlugin("muls", operations=("num.mul",))
+    g = jitted(f, adds, muls)
+    assert shape_after(g, X, Y) == ["adds(add, add)", "muls(mul, mul)", "adds(add, add)"]
+    assert g(X, Y) == jitted(f)(X, Y)
+
+
+def test_the_config_says_who_is_asked_first() -> None:
+    for first, second in (("one", "two"), ("two", "one")):
+        g = jitted(chain, LoopPlugin("one"), LoopPlugin("two"), executors=[first, second])
+        g(X, Y)
+        assert [c.executor for c in program(g).calls] == [first]
+
+
+def test_equal_regions_are_compiled_once() -> None:
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(4):
+            x = (-(x + y) * y).noise()
+        return x
+
+    loop = LoopPlugin()
+    g = jitted(f, loop)
+    g(X, Y)
+    assert len(program(g).calls) == 8 and len(loop.compiled) == 1
+    jitted_again = tj.jit(f, session=g.__tj__.session)
+    jitted_again(X, Y)
+    assert len(loop.compiled) == 1
+    jitted_again([*X, 1.0], [*Y, 1.0])
+    assert len(loop.compiled) == 2
+
+
+def test_all_regions_of_a_program_are_compiled_together() -> None:
+    def f(x: Any, y: Any) -> Any:
+        a = (x + y).mul(x).noise()
+        return (a * y + a * a).noise()
+
+    loop = LoopPlugin()
+    jitted(f, loop)(X, Y)
+    assert loop.batches == [2]
+
+
+def test_layers_are_found_without_marks() -> None:
+    """Calls that repeat, with nothing between them that would cut, are compiled once."""
+
+    def layer(x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x = -(x * y) + y
+        return x + y * y
+
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(8):
+            x = layer(x, y)
+        return -x
+
+    loop = LoopPlugin()
+    g = jitted(f, loop)
+    assert g(X, Y) == jitted(f)(X, Y)
+    assert len(program(g).calls) >= 7 and len(loop.compiled) <= 3
+
+
+def test_a_value_that_only_the_region_reads_is_not_returned() -> None:
+    def f(x: Any, y: Any) -> Any:
+        a = x + y
+        b = -a
+        return b * y, a
+
+    loop = LoopPlugin()
+    g = jitted(f, loop)
+    assert g(X, Y) == ([-(a + b) * b for a, b in zip(X, Y, strict=True)], [1.5, 1.0, 6.0])
+    assert [p.name for p in loop.compiled[0].outputs] == ["_0", "_2"]
+
+
+def test_a_claimed_call_stands_in_the_region_of_a_host() -> None:
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("num.axpy", Claim(MEANING["axpy"], traceable=True))
+
+    class Axpy:
+        tj_name = "fast"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            return (Executor("fast", claims),)
+
+    def f(x: Any, y: Any) -> Any:
+        return (x + y).axpy(x, y) * y
+
+    hosting = jitted(f, Axpy(), LoopPlugin(hosts=True))
+    expected = jitted(f)(X, Y)
+    assert hosting(X, Y) == expected
+    assert shape(hosting) == ["loop(add, num.axpy, mul)"]
+    apart = jitted(f, Axpy(), LoopPlugin())
+    assert apart(X, Y) == expected
+    assert shape(apart) == ["add", "fast(axpy)", "mul"]
+
+
+def test_a_group_that_the_executor_refuses_runs_one_by_one() -> None:
+    loop = LoopPlugin()
+    loop.check = lambda calls: Decline("not today")  # type: ignore[method-assign]
+    g = jitted(chain, loop)
+    g(X, Y)
+    assert shape(g) == ["add", "neg", "mul"]
+
+
+# ------------------------------------------------------------------------------ what goes wrong
+
+
+def raises(function: Callable[..., Any]) -> Callable[..., Any]:
+    def broken(*args: Any) -> Any:
+        raise ValueError("no kernel for today")
+
+    return broken
+
+
+FAULTS = {
+    "raises at the first run": (raises, "ValueError: no kernel for today"),
+    "returns too few": (lambda f: lambda *a: f(*a)[:-1], "returned 0 values, not 1"),
+    "returns None": (lambda f: lambda *a: None, "returned"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_region_that_fails_falls_back_once(fault: str) -> None:
+    change, said = FAULTS[fault]
+    loop = LoopPlugin(change=change)
+    g = jitted(chain, loop, strict=False)
+    expected = jitted(chain)(X, Y)
+    with pytest.warns(TjWarning, match=said) as found:
+        assert g(X, Y) == expected
+    assert len(found) == 1 and "'loop'" in str(found[0].message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert g(X, Y) == expected
+        again = tj.jit(lambda a, b: -(a + b) * a, session=g.__tj__.session)
+        assert again(X, Y) == expected
+    strict = jitted(chain, LoopPlugin(change=change))
+    with pytest.raises(PluginError, match=said):
+        strict(X, Y)
+
+
+def test_a_region_that_cannot_be_compiled_falls_back_alone() -> None:
+    """Of two regions one cannot be compiled: the other one is."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = (x + y).mul(x).noise()
+        return (-a) + a
+
+    loop = LoopPlugin()
+    fuse = loop.fuse
+
+    def picky(region: Any) -> Any:
+        if any(c.symbol.path == "mul" for c in region.body.calls):
+            raise RuntimeError("the compiler is broken")
+        return fuse(region)
+
+    loop.fuse = picky  # type: ignore[method-assign]
+    g = jitted(f, loop, strict=False)
+    with pytest.warns(TjWarning, match="the compiler is broken") as found:
+        result = g(X, Y)
+    assert result == jitted(f)(X, Y) and len(found) == 1
+    assert len(loop.compiled) == 1
+
+
+def shape_after(g: Any, *args: Any) -> list[str]:
+    g(*args)
+    return shape(g)
+
+
+def test_null_executors_and_fusers_live_side_by_side() -> None:
+    g = jitted(chain, NullPlugin("num.neg", answer=lambda x: [-v for v in x]), LoopPlugin())
+    assert g(X, Y) == jitted(chain)(X, Y)
+    assert shape(g) == ["add", "null(neg)", "mul"]
