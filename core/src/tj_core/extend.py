@@ -16,7 +16,16 @@ Importing this module imports pluggy (for `hookimpl`) and nothing else beyond th
 
 from __future__ import annotations
 
-from tj_core.analysis.alias import AliasFacts, alias_facts, makes_views, same_objects, storage_roots
+from tj_core.analysis.alias import (
+    AliasFacts,
+    Place,
+    Storage,
+    ViewStep,
+    alias_facts,
+    makes_views,
+    same_objects,
+    storage_roots,
+)
 from tj_core.analysis.liveness import (
     dependent_values,
     free_values,
@@ -25,8 +34,6 @@ from tj_core.analysis.liveness import (
     live_items,
     value_names,
 )
-from tj_core.analysis.verify import verify
-from tj_core.analysis.wellformed import same_metadata
 from tj_core.api import backend_state
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation
@@ -48,7 +55,6 @@ from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import reexpand, reexpand_all
 from tj_core.edit.regions import joined_effects, summed_effects
 from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
-from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import (
     CannotExpandError,
     CaptureError,
@@ -98,6 +104,7 @@ from tj_core.ir.sizes import (
     size_symbols,
 )
 from tj_core.ir.stage import Stage
+from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import (
     AUGMENTED,
     BACKWARD,
@@ -120,6 +127,8 @@ from tj_core.source import Source
 from tj_core.text.language import Language
 from tj_core.text.metadata import meta_text
 from tj_core.text.printer import value_text
+from tj_core.verify.verifier import verify
+from tj_core.verify.wellformed import same_metadata
 
 __all__ = [
     "AUGMENTED",
@@ -178,6 +187,7 @@ __all__ = [
     "PassContext",
     "PassError",
     "PassRecord",
+    "Place",
     "PluginConflictError",
     "PluginError",
     "Program",
@@ -197,6 +207,7 @@ __all__ = [
     "Source",
     "Stage",
     "Stats",
+    "Storage",
     "SubclassInfo",
     "SymDim",
     "Symbol",
@@ -213,6 +224,7 @@ __all__ = [
     "TraceError",
     "Transform",
     "VerificationError",
+    "ViewStep",
     "add_note",
     "alias_facts",
     "ask",

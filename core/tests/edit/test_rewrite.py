@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.analysis.verify import verify
 from tj_core.contract.expansion import Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import Replacement, rewrite
@@ -17,6 +16,7 @@ from tj_core.source import Source
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
 from tj_core.text.metadata import meta_text
+from tj_core.verify.verifier import verify
 
 X, Y = vector("x", 2), vector("y", 2)
 F32 = Constant("_f32", DType("float32", 32, "float"), named=False)

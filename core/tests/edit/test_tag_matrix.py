@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tj_core.analysis.verify import verify
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
@@ -27,6 +26,7 @@ from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.verify.verifier import verify
 
 X, Y = vector("x", 2), vector("y", 2)
 POLICIES = ("into_body", "to_replacement", "through_views", "to_backward")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.analysis.verify import verify
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
@@ -19,6 +18,7 @@ from tj_core.source import Source
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
 from tj_core.text.metadata import parse_tags, tags_text
+from tj_core.verify.verifier import verify
 
 OWN = (
     Tag("ALL", through_views=True, to_backward=True),

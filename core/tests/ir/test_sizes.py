@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tj_core.analysis.agreement import agrees
 from tj_core.errors import ParseError
 from tj_core.ir.proxy import NumberProxy, SymDim, TensorProxy
 from tj_core.ir.sizes import (
@@ -20,6 +19,7 @@ from tj_core.ir.sizes import (
 )
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
+from tj_core.verify.agreement import agrees
 
 SYMBOLS = ("s0", "s1", "u0")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.analysis.verify import verify
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import bind_outputs
@@ -18,6 +17,7 @@ from tj_core.passes.claim import NEEDS_GRADIENT, claim
 from tj_core.source import Source
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.verify.verifier import verify
 
 X, Y = vector("x", 2), vector("y", 2)
 TAGS = TagRegistry()

@@ -5,7 +5,6 @@ import tj_core as tj
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tj_core.analysis.alias import alias_facts
-from tj_core.analysis.verify import verify
 from tj_core.compile.codegen import generate
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import Expanded, bind_outputs
@@ -21,6 +20,7 @@ from tj_core.passes.claim import claim
 from tj_core.passes.cse import cse
 from tj_core.testing.numeric import NumericPlugin, call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.verify.verifier import verify
 
 TAGS = TagRegistry(
     [

@@ -7,7 +7,6 @@ import copy
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
-from tj_core.analysis.verify import verify
 from tj_core.compile.codegen import generate
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Claim, Executor
@@ -28,6 +27,7 @@ from tj_core.passes.dce import dce
 from tj_core.source import Source
 from tj_core.testing.numeric import MEANING, call, expansions, vector
 from tj_core.text.language import Language
+from tj_core.verify.verifier import verify
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("tj", deadline=None, max_examples=60, suppress_health_check=SLOW)

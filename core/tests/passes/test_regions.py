@@ -7,7 +7,6 @@ from dataclasses import replace
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
-from tj_core.analysis.verify import verify
 from tj_core.compile.codegen import generate
 from tj_core.compile.context import PassContext
 from tj_core.contract.dialects import Dialect
@@ -28,6 +27,7 @@ from tj_core.passes.dce import dce
 from tj_core.source import Source
 from tj_core.testing.numeric import MEANING, call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE, Language
+from tj_core.verify.verifier import verify
 
 X, Y, Z = (vector(n, 2) for n in "xyz")
 TAGS = TagRegistry([("test", Tag("HOT")), ("test", Tag("COLD", into_body=False))])

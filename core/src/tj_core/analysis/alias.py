@@ -1,30 +1,175 @@
-"""Alias analysis: which values share memory, and whose memory is written.
+"""Alias analysis: which values share memory, by which views, and whose memory is written.
 
-One pure function from the effects of calls to facts. Nobody stores or rewrites its results: a pass
-that changed a trace asks again.
+All of it is read off the effects of calls. Nobody stores or rewrites the results: a pass that
+changed a trace asks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from tj_core.edit.substitution import substituted
-from tj_core.ir.proxy import Proxy
+from tj_core.ir.effects import Alias
+from tj_core.ir.proxy import NumberProxy, Proxy
+from tj_core.ir.substitution import substituted
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 
-__all__ = ["AliasFacts", "alias_facts", "makes_views", "same_objects", "storage_roots"]
+__all__ = [
+    "AliasFacts",
+    "Place",
+    "Storage",
+    "ViewStep",
+    "alias_facts",
+    "makes_views",
+    "same_objects",
+    "storage_roots",
+]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ViewStep:
+    """One call on the way from a root to an object: of the call's arguments, counted in proxies,
+    ``argument`` is viewed, and output ``output`` is the view.
+    """
+
+    call: BoundSymbol
+    argument: int
+    output: int
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Equal for the same output of the same call."""
+        return id(self.call), self.output
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A root, by the name of its value in the program, and the path of views from it."""
+
+    root: str
+    path: tuple[ViewStep, ...] = ()
+
+    @property
+    def keys(self) -> tuple[tuple[int, int], ...]:
+        """Equal for the same path."""
+        return tuple(step.key for step in self.path)
+
+    def then(self, step: ViewStep) -> Place:
+        """Where the view is that ``step`` makes of what is here."""
+        return Place(self.root, (*self.path, step))
+
+
+@dataclass
+class Storage:
+    """The objects of a program so far: which object a value is, and where its memory is.
+
+    A *root* is memory that the program was given or made. ``names`` has the object of each value;
+    an object is known by the first name it had. ``roots`` are those whose memory an object may be
+    in. There are several if a call returns the one or the other; if not, and the views on the way
+    are known, the object is in ``places``. ``internal`` are roots that are views of memory inside
+    of a call.
+    """
+
+    names: dict[str, str] = field(default_factory=dict)
+    roots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    places: dict[str, Place] = field(default_factory=dict)
+    internal: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Storage:
+        """The objects of a whole program."""
+        found = cls()
+        for p in trace.inputs:
+            found.begin(p)
+        for call in trace.calls:
+            found.note(call)
+        return found
+
+    def begin(self, p: Proxy) -> None:
+        """``p`` is new memory."""
+        self.names[p.name] = p.name
+        self.roots[p.name] = (p.name,)
+        self.places[p.name] = Place(p.name)
+
+    def object_of(self, p: Proxy) -> str:
+        """The object that ``p`` is; new memory, if no call has made it and nobody has given it."""
+        if p.name not in self.names:
+            self.begin(p)
+        return self.names[p.name]
+
+    def roots_of(self, p: Proxy) -> tuple[str, ...]:
+        """The roots whose memory ``p`` may be in."""
+        return self.roots[self.object_of(p)]
+
+    def note(self, call: BoundSymbol) -> None:
+        """Add the outputs of ``call``."""
+        given = {p.name for p in call.flat_args}
+        aliases = call.effects.aliases
+        for i, p in enumerate(call.flat_outs):
+            if p.name not in given:
+                self.define(p, call, [a for a in aliases if a.output == i])
+
+    def rebind(self, p: Proxy, step: ViewStep) -> None:
+        """The object ``p`` becomes the view of itself that ``step`` makes."""
+        name = self.object_of(p)
+        self.places[name] = self.places[name].then(step)
+
+    def memory(self) -> dict[str, str]:
+        """For every value the first one that may be in the same memory.
+
+        Where a value may be in the one or the other, the two count as one.
+        """
+        order = {name: i for i, name in enumerate(self.names)}
+        first = {name: name for name in order}
+
+        def of(root: str) -> str:
+            while first[root] != root:
+                root = first[root]
+            return root
+
+        for roots in self.roots.values():
+            eldest, *others = sorted({of(root) for root in roots}, key=order.__getitem__)
+            first.update(dict.fromkeys(others, eldest))
+        return {name: of(self.roots[which][0]) for name, which in self.names.items()}
+
+    def define(self, p: Proxy, call: BoundSymbol, aliases: Sequence[Alias]) -> None:
+        """Add ``p``, an output of ``call`` that shares memory as ``aliases`` say."""
+        values = {"arg": call.flat_args, "out": call.flat_outs}
+        shared = [(a, values[a.kind][a.index]) for a in aliases if a.kind in values]
+        for alias, value in shared:
+            if alias.identical:
+                self.names[p.name] = self.object_of(value)
+                return
+        self.begin(p)
+        if not aliases and _is_opaque(call) and not isinstance(p, NumberProxy):
+            taken = [q for q in call.flat_args if not isinstance(q, NumberProxy)]
+            self._locate(p, [p, *taken])
+        elif shared:
+            self._locate(p, [value for _, value in shared])
+            alias, value = shared[0]
+            at = self.places.get(self.names[value.name])
+            if at and len(aliases) == 1 and alias.kind == "arg":
+                self.places[p.name] = at.then(ViewStep(call, alias.index, alias.output))
+        elif aliases:
+            self.internal.add(p.name)
+
+    def _locate(self, p: Proxy, others: list[Proxy]) -> None:
+        """``p`` is somewhere in the memory of ``others``."""
+        found = [root for value in others for root in self.roots_of(value)]
+        self.roots[p.name] = tuple(dict.fromkeys(found))
+        if found != [p.name]:
+            del self.places[p.name]
 
 
 @dataclass(frozen=True, slots=True)
 class AliasFacts:
     """What the effects of a trace's calls come to.
 
-    ``roots`` has, for every value, the first value in the same memory, ``objects`` the first that
-    is the same object. ``mutated`` are the roots whose memory is written, or whose metadata is
-    changed, anywhere in the program, as far as that can be known; ``escaping`` those that the
-    program returns.
+    ``roots`` has, for every value, the first value that may be in the same memory, ``objects`` the
+    first that is the same object. ``mutated`` are the roots whose memory is written, or whose
+    metadata is changed, anywhere in the program, as far as that can be known; ``escaping`` those
+    that the program returns.
     """
 
     roots: Mapping[str, str]
@@ -38,33 +183,30 @@ class AliasFacts:
 
 
 def alias_facts(trace: Trace) -> AliasFacts:
-    """The facts of ``trace``.
+    """The facts about ``trace``, in one walk over its calls.
 
     Inputs may overlap each other in ways that a trace does not show: if one is written, all are. A
     call of which nothing is known but that it has side effects may write all it takes and returns.
     """
-    roots = {p.name: p.name for p in trace.inputs}
-    objects = dict(roots)
-    mutated: set[str] = set()
-    for call in trace.calls:
-        objects |= _defined(call, objects, identical=True)
-        roots |= _defined(call, roots)
-        mutated.update(roots[p.name] for p in _mutated(call))
+    storage = Storage.of(trace)
+    roots = storage.memory()
+    mutated = {roots[p.name] for call in trace.calls for p in _mutated(call)}
     inputs = {p.name for p in trace.inputs}
     if not mutated.isdisjoint(inputs):
-        mutated |= inputs
+        mutated |= {roots[name] for name in inputs}
     returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
-    return AliasFacts(
-        roots, objects, frozenset(mutated), frozenset(roots[p.name] for p in returned)
-    )
+    escaping = frozenset(roots[p.name] for p in returned)
+    return AliasFacts(roots, storage.names, frozenset(mutated), escaping)
 
 
 def storage_roots(calls: Iterable[BoundSymbol]) -> dict[str, str]:
-    """For every value that ``calls`` return, the first value in the same memory."""
-    roots: dict[str, str] = {}
+    """For every value that ``calls`` return, the first value that may be in the same memory."""
+    calls = tuple(calls)
+    storage = Storage()
     for call in calls:
-        roots |= _defined(call, roots)
-    return roots
+        storage.note(call)
+    memory = storage.memory()
+    return {p.name: memory.get(p.name, p.name) for call in calls for p in call.flat_outs}
 
 
 def same_objects(call: BoundSymbol) -> dict[str, Proxy]:
@@ -84,32 +226,15 @@ def makes_views(call: BoundSymbol) -> bool:
     return bool(call.flat_outs) and len(views) == len(call.flat_outs)
 
 
-def _defined(
-    call: BoundSymbol, known: Mapping[str, str], *, identical: bool = False
-) -> dict[str, str]:
-    """The roots of the values that ``call`` defines; the objects they are with ``identical``."""
-    found: dict[str, str] = {}
-    aliases = [a for a in call.effects.aliases if a.identical or not identical]
-    bases = {a.output: a for a in aliases if a.kind != "internal"}
-    for i, p in enumerate(call.flat_outs):
-        alias = bases.get(i)
-        if p.name in known:  # an argument under its own name
-            continue
-        if alias is None:
-            found[p.name] = p.name
-        elif alias.kind == "arg":
-            base = call.flat_args[alias.index].name
-            found[p.name] = known.get(base, base)
-        else:
-            base = call.flat_outs[alias.index].name
-            found[p.name] = found.get(base) or known.get(base, base)
-    return found
+def _is_opaque(call: BoundSymbol) -> bool:
+    """Whether nothing is known of ``call`` but that it has side effects."""
+    return "side_effect" in call.effects.ordered and call.body is None
 
 
 def _mutated(call: BoundSymbol) -> Iterator[Proxy]:
     effects = call.effects
     for index in (*effects.mutates, *(i for i, _ in effects.rebinds)):
         yield call.flat_args[index]
-    if "side_effect" in effects.ordered and call.body is None:
+    if _is_opaque(call):
         yield from call.flat_args
         yield from call.flat_outs

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tj_core.analysis.verify import Check, level_for, verify
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
@@ -31,6 +30,7 @@ from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
 from tj_core.passes.fuse.fuse import fuse
+from tj_core.verify.verifier import Check, level_for, verify
 
 __all__ = ["Pipeline", "Ranked"]
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Effects
 from tj_core.ir.proxy import Proxy
+from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT
 from tj_core.ir.tags import NO_TAGS
 from tj_core.ir.trace import Body, BoundSymbol, Region

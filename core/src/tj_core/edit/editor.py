@@ -16,11 +16,11 @@ from typing import Any
 
 from tj_core.edit.bodies import with_args
 from tj_core.edit.inlining import Inlined, inline
-from tj_core.edit.substitution import substituted, substitution
 from tj_core.edit.tag_propagation import TagInheritance
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
+from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Trace
 from tj_core.source import Source

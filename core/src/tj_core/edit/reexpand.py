@@ -9,9 +9,9 @@ from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import formals, with_args
 from tj_core.edit.regions import returned, with_programs
-from tj_core.edit.substitution import substituted, substitution
 from tj_core.errors import TraceError
 from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Trace

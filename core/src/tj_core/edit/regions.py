@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
+from tj_core.analysis.alias import Storage
 from tj_core.edit.bodies import with_args
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
@@ -148,8 +149,7 @@ def summed_effects(call: BoundSymbol) -> Effects:
     """
     total = Effects()
     for region in call.regions:
-        found = _Storage.of(region.program)
-        total = joined_effects(total, found.effects(region, len(call.flat_outs)))
+        total = joined_effects(total, _effects(region, len(call.flat_outs)))
     return total
 
 
@@ -164,70 +164,44 @@ def joined_effects(first: Effects, second: Effects) -> Effects:
     )
 
 
-@dataclass
-class _Storage:
-    """For each value of a program the storages it may lie in: those of inputs, and others."""
-
-    inputs: Mapping[str, int]
-    roots: dict[str, frozenset[Any]] = field(default_factory=dict)
-    mutated: set[Any] = field(default_factory=set)
-    ordered: dict[str, None] = field(default_factory=dict)
-
-    @staticmethod
-    def of(program: Trace) -> _Storage:
-        found = _Storage({p.name: i for i, p in enumerate(program.inputs)})
-        found.roots = {name: frozenset([i]) for name, i in found.inputs.items()}
-        for call in program.calls:
-            found.call(call)
-        return found
-
-    def call(self, call: BoundSymbol) -> None:
-        args = [self.roots.get(p.name, frozenset()) for p in call.flat_args]
-        outs: list[set[Any]] = [set() for _ in call.flat_outs]
-        for alias in call.effects.aliases:
-            if alias.kind == "arg":
-                outs[alias.output] |= args[alias.index]
-            elif alias.kind == "out":
-                outs[alias.output] |= outs[alias.index] or {call.flat_outs[alias.index].name}
-                outs[alias.index] |= outs[alias.output]
-            else:
-                outs[alias.output].add(("internal", alias.index))
-        if "side_effect" in call.effects.ordered:  # nobody knows what its outputs are
-            known: set[Any] = set().union(*args)
-            outs = [out | known for out in outs]
-        for p, out in zip(call.flat_outs, outs, strict=True):
-            self.roots[p.name] = frozenset(out or {p.name})
-        for i in call.effects.mutates:
-            self.mutated |= args[i]
-        if any(args[i] & set(self.inputs.values()) for i, _ in call.effects.rebinds):
-            self.ordered["side_effect"] = None
-        self.ordered.update(dict.fromkeys(call.effects.ordered))
-
-    def effects(self, region: Region, outputs: int) -> Effects:
-        """The program's effects as those of its call, which has so many ``outputs``."""
-        operands = dict(enumerate(region.operands))
-        mutated = [operands.get(i) for i in self.mutated if isinstance(i, int)]
-        ordered = dict(self.ordered)
-        if None in mutated:
+def _effects(region: Region, outputs: int) -> Effects:
+    """What running ``region`` does to the arguments of its call, which has so many ``outputs``."""
+    program = region.program
+    storage = Storage.of(program)
+    operands = {p.name: i for p, i in zip(program.inputs, region.operands, strict=True)}
+    mutated: set[str] = set()
+    ordered: dict[str, None] = {}
+    for call in program.calls:
+        effects = call.effects
+        mutated |= {r for i in effects.mutates for r in storage.roots_of(call.flat_args[i])}
+        rebound = {r for i, _ in effects.rebinds for r in storage.roots_of(call.flat_args[i])}
+        if not rebound.isdisjoint(operands):
             ordered["side_effect"] = None
-        return Effects(
-            tuple(i for i in mutated if i is not None),
-            aliases=tuple(self.aliases(region, outputs)) if region.returns else (),
-            ordered=tuple(ordered),
-        )
+        ordered.update(dict.fromkeys(effects.ordered))
+    written = [operands[root] for root in operands if root in mutated]
+    if None in written:
+        ordered["side_effect"] = None
+    return Effects(
+        tuple(i for i in written if i is not None),
+        aliases=tuple(_aliases(region, storage, outputs)) if region.returns else (),
+        ordered=tuple(ordered),
+    )
 
-    def aliases(self, region: Region, outputs: int) -> Iterable[Alias]:
-        found = [p for p in leaves(region.program.outputs) if isinstance(p, Proxy)][:outputs]
-        first: dict[Any, int] = {}
-        for i, p in enumerate(found):
-            for root in sorted(self.roots.get(p.name, ()), key=str):
-                operand = region.operands[root] if isinstance(root, int) else None
-                if operand is not None:
-                    yield Alias(i, "arg", operand)
-                elif isinstance(root, tuple):
-                    yield Alias(i, "internal", root[1])
-                elif first.setdefault(root, i) != i:
-                    yield Alias(i, "out", first[root])
+
+def _aliases(region: Region, storage: Storage, outputs: int) -> Iterable[Alias]:
+    program = region.program
+    operands = {p.name: i for p, i in zip(program.inputs, region.operands, strict=True)}
+    returned = [p for p in leaves(program.outputs) if isinstance(p, Proxy)][:outputs]
+    first: dict[str, int] = {}
+    for i, p in enumerate(returned):
+        for root in storage.roots_of(p):
+            operand = operands.get(root)
+            if operand is not None:
+                yield Alias(i, "arg", operand)
+            elif first.setdefault(root, i) != i:
+                yield Alias(i, "out", first[root])
+            elif root in storage.internal:
+                yield Alias(i, "internal")
 
 
 # ------------------------------------------------------------------------------- inlining

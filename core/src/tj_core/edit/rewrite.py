@@ -19,12 +19,12 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import note_new_values, reexpand
 from tj_core.edit.regions import inline_region, with_programs
-from tj_core.edit.substitution import substituted
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.substitution import substituted
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tj_core.analysis.verify import Check
 from tj_core.errors import ConfigError, did_you_mean
 from tj_core.host.options import Layer, Resolved, Value, env_layer, layer, resolve, schema
+from tj_core.verify.verifier import Check
 
 __all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config", "strength"]
 

@@ -1,4 +1,4 @@
-"""The stages a trace passes through; what holds at each is checked by `tj_core.analysis.verify`."""
+"""The stages a trace passes through; what holds at each is checked by `tj_core.verify.verifier`."""
 
 from __future__ import annotations
 

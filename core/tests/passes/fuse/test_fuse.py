@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import tj_core as tj
-from tj_core.analysis.verify import verify
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable
@@ -19,6 +18,7 @@ from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin, expansions
+from tj_core.verify.verifier import verify
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

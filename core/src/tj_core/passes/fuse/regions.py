@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from tj_core.analysis.liveness import free_values, value_names
 from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.bodies import canonical_body
-from tj_core.edit.substitution import substitution
 from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.substitution import substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
 from tj_core.ir.tags import NO_TAGS
 from tj_core.ir.trace import Body, BoundSymbol, Notation

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from tj_core.extend import BoundSymbol, Proxy, Tag, TensorProxy, dependent_values, requires_grad
+from tj_core.extend import (
+    BoundSymbol,
+    Place,
+    Proxy,
+    Tag,
+    TensorProxy,
+    ViewStep,
+    dependent_values,
+    requires_grad,
+)
 
 from tj_torch.functionalize.forms import maker
 from tj_torch.functionalize.functionalize import Functionalized
-from tj_torch.functionalize.objects import Place, Step, Unsuitable
+from tj_torch.functionalize.objects import Unsuitable, cuts_gradients
 
 __all__ = ["RETURNED_VIEW", "views_between"]
 
@@ -73,10 +82,10 @@ def _views(made: Functionalized, place: Place) -> dict[str, Proxy]:
         raise Unsuitable("a result depends on a returned view of memory that is shared or changed")
     found: dict[str, Proxy] = {}
     for i, step in enumerate(place.path):
-        if step.detaches or step.call not in made.views:
+        if cuts_gradients(step) or step.call not in made.views:
             raise Unsuitable(f"a result depends on what {step.call.symbol} makes of its argument")
         for output, p in _made(step.call):
-            made_here = Step(step.call, step.argument, output)
+            made_here = ViewStep(step.call, step.argument, output)
             value = made.value(Place(place.root, (*place.path[:i], made_here)))
             _check_arguments(made, value)
             found[p.name] = value

@@ -20,6 +20,7 @@ from tj_core.extend import (
     BoundSymbol,
     Effects,
     Expand,
+    Place,
     Proxy,
     Recompiler,
     RuleTable,
@@ -29,6 +30,7 @@ from tj_core.extend import (
     TensorProxy,
     Trace,
     TraceEditor,
+    ViewStep,
     generate,
     leaves,
     map_tree,
@@ -41,11 +43,10 @@ from tj_torch.functionalize.functionalize import Functionalized, Write
 from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, once
 from tj_torch.functionalize.objects import (
     DATA,
-    Place,
-    Step,
     Unsuitable,
     is_metadata_change,
     reads_data,
+    refuses_writes,
 )
 from tj_torch.ops.autograd_marks import VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change
@@ -239,7 +240,7 @@ class _Outer:
         # A view that was there when its memory was written is another to autograd than a later one.
         for _, step in sorted(steps, key=lambda step: step[0]):
             step()
-        self.versions(self.objects.place(p).counter for p in tensors)
+        self.versions(self.objects.counter[self.objects.names[p.name]] for p in tensors)
         self.calls += self.made.last
         return map_tree(self.known, self.trace.outputs, Proxy)
 
@@ -288,7 +289,7 @@ class _Outer:
 
     def copy_back(self, name: str, write: Write) -> None:
         """The new value of an input goes to its memory, through the object ``name``."""
-        target, counter = self.env[name], self.objects.places[name].counter
+        target, counter = self.env[name], self.objects.counter[name]
         if not self.objects.bumps.get(counter):  # autograd is not to know that there was a write
             target = self.call(Symbol("torch", DATA), (target,), out=target)
         else:
@@ -308,12 +309,12 @@ class _Outer:
 
         By counter. All changes of metadata count as well, be they made before or after that.
         """
-        planned = [self.objects.places[name].counter for name in copies]
+        planned = [self.objects.counter[name] for name in copies]
         for _, call in again:
             planned += self.bumped(call)
         last: dict[str, int] = {}
         for name, write in copies.items():
-            counter = self.objects.places[name].counter
+            counter = self.objects.counter[name]
             last[counter] = max(write.position, last.get(counter, 0))
         found = {c: (at, self.objects.bumps.get(c, 0) - planned.count(c)) for c, at in last.items()}
         return {c: (at, n) for c, (at, n) in found.items() if n > 0 and c in self.inputs}
@@ -322,7 +323,8 @@ class _Outer:
         """The counters that see ``call`` change metadata, once for each change."""
         if is_autograd_change(call):
             return []
-        return [self.objects.place(call.flat_args[i]).counter for i, _ in call.effects.rebinds]
+        names = [self.objects.names[call.flat_args[i].name] for i, _ in call.effects.rebinds]
+        return [self.objects.counter[name] for name in names]
 
     def count_back(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
         """Let memory that the functional program made count the changes of its metadata anew.
@@ -341,7 +343,7 @@ class _Outer:
         self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
         self.done[counter] = self.done.get(counter, 0) + missing
 
-    def view(self, step: Step, viewed: Proxy) -> Proxy:
+    def view(self, step: ViewStep, viewed: Proxy) -> Proxy:
         """What ``step`` makes of ``viewed``; only roots come out of the functional program."""
         old = step.call.flat_args[step.argument].name
         made = self.renamed(step.call, lambda p: viewed if p.name == old else self.known(p))
@@ -385,7 +387,7 @@ class _Outer:
             for i, _ in call.effects.rebinds:
                 p = call.flat_args[i]
                 place = self.objects.place(p)
-                may = place.root in self.inputs or any(step.passes for step in place.path)
+                may = place.root in self.inputs or any(map(refuses_writes, place.path))
                 if requires_grad(p) and may:
                     yield self.objects.names[p.name]
 

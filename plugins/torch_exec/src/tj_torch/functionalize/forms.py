@@ -15,12 +15,13 @@ from tj_core.extend import (
     RuleTable,
     Symbol,
     TensorProxy,
+    ViewStep,
     bind_outputs,
     leaves,
     requires_grad,
 )
 
-from tj_torch.functionalize.objects import Step, Unsuitable, reads_data
+from tj_torch.functionalize.objects import Unsuitable, reads_data
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.schema_facts import changes_unseen
 
@@ -82,7 +83,7 @@ def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
     return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))
 
 
-def output_place(step: Step) -> int:
+def output_place(step: ViewStep) -> int:
     """Where the view that ``step`` makes is among the tensors that its call returns."""
     tensors = [i for i, p in enumerate(step.call.flat_outs) if isinstance(p, TensorProxy)]
     return tensors.index(step.output)

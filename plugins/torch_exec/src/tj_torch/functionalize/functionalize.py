@@ -8,7 +8,7 @@ see changes the value and not what the value is to autograd: ``tj.with_value``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import (
@@ -16,6 +16,7 @@ from tj_core.extend import (
     INVERSE,
     BoundSymbol,
     Expand,
+    Place,
     Proxy,
     RuleTable,
     Symbol,
@@ -25,6 +26,7 @@ from tj_core.extend import (
     TensorProxy,
     TjError,
     Trace,
+    ViewStep,
     leaves,
     reexpand,
     requires_grad,
@@ -46,9 +48,8 @@ from tj_torch.functionalize.forms import (
 )
 from tj_torch.functionalize.objects import (
     Objects,
-    Place,
-    Step,
     Unsuitable,
+    cuts_gradients,
     goes_by_memory,
     is_metadata_change,
     overlaps_itself,
@@ -152,7 +153,7 @@ class Functionalized(Emitter):
 
     def begin(self, p: Proxy) -> None:
         """``p`` is a root, and its own value."""
-        self.objects.root(p)
+        self.objects.begin(p)
         self.keep(self.objects.place(p), p)
 
     def keep(self, place: Place, p: Proxy) -> None:
@@ -176,10 +177,10 @@ class Functionalized(Emitter):
         viewed = self.value(Place(place.root, tuple(before)))
         made = self.view(step, viewed)
         for i, p in enumerate(made.flat_outs):
-            self.keep(Place(place.root, (*before, Step(step.call, step.argument, i))), p)
+            self.keep(Place(place.root, (*before, ViewStep(step.call, step.argument, i))), p)
         return made.flat_outs[step.output]
 
-    def view(self, step: Step, viewed: Proxy) -> BoundSymbol:
+    def view(self, step: ViewStep, viewed: Proxy) -> BoundSymbol:
         """The call of ``step`` again, on another value."""
         old = step.call.flat_args[step.argument]
         made = self.editor.renamed(self.moved(step.call, {old.name: viewed}))
@@ -266,8 +267,7 @@ class Functionalized(Emitter):
         """Views of mere memory count their own writes."""
         for p in call.flat_outs:
             if p.name in self.members and MEMORY.name in call.flat_args[0].tags:
-                place = self.objects.place(p)
-                self.objects.places[p.name] = replace(place, counter=self.members[p.name])
+                self.objects.counter[p.name] = self.members[p.name]
 
     def rebind(self, call: BoundSymbol) -> None:
         """A call that changes its argument's metadata and nothing else."""
@@ -285,7 +285,8 @@ class Functionalized(Emitter):
         made = self.moved(view, {})
         self.editor.keep(made)
         self.count(call, index)
-        self.objects.note(call, Step(view, index, 0))
+        self.objects.note(call)
+        self.objects.rebind(call.flat_args[index], ViewStep(view, index, 0))
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
 
@@ -309,7 +310,8 @@ class Functionalized(Emitter):
         view = detach(call, self.expand)
         made = self.moved(view, {})
         self.editor.keep(made)
-        self.objects.note(call, Step(view, 0, 0))
+        self.objects.note(call)
+        self.objects.rebind(tensor, ViewStep(view, 0, 0))
         self.views.append(call)
         self.keep(self.objects.place(tensor), made.flat_outs[0])
 
@@ -356,13 +358,14 @@ class Functionalized(Emitter):
 
     def mutated(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
         """The object at ``place`` has a new value."""
+        name = self.objects.names[call.flat_args[index].name]
         grad = call.context.get("grad")
-        old = self.value(Place(place.root))
+        old, counter = self.value(Place(place.root)), self.objects.counter[name]
         if place.root in self.cut:
             raise Unsuitable("what was cut off from autograd is written, and has other views")
-        detached = any(step.detaches for step in place.path)
+        detached = any(map(cuts_gradients, place.path))
         untracked = detached or grad is False
-        if self.differentiates and self.objects.counters(place.root) != {place.counter}:
+        if self.differentiates and self.objects.counters(place.root) != {counter}:
             raise Unsuitable("data that autograd may have saved is written, unseen")
         if detached and requires_grad(value):
             raise Unsuitable("a detached tensor comes to require a gradient")
@@ -380,7 +383,7 @@ class Functionalized(Emitter):
         if grad is False and old.requires_grad:
             context = call.context.with_("grad", True)
             direct = value = self.made(call, WITH_VALUE, (old, value), context)
-        if self.count(call, index) and place.counter == place.root:
+        if self.count(call, index) and counter == place.root:
             self.overwrite(place.root)
         self.versions[place.root] = self.versions.get(place.root, 0) + 1
         self.keep(Place(place.root), value)
@@ -388,7 +391,6 @@ class Functionalized(Emitter):
             self.keep(place, direct)
             self.direct.add(direct.name)
         writes = self.writes.setdefault(place.root, {})
-        name = self.objects.names[call.flat_args[index].name]
         visible = any(w.visible for w in writes.values())
         visible = visible or not (untracked or index in call.effects.marked(UNTRACKED))
         writes.pop(name, None)
@@ -452,7 +454,7 @@ class Functionalized(Emitter):
         self.editor.keep(made)
         return made
 
-    def inverse(self, call: BoundSymbol, step: Step, viewed: Proxy, value: Proxy) -> Proxy:
+    def inverse(self, call: BoundSymbol, step: ViewStep, viewed: Proxy, value: Proxy) -> Proxy:
         """The value of ``viewed`` once its view has ``value``."""
         old = step.call.flat_args[step.argument]
         env = {p.name: self.current(p) for p in step.call.flat_args}

@@ -1,7 +1,7 @@
-"""Which object a value is, and how its memory is reached: what the effects of calls say.
+"""The objects of an acquired program as PyTorch's autograd sees them: version counters, views.
 
-A *root* is memory that a program was given or made; every object is a root's own tensor or what a
-path of view calls makes of it. Places are only ever those of the acquired program.
+What shares memory, and by which views, is the core's alias analysis. Places are only ever those of
+the acquired program.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import Any
 
 import torch
 from tj_core.extend import (
+    Alias,
     BoundSymbol,
     Constant,
     Dim,
+    Place,
     Proxy,
     Source,
+    Storage,
     TensorProxy,
     Trace,
+    ViewStep,
     leaves,
     requires_grad,
 )
@@ -30,13 +34,13 @@ from tj_torch.ops.sizes.program import is_dense
 __all__ = [
     "DATA",
     "Objects",
-    "Place",
-    "Step",
     "Unsuitable",
+    "cuts_gradients",
     "goes_by_memory",
     "is_metadata_change",
     "overlaps_itself",
     "reads_data",
+    "refuses_writes",
     "span",
     "strided_beyond",
     "tensor_place",
@@ -57,90 +61,60 @@ class Unsuitable(Exception):
         self.source = source
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Step:
-    """One call on the way from a root to an object: of the tensors it takes, ``argument`` is
-    viewed (by flat index of the call's arguments), and output ``output`` is the view.
-    """
-
-    call: BoundSymbol
-    argument: int
-    output: int
-
-    @property
-    def key(self) -> tuple[int, int]:
-        """Equal for the same output of the same call."""
-        return id(self.call), self.output
-
-    @property
-    def detaches(self) -> bool:
-        """Whether autograd does not see through the view."""
-        return self.call.symbol.name == "detach" or reads_data(self.call)
-
-    @property
-    def passes(self) -> bool:
-        """Whether autograd refuses to use the view once its memory is written: one of several
-        that a call made, or one made without gradients.
-        """
-        several = isinstance(self.call.outputs, tuple | list)
-        return several or self.call.context.get("grad") is False
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A root, by the name of its value in the program, and the path from it.
-
-    Writes bump the counter of versions that is called ``counter``.
-    """
-
-    root: str
-    path: tuple[Step, ...] = ()
-    counter: str = ""
-
-    @property
-    def keys(self) -> tuple[tuple[int, int], ...]:
-        """Equal for the same path."""
-        return tuple(step.key for step in self.path)
-
-
 @dataclass
-class Objects:
-    """The objects of a program so far: names to objects, objects to places.
+class Objects(Storage):
+    """The objects of a program so far, with what PyTorch's autograd knows of them.
 
-    An object is known by the first name it had. ``bumps`` counts the writes that each counter of
-    versions has seen; ``internal`` are roots that are views of memory inside of a call, ``passed``
-    objects that autograd refuses to be used since their memory was written.
+    ``counter`` says which version counter an object has, ``bumps`` counts the writes that each
+    counter has seen; ``passed`` are objects that autograd refuses to be used since their memory was
+    written.
     """
 
-    names: dict[str, str] = field(default_factory=dict)
-    places: dict[str, Place] = field(default_factory=dict)
+    counter: dict[str, str] = field(default_factory=dict)
     bumps: dict[str, int] = field(default_factory=dict)
-    internal: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
 
-    def root(self, p: Proxy) -> None:
+    def begin(self, p: Proxy) -> None:
         """``p`` is new memory."""
-        self.names[p.name] = p.name
-        self.places[p.name] = Place(p.name, (), p.name)
+        super().begin(p)
+        self.counter[p.name] = p.name
+
+    def define(self, p: Proxy, call: BoundSymbol, aliases: Sequence[Alias]) -> None:
+        """Add ``p``, an output of ``call``, if it is a tensor. It counts writes as its base does.
+
+        ``x.data`` is a view that counts its own.
+        """
+        if not isinstance(p, TensorProxy):
+            return
+        super().define(p, call, [Alias(0, "arg", 0)] if reads_data(call) else aliases)
+        place = self.places.get(p.name)
+        if place and place.path and not reads_data(call):
+            viewed = call.flat_args[place.path[-1].argument]
+            self.counter[p.name] = self.counter[self.names[viewed.name]]
 
     def place(self, p: Proxy) -> Place:
-        """Where ``p`` is now."""
-        return self.places[self.names[p.name]]
+        """Where ``p`` is now.
+
+        :raises Unsuitable: if it may be a view of one value or of another.
+        """
+        found = self.places.get(self.names[p.name])
+        if found is None:
+            raise Unsuitable(f"it is not known what {p.name} is a view of")
+        return found
 
     def counters(self, root: str) -> set[str]:
-        """The counters of versions that objects with this root have."""
-        return {place.counter for place in self.places.values() if place.root == root}
+        """The version counters that objects with this root have."""
+        return {self.counter[name] for name, place in self.places.items() if place.root == root}
 
     def bump(self, p: Proxy, count: int) -> int:
         """``p`` was written, which is counted ``count`` times; that."""
-        counter = self.place(p).counter
+        counter = self.counter[self.names[p.name]]
         self.bumps[counter] = self.bumps.get(counter, 0) + count
         if count:
-            places = self.places.items()
             self.passed |= {
                 name
-                for name, place in places
-                if place.counter == counter and any(step.passes for step in place.path)
+                for name, place in self.places.items()
+                if self.counter[name] == counter and any(map(refuses_writes, place.path))
             }
         return count
 
@@ -166,48 +140,25 @@ class Objects:
         if any(a.kind == "arg" for a in call.effects.aliases):
             return
         for i, p in enumerate(call.flat_args):
-            place = self.places.get(self.names.get(p.name, ""))
-            if place is None or i in call.effects.mutates or not self.bumps.get(place.counter):
+            name = self.names.get(p.name)
+            if name is None or i in call.effects.mutates or not self.bumps.get(self.counter[name]):
                 continue
-            if place.root in inputs and place.root not in mutated:
+            root = self.place(p).root
+            if root in inputs and root not in mutated:
                 raise Unsuitable("an input is used after a change of its metadata")
 
-    def note(self, call: BoundSymbol, rebinding: Step | None = None) -> None:
-        """The outputs of ``call``, and the object it changes the metadata of by ``rebinding``.
 
-        :raises Unsuitable: if it returns several views of memory that it does not take.
-        """
-        known = {p.name for p in call.flat_args}
-        aliases = {a.output: a for a in call.effects.aliases}
-        for i, p in enumerate(call.flat_outs):
-            alias = aliases.get(i)
-            if p.name in known or not isinstance(p, TensorProxy):
-                continue
-            if reads_data(call):
-                self._view(p, Step(call, 0, 0), call.flat_args[0], counter=p.name)
-            elif alias is None or alias.kind == "internal":
-                self.root(p)
-                self.internal |= {p.name} if alias else set()
-            elif alias.kind == "out":
-                self._second(p, call, call.flat_outs[alias.index], identical=alias.identical)
-            elif alias.identical:
-                self.names[p.name] = self.names[call.flat_args[alias.index].name]
-            else:
-                self._view(p, Step(call, alias.index, i), call.flat_args[alias.index])
-        if rebinding is not None:
-            name = self.names[call.flat_args[rebinding.argument].name]
-            at = self.places[name]
-            self.places[name] = Place(at.root, (*at.path, rebinding), at.counter)
+def cuts_gradients(step: ViewStep) -> bool:
+    """Whether autograd does not see through the view."""
+    return step.call.symbol.name == "detach" or reads_data(step.call)
 
-    def _view(self, p: Proxy, step: Step, viewed: Proxy, counter: str | None = None) -> None:
-        at = self.place(viewed)
-        self.names[p.name] = p.name
-        self.places[p.name] = Place(at.root, (*at.path, step), counter or at.counter)
 
-    def _second(self, p: Proxy, call: BoundSymbol, first: Proxy, *, identical: bool) -> None:
-        if not identical:
-            raise Unsuitable(f"{call.symbol} returns two views of one memory")
-        self.names[p.name] = self.names[first.name]
+def refuses_writes(step: ViewStep) -> bool:
+    """Whether autograd refuses to use the view once its memory is written: one of several that a
+    call made, or one made without gradients.
+    """
+    several = isinstance(step.call.outputs, tuple | list)
+    return several or step.call.context.get("grad") is False
 
 
 def reads_data(call: BoundSymbol) -> bool:
@@ -256,11 +207,11 @@ def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -
     viewed = call.flat_args[0] if call.flat_args else None
     if not _STRIDED.search(call.symbol.path) or not isinstance(viewed, TensorProxy):
         return None
-    place = objects.place(viewed)
+    place = objects.places.get(objects.object_of(viewed))
     size, stride, offset = _strided_as(call)
     if not is_dense(viewed):
         return f"{call.symbol} is given a tensor with gaps in its memory"
-    if offset is not None and (place.root in given or place.path):
+    if offset is not None and (place is None or place.root in given or place.path):
         return f"{call.symbol} counts from the beginning of memory that it was not given"
     if not all(isinstance(n, int) for n in (*size, *stride, *viewed.shape)):
         return f"{call.symbol} is given sizes that differ from call to call"
@@ -276,7 +227,7 @@ def strided_beyond(trace: Trace, known: Container[str] = ()) -> tuple[str, Bound
         return None
     objects, given = Objects(), {p.name for p in trace.inputs}
     for p in trace.inputs:
-        objects.root(p)
+        objects.begin(p)
     for call in trace.calls:
         problem = goes_by_memory(call, objects, given)
         if problem and not any(p.name in known for p in call.flat_outs):

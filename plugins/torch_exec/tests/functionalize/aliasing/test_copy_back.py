@@ -9,9 +9,9 @@ import tj_core as tj
 import torch
 from tj_conformance.programs.aliasing import check, stateless
 from tj_conformance.programs.scenes import pair, placed, same
-from tj_core.analysis.verify import verify
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 from tj_core.ir.stage import Stage
+from tj_core.verify.verifier import verify
 
 
 def floats_only(call: BoundSymbol) -> bool | Decline:

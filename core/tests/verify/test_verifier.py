@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.analysis.verify import CHECK_FORM, CHECK_METADATA, level_for, verify
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import CannotExpandError, VerificationError
@@ -16,6 +15,7 @@ from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Region, Trace
 from tj_core.source import Source
 from tj_core.testing.numeric import call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.verify.verifier import CHECK_FORM, CHECK_METADATA, level_for, verify
 
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)
 A0, A1, V0, V1 = (vector(n, 2) for n in ("a0", "a1", "_0", "_1"))

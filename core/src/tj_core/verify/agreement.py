@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tj_core.analysis.wellformed import same_metadata
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, size_symbols
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
+from tj_core.verify.wellformed import same_metadata
 
 __all__ = ["agrees"]
 

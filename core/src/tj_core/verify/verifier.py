@@ -1,6 +1,6 @@
 """The verifier: what must hold of a trace, checked after every pass (``TJ_CHECK``).
 
-Level 1 checks form (`tj_core.analysis.wellformed`) and the invariant of the stage; level 2 also
+Level 1 checks form (`tj_core.verify.wellformed`) and the invariant of the stage; level 2 also
 derives the metadata of every call again, in bodies too. ``"sample"`` is level 2 for one program in
 eight, level 1 for the others. An error shows the calls around the fault.
 """
@@ -12,9 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tj_core.analysis.agreement import agrees
-from tj_core.analysis.invariants import INVARIANTS, Broken
-from tj_core.analysis.wellformed import Scope, used, wrong_name
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.reexpand import derive
@@ -27,6 +24,9 @@ from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
 from tj_core.text.printer import call_text
+from tj_core.verify.agreement import agrees
+from tj_core.verify.invariants import INVARIANTS, Broken
+from tj_core.verify.wellformed import Scope, used, wrong_name
 
 __all__ = ["CHECK_FORM", "CHECK_METADATA", "Check", "level_for", "verify"]
 

@@ -1,6 +1,6 @@
 """What holds of a trace from each stage on, whoever made it.
 
-A trace keeps the invariants of all stages that it has reached. `tj_core.analysis.verify` checks
+A trace keeps the invariants of all stages that it has reached. `tj_core.verify.verifier` checks
 them after every pass.
 """
 
