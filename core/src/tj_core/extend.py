@@ -94,6 +94,7 @@ from tj_core.ir.proxy import (
     contiguous_strides,
     requires_grad,
 )
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import (
     Operation,
     SizeTree,
@@ -201,6 +202,7 @@ __all__ = [
     "RuleConflictError",
     "RuleMissingError",
     "RuleTable",
+    "RuntimeValues",
     "Services",
     "Session",
     "SizeTree",

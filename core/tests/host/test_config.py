@@ -166,8 +166,8 @@ def test_other_types_in_the_environment() -> None:
     assert from_env(TJ_FRONTEND="").core.frontend is None
     with pytest.raises(ConfigError, match="env TJ_MAX_ENTRIES must be an integer"):
         from_env(TJ_MAX_ENTRIES="many")
-    with pytest.raises(ConfigError, match="env TJ_CHECK must be one of 0, 1, 2, 'sample'"):
-        from_env(TJ_CHECK="3")
+    with pytest.raises(ConfigError, match="env TJ_CHECK must be one of 0, 1, 2, 3, 'sample'"):
+        from_env(TJ_CHECK="4")
     assert from_env(TJ_CHECK="sample").core.check == "sample"
 
 
@@ -189,7 +189,7 @@ def test_an_unknown_key_is_an_error_with_file_and_advice(tmp_path: Path) -> None
     "line",
     [
         "check = true",
-        "check = 3",
+        "check = 4",
         "memo = 1",
         "plugins = 'a'",
         "plugins = [1]",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
@@ -108,13 +110,20 @@ def test_without_other_executors_the_fallback_takes_everything_whole():
 
 def test_reasons_are_kept():
     no = executor("a", "num.axpy", check=lambda c: Decline(f"size {c.flat_args[0].shape[0]}"))
-    silent = executor("b", "num.axpy", check=lambda c: False)
-    done = claimed(axpy(), no, silent, executor("c"), PYTHON)
-    assert done.records[0].declined == (
-        ("a", "size 2"),
-        ("b", "declined without a reason"),
-        ("c", "has no claim for num.axpy"),
+    done = claimed(axpy(), no, executor("c"), PYTHON)
+    assert done.records[0].declined == (("a", "size 2"), ("c", "has no claim for num.axpy"))
+
+
+@pytest.mark.parametrize("answer", [False, None, 1, "it is too small", (True,), Decline])
+def test_a_check_answers_true_or_declines(answer):
+    vague = executor("a", "num.axpy", check=lambda c: answer)
+    vague = replace(vague, provider="plugin 'p' (p-kernels 1.0)")
+    with pytest.raises(PluginError) as error:
+        claimed(axpy(), vague, PYTHON)
+    assert error.value.message == (
+        f"executor 'a' of plugin 'p' (p-kernels 1.0) answered {answer!r} in its check of num.axpy"
     )
+    assert error.value.source == Source("f.py", 1)
 
 
 def test_a_fallback_that_declines_gets_the_parts():

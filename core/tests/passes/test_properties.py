@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from tj_core.compile.codegen import generate
 from tj_core.contract.dialects import Dialect
-from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.executors import Claim, Decline, Executor
 from tj_core.contract.expansion import Expanded, bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import formals
@@ -390,7 +390,7 @@ def everything(*symbols):
     for symbol in symbols:
         mine.set(symbol, Claim(WORDS[symbol.partition(".")[2]]))
     rest: RuleTable[Claim] = RuleTable("claim")
-    rest.set("num.*", Claim(None, lambda c: not c.symbol.edited))
+    rest.set("num.*", Claim(None, lambda c: not c.symbol.edited or Decline("edited")))
     return [Executor("mine", mine), Executor("python", rest, fallback=True)]
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from tj_core.compile.codegen import generate
 from tj_core.compile.context import PassContext
 from tj_core.contract.dialects import Dialect
-from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.executors import Claim, Decline, Executor
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.regions import inline_region, map_programs, summed_effects, with_programs
@@ -435,6 +435,11 @@ def test_no_executor_gets_calls_that_need_gradients():
     assert [c.executor for c in claimed.trace.calls[0].regions[0].program.calls] == ["python"]
 
 
+def _negates(c):
+    first = c.regions[0].program.calls[0].symbol.name
+    return first == "neg" or Decline(f"it begins with {first}")
+
+
 def test_an_executor_may_take_the_operation_and_gets_functions():
     seen = []
 
@@ -443,9 +448,7 @@ def test_an_executor_may_take_the_operation_and_gets_functions():
         return (function(x)[0] * 2,)
 
     claims = RuleTable("claim")
-    claims.set(
-        "num.once", Claim(mine, lambda c: c.regions[0].program.calls[0].symbol.name == "neg")
-    )
+    claims.set("num.once", Claim(mine, _negates))
     claimed = claim(
         whole(once(body(("neg", "x")), X)), [Executor("mine", claims), fallback(True)], TAGS
     )

@@ -11,15 +11,18 @@ import builtins
 import itertools
 import re
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from types import TracebackType
 from typing import Any, TypeAlias
+from weakref import WeakValueDictionary
 
 from tj_core.analysis.liveness import last_uses, value_names
-from tj_core.compile.first_run import FirstRun
+from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.generated import define
-from tj_core.compile.kernels import FirstRegionRun, RegionKernel
+from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
+from tj_core.compile.plain_arguments import differentiable, with_plain_arguments
 from tj_core.errors import add_note
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
@@ -30,6 +33,10 @@ __all__ = ["Implementation", "Program", "generate"]
 
 Implementation: TypeAlias = "Callable[..., Any] | RegionKernel"
 """What runs a symbol that was made while calls were claimed."""
+
+
+NO_CHECKS = Checks()
+"""The first run of each claimed call is held against the trace, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +54,15 @@ def generate(
     implementations: Mapping[Symbol, Implementation] | None = None,
     *,
     boxed: bool = False,
+    checks: Checks = NO_CHECKS,
 ) -> Program:
     """The program of ``trace``.
 
     A symbol runs as ``implementations`` says, else as the trace's language resolves it. What the
-    former return is held against the trace at the first run. A ``boxed`` program takes one list and
+    former do is held against the trace as ``checks`` says. A ``boxed`` program takes one list and
     empties it, so that the caller holds no argument alive.
     """
-    writer = _Writer(trace, implementations or {}, boxed)
+    writer = _Writer(trace, implementations or {}, boxed, checks)
     source = writer.text()
     lines = writer.lines
     function = define(source, trace.name, writer.globals, f"tj {trace.name}")
@@ -69,14 +77,20 @@ class _Writer:
     """Writes one program's text and collects the globals it runs with."""
 
     def __init__(
-        self, trace: Trace, implementations: Mapping[Symbol, Implementation], boxed: bool
+        self,
+        trace: Trace,
+        implementations: Mapping[Symbol, Implementation],
+        boxed: bool,
+        checks: Checks,
     ) -> None:
         self.trace = trace
         self.boxed = boxed
+        self.checks = checks
         self.implementations = implementations
         self.globals: dict[str, Any] = {}
         self.lines: dict[int, BoundSymbol] = {}
         self.first_runs: list[FirstRun | FirstRegionRun] = []
+        self.alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
         own = {trace.name, "_annotate", "_args", "_box", "_error", "_"}
         values = trace.names() - {r.name for call in trace.calls for r in call.regions}
         self.names = values | set(dir(builtins)) | own
@@ -133,7 +147,8 @@ class _Writer:
 
     def kernel(self, call: BoundSymbol, kernel: RegionKernel) -> str:
         name = self.free(re.sub(r"\W", "_", call.symbol.qualname))
-        first = FirstRegionRun(kernel, call, self.trace.language.observe, name)
+        kind = FirstRegionRun if self.checks.reference is None else EveryRegionRun
+        first = kind(kernel, call, self.trace.language.runtime, name, self.alive)
         self.first_runs.append(first)
         self.globals[name] = first
         return name
@@ -152,12 +167,25 @@ class _Writer:
         return self.bound[key]
 
     def claimed(self, call: BoundSymbol, implementation: Callable[..., Any], wish: str) -> str:
-        """The name of an executor's implementation, each call's own until it has run."""
-        name = self.free(wish)
-        first = FirstRun(implementation, call, self.trace.language.observe, name)
+        """The name of an executor's implementation, each call's own, which checks its first run."""
+        name, runtime = self.free(wish), self.trace.language.runtime
+        kernel = with_plain_arguments(implementation, call, self.differentiable, runtime)
+        parts = kernel, call, runtime, self.checks.owner(call), name, self.alive
+        reference = self.reference(call)
+        first = FirstRun(*parts) if reference is None else EveryRun(*parts, reference=reference)
         self.first_runs.append(first)
         self.globals[name] = first
         return name
+
+    def reference(self, call: BoundSymbol) -> Callable[..., Any] | None:
+        """What every run of ``call`` is compared with."""
+        make = self.checks.reference
+        return None if make is None or call.effects.ordered else make(call, self.trace)
+
+    @cached_property
+    def differentiable(self) -> frozenset[str]:
+        """The values that may require a gradient at run time."""
+        return differentiable(self.trace)
 
     def constant(self, constant: Constant) -> str:
         key = (constant.text, id(constant.value))
@@ -169,7 +197,7 @@ class _Writer:
         """A region is a program of its own: it sees nothing of the one that its call is in."""
         key = ("region", id(region.program))
         if key not in self.bound:
-            program = generate(region.program, self.implementations)
+            program = generate(region.program, self.implementations, checks=self.checks)
             self.bind(key, region.name, program.function)
         return self.bound[key]
 

@@ -2,7 +2,8 @@
 
 What an executor compiled is not believed: its first run is held against the trace, with the inputs
 at hand. Where it raises or returns something else, the region runs without the executor from then
-on, wherever it stands, and one warning says so.
+on, wherever it stands, and one warning says so. Where it wrote to an input, that is an error: the
+program cannot go on with what it was given.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
-from tj_core.compile.first_run import Observe, differences, rebind
+from tj_core.analysis.results import Run, given_values, unequal
+from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
 from tj_core.contract.fusion import Fused, FusionRegion
+from tj_core.errors import PluginError
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["FirstRegionRun", "RegionKernel"]
+__all__ = ["EveryRegionRun", "FirstRegionRun", "RegionKernel"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """Takes one list, which it may empty, and returns the outputs in order."""
@@ -54,43 +58,110 @@ class RegionKernel:
         self.confirmed = True
         self.warn(self, reason)
 
-    def first(self, call: BoundSymbol, box: list[Any], observe: Observe) -> Sequence[Any]:
-        """What the region returns for the inputs in ``box``, as the first run of ``call``."""
+    def first(
+        self,
+        call: BoundSymbol,
+        box: list[Any],
+        runtime: tuple[RuntimeValues, ...],
+        alive: Alive,
+    ) -> Sequence[Any]:
+        """What the region returns for the inputs in ``box``, as the first run of ``call``.
+
+        :raises PluginError: if it wrote to an input.
+        """
         if self.confirmed:
             return self.function(box)
+        return self.checked(call, box, runtime, alive)
+
+    def checked(
+        self,
+        call: BoundSymbol,
+        box: list[Any],
+        runtime: tuple[RuntimeValues, ...],
+        alive: Alive,
+    ) -> Sequence[Any]:
+        """What the region returns for the inputs in ``box``, held against ``call``.
+
+        :raises PluginError: if it wrote to an input.
+        """
         inputs = list(box)
         box.clear()
+        run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, set(alive))
         try:
             result = self.function(list(inputs))
+            wrong: Exception | str | None = next(run.wrong(call.outputs, result), None)
         except Exception as error:
-            self.fail(error)
-            return self.function(inputs)
-        wrong = next(differences(call, result, observe), None)
+            wrong = error
+        for written in run.writes():
+            raise self.error(written)
         if wrong is not None:
             self.fail(wrong)
             return self.function(inputs)
         self.confirmed = True
+        note_alive(alive, call.outputs, result, runtime)
         return result
+
+    def error(self, problem: str) -> PluginError:
+        """What the region did wrong, as an error that names the executor."""
+        return PluginError(
+            f"executor {self.executor!r} ran region {self.region.key}, and {problem}",
+            source=self.region.source,
+            hint="leave the executor out with tj.jit(..., executors=[...])",
+        )
 
 
 class FirstRegionRun:
-    """Stands for ``kernel`` in one program until ``call`` has run there once, under ``name``."""
+    """Stands for ``kernel`` in one program until ``call`` has run there once, under ``name``.
 
-    __slots__ = ("call", "kernel", "name", "observe", "program")
+    ``alive`` is what kernels of the program have returned and is still in use, by its memory.
+    """
+
+    __slots__ = ("alive", "call", "kernel", "name", "program", "runtime")
 
     def __init__(
-        self, kernel: RegionKernel, call: BoundSymbol, observe: Observe, name: str
+        self,
+        kernel: RegionKernel,
+        call: BoundSymbol,
+        runtime: tuple[RuntimeValues, ...],
+        name: str,
+        alive: Alive,
     ) -> None:
         self.kernel = kernel
         self.call = call
-        self.observe = observe
+        self.runtime = runtime
         self.name = name
+        self.alive = alive
         self.program: ReferenceType[Any] | None = None
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
-        """Run the region for the inputs in ``box``."""
-        result = self.kernel.first(self.call, box, self.observe)
+        """Run the region for the inputs in ``box``.
+
+        :raises PluginError: if it wrote to one.
+        """
+        result = self.kernel.first(self.call, box, self.runtime, self.alive)
         rebind(self.program, self.name, self.kernel.function)
+        return result
+
+
+class EveryRegionRun(FirstRegionRun):
+    """Stands for ``kernel`` for good: each run is repeated without the executor, on copies."""
+
+    __slots__ = ("without",)
+
+    def __init__(self, *first: Any) -> None:
+        super().__init__(*first)
+        self.without = self.kernel.without(self.kernel.region)
+
+    def __call__(self, box: list[Any]) -> Sequence[Any]:
+        """Run the region for the inputs in ``box``, and compare what it returns.
+
+        :raises PluginError: if that has other values, or an input was written.
+        """
+        copies = [copied(value, self.runtime) for value in box]
+        result = self.kernel.checked(self.call, box, self.runtime, self.alive)
+        expected = self.without(copies)
+        for problem in unequal(expected, result, self.call.outputs, self.runtime):
+            raise self.kernel.error(f"{problem}, as its operations compute")
         return result
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tj_core.compile.checked_runs import Checks
 from tj_core.compile.codegen import Program, generate
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
@@ -20,17 +21,18 @@ from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
+from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage, recorded, timed
-from tj_core.errors import PassError, TjError, TraceError, add_note
+from tj_core.errors import PassError, PluginError, TjError, TraceError, add_note
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import PassRecord, Trace
+from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
 from tj_core.passes.fuse.fuse import fuse
-from tj_core.verify.verifier import Check, level_for, verify
+from tj_core.verify.verifier import CHECK_VALUES, Check, level_for, verify
 
 __all__ = ["Pipeline", "Ranked"]
 
@@ -94,6 +96,17 @@ class Pipeline:
         executors = [e for e in self.executors if e.fallback or e.name in owners]
         plain = replace(self, transforms=(), executors=executors, check=0).keeping_all_calls()
         return plain.compile(trace, boxed=boxed)
+
+    @property
+    def checks(self) -> Checks:
+        """How claimed calls are held against the trace as they run."""
+        owners = {executor.name: executor.owner for executor in self.executors}
+        return Checks(owners, self.reference if self.check == CHECK_VALUES else None)
+
+    def reference(self, call: BoundSymbol, trace: Trace) -> Callable[..., Any] | None:
+        """The body of ``call`` as the fallback executor runs it."""
+        program = body_program(call, trace)
+        return None if program is None else self.fallback(program).function
 
     def own(self, name: str) -> contextlib.AbstractContextManager[None]:
         """While a pass of tj's own runs: see `own_pass`."""
@@ -217,7 +230,7 @@ class _Run:
         try:
             with own_pass(transform.name, strict=theirs):
                 self.step(transform.name, ranked.plugin, apply)
-        except PassError:
+        except (PassError, PluginError):  # they say who it was
             raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
@@ -262,7 +275,9 @@ class _Run:
     def program(self, boxed: bool) -> Program:
         start = time.perf_counter()
         with self.pipeline.own("codegen"):
-            program = generate(self.traces[-1], self.implementations, boxed=boxed)
+            program = generate(
+                self.traces[-1], self.implementations, boxed=boxed, checks=self.pipeline.checks
+            )
         self.spend("codegen", start)
         return program
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.ir.proxy import Proxy
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
 
@@ -21,17 +21,17 @@ class Dialect:
     name evaluates; ``resolve`` returns the callable behind a symbol and raises `LookupError` for
     an unknown one. ``entry``, if given, is asked for each call in a program that is to run: for
     another callable that does the same with arguments of these kinds, and takes less time; or None.
-    ``observe``, if given, says the metadata of a value at run time, or None for one that is not the
-    dialect's: what kernels return is held against the trace by it. ``checks_writes``, if given,
-    says whether a call may raise because of how its arguments were mutated before, so that it stays
-    in a program that mutates though nobody needs its results.
+    ``values``, if given, is what the dialect knows of values at run time: what kernels do is held
+    against the trace by it. ``checks_writes``, if given, says whether a call may raise because of
+    how its arguments were mutated before, so that it stays in a program that mutates though nobody
+    needs its results.
     """
 
     namespace: str
     prelude: tuple[str, ...]
     resolve: Callable[[Symbol], Callable[..., Any]]
     entry: Callable[[BoundSymbol], Callable[..., Any] | None] | None = None
-    observe: Callable[[Any], Proxy | None] | None = None
+    values: RuntimeValues | None = None
     checks_writes: Callable[[BoundSymbol], bool] | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.contract.decline import Decline
@@ -75,12 +75,19 @@ class Executor:
 
     ``claims`` maps symbols to `Claim`. A ``fallback`` executor is asked last and takes whole calls
     nobody else wanted any part of. ``fusion`` is for one that computes several calls as one.
+    ``provider``, which the session fills in, is the plugin that registered it, with distribution.
     """
 
     name: str
     claims: RuleTable[Claim]
     fallback: bool = False
     fusion: Fusion | None = None
+    provider: str = field(default="", compare=False)
+
+    @property
+    def owner(self) -> str:
+        """The executor in words, for messages."""
+        return f"executor {self.name!r}" + (f" of {self.provider}" if self.provider else "")
 
     def claim(self, call: BoundSymbol) -> Rule[Claim] | None:
         """The claim that ``call`` may be taken by, if its check agrees; None for a fallback's.

@@ -12,10 +12,10 @@ from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT
 from tj_core.ir.tags import NO_TAGS
-from tj_core.ir.trace import Body, BoundSymbol, Region
+from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
 
-__all__ = ["canonical_body", "formals", "passed_on", "with_args", "wrapped_body"]
+__all__ = ["body_program", "canonical_body", "formals", "passed_on", "with_args", "wrapped_body"]
 
 
 def formals(call: BoundSymbol) -> dict[str, Proxy]:
@@ -40,6 +40,24 @@ def wrapped_body(call: BoundSymbol) -> Body:
         effects=replace(call.effects, rebinds=rebinds),
     ).map_proxies(lambda p: known[p.name])
     return Body(tuple(inputs.values()), (inner,), inner.outputs)
+
+
+def body_program(call: BoundSymbol, trace: Trace) -> Trace | None:
+    """The body of a call of ``trace`` as a program that runs where the call does, if there is one.
+
+    Its inputs are the call's arguments, each value once.
+    """
+    body = call.body
+    if body is None:
+        return None
+    calls = (inner.replace(context=inner.context.over(call.context)) for inner in body.calls)
+    return trace.replace(
+        inputs=body.inputs,
+        calls=tuple(calls),
+        outputs=body.outputs,
+        context=call.context,
+        history=(),
+    )
 
 
 def canonical_body(body: Body) -> Body:

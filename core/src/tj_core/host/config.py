@@ -37,7 +37,8 @@ class CoreOptions:
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
     - ``minversion``: the oldest tj-core that will do.
     - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata;
-      ``"sample"`` is 2 for one program in eight, 1 for the others.
+      ``"sample"`` is 2 for one program in eight, 1 for the others. 3 is 2, and whatever other
+      executors than the fallback run is compared with its body, values included, in every run.
     - ``cse``: whether a call takes the results of an earlier one that computes the same.
     - ``memo``: whether expansions are remembered between calls.
     - ``strict``: whether what tj goes on without is an error: a broken plugin that nobody

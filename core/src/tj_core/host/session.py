@@ -10,6 +10,7 @@ import keyword
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -62,7 +63,7 @@ class Session:
         self.plugins = PluginManager(self.config, objects)
         self.tags = TagRegistry(self.plugins.tags())
         self.tables = self._tables()
-        self.executors = tuple(record for _, record in self.plugins.executors())
+        self.executors = tuple(self._owned(p, record) for p, record in self.plugins.executors())
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
         self.regions = FusedRegions(self.tags, self.config.core.strict)
@@ -79,6 +80,11 @@ class Session:
             name: reduce(lambda a, b: a | b, tables, RuleTable(name)).frozen()
             for name, tables in groups.items()
         }
+
+    def _owned(self, plugin: str, executor: Executor) -> Executor:
+        """``executor`` with what says whose it is."""
+        claims = executor.claims.stamped(plugin, self.plugins.rank(plugin)).frozen()
+        return replace(executor, claims=claims, provider=self.plugins.identity(plugin))
 
     def _language(self) -> Language:
         contexts: dict[str, ContextSpeller] = {

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from tj_core.errors import TraceError
 from tj_core.ir.effects import NO_EFFECTS, Effects
 from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
@@ -267,6 +268,11 @@ class Notation(Protocol):
 
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        ...
+
+    @property
+    def runtime(self) -> tuple[RuntimeValues, ...]:
+        """What the dialects know of values at run time."""
         ...
 
     def observe(self, value: Any) -> Proxy | None:

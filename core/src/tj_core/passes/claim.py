@@ -242,7 +242,7 @@ class _Walk:
             return "claims calls of plain tensors, and this is one of a tensor subclass"
         if not executor.fallback and not self.grad_done and _carries_gradient(call):
             return NEEDS_GRADIENT
-        return ask(f"executor {executor.name!r}", rule.value.check, call)
+        return ask(executor.owner, rule.value.check, call)
 
     def fuse(
         self,
@@ -268,7 +268,7 @@ class _Walk:
         rule = executor.claims.get(call.symbol)
         if rule is None or rule.value.implementation is None:
             raise PluginError(
-                f"executor {executor.name!r} claims {call.symbol} without an implementation",
+                f"{executor.owner} claims {call.symbol} without an implementation",
                 source=call.source,
             )
         self.implementations[symbol] = rule.value.implementation
@@ -352,7 +352,7 @@ def ask(
 ) -> str | None:
     """Why ``whose`` check refuses ``call``; None if it takes it, or if there is no check.
 
-    :raises PluginError: if the check fails.
+    :raises PluginError: if the check fails, or answers something else than True or a `Decline`.
     """
     if check is None:
         return None
@@ -366,9 +366,15 @@ def ask(
             source=call.source,
             hint="leave the executor out with tj.jit(..., executors=[...])",
         ) from error
+    if verdict is True:
+        return None
     if isinstance(verdict, Decline):
         return verdict.reason
-    return None if verdict else "declined without a reason"
+    raise PluginError(
+        f"{whose} answered {verdict!r} in its check of {call.symbol}",
+        source=call.source,
+        hint='a check answers True, or Decline("why not")',
+    )
 
 
 def _carries_gradient(call: BoundSymbol) -> bool:

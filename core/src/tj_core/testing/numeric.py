@@ -24,6 +24,7 @@ from tj_core.host.jitted import Entry, Guard, Jitted
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import DType, Proxy, TensorProxy
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagSet
 from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Trace
@@ -72,6 +73,20 @@ MEANING: dict[str, Callable[..., Any]] = {
 def _resolve(symbol: Symbol) -> Callable[..., Any]:
     return MEANING[symbol.path]
 
+
+def _differs(found: list[float], expected: list[float]) -> str | None:
+    pairs = zip(found, expected, strict=True)
+    far = [i for i, (a, b) in enumerate(pairs) if not math.isclose(a, b, abs_tol=1e-12)]
+    return f"has another value at {far[0]}" if far else None
+
+
+VALUES = RuntimeValues(
+    observe=lambda value: vector("result", len(value)) if isinstance(value, list) else None,
+    memory=id,
+    mark=list,
+    copy=list,
+    differs=_differs,
+)
 
 # ------------------------------------------------------------------------------- expansion
 
@@ -225,6 +240,10 @@ def _compile(fn: Callable[..., Any], jitted: Jitted, sizes: list[int]) -> Callab
 # ------------------------------------------------------------------------------- plugins
 
 
+def _as_known(given: BoundSymbol) -> bool | Decline:
+    return Decline("its body was edited") if given.symbol.edited else True
+
+
 class NumericPlugin:
     """The dialect, its frontend, and an executor that runs it in Python, asked last."""
 
@@ -233,7 +252,7 @@ class NumericPlugin:
     @hookimpl
     def tj_dialects(self) -> tuple[Dialect, ...]:
         prelude = ("from tj_core.testing.numeric import num",)
-        return (Dialect("num", prelude, _resolve),)
+        return (Dialect("num", prelude, _resolve, values=VALUES),)
 
     @hookimpl
     def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
@@ -246,7 +265,7 @@ class NumericPlugin:
     @hookimpl
     def tj_executors(self) -> tuple[Executor, ...]:
         claims: RuleTable[Claim] = RuleTable("claim")
-        claims.set("num.*", Claim(None, lambda c: not c.symbol.edited))
+        claims.set("num.*", Claim(None, _as_known))
         return (Executor("python", claims, fallback=True),)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.errors import RuleMissingError, did_you_mean
 from tj_core.ir.proxy import Proxy
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.text.parser import parse_trace
@@ -80,10 +81,15 @@ class Language:
         dialect = self._dialects.get(call.symbol.namespace)
         return dialect.entry(call) if dialect and dialect.entry else None
 
+    @property
+    def runtime(self) -> tuple[RuntimeValues, ...]:
+        """What the dialects know of values at run time."""
+        return tuple(d.values for d in self._dialects.values() if d.values is not None)
+
     def observe(self, value: Any) -> Proxy | None:
         """The metadata of a value at run time; None for one that no dialect knows."""
-        observers = (d.observe for d in self._dialects.values() if d.observe is not None)
-        return next((p for observe in observers if (p := observe(value)) is not None), None)
+        found = (dialect.observe(value) for dialect in self.runtime)
+        return next((p for p in found if p is not None), None)
 
     def checks_writes(self, call: BoundSymbol) -> bool:
         """Whether a dialect says that ``call`` may raise because of earlier mutations."""

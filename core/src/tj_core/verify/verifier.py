@@ -2,7 +2,9 @@
 
 Level 1 checks form (`tj_core.verify.wellformed`) and the invariant of the stage; level 2 also
 derives the metadata of every call again, in bodies too. ``"sample"`` is level 2 for one program in
-eight, level 1 for the others. An error shows the calls around the fault.
+eight, level 1 for the others. Level 3 is level 2 here; programs that are compiled with it compare
+the values of claimed calls (`tj_core.compile.checked_runs`). An error shows the calls around the
+fault.
 """
 
 from __future__ import annotations
@@ -28,11 +30,12 @@ from tj_core.verify.agreement import agrees
 from tj_core.verify.invariants import INVARIANTS, Broken
 from tj_core.verify.wellformed import Scope, used, wrong_name
 
-__all__ = ["CHECK_FORM", "CHECK_METADATA", "Check", "level_for", "verify"]
+__all__ = ["CHECK_FORM", "CHECK_METADATA", "CHECK_VALUES", "Check", "level_for", "verify"]
 
-Check = Literal[0, 1, 2, "sample"]
+Check = Literal[0, 1, 2, 3, "sample"]
 CHECK_FORM = 1
 CHECK_METADATA = 2
+CHECK_VALUES = 3
 SHARE = 8
 AROUND = 10
 

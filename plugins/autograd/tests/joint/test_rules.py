@@ -14,7 +14,7 @@ from tj_conformance.gradients.handwritten import layer_norm, layer_norm_backward
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable
-from tj_core.errors import PluginError
+from tj_core.errors import PluginError, notes
 from tj_core.host.hookspecs import hookimpl
 from torch.nn import functional as F
 
@@ -264,15 +264,26 @@ def test_a_plugins_rule_is_explained() -> None:
     assert gradient(check(f)) == ("layer_norm", "derived", "autograd")
 
 
-@pytest.mark.parametrize(
-    "answer, reason", [(Decline("too small"), "too small"), (False, "declined without a reason")]
-)
-def test_who_declined_a_gradient_is_explained(answer: Any, reason: str) -> None:
-    rule = GradRule(layer_norm, layer_norm_backward, lambda call: answer)
-    pair = executor("pair", Claim(plain, lambda call: answer, PAIR))
+def test_who_declined_a_gradient_is_explained() -> None:
+    rule = GradRule(layer_norm, layer_norm_backward, lambda call: Decline("too small"))
+    pair = executor("pair", Claim(plain, lambda call: Decline("too small"), PAIR))
     jitted = check(f, rules(LAYER_NORM, rule), pair)
-    said = f"pair: {reason}; Rules: {reason}"
+    said = "pair: too small; Rules: too small"
     assert gradient(jitted) == ("layer_norm", "derived", "autograd", said)
+
+
+@pytest.mark.parametrize("answer", [False, None, "too small"])
+def test_a_check_that_neither_agrees_nor_declines_is_named(answer: Any) -> None:
+    rule = GradRule(layer_norm, layer_norm_backward, lambda call: answer)
+    claim = Claim(plain, lambda call: answer, PAIR)
+    for plugin, whose in (
+        (rules(LAYER_NORM, rule), "the gradient rule of plugin 'Rules'"),
+        (executor("pair", claim), "executor 'pair' of plugin 'pair' (inline)"),
+    ):
+        with pytest.raises(PluginError) as error:
+            check(f, plugin)
+        assert error.value.message.startswith(f"{whose} answered {answer!r} in its check of")
+        assert notes(error.value) == []
 
 
 def test_a_pair_without_functions_for_metadata_runs_on_fakes() -> None:

@@ -69,7 +69,7 @@ def _declined(executor: Executor, rule: Rule[Any], call: BoundSymbol) -> str | N
     """Why the claim ``rule`` does not differentiate ``call``; None if it does."""
     if rule.value.pair is None:
         return "it has no gradient"
-    return ask(f"executor {executor.name!r}", rule.value.check, call)
+    return ask(executor.owner, rule.value.check, call)
 
 
 def paired(
@@ -111,7 +111,7 @@ class _Pairing:
     @property
     def whose(self) -> str:
         """The pair, for messages."""
-        return f"the pair for {self.rule.key!r} of executor {self.executor.name!r}"
+        return f"the pair for {self.rule.key!r} of {self.executor.owner}"
 
     def differentiated(self) -> Differentiated:
         meta = self.pair.meta or (self.pair.forward, self.pair.backward)

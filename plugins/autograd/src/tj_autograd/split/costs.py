@@ -71,7 +71,7 @@ def _fuses(executor: Executor, call: BoundSymbol) -> bool:
 
 def _claims(executor: Executor, call: BoundSymbol) -> bool:
     rule = executor.claim(call)
-    return rule is not None and ask(f"executor {executor.name!r}", rule.value.check, call) is None
+    return rule is not None and ask(executor.owner, rule.value.check, call) is None
 
 
 def estimate(call: BoundSymbol) -> float:

@@ -80,6 +80,6 @@ def _claimed(context: PassContext, call: BoundSymbol) -> bool:
     """Whether an executor other than the fallback takes ``call``."""
     for executor in context.executors:
         rule = executor.claim(call)
-        if rule and ask(f"executor {executor.name!r}", rule.value.check, call) is None:
+        if rule and ask(executor.owner, rule.value.check, call) is None:
             return True
     return False

@@ -21,14 +21,12 @@ from tj_core.extend import (
     Dialect,
     NumberProxy,
     OpaqueProxy,
-    Proxy,
     Symbol,
     TensorProxy,
     leaves,
 )
 
 from tj_torch.ops.autograd_marks import checks_writes
-from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.entry import entry
 from tj_torch.ops.naming.aliases import Aliases
 from tj_torch.ops.naming.methods import (
@@ -43,6 +41,7 @@ from tj_torch.ops.naming.methods import (
 )
 from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNARY, operator_name
 from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
+from tj_torch.ops.values import VALUES
 from tj_torch.runtime.functional import Functional, Inverse
 from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket
 
@@ -89,18 +88,11 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
 def dialects() -> tuple[Dialect, ...]:
     """The namespaces that are always there."""
-    fast, sees, checks = {"aten": entry}, {"torch": observe}, {"torch": checks_writes}
+    fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
     return tuple(
-        Dialect(name, prelude, resolve, fast.get(name), sees.get(name), checks.get(name))
+        Dialect(name, prelude, resolve, fast.get(name), values.get(name), checks.get(name))
         for name, (_, prelude) in _ROOTS.items()
     )
-
-
-def observe(value: object) -> Proxy:
-    """The metadata of what a kernel returned."""
-    if isinstance(value, torch.Tensor):
-        return tensor_proxy("result", value)
-    return OpaqueProxy("result", type(value).__qualname__)
 
 
 def dialect_for(namespace: str) -> Dialect:

@@ -1,0 +1,228 @@
+"""What a run of a kernel did, held against what a trace says of it.
+
+Calls after a kernel's rely on the metadata that the trace says it returns, and on memory that it
+neither writes nor shares. What values are is known by the dialects alone: see `RuntimeValues`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from tj_core.ir.effects import NO_EFFECTS, Effects
+from tj_core.ir.proxy import Dim, NumberProxy, OpaqueProxy, Proxy, TensorProxy, requires_grad
+from tj_core.ir.runtime import RuntimeValues
+from tj_core.ir.trace import BoundSymbol
+
+__all__ = ["Given", "Run", "differences", "given_values", "in_memory", "unequal"]
+
+Given = Sequence[tuple[Proxy, Any]]
+"""Values of a program, each with the value that stands for it at run time."""
+
+Runtime = Sequence[RuntimeValues]
+
+
+class _Misshapen(Exception):
+    """A result is another tree than the trace says."""
+
+
+class Run:
+    """One run of a kernel, made before it: what its arguments are then.
+
+    ``given`` are its arguments, in the order in which ``effects`` count them. ``earlier`` are
+    results of kernels that are still in use, by their memory.
+    """
+
+    def __init__(
+        self,
+        given: Given,
+        runtime: Runtime,
+        effects: Effects = NO_EFFECTS,
+        earlier: Collection[Hashable] = (),
+    ) -> None:
+        self.given = given
+        self.runtime = runtime
+        self.effects = effects
+        self.earlier = earlier
+        self.memory = [_memory(value, runtime) for _, value in given]
+        touched = {*effects.mutates, *(i for i, _ in effects.rebinds)}
+        written = {self.memory[i] for i in touched}
+        self.marks = [
+            (p, value, dialect, dialect.mark(value))
+            for (p, value), memory in zip(given, self.memory, strict=True)
+            if memory not in written and (dialect := _dialect(value, runtime)) is not None
+        ]
+
+    def problems(self, outputs: Any, result: Any) -> Iterator[str]:
+        """What is wrong with ``result``, that should be ``outputs``, and with the arguments now."""
+        yield from self.wrong(outputs, result)
+        yield from self.writes()
+
+    def wrong(self, outputs: Any, result: Any) -> Iterator[str]:
+        """What is wrong with ``result``."""
+        found = list(differences(outputs, result, self.runtime))
+        yield from found or self.undeclared(outputs, result)
+
+    def writes(self) -> Iterator[str]:
+        """Which arguments were written since, that should not have been."""
+        for p, value, dialect, mark in self.marks:
+            if dialect.mark(value) != mark:
+                yield f"it wrote to argument {p.name!r}, which the trace does not say"
+
+    def undeclared(self, outputs: Any, result: Any) -> Iterator[str]:
+        """Which results are in memory, or part of a graph, that is not declared to be theirs."""
+        pairs = [(p, value) for p, value in _pairs(outputs, result) if isinstance(p, Proxy)]
+        memory = [_memory(value, self.runtime) for _, value in pairs]
+        known = dict.fromkeys(self.earlier, "an earlier result, which is in use")
+        for (p, _), at in zip(self.given, self.memory, strict=True):
+            known[at] = f"its argument {p.name!r}"
+        for i, (at, (p, value)) in enumerate(zip(memory, pairs, strict=True)):
+            declared = self.declared(i, memory)
+            if at is not None and at in known and at not in declared:
+                yield f"result {i} is in the memory of {known[at]}, which the trace does not say"
+            if not (requires_grad(p) or at in declared) and _is_tracked(value, self.runtime):
+                yield f"result {i} requires a gradient"
+            known.setdefault(at, f"result {i}")
+
+    def declared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
+        """The memory that the effects say a result is in."""
+        found: set[Hashable | None] = set()
+        for alias in self.effects.aliases:
+            if alias.kind == "arg" and alias.output == output:
+                found.add(self.memory[alias.index])
+            elif alias.kind == "out" and output in (alias.output, alias.index):
+                found |= {results[alias.output], results[alias.index]}
+        return found
+
+
+def given_values(call: BoundSymbol, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Given:
+    """The proxies among the arguments of ``call``, in order, each with its value at run time."""
+    pairs = _pairs((call.args, dict(call.kwargs)), (args, kwargs))
+    return [(p, value) for p, value in pairs if isinstance(p, Proxy)]
+
+
+def in_memory(outputs: Any, result: Any, runtime: Runtime) -> Iterator[tuple[Hashable, Any]]:
+    """The values that ``result`` has for the proxies in ``outputs``, by the memory they are in."""
+    for p, value in _pairs(outputs, result):
+        if isinstance(p, Proxy) and (memory := _memory(value, runtime)) is not None:
+            yield memory, value
+
+
+def differences(outputs: Any, result: Any, runtime: Runtime) -> Iterator[str]:
+    """In what ``result`` is not what ``outputs``, a tree of proxies, says.
+
+    Of dialects that know nothing of values nothing is compared but the structure.
+    """
+    try:
+        pairs = list(_pairs(outputs, result))
+    except _Misshapen as misshapen:
+        yield str(misshapen)
+        return
+    for index, (p, value) in enumerate(pairs):
+        for problem in _differs(p, value, runtime):
+            yield f"result {index} {problem}"
+
+
+def unequal(expected: Any, result: Any, outputs: Any, runtime: Runtime) -> Iterator[str]:
+    """Which values of ``result`` are not those of ``expected``; both are as ``outputs`` says."""
+    both = zip(_pairs(outputs, result), _pairs(outputs, expected), strict=True)
+    for index, ((p, found), (_, wanted)) in enumerate(both):
+        dialect = _dialect(wanted, runtime)
+        if isinstance(p, TensorProxy) and dialect is not None:
+            if (problem := dialect.differs(found, wanted)) is not None:
+                yield f"result {index} {problem}"
+        elif isinstance(p, NumberProxy) and found != wanted:
+            yield f"result {index} is {found}, not {wanted}"
+
+
+# ------------------------------------------------------------------------------- trees
+
+
+def _pairs(said: Any, got: Any) -> Iterator[tuple[Any, Any]]:
+    """The leaves of ``said``, each with what is in its place.
+
+    Named tuples are tuples; what stands for one constant may be a tuple, too.
+    """
+    if isinstance(said, tuple | list):
+        if not isinstance(got, tuple | list) or len(got) != len(said):
+            raise _Misshapen(f"it returned {_count(got)}, not {len(said)} values")
+        for a, b in zip(said, got, strict=True):
+            yield from _pairs(a, b)
+    elif isinstance(said, dict):
+        if not isinstance(got, Mapping) or got.keys() != said.keys():
+            raise _Misshapen(f"it returned {_count(got)}, not a dict of {', '.join(said)}")
+        for key, value in said.items():
+            yield from _pairs(value, got[key])
+    elif isinstance(said, slice):
+        parts = (said.start, said.stop, said.step)
+        yield from _pairs(parts, (got.start, got.stop, got.step))
+    else:
+        yield said, got
+
+
+def _count(result: Any) -> str:
+    if isinstance(result, tuple | list):
+        return f"{len(result)} values"
+    return f"one value, a {type(result).__name__}"
+
+
+# ------------------------------------------------------------------------------- values
+
+
+def _dialect(value: Any, runtime: Runtime) -> RuntimeValues | None:
+    """The dialect that ``value`` is of."""
+    return next((d for d in runtime if d.observe(value) is not None), None)
+
+
+def _memory(value: Any, runtime: Runtime) -> Hashable | None:
+    dialect = _dialect(value, runtime)
+    return None if dialect is None else dialect.memory(value)
+
+
+def _is_tracked(value: Any, runtime: Runtime) -> bool:
+    dialect = _dialect(value, runtime)
+    return dialect is not None and requires_grad(dialect.observe(value))
+
+
+def _differs(p: Any, value: Any, runtime: Runtime) -> Iterator[str]:
+    if isinstance(p, TensorProxy) and p.subclass is None and runtime:
+        dialect = _dialect(value, runtime)
+        yield from _tensor(p, dialect.observe(value) if dialect else None, value)
+    elif isinstance(p, NumberProxy) and not isinstance(value, _NUMBERS.get(p.kind, object)):
+        yield f"is a {type(value).__name__}, not a number of type {p.kind}"
+    elif isinstance(p, OpaqueProxy) and value is None and p.type != "NoneType":
+        yield f"is None, not a {p.type}"
+
+
+_NUMBERS = {"bool": bool, "int": int, "float": float, "complex": complex}
+
+
+def _tensor(p: TensorProxy, found: Proxy | None, value: Any) -> Iterator[str]:
+    if not isinstance(found, TensorProxy) or found.subclass is not None:
+        yield f"is a {type(value).__name__}, not a plain tensor"
+        return
+    for what in ("dtype", "device", "layout", "flags"):
+        if getattr(p, what) != getattr(found, what):
+            yield f"has {what} {getattr(found, what)}, not {getattr(p, what)}"
+    if not _same(p.shape, found.shape):
+        yield f"has shape {_shown(found.shape)}, not {_shown(p.shape)}"
+    elif not _same(_strides(p, found), _strides(found, found)):
+        yield f"has strides {_shown(found.strides)}, not {_shown(p.strides)}"
+
+
+def _same(said: tuple[Dim, ...], found: tuple[Dim, ...]) -> bool:
+    """Whether sizes agree; what is a symbol in the trace is any number here."""
+    pairs = zip_longest(said, found)
+    return all(a == b or not isinstance(a, int | None) for a, b in pairs)
+
+
+def _strides(p: TensorProxy, found: TensorProxy) -> tuple[Dim, ...]:
+    """The strides that lead somewhere: not those of empty tensors or sizes of one."""
+    if 0 in found.shape:
+        return ()
+    return tuple(s for s, size in zip(p.strides, found.shape, strict=False) if size != 1)
+
+
+def _shown(dims: tuple[Dim, ...]) -> str:
+    return f"({', '.join(map(str, dims))})"

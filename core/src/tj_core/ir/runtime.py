@@ -1,0 +1,32 @@
+"""What a dialect knows of values at run time, by which what kernels do is held against traces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.ir.proxy import Proxy
+
+__all__ = ["RuntimeValues"]
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeValues:
+    """What a dialect knows of its values at run time.
+
+    ``observe`` says the metadata of a value, None for one that is not the dialect's; all others are
+    asked of its own values only. ``memory`` identifies the memory that a value is in; None for one
+    without any. ``mark`` is something that compares equal until somebody writes to the value.
+    ``copy`` is a copy in memory of its own, with the same metadata. ``differs`` says in what the
+    first value, which has the metadata of the second, is not equal to it within the tolerance of
+    their data type; None if it is. ``plain``, if given, is any value as kernels get it: in the same
+    memory, and not part of differentiation.
+    """
+
+    observe: Callable[[Any], Proxy | None]
+    memory: Callable[[Any], Hashable | None]
+    mark: Callable[[Any], object]
+    copy: Callable[[Any], Any]
+    differs: Callable[[Any, Any], str | None]
+    plain: Callable[[Any], Any] | None = None

@@ -1,0 +1,92 @@
+"""Tensors at run time: what kernels do to them and return is held against traces by this."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+import torch
+from tj_core.extend import RuntimeValues, TensorProxy
+
+from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.private import set_conj, set_neg, storage_id
+
+__all__ = ["VALUES"]
+
+ROW = 8192
+"""Up to so many words of 8 bytes are compared one by one; more of them as the sums of rows."""
+
+
+def observe(value: object) -> TensorProxy | None:
+    """The metadata of a tensor."""
+    return tensor_proxy("result", value) if isinstance(value, torch.Tensor) else None
+
+
+def memory(tensor: torch.Tensor) -> Hashable | None:
+    """The storage of a tensor; None for one without elements."""
+    return storage_id(tensor) if tensor.numel() else None
+
+
+def mark(tensor: torch.Tensor) -> object:
+    """The version of a tensor and what is in its memory, by sums where that is much."""
+    version = None if tensor.is_inference() else tensor._version
+    return version, _content(tensor)
+
+
+def _content(tensor: torch.Tensor) -> object:
+    if not _has_bytes(tensor):
+        return None
+    start, memory = tensor.storage_offset() * tensor.itemsize, _bytes(tensor)
+    with torch.no_grad():
+        words, rest = memory[: len(memory) - len(memory) % 8], memory[len(memory) // 8 * 8 :]
+        # Words begin where the tensor does, which need not be at a multiple of their size.
+        words = words.view(torch.int64) if start % 8 == 0 else words.clone().view(torch.int64)
+        rows = words[: len(words) - len(words) % ROW].view(-1, ROW).sum(1)
+        return [*rows.tolist(), *words[len(rows) * ROW :].tolist(), *rest.tolist()]
+
+
+def _has_bytes(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_meta and tensor.numel() > 0
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory between the first and the last element of a tensor, which is not empty."""
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start, size = tensor.storage_offset() * tensor.itemsize, (last + 1) * tensor.itemsize
+    memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
+    return memory.set_(tensor.untyped_storage(), start, (size,), (1,))
+
+
+def copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor with its metadata, strides included."""
+    if not _has_bytes(tensor):
+        return tensor.detach().clone()
+    with torch.no_grad():
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+        memory = _bytes(tensor).clone().untyped_storage()
+        made.set_(memory, 0, tensor.shape, tensor.stride())
+    if tensor.is_conj():
+        set_conj(made)
+    if tensor.is_neg():
+        set_neg(made)
+    return made
+
+
+def differs(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """What `torch.testing.assert_close` says of two tensors that are not equal, or None."""
+    try:
+        torch.testing.assert_close(
+            found.detach(), expected.detach(), equal_nan=True, check_stride=False
+        )
+    except AssertionError as error:
+        return f"has other values: {' '.join(str(error).split())}"
+    return None
+
+
+def plain(value: Any) -> Any:
+    """A value as kernels get it: a tensor that requires no gradient, or what is no tensor."""
+    return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
+
+
+VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain)
+"""What PyTorch's dialect knows of values at run time."""
