@@ -15,6 +15,7 @@ from tj_core.ir.sizes import (
     normal_size,
     parse_size,
     same_size,
+    same_stride,
     size_symbols,
 )
 from tj_core.ir.symbol import Symbol
@@ -97,6 +98,9 @@ def test_other_names_change_nothing_else(text: str, values: dict[str, int]) -> N
         ("ModularIndexing(s1, 2, 2)", 0),
         ("OpaqueUnaryFn_sqrt(s0 + 1)", 2.0),
         ("PowByNatural(s0, 2)", 9),
+        ("BitwiseFn_bitwise_and(s0, s1)", 1),
+        ("BitwiseFn_bitwise_or(s0, 4)", 7),
+        ("BitwiseFn_bitwise_xor(s0, s1)", 6),
         ("-2", -2),
     ],
 )
@@ -120,7 +124,30 @@ def test_unknown_functions_parse_and_do_not_compute() -> None:
 def test_functions_are_no_polynomials() -> None:
     assert not same_size("s0//2 + s0//2", "s0")
     assert not same_size("s0 - s1", "s1 - s0")
+    assert not same_size("(s0*s1 + 1)//s0", "s1")
+    assert not same_size("s0//(2*s0)", "1/2")
     assert normal_size("(s0 + 1)**2") == normal_size("s0**2 + 2*s0 + 1")
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("(s0*s1*4)//(2*s0)", "2*s1"),
+        ("0 <= s0", "s0 >= 0"),
+        ("s0 < s1", "s1 > s0"),
+        ("Mod(s0, s1)", "PythonMod(s0, s1)"),
+    ],
+)
+def test_operations_that_are_spelled_in_two_ways(a: str, b: str) -> None:
+    assert same_size(a, b)
+    assert not same_size(a, b.replace("s1", "s2") if "s1" in b else b.replace("s0", "s2"))
+
+
+def test_no_size_of_a_tensor_with_elements_is_nothing() -> None:
+    assert same_stride("2*Max(1, s0)", "2*s0")
+    assert same_stride("Max(1, s7)", "s0", {"s7": "s0"})
+    assert not same_stride("Max(2, s0)", "s0")
+    assert not same_size("Max(1, s0)", "s0")
 
 
 # ---------------------------------------------------------------------------- agreement
@@ -145,6 +172,8 @@ def call(*args: Any, outputs: Any) -> BoundSymbol:
         (tensor("u0", "u0 + 1"), tensor("u9", "u9 + 2"), False),
         (tensor(3, 2), tensor("u9", 2), True),  # the program knows the value
         (tensor(3, "u0"), tensor("u9", "u9"), False),
+        (tensor(3, 2), tensor("u9", "6//u9"), True),
+        (tensor(3, 3), tensor("u9", "6//u9"), False),
         (tensor("u0"), tensor(3), False),
         (tensor("u0"), tensor("u9", 1), False),
         (NumberProxy("n", "int", "u0 + 1"), NumberProxy("m", "int", "u3 + 1"), False),
@@ -167,6 +196,15 @@ def test_outputs_agree_up_to_symbols_that_the_call_makes(
     said: Any, derived: Any, agreed: bool
 ) -> None:
     assert agrees(call(outputs=said), derived) is agreed
+
+
+def test_strides_agree_where_there_are_elements() -> None:
+    x = tensor("s0").replace(name="x")
+    said, derived = (
+        tensor(2, "s0").replace(strides=(SymDim(stride), 1)) for stride in ("Max(1, s0)", "s0")
+    )
+    assert agrees(call(x, outputs=said), derived)
+    assert not agrees(call(x, outputs=tensor("Max(1, s0)")), tensor("s0"))
 
 
 def test_symbols_of_arguments_stay_what_they_are() -> None:

@@ -196,6 +196,9 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "FloatPow": lambda a, b: float(a) ** float(b),
     "IntTrueDiv": lambda a, b: a / b,
     "FloatTrueDiv": lambda a, b: float(a) / float(b),
+    "BitwiseFn_bitwise_and": operator.and_,
+    "BitwiseFn_bitwise_or": operator.or_,
+    "BitwiseFn_bitwise_xor": operator.xor,
     "LShift": operator.lshift,
     "RShift": operator.rshift,
     "ToFloat": float,
@@ -222,9 +225,29 @@ def same_size(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
     """Whether two expressions are one polynomial, with ``renamed`` put for symbols of ``a``.
 
     Functions and rounding divisions count as unknowns: of these, equal arguments make equal ones.
+    ``0 <= s0`` is ``s0 >= 0``.
     """
     names = renamed or {}
     return (a == b and not names) or normal_size(a, names) == normal_size(b)
+
+
+def same_stride(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
+    """Whether two expressions are one stride of a tensor that has elements.
+
+    No size of it is 0 then, so that ``Max(1, s0)``, as PyTorch says in some places, is ``s0``.
+    """
+    found = _polynomial(_of_elements(parse_size(a)), renamed or {})
+    return found == _polynomial(_of_elements(parse_size(b)), {})
+
+
+def _of_elements(tree: SizeTree) -> SizeTree:
+    if not isinstance(tree, Operation):
+        return tree
+    args = tuple(map(_of_elements, tree.args))
+    others = [arg for arg in args if arg != 1]
+    if tree.name == "Max" and len(args) == 2 and len(others) == 1:
+        return others[0]
+    return Operation(tree.name, args)
 
 
 def normal_size(text: str, renamed: Mapping[str, str] | None = None) -> Any:
@@ -249,8 +272,11 @@ def _polynomial(tree: SizeTree, names: Mapping[str, str]) -> _Polynomial:
         if type(tree) is int:
             return {(): Fraction(tree)} if tree else {}
         return {(("number", repr(tree)),): Fraction(1)}
+    tree = _canonical(tree)
     parts = [_polynomial(arg, names) for arg in tree.args]
     found = _combined(tree, parts)
+    if found is None:
+        found = _computed(tree.name, parts)
     if found is None:
         args = [_frozen(part) for part in parts]
         args = sorted(args, key=repr) if tree.name in _SYMMETRIC else args
@@ -258,8 +284,17 @@ def _polynomial(tree: SizeTree, names: Mapping[str, str]) -> _Polynomial:
     return found
 
 
+_TURNED = {"gt": "lt", "ge": "le"}
+_SPELLINGS = {"Mod": "mod", "PythonMod": "mod", "FloorDiv": "floordiv", "CleanDiv": "floordiv"}
 _SYMMETRIC = frozenset({"Max", "Min", "and", "or", "eq", "ne", "Eq", "Ne"})
 _LARGEST_POWER = 8
+
+
+def _canonical(tree: Operation) -> Operation:
+    """One of the names that PyTorch has for an operation."""
+    if tree.name in _TURNED:
+        return Operation(_TURNED[tree.name], tree.args[::-1])
+    return Operation(_SPELLINGS.get(tree.name, tree.name), tree.args)
 
 
 def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
@@ -277,9 +312,27 @@ def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
             return _product(a, b)
         case "truediv", [a, b] if set(b) == {()}:
             return _product(a, {(): 1 / b[()]})
+        case "floordiv", [a, b] if len(b) == 1 and set(b) != {()}:
+            return _quotient(a, b)
         case "pow", [a, _] if type(n := tree.args[1]) is int and 0 <= n <= _LARGEST_POWER:
             return reduce(_product, [a] * n, {(): Fraction(1)})
     return None
+
+
+def _computed(name: str, parts: list[_Polynomial]) -> _Polynomial | None:
+    """The integer that an operation makes of integers."""
+    if name not in NUMBERS or not all(set(part) <= {()} for part in parts):
+        return None
+    numbers = [part.get((), Fraction(0)) for part in parts]
+    if not all(n.denominator == 1 for n in numbers):
+        return None
+    try:
+        value = NUMBERS[name](*map(int, numbers))
+    except ArithmeticError:
+        return None
+    if type(value) is not int:
+        return None
+    return {(): Fraction(value)} if value else {}
 
 
 def _sum(a: _Polynomial, b: _Polynomial) -> _Polynomial:
@@ -293,6 +346,20 @@ def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
         for kb, vb in b.items():
             result = _sum(result, {tuple(sorted((*ka, *kb), key=repr)): va * vb})
     return result
+
+
+def _quotient(a: _Polynomial, b: _Polynomial) -> _Polynomial | None:
+    """``a`` by the one product that ``b`` is, if that is in each product of ``a``."""
+    ((unknowns, coefficient),) = b.items()
+    found: _Polynomial = {}
+    for product, value in a.items():
+        left = list(product)
+        for unknown in unknowns:
+            if unknown not in left:
+                return None
+            left.remove(unknown)
+        found[tuple(left)] = value / coefficient
+    return found if all(value.denominator == 1 for value in found.values()) else None
 
 
 def _frozen(polynomial: _Polynomial) -> Any:

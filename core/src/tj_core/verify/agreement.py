@@ -6,11 +6,11 @@ others. So a symbol that is not the arguments' may stand for one that the call s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
-from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, size_symbols
+from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, same_stride, size_symbols
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 from tj_core.verify.wellformed import same_metadata
@@ -54,6 +54,8 @@ def _same(derived: Any, said: Any, same: Any) -> bool:
         return bool(same(derived, said))
     if isinstance(derived, bool) and isinstance(said, NumberProxy):
         return said.kind == "bool" and bool(said.expr)  # what later checks of the program settle
+    if type(derived) is int and isinstance(said, NumberProxy):
+        return said.kind == "int" and bool(said.expr) and same_size(str(derived), said.expr)
     return not isinstance(said, Proxy) and bool(derived == said)
 
 
@@ -100,7 +102,7 @@ def _alike(mine: Operation, theirs: Operation) -> bool:
 
 def _renamed(derived: Any, said: Any, names: Mapping[str, str]) -> Any:
     """``derived`` with the sizes that ``said`` has, where they are the same by other names."""
-    if not names or type(derived) is not type(said):
+    if type(derived) is not type(said):
         return derived
     if isinstance(derived, NumberProxy):
         same = same_size(derived.expr, said.expr, names)
@@ -108,17 +110,20 @@ def _renamed(derived: Any, said: Any, names: Mapping[str, str]) -> Any:
     if not isinstance(derived, TensorProxy):
         return derived
     return derived.replace(
-        shape=_dims(derived.shape, said.shape, names),
-        strides=_dims(derived.strides, said.strides, names),
+        shape=_dims(derived.shape, said.shape, names, same_size),
+        strides=_dims(derived.strides, said.strides, names, same_stride),
     )
 
 
 def _dims(
-    derived: tuple[Dim, ...], said: tuple[Dim, ...], names: Mapping[str, str]
+    derived: tuple[Dim, ...],
+    said: tuple[Dim, ...],
+    names: Mapping[str, str],
+    same: Callable[[str, str, Mapping[str, str]], bool],
 ) -> tuple[Dim, ...]:
     if len(derived) != len(said):
         return derived
     return tuple(
-        b if isinstance(a, SymDim) and same_size(str(a), str(b), names) else a
+        b if isinstance(a, SymDim) and same(str(a), str(b), names) else a
         for a, b in zip(derived, said, strict=True)
     )

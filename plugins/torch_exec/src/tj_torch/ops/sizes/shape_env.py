@@ -126,6 +126,8 @@ def _algebra() -> dict[str, Any]:
         "and": sympy.And,
         "or": sympy.Or,
         "not": sympy.Not,
+        "Abs": sympy.Abs,
+        "sqrt": sympy.sqrt,
         "Piecewise": sympy.Piecewise,
         "pair": lambda *items: items,
         "Eq": sympy.Eq,
