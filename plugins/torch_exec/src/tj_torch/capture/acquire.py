@@ -43,6 +43,7 @@ from tj_torch.capture import levels
 from tj_torch.capture.compared import Comparison
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import check_held
+from tj_torch.capture.held import Held, held_at
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.capture.inputs import input_names
 from tj_torch.capture.node_values import NodeValues
@@ -92,7 +93,7 @@ class Acquired:
 
     trace: Trace
     seconds: dict[str, float]
-    held: tuple[torch.Tensor, ...] = ()
+    held: tuple[Held, ...] = ()
 
 
 def acquire(
@@ -145,7 +146,7 @@ class Importer(NodeValues):
         self.tags = user_tags(self.graph, self.registry)
         self.renamed = tagged_names(self.graph)
         self.opaque_state = self.inside = False
-        self.held: dict[int, tuple[Proxy, torch.Tensor]] = {}
+        self.held: dict[int, tuple[Proxy, Held]] = {}
         self.compared = Comparison()
         self.constants = Constants(self.namer)
         self.programs: dict[tuple[int, Context], Trace] = {}
@@ -170,7 +171,7 @@ class Importer(NodeValues):
         )
         spent = time.perf_counter() - self.start
         seconds = {"acquire": spent - self.expanding, "expand": self.expanding}
-        return Acquired(trace, seconds, tuple(value for _, value in self.held.values()))
+        return Acquired(trace, seconds, tuple(held for _, held in self.held.values()))
 
     # ------------------------------------------------------------------ inputs
 
@@ -288,7 +289,7 @@ class Importer(NodeValues):
             return
         if id(value) not in self.held:  # it may be written to, so it is no constant of the program
             proxy = self.proxy(self.namer(node.name), value, node)
-            self.held[id(value)] = proxy, value
+            self.held[id(value)] = proxy, held_at(self.graph, str(node.target))
             self.proxies.append(proxy)
         self.env[node] = self.held[id(value)][0]
 

@@ -28,9 +28,11 @@ from tj_torch.capture.ambient import below_mode
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays
 from tj_torch.capture.dynamo.guards import extra_guards
-from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, shared_codes
+from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
+from tj_torch.capture.dynamo.released import empty
 from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
+from tj_torch.capture.held import Held, held_by
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.ops.service import TorchDialects
@@ -129,8 +131,9 @@ class GraphCompiler:
                 return graph
             except (CaptureError, PassError) as error:
                 if isinstance(error, OptimizerError):
-                    dynamo.leave(shared_codes())
+                    dynamo.leave(left_codes())
                 fall_back_from(self.jitted, error)
+                empty(graph)
                 raise dynamo.skipped(error.message) from error
             entry = Entry(compilation)
             try:
@@ -179,11 +182,11 @@ def _line(value: Any) -> Source | None:
     return node_source(value) if isinstance(value, torch.fx.Node) else call_of(value)
 
 
-def _holding(compilation: Compilation, held: tuple[torch.Tensor, ...]) -> Compilation:
+def _holding(compilation: Compilation, held: tuple[Held, ...]) -> Compilation:
     """``compilation``, whose function is to be called without its last inputs, which are these."""
     function = compilation.function
 
     def run(*args: Any) -> Any:
-        return function(*args, *held)
+        return function(*args, *held_by(held))
 
     return replace(compilation, function=run) if held else compilation

@@ -7,17 +7,18 @@ eager in Python, in double precision.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from importlib import import_module
+import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import CodeType, FunctionType
+from typing import Any
 
 import torch
 from tj_core.extend import CaptureError
 
 from tj_torch.capture.sources import node_source
 
-__all__ = ["OptimizerError", "check_optimizers", "is_shared", "kept_eager", "shared_codes"]
+__all__ = ["OptimizerError", "check_optimizers", "is_shared", "kept_eager", "left_codes"]
 
 _FOLDER = str(Path(torch.optim.__file__).parent)
 _FILE = re.compile(re.escape(_FOLDER) + r"[/\\](\w+)\.py")
@@ -40,11 +41,36 @@ class OptimizerError(CaptureError):
     """A step of an optimizer must not be compiled, nor any part of it."""
 
 
-def shared_codes() -> Iterator[CodeType]:
-    """The code of what optimizers share: compiled by itself it would believe that all is."""
-    for value in vars(import_module("torch.optim.optimizer")).values():
-        if isinstance(value, FunctionType) and is_shared(value.__code__.co_filename):
-            yield value.__code__
+def left_codes() -> Iterator[CodeType]:
+    """The code that no part of a step may be compiled of, once its optimizer is left to eager.
+
+    What optimizers share would believe that all is compiled.
+    """
+    prefix = f"{torch.optim.__name__}."
+    names = [n.removeprefix(prefix) for n in sys.modules if n.startswith(prefix)]
+    for name in names:
+        if name == "optimizer" or (name not in _SAME and name.isidentifier()):
+            yield from _codes(vars(sys.modules[prefix + name]).values(), prefix + name)
+
+
+def _codes(values: Iterable[Any], module: str) -> Iterator[CodeType]:
+    """The code of functions and methods of ``module``, with that of functions inside of them."""
+    for value in values:
+        if getattr(value, "__module__", None) != module:
+            continue
+        if isinstance(value, type):
+            yield from _codes(vars(value).values(), module)
+            continue
+        found = getattr(value, "__wrapped__", value)
+        if isinstance(found, FunctionType):
+            yield from _nested(found.__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
 
 
 def check_optimizers(graph: torch.fx.GraphModule) -> None:
