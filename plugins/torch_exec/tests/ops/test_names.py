@@ -93,6 +93,7 @@ def name(target: Any, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
         ("reshape", (X, 6), "torch.reshape", (X, (6,))),
         ("reshape", (X, N, -1), "torch.reshape", (X, (N, -1))),
         ("reshape", (X, (3, 2)), "torch.reshape", (X, (3, 2))),
+        ("reshape", (X, Y), "torch.Tensor.reshape", (X, Y)),  # which a function refuses
         ("permute", (X, 1, 0), "torch.permute", (X, (1, 0))),
         ("sum", (X, 1), "torch.sum", (X, 1)),
         ("sum", (X, 1, True), "torch.sum", (X, 1, True)),

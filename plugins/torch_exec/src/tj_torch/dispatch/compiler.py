@@ -26,7 +26,7 @@ from tj_core.extend import (
 from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.ambient import below_mode
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.capture.dynamo.arrays import check_arrays
+from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.released import empty
@@ -66,6 +66,7 @@ class GraphCompiler:
         """
         session = self.jitted.session
         with self.own("acquire"):
+            settle_numbers(graph)
             check_arrays(graph, sources)
             check_optimizers(graph)
             check_nested(graph)

@@ -6,7 +6,9 @@ where NumPy does, and in whose terms a scalar of NumPy is an array without dimen
 
 from __future__ import annotations
 
+import types
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from tj_core.extend import CaptureError
@@ -14,7 +16,7 @@ from tj_core.extend import CaptureError
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.sources import node_source
 
-__all__ = ["check_arrays"]
+__all__ = ["check_arrays", "settle_numbers"]
 
 _MOVES = frozenset(
     [
@@ -65,6 +67,10 @@ def check_arrays(graph: torch.fx.GraphModule, sources: Mapping[int, str]) -> Non
     nodes = list(graph.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
     arrays = {node for i, node in enumerate(inputs) if dynamo.is_array(sources.get(i, ""))}
+    for node in arrays:
+        for user in node.users:
+            if not _is_array(node) and not _same_of_number(user, node):
+                raise CaptureError(_SCALAR, source=node_source(user))
     for node in nodes:
         name = dynamo.numpy_name(node)
         if name is not None:
@@ -79,24 +85,91 @@ _COMPUTED = (
     "NumPy's {} of these values is not, to the last bit and type, what PyTorch would compute for it"
 )
 _COPIED = "torch.tensor of an array does not do what it does of a tensor"
+_SCALAR = "a scalar of NumPy is a number to PyTorch, and a tensor in a captured program"
 
 
 def _kept(node: torch.fx.Node, name: str) -> bool:
-    """Whether the result is the same, and used as the same: a scalar of NumPy is no tensor."""
+    """Whether the result is the same."""
+    return _is_array(node) and name in _MOVES
+
+
+def _is_array(node: torch.fx.Node) -> bool:
     value = node.meta.get("example_value")
-    if not isinstance(value, torch.Tensor):
+    return isinstance(value, torch.Tensor) and value.dim() > 0
+
+
+def settle_numbers(graph: torch.fx.GraphModule) -> None:
+    """Put numbers in the place of scalars of NumPy that ``graph`` makes of numbers.
+
+    That is what PyTorch takes them for; to Dynamo they are tensors without dimensions.
+    """
+    made = [node for node in graph.graph.nodes if _is_number(node)]
+    if not made:
+        return
+    import numpy as np  # which PyTorch does without
+
+    for node in made:
+        number = getattr(np, str(dynamo.numpy_name(node)))(*node.args).item()
+        for user in tuple(node.users):
+            _put(number, node, user)
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+def _put(number: float, node: torch.fx.Node, user: torch.fx.Node) -> None:
+    """Let ``user`` take ``number`` for ``node``."""
+
+    def put(other: torch.fx.Node) -> Any:
+        return number if other is node else other
+
+    user.args, user.kwargs = torch.fx.map_arg((user.args, user.kwargs), put)
+
+
+def _is_number(node: torch.fx.Node) -> bool:
+    numbers = all(isinstance(a, int | float) for a in node.args) and not node.kwargs
+    return dynamo.numpy_name(node) in _EXACT_OF_NUMBERS and numbers and _only_a_number(node)
+
+
+def _only_a_number(node: torch.fx.Node) -> bool:
+    return all(_takes_a_number(user) and user.args[:1] != (node,) for user in node.users)
+
+
+def _takes_a_number(user: torch.fx.Node) -> bool:
+    """Whether ``user`` is a call of PyTorch that takes a scalar of NumPy for the number it is.
+
+    What is written in Python may ask for the type. Dynamo writes ``full`` with ``fill_``, and the
+    type of what they fill depends on the scalar's.
+    """
+    name = str(getattr(user.target, "__name__", user.target))
+    if name in ("fill_", "new_tensor"):
         return False
-    if value.dim():
-        return name in _MOVES
-    return name in _EXACT_OF_NUMBERS and not node.all_input_nodes and _only_a_right_operand(node)
+    if user.op == "call_function":
+        of_operator = getattr(user.target, "__module__", None) == "_operator"
+        in_c = isinstance(user.target, types.BuiltinFunctionType)
+        return in_c and (of_operator or hasattr(torch.Tensor, name))
+    return user.op == "call_method"
 
 
-def _only_a_right_operand(node: torch.fx.Node) -> bool:
-    """Whether ``node`` only goes into calls of PyTorch, and as what a number could be."""
-    return all(
-        user.op != "output"
-        and dynamo.numpy_name(user) is None
-        and len(user.args) == 2
-        and user.args[0] is not node
-        for user in node.users
+def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
+    """Whether ``user`` makes the same of ``node``, a tensor without dimensions, and of its number.
+
+    The type of a tensor counts where the others' are of a lower category. In low precision the
+    tensor would be rounded first.
+    """
+    scalar = node.meta["example_value"]
+    if dynamo.numpy_name(user) is not None:
+        return True  # this is for NumPy's rules to say
+    if not _takes_a_number(user) or user.args[:1] == (node,):
+        return False
+    others = [n.meta.get("example_value") for n in user.all_input_nodes if n is not node]
+    tensors = [other for other in others if isinstance(other, torch.Tensor)]
+    if scalar.dtype is torch.int64:
+        return True
+    number = torch.zeros((), dtype=scalar.dtype).item()
+    return bool(tensors) and all(
+        t.dtype not in _LOW and torch.result_type(t, scalar) is torch.result_type(t, number)
+        for t in tensors
     )
+
+
+_LOW = frozenset({torch.float16, torch.bfloat16})

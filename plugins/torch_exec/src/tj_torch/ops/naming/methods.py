@@ -63,6 +63,8 @@ def method_form(name: str, kinds: Sequence[str], keywords: Collection[str]) -> M
         return MethodForm(None, _same)
     ints = [kind == INT for kind in kinds[1:]]
     rest = [o.without(i) for i, o in variants]
+    if any(o.takes_sizes(i) for o in rest for i, k in enumerate(kinds[1:]) if k == TENSOR):
+        return MethodForm(None, _same)  # the method alone takes a tensor for a size
     plain = any(o.accepts(ints, keywords) for o in rest)
     gathers = _gathers(rest, ints, keywords)
     if plain == gathers:  # neither fits, or the parser has to choose

@@ -84,6 +84,11 @@ class Overload:
         required = {p.name for p in self.parameters if p.required} - given
         return required <= named <= known
 
+    def takes_sizes(self, index: int) -> bool:
+        """Whether the parameter at position ``index`` is a list of any number of integers."""
+        free = self.positional
+        return index < len(free) and free[index].open_ints
+
     def gathers(self, keywords: Collection[str]) -> bool:
         """Whether PyTorch's parser takes the integers of its one positional list one by one."""
         free = self.positional

@@ -1,0 +1,91 @@
+"""Scalars of NumPy in programs: PyTorch takes them for numbers, Dynamo for tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tj_core as tj
+import torch
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
+    pytest.mark.filterwarnings("ignore:To copy construct from a tensor"),  # of Dynamo's own calls
+]
+
+WRAPS: dict[str, Callable[[Any], Any]] = {
+    "jit": tj.jit,
+    "dynamic": lambda f: tj.jit(f, dynamic=True),
+    "backend": lambda f: torch.compile(f, backend="tj"),
+}
+INT, SHORT, LARGE = np.int64(2), np.int32(2), np.int64(300)
+DOUBLE, SINGLE, ROUNDED = np.float64(1.5), np.float32(1.5), np.float64(1.1)
+SIZE = torch.tensor(6)
+
+CAPTURED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "reshape": lambda x: x.reshape(np.int64(6)) * 2,
+    "reshape of two": lambda x: x.reshape(np.int64(3), -1) * 2,
+    "reshape by a global": lambda x: x.reshape(INT, -1) * 2,
+    "reshape by a tensor": lambda x: x.reshape(SIZE) * 2,
+    "reshape by a new tensor": lambda x: x.reshape(torch.tensor(6)) * 2,
+    "view": lambda x: x.view(np.int64(6)) * 2,
+    "expand": lambda x: x[0, 0].expand(np.int64(3)) * 2,
+    "sum": lambda x: x.sum(np.int64(0)),
+    "sum by name": lambda x: x.sum(dim=np.int64(0)),
+    "index": lambda x: x[np.int64(1)] * 2,
+    "softmax": lambda x: torch.softmax(x.float(), np.int64(1)),
+    "sum of ints": lambda x: x + np.int64(3),
+    "sum of a global": lambda x: x + INT,
+    "product of singles": lambda x: x.float() * SINGLE,
+    "product of doubles": lambda x: x.double() * ROUNDED,
+    "quotient": lambda x: x.half() / np.float32(1.5),
+    "large": lambda x: x.to(torch.int16) + LARGE,
+    "of bools": lambda x: (x > 2) + LARGE,
+}
+EAGER: dict[str, Callable[[torch.Tensor], Any]] = {
+    "sum of a double": lambda x: x + DOUBLE,
+    "double made inside": lambda x: x + np.float64(1.5),
+    "half": lambda x: x.half() * ROUNDED,
+    "short of bools": lambda x: (x > 2) + SHORT,
+    "full": lambda x: torch.full((2,), np.int64(3)) + x.sum(),
+    "full of a global": lambda x: torch.full((2,), INT) + x.sum(),
+    "tensor": lambda x: torch.tensor(DOUBLE) + x.sum(),
+    "new_tensor": lambda x: x.new_tensor(DOUBLE),
+    "left": lambda x: np.float64(1.5) * x,
+}
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo() -> Any:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("how", WRAPS)
+@pytest.mark.parametrize("name", [*CAPTURED, *EAGER])
+def test_scalars_are_numbers(name: str, how: str) -> None:
+    f = (CAPTURED | EAGER)[name]
+    x = torch.arange(6).view(2, 3)
+    got, expected = WRAPS[how](f)(x), f(x)
+    assert got.dtype is expected.dtype
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("name", CAPTURED)
+def test_what_is_the_same_of_a_number_is_captured(name: str) -> None:
+    jitted = tj.jit(CAPTURED[name])
+    jitted(torch.arange(6).view(2, 3))
+    assert tj.stats(jitted).fallbacks == ()
+
+
+def test_another_value_of_a_scalar() -> None:
+    def f(x: torch.Tensor, n: Any) -> torch.Tensor:
+        return x.reshape(n, -1) * n
+
+    jitted = tj.jit(f, dynamic=True)
+    for n in (2, 3, 6):
+        x = torch.arange(6)
+        torch.testing.assert_close(jitted(x, np.int64(n)), f(x, np.int64(n)))
