@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,29 @@ def test_a_call_of_which_capture_says_nothing_is_not_none() -> None:
     g = compiled(f, lambda meta: meta.pop("example_value", None), "looking_at_memory")
     with pytest.warns(tj.TjWarning, match="capture does not say what .* returns"):
         same(g(X), f(X))
+
+
+@dataclasses.dataclass(frozen=True)
+class Factor:
+    """What a program makes, and gives to a function that capture does not look into."""
+
+    value: int
+    name: str = "factor"
+
+
+@torch.compiler.allow_in_graph
+def by_factor(x: torch.Tensor, factor: Factor) -> torch.Tensor:
+    return x * factor.value
+
+
+@pytest.mark.parametrize("wrap", [tj.jit, lambda f: torch.compile(f, backend="tj", fullgraph=True)])
+def test_an_object_made_inside_and_given_to_a_function(wrap: Callable[[Any], Any]) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return by_factor(x, Factor(x.shape[0])) + 1
+
+    g = wrap(f)
+    for x in (X, torch.ones(7, 2)):
+        same(g(x), f(x))  # no warning
 
 
 # --------------------------------------------------------------------------- what may differ

@@ -67,6 +67,10 @@ class NodeValues:
         """
         value = self.example(node)
         if value is None and node.users and not self.says(node):
+            if isinstance(node.target, type):  # an object that only goes into other calls
+                made = node.target
+                path = f"{made.__module__}.{made.__qualname__}"
+                return OpaqueProxy(self.output_names(node, single=True)(0), path)
             raise CaptureError(
                 f"capture does not say what {call.symbol} returns", source=call.source
             )
