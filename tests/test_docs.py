@@ -212,6 +212,7 @@ SOURCES = {
     "tj-core": "core/src/tj_core",
     "tj-torch": "plugins/torch_exec/src/tj_torch",
     "tj-autograd": "plugins/autograd/src/tj_autograd",
+    "tj-inductor": "plugins/inductor_exec/src/tj_inductor",
     "tj-conformance": "plugins/conformance/src/tj_conformance",
 }
 

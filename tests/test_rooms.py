@@ -26,6 +26,10 @@ ROOMS = {
         "backend", "extend", "demo", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
+    "tj_inductor": (
+        "options", "kernels", "adapter", "operators", "decompositions", "graph", "compiler",
+        "executor", "plugin",
+    ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep",
         "composability", "packages", "upstream", "plugin",

@@ -75,6 +75,9 @@ class Executor:
 
     ``claims`` maps symbols to `Claim`. A ``fallback`` executor is asked last and takes whole calls
     nobody else wanted any part of. ``fusion`` is for one that computes several calls as one.
+    ``decompositions``, for such a one, maps symbols of calls that it would fuse to rules, as
+    `tj_core.edit.rewrite.rewrite` takes them: what a rule puts in the call's place is seen where
+    saved values are chosen, so that parts of the call may be saved and others run again.
     ``provider``, which the session fills in, is the plugin that registered it, with distribution.
     """
 
@@ -82,6 +85,7 @@ class Executor:
     claims: RuleTable[Claim]
     fallback: bool = False
     fusion: Fusion | None = None
+    decompositions: RuleTable[Any] | None = None
     provider: str = field(default="", compare=False)
 
     @property

@@ -189,6 +189,7 @@ class _Walk:
             declined = (*declined, ("its body", NEEDS_GRADIENT))
         if self.better_inside(call):
             return self.descend(call, declined, depth)
+        declined = tuple(self.with_reason_inside(call, *item) for item in declined)
         for executor in self.fallbacks:
             verdict = self.check(executor, call)
             rule = executor.claims.get(call.symbol)
@@ -228,6 +229,17 @@ class _Walk:
         if not names_constants(call, self.editor.trace.language):
             return "it has a constant that is no tensor and that no text spells"
         return ask(f"executor {name!r}", fusion.can_fuse, call)
+
+    def with_reason_inside(self, call: BoundSymbol, name: str, reason: str) -> tuple[str, str]:
+        """Why executor ``name`` does not fuse the first call inside ``call``, if it fuses calls."""
+        fusion = next((e.fusion for e in self.executors if e.name == name), None)
+        if fusion is None or self.is_single():
+            return name, reason
+        while can_inline(call) and call.body is not None and call.body.calls:
+            call = call.body.calls[0]
+            why = self.why_not_fused(name, fusion, call)
+            reason = f"{call.symbol}: {why}" if why is not None else reason
+        return name, reason
 
     def is_single(self) -> bool:
         """Whether this call, or one that it is a part of, is claimed without fusion."""

@@ -12,7 +12,7 @@ from tj_core.edit.bodies import canonical_body
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.substitution import substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
-from tj_core.ir.tags import NO_TAGS
+from tj_core.ir.tags import NO_TAGS, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.fuse.groups import Group, Owner, Unit
@@ -115,7 +115,7 @@ def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> Fus
     inputs = free_values(draft.calls)
     formal = {p.name: _formal(p, f"a{i}") for i, p in enumerate(inputs)}
     rename = substitution(formal)
-    calls = tuple(_plain(c).map_proxies(rename) for c in draft.calls)
+    calls = tuple(_plain(c, facts).map_proxies(rename) for c in draft.calls)
     body = canonical_body(Body(tuple(formal.values()), calls, returned))
     constants = _constants(draft.calls)
     lifted = _lifted(body, constants, facts.language)
@@ -132,6 +132,7 @@ def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> Fus
         outputs=returned,
         body=body,
         context=first.context,
+        tags=_common_tags(draft.calls, backward),
         source=first.source,
         parent=first.parent or first.label,
         executor=owner,
@@ -139,13 +140,22 @@ def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> Fus
     return FusedCall(call, region)
 
 
+def _common_tags(calls: Iterable[BoundSymbol], backward: bool) -> TagSet:
+    """The tags that all ``calls`` have; one of the backward makes the region one."""
+    first, *others = (dict(call.tags) for call in calls)
+    shared = {k: v for k, v in first.items() if all(k in t and t[k] == v for t in others)}
+    tags = TagSet(shared)
+    return tags.add("BACKWARD") if backward else tags
+
+
 def _formal(p: Proxy, name: str) -> Proxy:
     return p.replace(name=name, tags=NO_TAGS)
 
 
-def _plain(call: BoundSymbol) -> BoundSymbol:
+def _plain(call: BoundSymbol, facts: Facts) -> BoundSymbol:
     """``call`` as it stands in a body: under the context and at the line of the region's call."""
-    return call.replace(source=None, parent=None, context=PLAIN_CONTEXT)
+    executor = call.executor if _hosted(call, facts) else None
+    return call.replace(source=None, parent=None, context=PLAIN_CONTEXT, executor=executor)
 
 
 def _hosted(call: BoundSymbol, facts: Facts) -> bool:

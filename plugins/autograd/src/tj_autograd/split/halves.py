@@ -26,6 +26,7 @@ from tj_autograd.joint.detached import detached
 from tj_autograd.joint.segments import Cut
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.costs import Costs
+from tj_autograd.split.kernels import within_kernels
 from tj_autograd.split.partition import DEPTHS, Terms, byte_size, choose_saved, storages
 from tj_autograd.split.peak import peak_bytes
 
@@ -220,12 +221,8 @@ class _Splitting:
 
     @cached_property
     def inside(self) -> frozenset[str]:
-        """The values that would exist only within fused kernels."""
-        fused = {call.label for call in self.ahead if self.costs.fuses(call)}
-        outside = {p.name for c in self.ahead if c.label not in fused for p in c.flat_args}
-        outside |= {p.name for p in leaves(self.joint.outputs[0]) if isinstance(p, Proxy)}
-        made = {p.name for c in self.ahead if c.label in fused for p in c.flat_outs}
-        return frozenset(made - outside)
+        """The values of the forward that would exist only within fused kernels."""
+        return within_kernels(self.ahead, self.joint.outputs[0], self.costs)
 
     def way(self, chosen: frozenset[str]) -> _Way:
         outputs, gradients = self.joint.outputs
@@ -236,7 +233,10 @@ class _Splitting:
         left = [p for p in leaves(gradients) if isinstance(p, Proxy)]
         mine = {p.name for p in self.inputs}
         held = [p for p in returned if p.name not in mine]
-        return _Way(tuple(calls), gradients, saved, peak_bytes(self.ahead, held, calls, left))
+        inside = self.inside - {p.name for p in held}
+        inside |= within_kernels(calls, gradients, self.costs)
+        peak = peak_bytes(self.ahead, held, calls, left, inside)
+        return _Way(tuple(calls), gradients, saved, peak)
 
 
 @dataclass

@@ -7,7 +7,7 @@ need inside.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from tj_core.extend import BoundSymbol, Proxy, last_uses, storage_roots, value_names
 
@@ -21,16 +21,17 @@ def peak_bytes(
     returned: Iterable[Proxy],
     backward: Sequence[BoundSymbol],
     gradients: Iterable[Proxy],
+    inside: Collection[str] = (),
 ) -> int:
     """Bytes at the worst moment of ``forward``, then ``backward``.
 
     ``returned`` are the values that live until the backward begins: outputs, saved ones;
-    ``gradients`` those it leaves behind.
+    ``gradients`` those it leaves behind. Values ``inside`` of fused kernels take no memory.
     """
     calls = (*forward, *backward)
     roots = storage_roots(calls)
     owners = (p for call in calls for p in call.flat_outs if roots[p.name] == p.name)
-    sizes = {p.name: byte_size(p) for p in owners}
+    sizes = {p.name: byte_size(p) for p in owners if p.name not in inside}
     returned, gradients = tuple(returned), tuple(gradients)
     return max(
         _peak(forward, returned, sizes, roots),

@@ -1,0 +1,1 @@
+"""tj-inductor: regions of PyTorch operators, compiled by Inductor."""

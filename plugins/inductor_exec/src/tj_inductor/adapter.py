@@ -1,0 +1,152 @@
+"""Every private name of PyTorch that this plugin uses.
+
+What they do in each version is tested in ``tests/test_adapter.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+from torch._guards import TracingContext, tracing
+from torch._inductor.decomposition import select_decomp_table
+from torch._inductor.virtualized import V
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from tj_inductor.kernels import Collected, collecting
+
+with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch._inductor import compile_fx
+    from torch._inductor.fx_passes.post_grad import noop_registry
+
+__all__ = [
+    "Compiled",
+    "FakeTensorMode",
+    "can_collect",
+    "collected_kernels",
+    "compiled",
+    "settings",
+    "traced",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A compiled graph: a function of a list that it empties, its text, the outputs' strides."""
+
+    function: Callable[[list[Any]], Sequence[Any]]
+    source: str
+    strides: tuple[tuple[int, ...] | None, ...]
+
+
+def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
+    """Inductor's configuration with ``values``; those that this version does not have are left."""
+    return inductor_config.patch({k: v for k, v in values.items() if _has_setting(k)})
+
+
+@functools.cache
+def _has_setting(name: str) -> bool:
+    found: Any = inductor_config
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None
+
+
+def traced(
+    run: Callable[..., Any], inputs: Sequence[torch.Tensor], mode: FakeTensorMode
+) -> torch.fx.GraphModule:
+    """The operators that ``run`` calls, in the form that Inductor has kernels for."""
+    with mode:
+        table = select_decomp_table()
+        return make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
+
+
+def compiled(
+    graph: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    mode: FakeTensorMode,
+    visible: Sequence[int],
+    *,
+    backward: bool,
+) -> Compiled:
+    """``graph``, compiled; the outputs with indices ``visible`` keep their strides."""
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    output.args = (tuple(output.args[0]),)
+    output.meta["user_visible_output_idxs"] = list(visible)
+    same = _same_values(output.args[0])
+    context = TracingContext(mode)
+    context.output_strides = []
+    with tracing(context), V.set_fake_mode(mode):
+        made: Any = compile_fx.compile_fx_inner(
+            graph, list(inputs), is_backward=backward, static_input_idxs=()
+        )
+    # What checks and reports at each call is left out; the object keeps what is called alive.
+    function = _apart(getattr(made, "current_callable", None) or made, same)
+    strides = context.output_strides or [None] * len(output.args[0])
+    return Compiled(function, getattr(made, "source_code", ""), tuple(map(_fixed, strides)))
+
+
+def _same_values(outputs: Sequence[torch.fx.Node]) -> list[int]:
+    """The outputs that are copies of what another output is a copy of, too.
+
+    Inductor removes both copies, and returns one tensor twice.
+    """
+    first: set[torch.fx.Node] = set()
+    found = []
+    for index, node in enumerate(outputs):
+        origin = _copied(node)
+        if origin in first:
+            found.append(index)
+        first.add(origin)
+    return found
+
+
+def _copied(node: torch.fx.Node) -> torch.fx.Node:
+    """What ``node`` is a copy of, as far as Inductor may find out; itself, if of nothing."""
+    while node.target in noop_registry:
+        _, index = noop_registry[node.target]
+        source = node.args[index] if isinstance(index, int) else index(node.args)
+        if not isinstance(source, torch.fx.Node):
+            break
+        node = source
+    return node
+
+
+def _apart(
+    function: Callable[[list[Any]], Sequence[Any]], same: list[int]
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """``function``, whose outputs ``same`` are tensors of their own."""
+    if not same:
+        return function
+
+    def run(box: list[Any]) -> Sequence[Any]:
+        outputs = list(function(box))
+        for index in same:
+            outputs[index] = outputs[index].clone()
+        return outputs
+
+    return run
+
+
+def _fixed(strides: Any) -> tuple[int, ...] | None:
+    if strides is None or not all(isinstance(n, int) for n in strides):
+        return None
+    return tuple(strides)
+
+
+def can_collect() -> bool:
+    """Whether this PyTorch has what `collected_kernels` replaces."""
+    return Collected.supported()
+
+
+def collected_kernels() -> contextlib.AbstractContextManager[None]:
+    """Inside, C++ kernels of this thread wait; on exit they are compiled in one file."""
+    return collecting()

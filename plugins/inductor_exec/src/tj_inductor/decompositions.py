@@ -1,0 +1,111 @@
+"""What is seen in the place of a softmax while saved values are chosen.
+
+``aten._softmax`` is one call: either all of its result is saved, or all of it runs again, and with
+it what reads whole rows. Made of a maximum, an exponential and a sum, the two numbers of a row are
+saved, and the rest runs again inside of the kernel that needs it.
+
+With ``m = max(x)`` and ``s = sum(exp(x - m))`` along the dimension: ``softmax(x) = exp(x - m) / s``
+and ``log_softmax(x) = x - m - log(s)``. For a gradient ``g`` of the result ``y``: of a softmax,
+``y * (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Editor, Replacement, RuleTable, TensorProxy
+
+__all__ = ["decompositions"]
+
+
+def decompositions() -> RuleTable[Any]:
+    """Rules of rewriting, by operator."""
+    table: RuleTable[Any] = RuleTable("decompositions")
+    table.set("aten._softmax.default", _softmax)
+    table.set("aten._log_softmax.default", _log_softmax)
+    table.set("aten._softmax_backward_data.default", _softmax_backward)
+    table.set("aten._log_softmax_backward_data.default", _log_softmax_backward)
+    return table
+
+
+def _fits(*values: Any) -> bool:
+    """Whether all are tensors in float32 or float64, with elements: others round in between."""
+    return all(
+        isinstance(p, TensorProxy)
+        and p.dtype.name in ("float32", "float64")
+        and p.shape
+        and 0 not in p.shape
+        for p in values
+    )
+
+
+class _Calls:
+    """The calls in the place of ``call``, in order; they belong where it belongs."""
+
+    def __init__(self, call: BoundSymbol, edit: Editor) -> None:
+        self.call, self.edit = call, edit
+        self.made: list[BoundSymbol] = []
+
+    def do(self, name: str, *args: Any) -> TensorProxy:
+        """The result of an operator."""
+        made = self.edit.call(f"aten.{name}", *args)
+        out = made.outputs.replace(requires_grad=self.requires_grad(made.outputs))
+        self.made.append(made.replace(outputs=out))
+        result: TensorProxy = out
+        return result
+
+    def last(self, name: str, *args: Any) -> Replacement:
+        """The replacement, whose last operator returns what the call returned."""
+        made = self.edit.call(f"aten.{name}", *args, outputs=(self.call.outputs.name,))
+        self.made.append(made.replace(outputs=self.call.outputs))
+        return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
+
+    def requires_grad(self, out: TensorProxy) -> bool:
+        return out.requires_grad and "BACKWARD" not in self.call.tags
+
+
+Rule = Callable[[BoundSymbol, Editor], "Replacement | None"]
+
+
+def _forward(
+    finish: Callable[[_Calls, TensorProxy, TensorProxy, TensorProxy], Replacement],
+) -> Rule:
+    def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
+        x, dim, half_to_float = call.args
+        if half_to_float or not _fits(x):
+            return None
+        calls = _Calls(call, edit)
+        shifted = calls.do("sub.Tensor", x, calls.do("amax.default", x, [dim], True))
+        powers = calls.do("exp.default", shifted)
+        return finish(calls, shifted, powers, calls.do("sum.dim_IntList", powers, [dim], True))
+
+    return rule
+
+
+_softmax = _forward(lambda calls, shifted, powers, total: calls.last("div.Tensor", powers, total))
+_log_softmax = _forward(
+    lambda calls, shifted, powers, total: calls.last(
+        "sub.Tensor", shifted, calls.do("log.default", total)
+    )
+)
+
+
+def _softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    grad, result, dim, _ = call.args
+    if not _fits(grad, result):
+        return None
+    calls = _Calls(call, edit)
+    product = calls.do("mul.Tensor", grad, result)
+    total = calls.do("sum.dim_IntList", product, [dim], True)
+    return calls.last("sub.Tensor", product, calls.do("mul.Tensor", result, total))
+
+
+def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    grad, result, dim, _ = call.args
+    if not _fits(grad, result):
+        return None
+    calls = _Calls(call, edit)
+    total = calls.do("sum.dim_IntList", grad, [dim], True)
+    part = calls.do("mul.Tensor", calls.do("exp.default", result), total)
+    return calls.last("sub.Tensor", grad, part)

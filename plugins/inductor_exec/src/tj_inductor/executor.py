@@ -1,0 +1,31 @@
+"""The executor: what it takes, and how it compiles the regions of a program."""
+
+from __future__ import annotations
+
+from tj_core.extend import Claim, Executor, Fused, Fusion, FusionRegion, RuleTable
+
+from tj_inductor.compiler import Compiler
+from tj_inductor.decompositions import decompositions
+from tj_inductor.operators import can_fuse, is_kernel
+from tj_inductor.options import Options
+
+__all__ = ["inductor_executor"]
+
+
+def inductor_executor(options: Options) -> Executor:
+    """The record of the executor, which claims no call for itself."""
+    compiler = Compiler(options)
+
+    def fuse(region: FusionRegion) -> Fused:
+        return compiler.compile(region)
+
+    fusion = Fusion(
+        can_fuse,
+        fuse,
+        kernel=is_kernel,
+        minimum=options.minimum,
+        hosts=True,
+        together=compiler.together,
+    )
+    claims: RuleTable[Claim] = RuleTable("claim")
+    return Executor("inductor", claims, fusion=fusion, decompositions=decompositions())

@@ -1,0 +1,178 @@
+"""C++ kernels of many regions in one file: the compiler starts once, and reads its headers once.
+
+Inductor compiles a file for each kernel. While kernels are collected, a `Waiting` stands for each;
+in the end, one file has all of them, each in a namespace of its own. Who calls one earlier, from
+another thread, compiles it alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch._inductor.async_compile import AsyncCompile
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+__all__ = ["Collected", "Waiting", "collecting", "one_file"]
+
+INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
+ENTRY = re.compile(r'extern "C"\s+void\s+kernel\(')
+
+
+REPLACED = ("cpp_pybinding", "wait")
+"""What is replaced while kernels are collected: who compiles one, and who waits for a module's."""
+
+
+class Waiting:
+    """A kernel that is not compiled yet; calling it compiles it."""
+
+    __slots__ = ("argument_types", "function", "source")
+
+    def __init__(self, argument_types: Sequence[str], source: str) -> None:
+        self.argument_types = tuple(argument_types)
+        self.source = source
+        self.function: Callable[..., Any] | None = None
+
+    def __call__(self, *args: Any) -> Any:
+        """Run the kernel."""
+        if self.function is None:
+            self.function = _alone(self)
+        return self.function(*args)
+
+
+@dataclass
+class Collected:
+    """The kernels that wait, and the modules of generated code that hold them."""
+
+    thread: int = field(default_factory=threading.get_ident)
+    kernels: list[Waiting] = field(default_factory=list)
+    scopes: list[dict[str, Any]] = field(default_factory=list)
+
+    @staticmethod
+    def supported() -> bool:
+        """Whether this PyTorch has what is replaced, in the form that is counted on."""
+        template = getattr(CppPythonBindingsCodeCache, "suffix_template", "")
+        names = all(hasattr(AsyncCompile, name) for name in REPLACED)
+        return names and FUNCTION in template and MODULE in template
+
+    def compile(self) -> None:
+        """Compile all that wait, and put them where they are called."""
+        distinct: dict[tuple[Any, ...], Waiting] = {}
+        for kernel in self.kernels:
+            distinct.setdefault((kernel.argument_types, kernel.source), kernel)
+        if distinct:
+            _compile(list(distinct.values()))
+        for kernel in self.kernels:
+            kernel.function = distinct[kernel.argument_types, kernel.source].function
+        for scope in self.scopes:
+            waiting = {k: v for k, v in scope.items() if isinstance(v, Waiting)}
+            scope.update({k: v.function for k, v in waiting.items()})
+
+
+_lock = threading.RLock()
+
+
+@contextlib.contextmanager
+def collecting() -> Iterator[None]:
+    """Inside, C++ kernels of this thread wait; on exit they are compiled in one file."""
+    with _lock:
+        collected = Collected()
+        kernel, wait = (getattr(AsyncCompile, name) for name in REPLACED)
+
+        def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
+            if threading.get_ident() != collected.thread:
+                return kernel(self, argument_types, source)
+            collected.kernels.append(Waiting(argument_types, source))
+            return collected.kernels[-1]
+
+        def waited(self: Any, scope: dict[str, Any]) -> Any:
+            if any(isinstance(value, Waiting) for value in scope.values()):
+                collected.scopes.append(scope)
+            return wait(self, scope)
+
+        _replace(later, waited)
+        try:
+            yield
+        finally:
+            _replace(kernel, wait)
+        collected.compile()
+
+
+def _replace(*functions: Any) -> None:
+    for name, function in zip(REPLACED, functions, strict=True):
+        setattr(AsyncCompile, name, function)
+
+
+def _alone(kernel: Waiting) -> Callable[..., Any]:
+    made: Callable[..., Any] = CppPythonBindingsCodeCache.load_pybinding(
+        list(kernel.argument_types), kernel.source
+    )
+    return made
+
+
+def _compile(kernels: Sequence[Waiting]) -> None:
+    made = CppPythonBindingsCodeCache.load_async(one_file(kernels), submit_fn=None)
+    module = made() if callable(made) else made
+    for place, kernel in enumerate(kernels):
+        kernel.function = getattr(module, f"kernel_{place}")
+
+
+FUNCTION = "static PyObject* {entry_func}_py"
+MODULE = "PyMODINIT_FUNC PyInit_{entry_func}"
+
+
+def one_file(kernels: Sequence[Waiting]) -> str:
+    """The text of one extension module with all of ``kernels``, called ``kernel_0`` and so on."""
+    includes = dict.fromkeys(m.strip() for k in kernels for m in INCLUDE.findall(k.source))
+    before, _, rest = CppPythonBindingsCodeCache.suffix_template.partition(FUNCTION)
+    _, _, after = rest.partition(MODULE)
+    prelude = before.replace("{extra_parse_arg}", "")
+    parts = [
+        *includes,
+        *(_namespace(place, kernel) for place, kernel in enumerate(kernels)),
+        _unescaped(prelude),
+        *(_wrapper(place, kernel) for place, kernel in enumerate(kernels)),
+        _table(len(kernels)),
+        "PyMODINIT_FUNC PyInit_kernel" + _unescaped(after),
+    ]
+    return "\n".join(parts)
+
+
+def _unescaped(template: str) -> str:
+    return template.replace("{{", "{").replace("}}", "}")
+
+
+def _namespace(place: int, kernel: Waiting) -> str:
+    source, count = ENTRY.subn("static void kernel(", INCLUDE.sub("", kernel.source))
+    if count != 1:
+        raise ValueError(f"a kernel has {count} entries, not one")
+    return f"namespace region_{place} {{\n{source}\n}}"
+
+
+def _wrapper(place: int, kernel: Waiting) -> str:
+    args = ", ".join(
+        f"parse_arg<{kind.replace('const ', '')}>(args, {n})"
+        for n, kind in enumerate(kernel.argument_types)
+    )
+    return f"""static PyObject* kernel_{place}_py(PyObject* self, PyObject* args) {{
+    try {{
+        region_{place}::kernel({args});
+        Py_RETURN_NONE;
+    }} catch (std::exception const& e) {{
+        PyErr_SetString(PyExc_RuntimeError, e.what());
+        return nullptr;
+    }}
+}}"""
+
+
+def _table(count: int) -> str:
+    rows = [f'{{"kernel_{n}", kernel_{n}_py, METH_VARARGS, ""}}' for n in range(count)]
+    module = '{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, py_methods}'
+    return (
+        f"static PyMethodDef py_methods[] = {{{', '.join(rows)}, {{NULL, NULL, 0, NULL}}}};\n"
+        f"static struct PyModuleDef py_module = {module};"
+    )

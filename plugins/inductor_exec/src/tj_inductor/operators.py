@@ -1,0 +1,84 @@
+"""Which calls may stand in a region, and which of them become part of a common kernel."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from tj_core.extend import BoundSymbol, Decline, Proxy, Symbol, SymDim, TensorProxy, makes_views
+from tj_torch.extend import resolve
+
+__all__ = ["can_fuse", "is_kernel"]
+
+DEVICES = frozenset({"cpu", "cuda"})
+
+TOGETHER = frozenset({
+    "sum", "mean", "amax", "amin", "var", "var_mean", "prod", "any", "all", "argmax", "argmin",
+    "native_layer_norm", "native_layer_norm_backward", "native_group_norm", "_fused_rms_norm",
+    "_fused_rms_norm_backward", "_softmax", "_softmax_backward_data", "_log_softmax",
+    "_log_softmax_backward_data", "nll_loss_forward", "nll_loss_backward",
+    "_to_copy", "clone", "cat", "full", "full_like", "zeros", "zeros_like", "ones", "ones_like",
+    "arange", "scalar_tensor", "constant_pad_nd", "slice_backward", "select_backward", "gather",
+    "embedding", "index_select", "stack", "repeat", "flip", "roll",
+})  # fmt: skip
+"""Operators, beside pointwise ones and views, that become a part of a kernel with neighbours."""
+
+
+def can_fuse(call: BoundSymbol) -> bool | Decline:
+    """Whether ``call`` is a pure call of an ATen operator on plain tensors of fixed sizes."""
+    if call.symbol.namespace != "aten":
+        return Decline("fuses ATen operators")
+    operator = _operator(call.symbol)
+    if operator is None:
+        return Decline("PyTorch has no such operator")
+    if torch.Tag.dynamic_output_shape in operator.tags:
+        return Decline("the shape of its result depends on data")
+    if any(key.startswith("autocast.") and value for key, value in call.context.items):
+        return Decline("it runs under autocast")
+    values = (*call.flat_args, *call.flat_outs)
+    reason = next(filter(None, map(_unfit, values)), None)
+    if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
+        reason = "it returns no tensor"
+    return True if reason is None else Decline(reason)
+
+
+def is_kernel(call: BoundSymbol) -> bool:
+    """Whether ``call``, which may stand in a region, shares a kernel with its neighbours."""
+    operator = _operator(call.symbol)
+    if operator is None:
+        return False
+    name = call.symbol.path.partition(".")[0]
+    return makes_views(call) or name in TOGETHER or torch.Tag.pointwise in operator.tags
+
+
+@functools.cache
+def _operator(symbol: Symbol) -> Any:
+    """The operator with all its overload's facts; None for what is none."""
+    try:
+        found = resolve(symbol)
+    except LookupError:
+        return None
+    return found if isinstance(found, type(torch.ops.aten.add.Tensor)) else None
+
+
+def _unfit(p: Proxy) -> str | None:
+    """Why no region takes ``p``."""
+    if not isinstance(p, TensorProxy):
+        return f"{p.name} is no tensor"
+    if p.subclass is not None or p.layout != "strided" or p.flags:
+        return f"{p.name} is no plain tensor"
+    if p.device.type not in DEVICES:
+        return f"{p.name} is on {p.device}"
+    if any(isinstance(n, SymDim) for n in (*p.shape, *p.strides)):
+        return f"the sizes of {p.name} are symbols"
+    if 0 in p.shape:
+        return f"{p.name} has no elements"
+    return _unfit_type(p.dtype.name)
+
+
+@functools.cache
+def _unfit_type(name: str) -> str | None:
+    fitting = ("float64", "float32", "bfloat16", "float16", "bool", "uint8", "int8", "int16",
+               "int32", "int64")  # fmt: skip
+    return None if name in fitting else f"no kernels for {name}"

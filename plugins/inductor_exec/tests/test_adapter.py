@@ -1,0 +1,88 @@
+"""The private names of PyTorch that the adapter uses do what it counts on."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from tj_inductor import adapter
+from tj_inductor.kernels import Waiting, collecting
+from torch._inductor.async_compile import AsyncCompile
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+
+def made(run: Any, *inputs: torch.Tensor, visible: tuple[int, ...] = (0,)) -> adapter.Compiled:
+    mode = FakeTensorMode()
+    with torch.no_grad():
+        with mode:
+            fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in inputs]
+        graph = adapter.traced(run, fakes, mode)
+        return adapter.compiled(graph, fakes, mode, visible, backward=False)
+
+
+def test_a_graph_becomes_a_function_of_a_list_that_it_empties() -> None:
+    x = torch.randn(5, 3)
+    compiled = made(lambda x: (x.exp() * 2,), x)
+    box = [x]
+    (y,) = compiled.function(box)
+    assert torch.allclose(y, x.exp() * 2) and box == []
+    assert "cpp_fused" in compiled.source
+    assert compiled.strides == ((3, 1),)
+
+
+def test_visible_outputs_keep_their_strides() -> None:
+    x = torch.randn(4, 5, 6)
+    compiled = made(lambda x: (x.permute(2, 0, 1).exp(),), x)
+    (y,) = compiled.function([x])
+    assert y.stride() == x.permute(2, 0, 1).exp().stride() == compiled.strides[0]
+
+
+def test_settings_that_a_version_does_not_have_are_left() -> None:
+    import torch._inductor.config as config
+
+    with adapter.settings({"size_asserts": False, "cpp.no_such_setting": 1}):
+        assert config.size_asserts is False
+    assert config.size_asserts is True
+
+
+def test_kernels_of_many_graphs_are_one_file() -> None:
+    assert adapter.can_collect()
+    before = AsyncCompile.cpp_pybinding, AsyncCompile.wait
+    x = torch.randn(7)
+    with collecting():
+        first = made(lambda x: (x.sin() + 1,), x)
+        second = made(lambda x: (x.cos() * 3,), x)
+        again = made(lambda x: (x.sin() + 1,), x)
+    assert (AsyncCompile.cpp_pybinding, AsyncCompile.wait) == before
+    for compiled, expected in ((first, x.sin() + 1), (second, x.cos() * 3), (again, x.sin() + 1)):
+        assert torch.allclose(compiled.function([x])[0], expected)
+
+
+def test_a_kernel_that_is_called_before_it_is_compiled_is_compiled_alone() -> None:
+    x = torch.randn(7)
+    with collecting():
+        compiled = made(lambda x: (x.sinh() - 1,), x)
+        assert torch.allclose(compiled.function([x])[0], x.sinh() - 1)
+    assert torch.allclose(compiled.function([x])[0], x.sinh() - 1)
+
+
+def test_other_threads_compile_as_always() -> None:
+    x, found = torch.randn(9), []
+    with collecting():
+
+        def work() -> None:
+            found.append(torch.compile(lambda x: x.cosh() - 2, fullgraph=True)(x))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert torch.allclose(found[0], x.cosh() - 2)
+
+
+def test_what_is_no_kernel_is_an_error() -> None:
+    from tj_inductor.kernels import one_file
+
+    with pytest.raises(ValueError, match="0 entries"):
+        one_file([Waiting(["float*"], "int nothing;")])
