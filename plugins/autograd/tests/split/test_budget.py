@@ -10,7 +10,7 @@ import torch
 from tj_autograd.split.costs import estimate
 from tj_conformance.gradients.trained import trained
 from tj_core.errors import ConfigError
-from tj_core.extend import BoundSymbol, Claim, Executor, Fusion, RuleTable, TensorProxy
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, Fusion, RuleTable, TensorProxy
 from tj_core.testing.fusing import one_by_one
 from torch.nn import functional as F
 
@@ -121,8 +121,9 @@ def fusing(names: set[str], cost: Any = None, claims: Any = None) -> Executor:
     for key, implementation in (claims or {}).items():
         table.set(key, Claim(implementation))
 
-    def can_fuse(call: BoundSymbol) -> bool:
-        return call.symbol.path in names and not call.symbol.variant
+    def can_fuse(call: BoundSymbol) -> bool | Decline:
+        wanted = call.symbol.path in names and not call.symbol.variant
+        return True if wanted else Decline("fuses others")
 
     return Executor("fusing", table, fusion=Fusion(can_fuse, one_by_one, cost))
 
