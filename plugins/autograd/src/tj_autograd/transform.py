@@ -32,6 +32,7 @@ from tj_autograd.options import Options
 from tj_autograd.run.boundary import Compiled, default_layout, differentiable
 from tj_autograd.run.depended import depended
 from tj_autograd.run.freed import frees
+from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
 from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
@@ -100,7 +101,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
     order = {call.label: i for i, call in enumerate(made.calls)}
     whole = with_decompositions(trace, costs, context)
     halves = split(whole, costs, budget, cut=segments)
-    dialects = Lookup.of(context).dialects
+    dialects, reads = Lookup.of(context).dialects, context.tables[READS]
     sizes = dialects.sizes
 
     def variants(index: int, compile_later: Callable[[str, Trace], Program]) -> Variants:
@@ -118,7 +119,8 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             ),
             default=tuple(map(default_layout, part.tangents)),
             within=lambda: dialects.among(sizes),
-            depended=depended(whole, gradients, [p.name for p in segments.taken(index)]),
+            depended=depended(whole, gradients, [p.name for p in segments.taken(index)], reads),
+            reads=reads,
             frees=frees(made, segments, index),
             strict=context.strict,
         )

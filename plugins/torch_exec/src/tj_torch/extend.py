@@ -36,12 +36,15 @@ from tj_torch.ops.schema_facts import changes_unseen, writes_nothing
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.private import backward_keeps_graph, saved_tensors_are_hooked
 
 __all__ = [
+    "MADE",
     "OVERWRITTEN",
     "RETURNED_VIEW",
+    "WIRING",
     "WRITES_BACK",
     "Derivation",
     "Expander",
@@ -55,6 +58,7 @@ __all__ = [
     "Slot",
     "TorchDialects",
     "Unkeyable",
+    "Wiring",
     "autograd_function",
     "backward_keeps_graph",
     "call_key",

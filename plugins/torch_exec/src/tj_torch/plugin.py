@@ -58,9 +58,11 @@ def tj_dialects() -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
+    from tj_torch.capture.dynamo import unheld
+    from tj_torch.capture.fx import facts
     from tj_torch.ops.service import rule_tables
 
-    return rule_tables(options.memo_size)
+    return (*rule_tables(options.memo_size), facts.rules(), unheld.rules())
 
 
 @hookimpl

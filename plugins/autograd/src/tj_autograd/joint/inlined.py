@@ -1,4 +1,7 @@
-"""Operations that do nothing but call their one region: it takes their place, with its context."""
+"""Operations that do nothing but call their one region: it takes their place, with its context.
+
+Rule table ``wiring`` of tj-torch says which these are.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,9 @@ from tj_core.extend import (
     Trace,
     Transform,
 )
+from tj_torch.extend import WIRING
 
 __all__ = ["inline_calls"]
-
-CALLERS = (
-    "tj.invoke",
-    "torch.ops.higher_order.wrap",
-    "torch.ops.higher_order.wrap_with_autocast",
-    "torch.ops.higher_order.wrap_with_set_grad_enabled",
-)
 
 
 def inline_calls() -> Transform:
@@ -33,8 +30,9 @@ def inline_calls() -> Transform:
 
 def _apply(trace: Trace, context: PassContext) -> Trace:
     rules: RuleTable[Any] = RuleTable("inline")
-    for name in CALLERS:
-        rules.set(name, _inlined)
+    for rule in context.tables[WIRING]:
+        if rule.value.once:
+            rules.set(rule.key, _inlined)
     while True:
         # In a region of another operation PyTorch's autograd takes the gradients still.
         after = context.rewrite(trace, rules, into_bodies=False, into_regions=False)

@@ -13,6 +13,7 @@ from tj_core.extend import (
     BoundSymbol,
     PassError,
     Program,
+    RuleTable,
     TagError,
     TensorProxy,
     Trace,
@@ -24,6 +25,7 @@ from tj_torch.extend import compiling
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
+from tj_autograd.run.reads import Reads
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
 from tj_autograd.split.halves import Halves, Part
@@ -63,8 +65,8 @@ class Variants:
     ``default`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the
     joint trace for another one, from ``functional``, and ``split`` its halves, which save no other
     values than those named. ``within`` is entered while one is compiled: the sizes of the program.
-    ``depended`` are the values that the gradients depend on; ``frees`` says whether PyTorch's
-    autograd saves any tensor for the segment. ``strict``: see
+    ``depended`` are the values that the gradients depend on, ``reads`` is the rule table;
+    ``frees`` says whether PyTorch's autograd saves any tensor for the segment. ``strict``: see
     `tj_core.compile.failures.own_pass`.
     """
 
@@ -78,6 +80,7 @@ class Variants:
     default: Layout
     within: Callable[[], AbstractContextManager[None]]
     depended: frozenset[str]
+    reads: RuleTable[Reads]
     frees: bool
     strict: bool = False
     known: dict[Layout, Pullback] = field(default_factory=dict)
@@ -99,7 +102,7 @@ class Variants:
     def rerun(self) -> Rerun:
         """The program that returns the roots, for a gradient to be differentiated again."""
         trace = alone(self.functional, self.cut, self.index)
-        return make_rerun(trace, self.depended, len(self.functional.inputs))
+        return make_rerun(trace, self.depended, len(self.functional.inputs), self.reads)
 
     @functools.cached_property
     def again(self) -> Callable[..., Any]:

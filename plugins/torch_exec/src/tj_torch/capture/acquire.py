@@ -42,7 +42,7 @@ from tj_core.extend import (
 from tj_torch.capture import levels
 from tj_torch.capture.compared import Comparison
 from tj_torch.capture.constants import Constants
-from tj_torch.capture.dynamo.unheld import check_held
+from tj_torch.capture.dynamo.unheld import UNHELD, check_held
 from tj_torch.capture.held import Held, held_at
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.capture.inputs import input_names
@@ -64,6 +64,8 @@ from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
+from tj_torch.ops.stateless import STATELESS
+from tj_torch.ops.wiring import UNKNOWN, WIRING
 from tj_torch.runtime.private import set_gradients
 
 __all__ = ["Acquired", "Importer", "acquire"]
@@ -71,17 +73,6 @@ __all__ = ["Acquired", "Importer", "acquire"]
 SIDE_EFFECT = Effects(ordered=("side_effect",))
 
 ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
-
-HARMLESS = frozenset(
-    {
-        "_C._log_api_usage_once",
-        "_assert",
-        "_check",
-        "ops.profiler._record_function_enter_new.default",
-        "ops.profiler._record_function_exit._RecordFunction",
-    }
-)
-"""Calls without values that change nothing for the calls after them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +313,7 @@ class Importer(NodeValues):
             context=self.context.current,
             source=node_source(node),
         )
-        check_held(call)
+        check_held(call, self.dialects.tables[UNHELD])
         if self.needless(call):
             return
         bound = self.bound(call, named.function, node)
@@ -343,9 +334,9 @@ class Importer(NodeValues):
         """``call`` with its outputs, and what is known of what it does."""
         if any(map(is_graph, leaves((call.args, call.kwargs)))):
             call = operation(call, node)
-            return bind_regions(
-                call.replace(kwargs=self.constants.distinct(call.kwargs)), node, self
-            )
+            rule = self.dialects.tables[WIRING].get(call.symbol)
+            call = call.replace(kwargs=self.constants.distinct(call.kwargs))
+            return bind_regions(call, node, UNKNOWN if rule is None else rule.value, self)
         expanded = self.expanded(call, function, node)
         if expanded is None:
             self.compared.resizes(node)  # as far as anyone knows
@@ -430,9 +421,14 @@ class Importer(NodeValues):
         """``call`` with its metadata from the capture, and nothing known of what it does."""
         outputs = self.captured(call, node)
         pure = call.symbol.namespace == "operator" and not call.on_subclass
-        if not takes_values(call) and not pure and call.symbol.name not in HARMLESS:
+        if not takes_values(call) and not pure and not self.is_stateless(call):
             self.opaque_state = True  # it may have changed what later calls mean
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
+
+    def is_stateless(self, call: BoundSymbol) -> bool:
+        """Whether calls mean the same after ``call``."""
+        rule = self.dialects.tables[STATELESS].get(call.symbol)
+        return rule is not None and rule.value
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""

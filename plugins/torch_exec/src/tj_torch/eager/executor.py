@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
 
+from tj_torch.ops import wiring
 from tj_torch.ops.names import resolve
 
-__all__ = ["SHARING", "eager_executor"]
+__all__ = ["eager_executor"]
 
 
 def _whole(call: BoundSymbol) -> bool | Decline:
@@ -20,27 +21,11 @@ def _whole(call: BoundSymbol) -> bool | Decline:
     return True
 
 
-SHARING = (
-    "torch.ops.higher_order.cond",
-    "torch.ops.higher_order.map_impl",
-    "torch.ops.higher_order.scan",
-    "torch.ops.higher_order.while_loop",
-    "torch.ops.higher_order.wrap",
-    "torch.ops.higher_order.wrap_with_autocast",
-    "torch.ops.higher_order.wrap_with_set_grad_enabled",
-    "torch.utils.checkpoint.checkpoint",
-    "tj.invoke",
-)
-"""Operations that, where no gradient is wanted, do nothing with their regions but call them.
-
-Others see the regions' operations: ``flex_attention`` vectorises its regions over the scores.
-"""
-
-
 def eager_executor() -> Executor:
     """The record of the eager executor."""
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set("*", Claim(None, _whole))
-    for name in SHARING:
-        claims.set(name, Claim(None, _whole, shares_regions=True))
+    for rule in wiring.rules():
+        if rule.value.plain:
+            claims.set(rule.key, Claim(None, _whole, shares_regions=True))
     return Executor("torch", claims, fallback=True)

@@ -1,93 +1,97 @@
-"""Calls that must not run on fake tensors, because they would lie instead of raising."""
+"""Calls that must not run on fake tensors, because they would lie instead of raising.
+
+Rule table ``denied`` says so of a function, by its dotted path, for plugins too: the reason.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any
 
-import torch
+from tj_core.extend import RuleTable
 
 from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.flags import function_at
 
-__all__ = ["denial", "watching"]
+__all__ = ["DENIED", "Denied", "rules"]
 
-# Methods that hand out memory or values, which a fake tensor does not have.
-_MEMORY = frozenset(
-    [
-        "__array__",
-        "__dlpack__",
-        "backward",
-        "data_ptr",
-        "numpy",
-        "register_hook",
-        "retain_grad",
-        "share_memory_",
-        "storage",
-        "storage_offset",
-        "tolist",
-        "untyped_storage",
-    ]
+DENIED = "denied"
+"""The table's name."""
+
+_MEMORY = (
+    "__array__ __dlpack__ backward data_ptr numpy register_hook retain_grad share_memory_ storage"
+    " storage_offset tolist untyped_storage"
 )
+"""Methods that hand out memory or values, which a fake tensor does not have."""
 
-# Functions that change what the process does later.
-_STATEFUL = frozenset(
-    [
-        "manual_seed",
-        "seed",
-        "set_default_device",
-        "set_default_dtype",
-        "set_float32_matmul_precision",
-        "set_num_threads",
-        "set_rng_state",
-        "use_deterministic_algorithms",
-    ]
+_STATEFUL = (
+    "manual_seed seed set_default_device set_default_dtype set_float32_matmul_precision"
+    " set_num_threads set_rng_state use_deterministic_algorithms"
 )
+"""Functions that change what the process does later."""
 
-# Functions whose Python decompositions lack a check on data that eager makes.
-_UNCHECKED = frozenset(["istft"])
+_HOMES = ("torch", "torch.random", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
 
-# Where the functions are that enter and leave a state in which operations mean something else.
 _LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
+"""Where the functions are that enter and leave a state in which operations mean something else."""
 
 
-def denial(fn: Callable[..., Any]) -> str | None:
-    """Why ``fn`` must not run on fake tensors; None if it may."""
-    name, module = getattr(fn, "__name__", ""), str(getattr(fn, "__module__", ""))
-    if name in _MEMORY and getattr(torch.Tensor, name, None) is fn:
-        return f"Tensor.{name} looks at memory or at the autograd graph"
-    if name in _STATEFUL and module.startswith("torch"):
-        return f"torch.{name} changes the state of the process"
-    if name in _UNCHECKED:
-        return f"{name} decides on data"
-    if module.startswith(_LEVELS):
-        return f"{module}.{name} works on the levels of torch.func, or on hooks of autograd"
-    return None
+def rules() -> RuleTable[str]:
+    """The reasons for PyTorch's functions."""
+    table: RuleTable[str] = RuleTable(DENIED)
+    for name in _MEMORY.split():
+        reason = f"Tensor.{name} looks at memory or at the autograd graph"
+        table.set(f"torch.Tensor.{name}", reason)
+    for name in _STATEFUL.split():
+        for home in _HOMES:
+            if function_at(f"{home}.{name}") is not None:
+                table.set(f"{home}.{name}", f"torch.{name} changes the state of the process")
+    for home in ("torch", "torch.Tensor"):  # in Python they lack a check that eager makes
+        table.set(f"{home}.istft", "istft decides on data")
+    return table
 
 
-@contextlib.contextmanager
-def watching(fn: Callable[..., Any]) -> Iterator[None]:
-    """Raise for such calls inside ``fn`` while it runs, if it is not PyTorch's own.
+class Denied:
+    """The functions of a table, and why each of them must not run on fake tensors."""
 
-    :raises CannotExpand: at the call.
-    """
-    foreign = isinstance(fn, types.FunctionType | types.MethodType)
-    if not foreign or fn.__module__.partition(".")[0] == "torch":
-        yield
-        return
-    with _watch():
-        yield
+    __slots__ = ("_reasons",)
+
+    def __init__(self, table: RuleTable[str]) -> None:
+        found = ((function_at(rule.key), rule.value) for rule in table)
+        self._reasons = {fn: reason for fn, reason in found if fn is not None}
+
+    def reason(self, fn: Callable[..., Any]) -> str | None:
+        """Why ``fn`` must not run on fake tensors; None if it may."""
+        module = str(getattr(fn, "__module__", ""))
+        if module.startswith(_LEVELS):
+            name = f"{module}.{getattr(fn, '__name__', '')}"
+            return f"{name} works on the levels of torch.func, or on hooks of autograd"
+        return self._reasons.get(fn) if isinstance(fn, Hashable) else None
+
+    @contextlib.contextmanager
+    def watching(self, fn: Callable[..., Any]) -> Iterator[None]:
+        """Raise for such calls inside ``fn`` while it runs, if it is not PyTorch's own.
+
+        :raises CannotExpand: at the call.
+        """
+        foreign = isinstance(fn, types.FunctionType | types.MethodType)
+        if not foreign or fn.__module__.partition(".")[0] == "torch":
+            yield
+            return
+        with _watch(self):
+            yield
 
 
-def _watch() -> Any:
+def _watch(denied: Denied) -> Any:
     from torch.overrides import TorchFunctionMode
 
     class Watch(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if reason := denial(func):
+            if reason := denied.reason(func):
                 raise CannotExpand(reason)
             return func(*args, **(kwargs or {}))
 

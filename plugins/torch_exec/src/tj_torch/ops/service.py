@@ -18,7 +18,7 @@ from tj_core.extend import (
     TensorProxy,
 )
 
-from tj_torch.ops import flags
+from tj_torch.ops import denied, flags, stateless, wiring
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
 from tj_torch.ops.expansion.derive import Derivation, Slot
@@ -45,12 +45,16 @@ NUMBERS = ("operator", "math")
 
 
 class TorchDialects:
-    """Names and expansions of one session. It is the session's rule in table ``expand``."""
+    """Names and expansions of one session. It is the session's rule in table ``expand``.
+
+    ``tables`` are the session's, once it has started: what plugins say of operations.
+    """
 
     def __init__(self, memo_size: int) -> None:
         self.names = Names()
         self.memo = Memo(memo_size)
         self.sizes = Sizes()
+        self.tables: Mapping[str, RuleTable[Any]] = {}
 
     @staticmethod
     def of(session: Services) -> TorchDialects:
@@ -63,7 +67,14 @@ class TorchDialects:
             raise PluginError("the expansions of 'torch' are not those of tj-torch")
         if not session.config.core.memo:
             rule.value.memo.capacity = 0
+        rule.value.use(session.tables)
         return rule.value
+
+    def use(self, tables: Mapping[str, RuleTable[Any]]) -> None:
+        """Believe what ``tables`` say of operations."""
+        if tables is not self.tables:
+            self.tables = tables
+            self.memo.expander.denied = denied.Denied(tables[denied.DENIED])
 
     @contextlib.contextmanager
     def within(self, graph: torch.fx.GraphModule) -> Iterator[None]:
@@ -152,7 +163,7 @@ class TorchDialects:
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
-    """Tables ``expand``, ``context`` and ``flags`` of PyTorch."""
+    """What PyTorch's operations mean, and facts about them: see docs/plugins.md."""
     expand: RuleTable[Any] = RuleTable("expand")
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):
@@ -162,4 +173,5 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     context: RuleTable[Any] = RuleTable("context")
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)
-    return expand, context, flags.rules()
+    facts = (denied.rules(), flags.rules(), stateless.rules(), wiring.rules())
+    return expand, context, *facts

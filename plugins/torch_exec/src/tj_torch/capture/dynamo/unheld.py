@@ -1,49 +1,55 @@
-"""Calls that no trace can hold, in graphs that say all the same what the program does."""
+"""Calls that no trace can hold, in graphs that say all the same what the program does.
+
+Rule table ``unheld`` says so of a symbol, for plugins too, by the reason: the end of a sentence
+that begins with the symbol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import torch
-from tj_core.extend import BoundSymbol, CaptureError
+from tj_core.extend import BoundSymbol, CaptureError, RuleTable
 
 from tj_torch.capture.sources import node_source
 
-__all__ = ["UNHELD", "UnheldError", "check_held", "check_nested"]
+__all__ = ["UNHELD", "UnheldError", "check_held", "check_nested", "rules"]
 
 _REPLACED = "replaces a tensor's storage"
 _VERSION = "works on versions, which a program has none of until it returns"
 
-UNHELD: Mapping[str, str] = MappingProxyType(
-    {
-        "Tensor.resize_": _REPLACED,
-        "Tensor.resize_as_": _REPLACED,
-        "Tensor.set_": _REPLACED,
-        "autograd.graph.increment_version": _VERSION,
-        "ops.prims._tensor_version.default": _VERSION,
-        "ops.prims._unsafe_set_version_counter.default": _VERSION,
-    }
-)
-"""Names in namespace ``torch``, to the reason.
+UNHELD = "unheld"
+"""The table's name."""
 
-After those that replace storage, which Dynamo also makes of ``x.data = y``, an object has another
-shape and memory than a trace knows of.
-"""
+
+def rules() -> RuleTable[str]:
+    """The reasons of PyTorch's operations.
+
+    After those that replace storage, which Dynamo also makes of ``x.data = y``, an object has
+    another shape and memory than a trace knows of.
+    """
+    table: RuleTable[str] = RuleTable(UNHELD)
+    for name in ("resize_", "resize_as_", "set_"):
+        table.set(f"torch.Tensor.{name}", _REPLACED)
+    for name in (
+        "autograd.graph.increment_version",
+        "ops.prims._tensor_version.default",
+        "ops.prims._unsafe_set_version_counter.default",
+    ):
+        table.set(f"torch.{name}", _VERSION)
+    return table
 
 
 class UnheldError(CaptureError):
     """The captured graph is right as it is, but has no trace: it may run as it is."""
 
 
-def check_held(call: BoundSymbol) -> None:
-    """See that a trace can hold ``call``.
+def check_held(call: BoundSymbol, table: RuleTable[str]) -> None:
+    """See that a trace can hold ``call``, as far as ``table`` knows.
 
     :raises UnheldError: if not.
     """
-    reason = UNHELD.get(call.symbol.name)
-    if reason is not None and call.symbol.namespace == "torch":
-        raise UnheldError(f"{call.symbol} {reason}", source=call.source)
+    rule = table.get(call.symbol)
+    if rule is not None:
+        raise UnheldError(f"{call.symbol} {rule.value}", source=call.source)
 
 
 def check_nested(graph: torch.fx.GraphModule) -> None:

@@ -18,71 +18,18 @@ from tj_core.extend import BoundSymbol, CaptureError, Constant, Proxy, TensorPro
 
 from tj_torch.capture.acquire import Importer
 from tj_torch.capture.fakes import FakeRuns
+from tj_torch.capture.fx.facts import FX, FxFacts
 from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, Slot, hooks_of
 from tj_torch.capture.fx.leaves import LeafRecorder, is_transparent
 from tj_torch.capture.higher_order.regions import is_graph
 from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert, private
-from tj_torch.ops.denied import denial
 from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
 
 __all__ = ["GraphImporter", "is_recompiled"]
 
 Target = Callable[..., Any]
-
-METADATA = frozenset(
-    {
-        "device",
-        "dtype",
-        "is_cpu",
-        "is_cuda",
-        "is_mkldnn",
-        "is_mps",
-        "is_nested",
-        "is_quantized",
-        "is_sparse",
-        "is_sparse_csr",
-        "is_xpu",
-        "itemsize",
-        "layout",
-        "nbytes",
-        "ndim",
-        "requires_grad",
-        "shape",
-    }
-)
-"""Attributes of tensors that guards see, so that they are constants."""
-
-VIEWS = frozenset({"H", "T", "data", "imag", "mH", "mT", "real"})
-"""Attributes of tensors that are operations."""
-
-UNSEEN = frozenset(
-    {
-        "backward",
-        "data_ptr",
-        "is_pinned",
-        "is_set_to",
-        "is_shared",
-        "numpy",
-        "register_hook",
-        "retain_grad",
-        "storage",
-        "storage_offset",
-        "tolist",
-        "untyped_storage",
-    }
-)
-"""Methods of tensors that look at what guards do not see, or that change how gradients flow."""
-
-PURE = frozenset(
-    {abs, bool, complex, dict, divmod, float, int, isinstance, len, list, max, min, pow, range}
-    | {reversed, round, set, slice, sorted, str, sum, tuple, zip, all, any, getattr}
-    | {torch.Size, torch.broadcast_shapes, torch.device, torch.finfo, torch.iinfo}
-    | {torch.promote_types, torch.sym_float, torch.sym_int, torch.sym_max, torch.sym_min}
-    | {torch.sym_not, torch.sym_ite, torch.can_cast}
-)
-"""Functions that do nothing but return a Python value."""
 
 _LIBRARIES = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
@@ -98,6 +45,7 @@ class GraphImporter(Importer):
         super().__post_init__()
         self.fakes = FakeRuns()
         self.examples: dict[torch.fx.Node, Any] = {}
+        self.facts = FxFacts(self.dialects.tables[FX])
         self.values: dict[torch.fx.Node, Any] = {}
         self.inputs_by_slot: dict[int, Proxy] = {}
         self.classes: dict[type[torch.nn.Module], None] = {}
@@ -175,7 +123,7 @@ class GraphImporter(Importer):
         flat = list(leaves((args, kwargs)))
         direct = [a for a in (*args, *kwargs.values()) if isinstance(a, Proxy)]
         inside = any(isinstance(a, Proxy) for a in flat)
-        function = _python_function(node, args)
+        function = self.python_function(node, args)
         if function is None or direct or (inside and function not in _STRUCTURAL):
             return False
         try:
@@ -192,19 +140,20 @@ class GraphImporter(Importer):
         if not isinstance(value, TensorProxy):
             self.define(node, getattr(value, name, *default))
             return True
-        if name in METADATA:
+        said = self.facts.attribute(name)
+        if said == "constant":
             self.define(node, getattr(self.fakes.fake(value), name))
             return True
-        if name not in VIEWS:
+        if said != "operation":
             raise OpenProgramError(f"attribute {name!r} of a tensor is not guarded")
         return False
 
     def refuse_unseen(self, node: torch.fx.Node) -> None:
         """Leave what the graph does not show to a frontend that sees Python."""
         if node.op == "call_method":
-            if node.target in UNSEEN:
+            if self.facts.attribute(str(node.target)) == "refused":
                 raise OpenProgramError(f"Tensor.{node.target} looks at what guards do not see")
-        elif not _is_torchs(node.target):
+        elif not self.is_torchs(node.target):
             raise OpenProgramError(f"{node.target} is Python code")
         values = [self.env[n] for n in node.all_input_nodes]
         used = node.users and not any(isinstance(v, Proxy) for v in leaves(values))
@@ -270,7 +219,7 @@ class GraphImporter(Importer):
         """
         if self.changes_state(call, node):
             return None
-        if reason := denial(function):
+        if reason := self.dialects.memo.expander.denied.reason(function):
             raise CaptureError(reason, source=call.source)
         try:
             return self.fakes.run(function, call.args, call.kwargs, call.context)
@@ -284,6 +233,26 @@ class GraphImporter(Importer):
         values = [v for v in pytree.tree_leaves(self.example(node)) if _is_value(v)]
         self.fakes.keep(bound.flat_outs, values)
         return bound
+
+    def python_function(self, node: torch.fx.Node, args: tuple[Any, ...]) -> Target | None:
+        """The function that ``node`` runs, if it is Python's and pure."""
+        if node.op == "call_method":
+            kind = type(args[0])
+            plain = kind in (tuple, list, dict, str, torch.Size, torch.dtype, int, float, slice)
+            return getattr(kind, str(node.target), None) if plain else None
+        target: Any = node.target
+        of_python = getattr(target, "__module__", None) in ("_operator", "math")
+        pure = of_python or self.facts.is_pure(target)
+        return target if pure and callable(target) else None
+
+    def is_torchs(self, target: Any) -> bool:
+        """Whether PyTorch, or Python's standard operators, define ``target``."""
+        if isinstance(target, _LIBRARIES) or self.facts.is_pure(target) or target is tag_function:
+            return True
+        if not isinstance(target, types.FunctionType | types.BuiltinFunctionType | type):
+            return type(target).__module__.partition(".")[0] in ("torch", "builtins")
+        module = getattr(target, "__module__", None) or ""
+        return module.partition(".")[0] in ("torch", "_operator", "math", "")
 
     # ------------------------------------------------------------------ modules
 
@@ -299,7 +268,7 @@ class GraphImporter(Importer):
             self.values[node] = self.env[node] = None
         elif _is_plain_graph(module):
             self.inline(node, module, path)
-        elif isinstance(module, torch.nn.Module) and is_transparent(module):
+        elif isinstance(module, torch.nn.Module) and is_transparent(module, self.facts):
             self.leaf_module(node, module, path)
         else:
             raise OpenProgramError(f"{path} is a {type(module).__qualname__}")
@@ -375,28 +344,6 @@ _STRUCTURAL = frozenset(
     {operator.getitem, len, tuple, list, dict, operator.add, reversed, zip, isinstance}
 )
 """Functions that pass on what is in a container without looking at it."""
-
-
-def _python_function(node: torch.fx.Node, args: tuple[Any, ...]) -> Target | None:
-    """The function that ``node`` runs, if it is Python's and pure."""
-    if node.op == "call_method":
-        kind = type(args[0])
-        plain = kind in (tuple, list, dict, str, torch.Size, torch.dtype, int, float, slice)
-        return getattr(kind, str(node.target), None) if plain else None
-    target: Any = node.target
-    if target in PURE or getattr(target, "__module__", None) in ("_operator", "math"):
-        return target if callable(target) else None
-    return None
-
-
-def _is_torchs(target: Any) -> bool:
-    """Whether PyTorch, or Python's standard operators, define ``target``."""
-    if isinstance(target, _LIBRARIES) or target in PURE or target is tag_function:
-        return True
-    if not isinstance(target, types.FunctionType | types.BuiltinFunctionType | type):
-        return type(target).__module__.partition(".")[0] in ("torch", "builtins")
-    module = getattr(target, "__module__", None) or ""
-    return module.partition(".")[0] in ("torch", "_operator", "math", "")
 
 
 def _makes_tensors(target: Any) -> bool:

@@ -16,30 +16,19 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS
+from tj_torch.capture.fx.facts import FxFacts
 from tj_torch.capture.fx.inputs import OpenProgramError, hooks_of
 from tj_torch.runtime.private import pytree
 
 __all__ = ["LeafRecorder", "is_transparent"]
 
-# These choose between kernels by looking at more than metadata.
-_OPAQUE = frozenset(
-    {
-        "MultiheadAttention",
-        "Transformer",
-        "TransformerEncoder",
-        "TransformerDecoder",
-        "TransformerEncoderLayer",
-        "TransformerDecoderLayer",
-        "SyncBatchNorm",
-        "AdaptiveLogSoftmaxWithLoss",
-    }
-)
 
-
-def is_transparent(module: torch.nn.Module) -> bool:
+def is_transparent(module: torch.nn.Module, facts: FxFacts) -> bool:
     """Whether the torch-level calls that ``module`` makes are all it does."""
     everywhere = (getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
-    return not any(everywhere) and all(_is_own(child) for child in module.modules())
+    return not any(everywhere) and all(
+        _is_own(child) and not facts.refuses_module(type(child)) for child in module.modules()
+    )
 
 
 def _is_own(module: torch.nn.Module) -> bool:
@@ -49,7 +38,7 @@ def _is_own(module: torch.nn.Module) -> bool:
         cls.__module__.startswith("torch.nn.modules.") and getattr(home, cls.__name__, None) is cls
     )
     changed = "forward" in vars(module) or any(hooks_of(module))
-    return own and cls.__name__ not in _OPAQUE and not changed
+    return own and not changed
 
 
 class LeafRecorder(TorchFunctionMode):

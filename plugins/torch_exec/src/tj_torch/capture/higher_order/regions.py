@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import Any, Protocol
 
 import torch
@@ -20,7 +19,6 @@ from tj_core.extend import (
     TensorProxy,
     Trace,
     joined_effects,
-    leaves,
     map_tree,
     requires_grad,
     same_metadata,
@@ -28,107 +26,14 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.dynamo.applied import known
-from tj_torch.eager.executor import SHARING
+from tj_torch.ops.wiring import MADE, Operands, Wiring
 
-__all__ = ["Wiring", "bind_regions", "differentiable", "is_graph", "operation"]
-
-Operands = list[Any]
-"""What the inputs of a region are: a leaf of the call's arguments each, or `MADE`."""
-
-MADE = object()
-"""An input that the operation makes up: an element, a tangent, an index."""
+__all__ = ["bind_regions", "differentiable", "is_graph", "operation"]
 
 
 def is_graph(value: Any) -> bool:
     """Whether ``value`` is an operand graph, as an argument."""
     return isinstance(value, Constant) and isinstance(value.value, torch.fx.GraphModule)
-
-
-@dataclass(frozen=True, slots=True)
-class Wiring:
-    """How an operation calls its operand graphs.
-
-    ``names`` are what its regions are called; ``operands`` gives, from the call's arguments, what
-    the inputs of the n-th region are. ``returns``: which regions' outputs are the call's.
-    ``carried``: the arguments that the leading outputs may be (of a loop that never runs).
-    ``context`` is the one that the n-th region runs in, where that is not the call's.
-    """
-
-    names: tuple[str, ...]
-    operands: Callable[[tuple[Any, ...], int], Operands]
-    returns: tuple[str, ...] = ()
-    carried: Callable[[tuple[Any, ...]], Operands] = lambda args: []
-    context: Callable[[Context, tuple[Any, ...], int], Context] = lambda context, args, n: context
-
-
-def _rest(start: int) -> Callable[[tuple[Any, ...], int], Operands]:
-    return lambda args, n: list(leaves(args[start:]))
-
-
-def _made(count: int, *more: Any) -> Operands:
-    return [MADE] * count + list(leaves(more))
-
-
-def _autocast(context: Context, args: tuple[Any, ...], n: int) -> Context:
-    device, dtype, enabled, *_ = args
-    key = f"autocast.{device}"
-    if not enabled:
-        return context if context.get(key) is None else context.with_(key, None)
-    given = torch.get_autocast_dtype(str(device)) if dtype is None else dtype.value
-    return context.with_(key, str(given).removeprefix("torch."))
-
-
-def _of_function(context: Context, n: int) -> Context:
-    """Where a Function runs its forward; its backward runs later, out of the forward's modes.
-
-    Gradients may be on there after all.
-    """
-    off = {k: None for k, v in context.items if n and k.startswith("autocast.") and v}
-    return Context.of(**off, grad=False).over(context)
-
-
-_OP = "torch.ops.higher_order."
-
-WIRINGS: Mapping[str, Wiring] = {
-    "torch.utils.checkpoint.checkpoint": Wiring(("body",), _rest(1), ("body",)),
-    "tj.invoke": Wiring(("body",), _rest(1), ("body",)),
-    "tj.autograd_function": Wiring(
-        ("forward", "backward"),
-        lambda args, n: list(leaves(args[2:])) if n == 0 else [],
-        ("forward",),
-        context=lambda context, args, n: _of_function(context, n),
-    ),
-    _OP + "cond": Wiring(("true_fn", "false_fn"), _rest(3), ("true_fn", "false_fn")),
-    _OP + "while_loop": Wiring(
-        ("cond_fn", "body_fn"), _rest(2), carried=lambda args: list(leaves(args[2]))
-    ),
-    _OP + "scan": Wiring(
-        ("combine_fn",),
-        lambda args, n: [*leaves(args[1]), *_made(len(args[2])), *leaves(args[3])],
-        carried=lambda args: list(leaves(args[1])),
-    ),
-    _OP + "associative_scan": Wiring(
-        ("combine_fn",), lambda args, n: _made(2 * len(args[1]), *args[2:])
-    ),
-    _OP + "map_impl": Wiring(("fn",), lambda args, n: _made(len(args[1]), args[2])),
-    _OP + "flex_attention": Wiring(
-        ("score_mod", "mask_mod"),
-        lambda args, n: _made(5 - n, args[7 + n]) if len(args) > 8 else [],
-    ),
-    _OP + "wrap": Wiring(("body",), _rest(1), ("body",)),
-    _OP + "strict_mode": Wiring(("body",), _rest(1), ("body",)),
-    _OP + "hints_wrapper": Wiring(("body",), _rest(1), ("body",)),
-    _OP + "wrap_with_autocast": Wiring(("body",), _rest(5), ("body",), context=_autocast),
-    _OP + "wrap_with_set_grad_enabled": Wiring(
-        ("body",),
-        _rest(2),
-        ("body",),
-        context=lambda context, args, n: context.with_("grad", bool(args[0])),
-    ),
-}
-"""The operations whose regions tj understands. Others keep theirs, and count as side effects."""
-
-UNKNOWN = Wiring((), lambda args, n: [])
 
 
 def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
@@ -197,9 +102,10 @@ class Importing(Protocol):
         """The outputs of ``call``, with their metadata from the capture."""
 
 
-def bind_regions(call: BoundSymbol, node: torch.fx.Node, importing: Importing) -> BoundSymbol:
+def bind_regions(
+    call: BoundSymbol, node: torch.fx.Node, wiring: Wiring, importing: Importing
+) -> BoundSymbol:
     """``call`` with regions for its operand graphs, its outputs, and the sum of their effects."""
-    wiring = WIRINGS.get(call.symbol.qualname, UNKNOWN)
     count = iter(range(1 << 30))
 
     def bound(leaf: Constant) -> Any:
@@ -217,7 +123,7 @@ def bind_regions(call: BoundSymbol, node: torch.fx.Node, importing: Importing) -
         args=map_tree(bound, call.args, Constant), kwargs=map_tree(bound, call.kwargs, Constant)
     )
     made = made.replace(outputs=importing.captured(call, node))
-    if made.symbol.qualname in SHARING:
+    if wiring.plain:
         outputs = map_tree(lambda p: differentiable(p, made), made.outputs, Proxy)
         made = made.replace(outputs=outputs)
     return made.replace(effects=_effects(made, wiring))
@@ -249,7 +155,7 @@ def differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
 
 def _effects(call: BoundSymbol, wiring: Wiring) -> Effects:
     effects = summed_effects(call)
-    if wiring is UNKNOWN:
+    if not wiring.known:
         return joined_effects(effects, Effects(ordered=("side_effect",)))
     first = {p.name: i for i, p in reversed(list(enumerate(call.flat_args)))}
     carried = [

@@ -14,7 +14,7 @@ import torch
 from tj_core.extend import PLAIN_CONTEXT, Context
 
 from tj_torch.ops import private
-from tj_torch.ops.denied import denial
+from tj_torch.ops.denied import Denied, rules
 from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError, internal_error
 from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
@@ -30,11 +30,15 @@ T = TypeVar("T")
 
 
 class Expander:
-    """Expands calls. A session has one: it owns the mode that all fake tensors belong to."""
+    """Expands calls. A session has one: it owns the mode that all fake tensors belong to.
 
-    __slots__ = ("_mode", "_table", "_usable")
+    ``denied`` are functions that it must not run.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_mode", "_table", "_usable", "denied")
+
+    def __init__(self, denied: Denied | None = None) -> None:
+        self.denied = denied or Denied(rules())
         self._mode: Any = None
         self._table = OpTable()
         self._usable: dict[str, bool] = {}
@@ -73,13 +77,15 @@ class Expander:
 
         Arguments and errors as those of `expand`.
         """
-        reason = denial(fn)
+        reason = self.denied.reason(fn)
         if reason is not None:
             raise CannotExpand(reason)
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
-        run = Run(self._mode, self._table, fn, tree, arguments, context, sizes or Sizes())
+        run = Run(
+            self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
+        )
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):

@@ -42,7 +42,7 @@ from tj_torch.ops.convert import (
     to_core,
     to_core_tree,
 )
-from tj_torch.ops.denied import watching
+from tj_torch.ops.denied import Denied
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import Argument, make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
@@ -127,6 +127,7 @@ class Run:
 
     mode: Any
     table: OpTable
+    denied: Denied
     fn: Callable[..., Any]
     tree: tuple[tuple[Any, ...], dict[str, Any]]
     arguments: Mapping[str, Argument]
@@ -188,7 +189,7 @@ class Run:
     def trace(self, recorder: Recorder) -> Traced:
         """Call the function, inside of `modes`."""
         before = {n: (w._version, w.grad_fn) for n, w in self.wrapped.items()}
-        with watching(self.fn):
+        with self.denied.watching(self.fn):
             result = self.call()
         outputs = _output_tree(result)
         if reason := refused_writes(recorder, self.tree[1]):

@@ -1,0 +1,135 @@
+"""How higher-order operations call their operand graphs.
+
+Rule table ``wiring`` says so of a symbol, for plugins too: a `Wiring`. The operand graphs of others
+stay as they are, and such calls count as side effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import Context, RuleTable, leaves
+
+__all__ = ["MADE", "UNKNOWN", "WIRING", "Operands", "Wiring", "rules"]
+
+WIRING = "wiring"
+"""The table's name."""
+
+Operands = list[Any]
+"""What the inputs of a region are: a leaf of the call's arguments each, or `MADE`."""
+
+MADE = object()
+"""An input that the operation makes up: an element, a tangent, an index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """How an operation calls its operand graphs, which become regions.
+
+    ``names`` are what its regions are called; ``operands`` gives, from the call's arguments, what
+    the inputs of the n-th region are. ``returns``: which regions' outputs are the call's.
+    ``carried``: the arguments that the leading outputs may be (of a loop that never runs).
+    ``context`` is the one that the n-th region runs in, where that is not the call's. ``plain``:
+    where no gradient is wanted, the operation does nothing with its regions but call them; others
+    see the regions' operations, as ``flex_attention``, which vectorises them over the scores.
+    ``once``: it does nothing but call its only region, once, so that the region can take its place.
+    """
+
+    names: tuple[str, ...]
+    operands: Callable[[tuple[Any, ...], int], Operands]
+    returns: tuple[str, ...] = ()
+    carried: Callable[[tuple[Any, ...]], Operands] = lambda args: []
+    context: Callable[[Context, tuple[Any, ...], int], Context] = lambda context, args, n: context
+    plain: bool = False
+    once: bool = False
+
+    @property
+    def known(self) -> bool:
+        """Whether it is known what the operation does with its regions."""
+        return self is not UNKNOWN
+
+
+def _rest(start: int) -> Callable[[tuple[Any, ...], int], Operands]:
+    return lambda args, n: list(leaves(args[start:]))
+
+
+def _made(count: int, *more: Any) -> Operands:
+    return [MADE] * count + list(leaves(more))
+
+
+def _autocast(context: Context, args: tuple[Any, ...], n: int) -> Context:
+    device, dtype, enabled, *_ = args
+    key = f"autocast.{device}"
+    if not enabled:
+        return context if context.get(key) is None else context.with_(key, None)
+    given = torch.get_autocast_dtype(str(device)) if dtype is None else dtype.value
+    return context.with_(key, str(given).removeprefix("torch."))
+
+
+def _of_function(context: Context, n: int) -> Context:
+    """Where a Function runs its forward; its backward runs later, out of the forward's modes.
+
+    Gradients may be on there after all.
+    """
+    off = {k: None for k, v in context.items if n and k.startswith("autocast.") and v}
+    return Context.of(**off, grad=False).over(context)
+
+
+_OP = "torch.ops.higher_order."
+
+_WIRINGS = {
+    "torch.utils.checkpoint.checkpoint": Wiring(("body",), _rest(1), ("body",), plain=True),
+    "tj.invoke": Wiring(("body",), _rest(1), ("body",), plain=True, once=True),
+    "tj.autograd_function": Wiring(
+        ("forward", "backward"),
+        lambda args, n: list(leaves(args[2:])) if n == 0 else [],
+        ("forward",),
+        context=lambda context, args, n: _of_function(context, n),
+    ),
+    _OP + "cond": Wiring(("true_fn", "false_fn"), _rest(3), ("true_fn", "false_fn"), plain=True),
+    _OP + "while_loop": Wiring(
+        ("cond_fn", "body_fn"), _rest(2), carried=lambda args: list(leaves(args[2])), plain=True
+    ),
+    _OP + "scan": Wiring(
+        ("combine_fn",),
+        lambda args, n: [*leaves(args[1]), *_made(len(args[2])), *leaves(args[3])],
+        carried=lambda args: list(leaves(args[1])),
+        plain=True,
+    ),
+    _OP + "associative_scan": Wiring(
+        ("combine_fn",), lambda args, n: _made(2 * len(args[1]), *args[2:])
+    ),
+    _OP + "map_impl": Wiring(("fn",), lambda args, n: _made(len(args[1]), args[2]), plain=True),
+    _OP + "flex_attention": Wiring(
+        ("score_mod", "mask_mod"),
+        lambda args, n: _made(5 - n, args[7 + n]) if len(args) > 8 else [],
+    ),
+    _OP + "wrap": Wiring(("body",), _rest(1), ("body",), plain=True, once=True),
+    _OP + "strict_mode": Wiring(("body",), _rest(1), ("body",)),
+    _OP + "hints_wrapper": Wiring(("body",), _rest(1), ("body",)),
+    _OP + "wrap_with_autocast": Wiring(
+        ("body",), _rest(5), ("body",), context=_autocast, plain=True, once=True
+    ),
+    _OP + "wrap_with_set_grad_enabled": Wiring(
+        ("body",),
+        _rest(2),
+        ("body",),
+        context=lambda context, args, n: context.with_("grad", bool(args[0])),
+        plain=True,
+        once=True,
+    ),
+}
+
+UNKNOWN = Wiring((), lambda args, n: [])
+"""That of all other operations."""
+
+
+def rules() -> RuleTable[Wiring]:
+    """The operations of PyTorch whose regions tj understands."""
+    table: RuleTable[Wiring] = RuleTable(WIRING)
+    for name, wiring in _WIRINGS.items():
+        table.set(name, wiring)
+    return table
