@@ -15,20 +15,20 @@ from typing import Any
 from tj_core.contract.expansion import Expand, bind_outputs
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import canonical_body
+from tj_core.edit.edited_bodies import with_edited_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import note_new_values, reexpand
 from tj_core.edit.regions import inline_region, with_programs
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
-from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import Namer
-from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
-from tj_core.ir.tree import leaves, map_tree
+from tj_core.ir.tree import map_tree
 
 __all__ = ["Editor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
 
@@ -130,10 +130,9 @@ def rewrite(
 
     Calls inside regions are offered like those at top level, unless an executor owns the call.
     Calls inside bodies are offered too, under the context and the tags they would have in their
-    call's place, unless a rule took the call itself, it mutates, or an executor owns it. A call
-    whose body was edited is another operation from then on: its symbol becomes
-    ``<symbol>.rewritten``, so nothing that knows the original takes it whole. A body or region
-    that many calls share is offered, and edited, once.
+    call's place, unless a rule took the call itself, it mutates, or an executor owns it; see
+    `tj_core.edit.edited_bodies`. A body or region that many calls share is offered, and edited,
+    once.
 
     :raises TraceError: if a rule leaves an output of its call undefined.
     """
@@ -239,7 +238,7 @@ class _Run:
             return call
         inside = (replace(c, call=f"{call.label}.{c.call}") for c in edited.changes)
         scope.editor.changes += inside
-        return _with_edited_body(call, edited.body)
+        return with_edited_body(call, edited.body)
 
     def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
         """``program`` edited; one that several calls share stays shared."""
@@ -347,53 +346,3 @@ def _changed(old: BoundSymbol, new: BoundSymbol) -> dict[str, Any]:
     """The outputs of ``old`` that differ in ``new``."""
     pairs = zip(old.flat_outs, new.flat_outs, strict=True)
     return {before.name: after for before, after in pairs if before != after}
-
-
-# ------------------------------------------------------------------------------- edited bodies
-
-
-def _with_edited_body(call: BoundSymbol, body: Body) -> BoundSymbol:
-    """``call``, no more the operation it was, with what its new body returns and does."""
-    formals = leaves(body.outputs)
-    outputs = map_tree(lambda out: _output(out, next(formals)), call.outputs)
-    made = call.replace(symbol=call.symbol.as_edited(), body=body, outputs=outputs)
-    return made.replace(effects=_effects(call, made, body))
-
-
-def _output(out: Any, formal: Any) -> Any:
-    """The output for what the body returns; bodies say nothing of autograd, tags and names."""
-    if not isinstance(out, Proxy) or not isinstance(formal, Proxy):
-        return formal
-    if isinstance(out, TensorProxy) and isinstance(formal, TensorProxy):
-        formal = formal.replace(requires_grad=out.requires_grad)
-    return out if out.same_meta(formal) else formal.replace(name=out.name, tags=out.tags)
-
-
-def _effects(call: BoundSymbol, made: BoundSymbol, body: Body) -> Effects:
-    """The old call's effects on what is left of its outputs, and those of the new body."""
-    position = {p.name: i for i, p in enumerate(made.flat_outs)}
-    now = {i: position[p.name] for i, p in enumerate(call.flat_outs) if p.name in position}
-    aliases = [
-        replace(a, output=now[a.output], index=now[a.index] if a.kind == "out" else a.index)
-        for a in call.effects.aliases
-        if a.output in now and (a.kind != "out" or a.index in now)
-    ]
-    known = {a.output for a in aliases}
-    aliases += [a for a in _passed_through(made, body) if a.output not in known]
-    ordered = [*call.effects.ordered, *(o for c in body.calls for o in c.effects.ordered)]
-    return replace(call.effects, aliases=tuple(aliases), ordered=tuple(dict.fromkeys(ordered)))
-
-
-def _passed_through(made: BoundSymbol, body: Body) -> list[Alias]:
-    """The outputs that are an argument, or another output."""
-    inputs = {p.name for p in body.inputs}
-    pairs = zip(leaves(body.outputs), leaves(made.outputs), strict=True)
-    formals = [formal for formal, out in pairs if isinstance(out, Proxy)]
-    first: dict[str, int] = {}
-    found = []
-    for i, formal in enumerate(formals):
-        if formal.name in inputs:
-            found.append(Alias(i, "arg", int(formal.name[1:]), identical=True))
-        elif first.setdefault(formal.name, i) != i:
-            found.append(Alias(i, "out", first[formal.name], identical=True))
-    return found
