@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,16 @@ import tj_core as tj
 
 SESSIONS: dict[str, tj.Session] = {}
 """One for each list of plugins, for all files: what is remembered of calls is used again."""
+
+
+def pytest_collection_finish() -> None:
+    """Leave what is imported by now, PyTorch and the tests, out of all garbage collections.
+
+    They would look at its million objects again and again, which takes a sixth of the whole run.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.fixture(autouse=True, scope="module")
