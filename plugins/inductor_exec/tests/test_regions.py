@@ -371,3 +371,41 @@ def test_a_compiler_that_fails_is_survived(fusing: Any, monkeypatch: pytest.Monk
     x = torch.randn(3, 4)
     with pytest.warns(TjWarning, match=r"no C\+\+ compiler"):
         torch.testing.assert_close(fusing(f, strict=False)(x), f(x))
+
+
+# ------------------------------------------------------------------------- what is saved
+
+
+def saved(jitted: Any) -> dict[str, tuple[int, ...]]:
+    """The shapes of what the forward makes and saves."""
+    trace = tj.last_trace(jitted)
+    given = {p.name for p in trace.inputs}
+    return {p.name: p.shape for p in trace.outputs[2] if p.name not in given}
+
+
+def test_a_softmax_saves_two_numbers_of_a_row(fusing: Any) -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (F.softmax(x * 2, -1) * F.log_softmax(x * 3, -1)).sum()
+
+    jitted = fusing(f)
+    hold(jitted, f, X(8, 64))
+    assert {shape[-1] for shape in saved(jitted).values()} == {1}
+
+
+def test_a_layer_norm_saves_its_statistics(fusing: Any) -> None:
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (F.layer_norm(x.sin(), (64,), w, b).tanh() * 2).sum()
+
+    jitted = fusing(f)
+    hold(jitted, f, X(8, 64), X(64), X(64))
+    assert sorted(saved(jitted).values()) == [(8, 1), (8, 1)]
+
+
+def test_what_lies_between_kernels_is_saved_and_the_rest_runs_again(fusing: Any) -> None:
+    def f(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        y = F.gelu(x @ v).tanh() * 2
+        return (F.gelu(y @ w).tanh() * 3).mean()
+
+    jitted = fusing(f)
+    hold(jitted, f, X(32, 32), X(32, 32), X(32, 32))
+    assert len(saved(jitted)) == 3, "both products, and what the second one is of"

@@ -1,4 +1,4 @@
-"""What is seen in the place of a softmax while saved values are chosen.
+"""What is seen in the place of a softmax or a layer norm while saved values are chosen.
 
 ``aten._softmax`` is one call: either all of its result is saved, or all of it runs again, and with
 it what reads whole rows. Made of a maximum, an exponential and a sum, the two numbers of a row are
@@ -7,6 +7,9 @@ saved, and the rest runs again inside of the kernel that needs it.
 With ``m = max(x)`` and ``s = sum(exp(x - m))`` along the dimension: ``softmax(x) = exp(x - m) / s``
 and ``log_softmax(x) = x - m - log(s)``. For a gradient ``g`` of the result ``y``: of a softmax,
 ``y * (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``.
+
+``aten.native_layer_norm`` returns the statistics that its backward reads; made of a mean, a
+variance and elementwise operations, its result runs again from these.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ def decompositions() -> RuleTable[Any]:
     table: RuleTable[Any] = RuleTable("decompositions")
     table.set("aten._softmax.default", _softmax)
     table.set("aten._log_softmax.default", _log_softmax)
+    table.set("aten.native_layer_norm.default", _layer_norm)
     table.set("aten._softmax_backward_data.default", _softmax_backward)
     table.set("aten._log_softmax_backward_data.default", _log_softmax_backward)
     return table
@@ -47,18 +51,33 @@ class _Calls:
         self.call, self.edit = call, edit
         self.made: list[BoundSymbol] = []
 
-    def do(self, name: str, *args: Any) -> TensorProxy:
+    def do(self, name: str, *args: Any, **kwargs: Any) -> TensorProxy:
         """The result of an operator."""
-        made = self.edit.call(f"aten.{name}", *args)
+        made = self.edit.call(f"aten.{name}", *args, **kwargs)
         out = made.outputs.replace(requires_grad=self.requires_grad(made.outputs))
         self.made.append(made.replace(outputs=out))
         result: TensorProxy = out
         return result
 
+    def named(self, out: TensorProxy, name: str, *args: Any) -> None:
+        """Let an operator return ``out``, which the call returned."""
+        made = self.edit.call(f"aten.{name}", *args, outputs=(out.name,))
+        self.made.append(made.replace(outputs=out))
+
     def last(self, name: str, *args: Any) -> Replacement:
         """The replacement, whose last operator returns what the call returned."""
-        made = self.edit.call(f"aten.{name}", *args, outputs=(self.call.outputs.name,))
-        self.made.append(made.replace(outputs=self.call.outputs))
+        self.named(self.call.outputs, name, *args)
+        return self.replacement()
+
+    def renamed(self, value: TensorProxy, out: TensorProxy) -> Replacement:
+        """The replacement, in which ``out``, which the call returned, is the last ``value``."""
+        *_, last = self.made
+        assert last.outputs.name == value.name
+        self.made[-1] = last.replace(outputs=out)
+        return self.replacement()
+
+    def replacement(self) -> Replacement:
+        """The calls so far, with the tags of the one whose place they take."""
         return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
 
     def requires_grad(self, out: TensorProxy) -> bool:
@@ -89,6 +108,24 @@ _log_softmax = _forward(
         "sub.Tensor", shifted, calls.do("log.default", total)
     )
 )
+
+
+def _layer_norm(call: BoundSymbol, edit: Editor) -> Replacement | None:
+    x, shape, weight, bias, epsilon = call.args
+    out, mean, rstd = call.outputs
+    if not _fits(x) or not all(
+        p is None or (_fits(p) and p.dtype == x.dtype) for p in (weight, bias)
+    ):
+        return None
+    dims = list(range(len(x.shape) - len(shape), len(x.shape)))
+    calls = _Calls(call, edit)
+    variance = calls.do("var.correction", x, dims, correction=0, keepdim=True)
+    calls.named(mean, "mean.dim", x, dims, True)
+    calls.named(rstd, "rsqrt.default", calls.do("add.Tensor", variance, epsilon))
+    value = calls.do("mul.Tensor", calls.do("sub.Tensor", x, mean), rstd)
+    value = value if weight is None else calls.do("mul.Tensor", value, weight)
+    value = value if bias is None else calls.do("add.Tensor", value, bias)
+    return calls.renamed(value, out)
 
 
 def _softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:

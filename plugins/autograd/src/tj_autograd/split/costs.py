@@ -50,8 +50,12 @@ class Costs:
         return call.executor is not None or self._first(call) is not None
 
     def cheap(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` costs next to nothing to run again."""
-        return cheap(call, self.known) or self.fuses(call)
+        """Whether ``call`` costs next to nothing to run again.
+
+        A reduction does not, even in a fused kernel: it reads all of its argument once more, and
+        what it makes is small.
+        """
+        return cheap(call, self.known) or (self.fuses(call) and not _reduces(call))
 
     def seconds(self, call: BoundSymbol) -> float:
         """What running ``call`` takes, in seconds."""
@@ -67,6 +71,18 @@ class Costs:
 
 def _fuses(executor: Executor, call: BoundSymbol) -> bool:
     return executor.fuses(call)
+
+
+SMALLER = 4
+"""How many times smaller a reduction's results are, at least, than what it reads."""
+
+
+def _reduces(call: BoundSymbol) -> bool:
+    """Whether ``call`` makes something small of something big."""
+    if makes_views(call):
+        return False
+    read = max((byte_size(p) for p in call.flat_args), default=0)
+    return sum(map(byte_size, call.flat_outs)) * SMALLER <= read
 
 
 def _claims(executor: Executor, call: BoundSymbol) -> bool:

@@ -17,6 +17,7 @@ from tj_core.extend import (
     free_values,
     leaves,
     live_calls,
+    makes_views,
     requires_grad,
     substituted,
 )
@@ -173,6 +174,8 @@ class _Splitting:
         terms = Terms(inside=self.inside)
         depths = DEPTHS if self.within is None else DEPTHS[:1]
         choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
+        if self.inside:
+            choices[self.choose(terms, written=False)] = None
         ways = [self.way(chosen) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE
         return min((w for w in ways if w.peak <= limit), key=self.weight)
@@ -210,9 +213,22 @@ class _Splitting:
         mine = {p.name for p in self.inputs}
         return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
 
-    def choose(self, terms: Terms, depth: int | None = None) -> frozenset[str]:
+    def choose(
+        self, terms: Terms, depth: int | None = None, written: bool = True
+    ) -> frozenset[str]:
+        """What is saved; without ``written``, no call runs again whose value is in memory anyway.
+
+        Where calls are fused, what is in memory lies between kernels: to run it again takes all
+        of the kernel that made it.
+        """
         needed = [p.name for p in free_values(self.back, self.joint.outputs[1], self.known)]
-        cheap = self.costs.cheap
+
+        def cheap(call: BoundSymbol) -> bool:
+            again = (
+                written or makes_views(call) or all(p.name in self.inside for p in call.flat_outs)
+            )
+            return again and self.costs.cheap(call)
+
         return choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within, terms)
 
     @cached_property
