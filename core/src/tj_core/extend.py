@@ -42,10 +42,11 @@ from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
 from tj_core.compile.generated import define
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.transforms import Transform
-from tj_core.contract.decline import Decline
+from tj_core.contract.decline import Decline, ask
 from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
+from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
@@ -122,7 +123,6 @@ from tj_core.ir.symbol import (
 from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
-from tj_core.passes.claim import ask
 from tj_core.passes.dce import dce
 from tj_core.source import Source
 from tj_core.text.language import Language
@@ -136,10 +136,12 @@ __all__ = [
     "BACKWARD",
     "EDITED",
     "FORWARD",
+    "FUNCTION",
     "FUNCTIONAL",
     "INVERSE",
     "NO_EFFECTS",
     "NO_TAGS",
+    "OPTIONAL_FUNCTION",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
     "REPLAYED",
@@ -235,6 +237,7 @@ __all__ = [
     "call_of",
     "can_inline",
     "canonical_body",
+    "check_fields",
     "contiguous_strides",
     "dce",
     "define",

@@ -221,6 +221,51 @@ def test_a_pass_of_tjs_own_that_fails_is_named_with_the_users_line():
         pipeline(transform, strict=True).compile(made)
 
 
+def dropping(after, falls_back=False):
+    """A transform that leaves out the first call of a program, though another one needs it."""
+    line = Source("model.py", 7, "y = -x")
+    second = call("neg", Y, outputs=Z, source=line)
+    made = program(call("neg", X, outputs=Y), second, outputs=Z)
+    apply = lambda trace, context: trace.replace(calls=trace.calls[1:])  # noqa: E731
+    return Transform("dropper", apply, after, falls_back=falls_back), made, line
+
+
+@pytest.mark.parametrize("after", [Stage.ACQUIRED, Stage.CLAIMED])
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_transform_that_drops_a_call_is_named_and_not_who_misses_it(after, strict):
+    transform, made, line = dropping(after)
+    message = "transform 'dropper' of plugin 'mine' made a wrong trace: .*uses 'y', which nothing"
+    with pytest.raises(PluginError, match=message) as error:
+        pipeline(transform, check=0, strict=strict).compile(made)
+    assert error.value.source == line
+    with pytest.raises(VerificationError, match="uses 'y', which nothing") as verified:
+        pipeline(transform, check=1, strict=strict).compile(made)
+    assert verified.value.__notes__ == ["tj: in transform 'dropper' of plugin 'mine'"]
+
+
+def test_the_next_transform_is_not_to_blame_either():
+    transform, made, _ = dropping(Stage.ACQUIRED)
+    theirs = Ranked("theirs", Transform("uses", lambda t, c: 1 / 0, Stage.FUNCTIONAL))
+    with pytest.raises(PluginError, match="transform 'dropper' of plugin 'mine' made a wrong"):
+        pipeline(transform, theirs, check=0).compile(made)
+    with pytest.raises(TraceError, match="transform 'uses' of plugin 'theirs' failed: ZeroDiv"):
+        pipeline(theirs, check=0).compile(made)
+
+
+def test_a_transform_that_falls_back_does_where_it_drops_a_call():
+    transform, made, _ = dropping(Stage.ACQUIRED, falls_back=True)
+    with pytest.raises(PassError, match="the pass 'dropper' failed: VerificationError"):
+        pipeline(transform, check=0, strict=False).compile(made)
+
+
+def test_a_program_that_returns_what_nothing_defines_is_found():
+    def apply(trace, context):
+        return trace.replace(outputs=Z)
+
+    with pytest.raises(PluginError, match=r"'mine' made a wrong trace: .* the program returns 'z'"):
+        pipeline(Transform("bad", apply, Stage.CLAIMED), check=0).compile(program())
+
+
 @pytest.mark.parametrize("name", ["dce", "cse", "claim", "generate"])
 def test_each_pass_of_the_core_is_tjs_own(name, monkeypatch):
     monkeypatch.setattr(f"tj_core.compile.pipeline.{name}", lambda *_, **__: 1 / 0)

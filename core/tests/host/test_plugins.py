@@ -210,6 +210,20 @@ def test_an_installed_broken_plugin_is_one_warning_and_a_record(fake_dist: FakeD
     assert isinstance(state.error.__cause__, ModuleNotFoundError)
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "raise SystemExit('usage: ...')",
+        "@hookimpl\ndef tj_available(): raise SystemExit('usage: ...')",
+    ],
+)
+def test_a_plugin_that_exits_is_broken(fake_dist: FakeDist, source: str) -> None:
+    fake_dist("bad", source)
+    with pytest.warns(TjWarning, match=r"plugin 'bad' \(tj-bad 1.0\).*SystemExit.*usage: \.\.\."):
+        assert manager().state("bad").state == "failed"
+    assert "SystemExit" in failure("bad")
+
+
 def test_dots_request_nobody(fake_dist: FakeDist) -> None:
     fake_dist("bad", "import fake_missing_library")
     with pytest.warns(TjWarning):

@@ -8,6 +8,7 @@ import pytest
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import bind_outputs
+from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, RuleMissingError, TagError
 from tj_core.ir.effects import Effects
@@ -175,6 +176,19 @@ def test_a_check_that_fails_is_the_executors_fault():
 
     with pytest.raises(TagError, match="mine"):
         claimed(axpy(), executor("a", "num.axpy", check=own), PYTHON)
+
+
+@pytest.mark.parametrize("what", ["can_fuse", "kernel", "cost"])
+def test_what_is_said_of_fusion_is_the_executors_fault(what):
+    broken = lambda c: c.nonsense  # noqa: E731
+    questions = {"can_fuse": lambda c: True, "fuse": run, what: broken}
+    fusing = replace(executor("a"), fusion=Fusion(**questions), provider="plugin 'p' (inline)")
+    ask = fusing.cost if what == "cost" else fusing.fuses
+    with pytest.raises(PluginError) as error:
+        ask(made("neg", X))
+    assert error.value.message.startswith(
+        "executor 'a' of plugin 'p' (inline) failed in its check of num.neg: AttributeError"
+    )
 
 
 # ------------------------------------------------------------------------------- what stays whole

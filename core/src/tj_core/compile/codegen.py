@@ -23,7 +23,7 @@ from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.generated import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import differentiable, with_plain_arguments
-from tj_core.errors import add_note
+from tj_core.errors import TraceError, add_note
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
 from tj_core.source import Source
@@ -61,7 +61,10 @@ def generate(
     A symbol runs as ``implementations`` says, else as the trace's language resolves it. What the
     former do is held against the trace as ``checks`` says. A ``boxed`` program takes one list and
     empties it, so that the caller holds no argument alive.
+
+    :raises TraceError: if a call uses a value that nothing before it defines.
     """
+    _check_defined(trace)
     writer = _Writer(trace, implementations or {}, boxed, checks)
     source = writer.text()
     lines = writer.lines
@@ -221,6 +224,21 @@ class _Writer:
             name = f"{wish}_{n}"
         self.names.add(name)
         return name
+
+
+def _check_defined(trace: Trace) -> None:
+    known = {p.name for p in trace.inputs}
+    for call in trace.calls:
+        for p in call.flat_args:
+            if p.name not in known:
+                raise TraceError(
+                    f"call {call.label!r} ({call.symbol}) uses {p.name!r}, which nothing before it "
+                    "defines",
+                    source=call.source,
+                )
+        known.update([p.name for p in call.flat_outs])
+    if missing := value_names(trace.outputs) - known:
+        raise TraceError(f"the program returns {min(missing)!r}, which nothing in it defines")
 
 
 def _deletion(names: list[str]) -> str:

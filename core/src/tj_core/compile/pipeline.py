@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage, recorded, timed
-from tj_core.errors import PassError, PluginError, TjError, TraceError, add_note
+from tj_core.errors import PassError, PluginError, TjError, TraceError, VerificationError, add_note
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
@@ -133,7 +133,8 @@ def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ..
 class _Run:
     """One trace on its way through the pipeline.
 
-    ``declined`` is the transform that did not take the program, where the run ended.
+    ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
+    the transforms that made traces, by place.
     """
 
     pipeline: Pipeline
@@ -147,6 +148,7 @@ class _Run:
     wrappers: list[Wrapper] = field(default_factory=list)
     declined: tuple[Ranked, Decline] | None = None
     others: dict[str, Track | Trace] = field(default_factory=dict)
+    makers: dict[int, Ranked] = field(default_factory=dict)
 
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines."""
@@ -178,8 +180,8 @@ class _Run:
     def spend(self, name: str, start: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
-    def step(self, name: str, plugin: str, apply: Any) -> None:
-        """Run one pass on the latest trace and keep what it made."""
+    def step(self, name: str, plugin: str, apply: Any, maker: Ranked | None = None) -> None:
+        """Run one pass, ``maker``'s or tj's own, on the latest trace and keep what it made."""
         before = self.traces[-1]
         start = time.perf_counter()
         after = apply(before)
@@ -194,13 +196,51 @@ class _Run:
         if len(after.history) == len(before.history):
             after = recorded(after, PassRecord(name, plugin))
         after = timed(after, seconds)
+        if maker is not None:
+            self.makers[len(self.traces)] = maker
         self.traces.append(after)
         self.check(after)
 
     def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
         """One of the core's own passes."""
-        with self.pipeline.own(name):
+        with self.pipeline.own(name), self.blaming():
             self.step(name, "core", apply)
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """What fails inside because a transform before made a wrong trace is that one's failure.
+
+        :raises PassError: if the transform falls back.
+        :raises PluginError: if it does not.
+        """
+        try:
+            yield
+        except (PluginError, VerificationError):
+            raise
+        except Exception as error:
+            found = self.wrong_trace()
+            if found is None:
+                raise
+            (plugin, transform), wrong = found
+            if transform.falls_back and not self.pipeline.strict:
+                raise PassError(transform.name, wrong) from error
+            raise PluginError(
+                f"transform {transform.name!r} of plugin {plugin!r} made a wrong trace: "
+                f"{wrong.message}",
+                source=wrong.source,
+                hint=f'disable it with [tool.tj] disable = ["{plugin}"], or see what it does wrong '
+                "with check = 1",
+            ) from error
+
+    def wrong_trace(self) -> tuple[tuple[str, Transform], VerificationError] | None:
+        """The first transform whose trace is not well-formed, and what is wrong with it."""
+        for place, trace in enumerate(self.traces):
+            try:
+                verify(trace, tags=self.pipeline.tags)
+            except VerificationError as error:
+                maker = self.makers.get(place)
+                return None if maker is None else ((maker.plugin, maker.transform), error)
+        return None
 
     def transform(self, ranked: Ranked) -> None:
         transform, p = ranked.transform, self.pipeline
@@ -228,8 +268,8 @@ class _Run:
 
         theirs = p.strict or not transform.falls_back
         try:
-            with own_pass(transform.name, strict=theirs):
-                self.step(transform.name, ranked.plugin, apply)
+            with own_pass(transform.name, strict=theirs), self.blaming():
+                self.step(transform.name, ranked.plugin, apply, ranked)
         except (PassError, PluginError):  # they say who it was
             raise
         except TjError as error:
@@ -274,7 +314,7 @@ class _Run:
 
     def program(self, boxed: bool) -> Program:
         start = time.perf_counter()
-        with self.pipeline.own("codegen"):
+        with self.pipeline.own("codegen"), self.blaming():
             program = generate(
                 self.traces[-1], self.implementations, boxed=boxed, checks=self.pipeline.checks
             )

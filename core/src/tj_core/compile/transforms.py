@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tj_core.compile.context import PassContext
+from tj_core.contract.fields import FLAG, FUNCTION, NAME, NUMBER, check_fields, of
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
@@ -40,3 +41,14 @@ class Transform:
     produces: Stage | None = None
     priority: int = 0
     falls_back: bool = False
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            name=NAME,
+            apply=FUNCTION,
+            after=of(Stage),
+            produces=of(Stage, optional=True),
+            priority=NUMBER,
+            falls_back=FLAG,
+        )

@@ -1,12 +1,18 @@
-"""An answer of no, with a reason."""
+"""An answer of no, with a reason; and how plugins are asked."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
+from tj_core.errors import PluginError, TjError
+from tj_core.ir.trace import BoundSymbol
 from tj_core.source import Source
 
-__all__ = ["Decline"]
+__all__ = ["Decline", "answer", "ask"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,3 +28,39 @@ class Decline:
     reason: str
     source: Source | None = None
     keep_all_calls: bool = False
+
+
+def ask(
+    whose: str, check: Callable[[BoundSymbol], bool | Decline] | None, call: BoundSymbol
+) -> str | None:
+    """Why ``whose`` check refuses ``call``; None if it takes it, or if there is no check.
+
+    :raises PluginError: if the check fails, or answers something else than True or a `Decline`.
+    """
+    verdict = True if check is None else answer(whose, check, call)
+    if verdict is True:
+        return None
+    if isinstance(verdict, Decline):
+        return verdict.reason
+    raise PluginError(
+        f"{whose} answered {verdict!r} in its check of {call.symbol}",
+        source=call.source,
+        hint='a check answers True, or Decline("why not")',
+    )
+
+
+def answer(whose: str, question: Callable[[BoundSymbol], T], call: BoundSymbol) -> T:
+    """What a function of ``whose`` says of ``call``.
+
+    :raises PluginError: if it fails.
+    """
+    try:
+        return question(call)
+    except TjError:
+        raise
+    except Exception as error:
+        raise PluginError(
+            f"{whose} failed in its check of {call.symbol}: {type(error).__name__}: {error}",
+            source=call.source,
+            hint="leave the executor out with tj.jit(..., executors=[...])",
+        ) from error

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
+from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields, of
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
@@ -24,7 +25,8 @@ class Dialect:
     ``values``, if given, is what the dialect knows of values at run time: what kernels do is held
     against the trace by it. ``checks_writes``, if given, says whether a call may raise because of
     how its arguments were mutated before, so that it stays in a program that mutates though nobody
-    needs its results.
+    needs its results. ``known``, if given, is asked for an unknown symbol that a plugin has a rule
+    for: the qualified names among which the right one must be; none, if it may yet come to exist.
     """
 
     namespace: str
@@ -33,6 +35,19 @@ class Dialect:
     entry: Callable[[BoundSymbol], Callable[..., Any] | None] | None = None
     values: RuntimeValues | None = None
     checks_writes: Callable[[BoundSymbol], bool] | None = None
+    known: Callable[[Symbol], Collection[str]] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            namespace=NAME,
+            prelude=of(tuple),
+            resolve=FUNCTION,
+            entry=OPTIONAL_FUNCTION,
+            values=of(RuntimeValues, optional=True),
+            checks_writes=OPTIONAL_FUNCTION,
+            known=OPTIONAL_FUNCTION,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.contract.decline import Decline
+from tj_core.contract.decline import Decline, answer, ask
+from tj_core.contract.fields import (
+    FLAG,
+    FUNCTION,
+    NAME,
+    OPTIONAL_FUNCTION,
+    Kind,
+    check_fields,
+    of,
+)
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
 from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Claim", "Executor", "Pair"]
+
+
+def _are_two_functions(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and all(map(callable, value))
+
+
+_TWO_FUNCTIONS = Kind(
+    "two functions or None", lambda value: value is None or _are_two_functions(value)
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +52,9 @@ class Pair:
     meta: tuple[Callable[..., tuple[Any, Sequence[Any]]], Callable[..., Sequence[Any]]] | None = (
         None
     )
+
+    def __post_init__(self) -> None:
+        check_fields(self, forward=FUNCTION, backward=FUNCTION, meta=_TWO_FUNCTIONS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +83,14 @@ class Claim:
     traceable: bool = False
 
     def __post_init__(self) -> None:
+        check_fields(
+            self,
+            implementation=OPTIONAL_FUNCTION,
+            check=OPTIONAL_FUNCTION,
+            pair=of(Pair, optional=True),
+            shares_regions=FLAG,
+            traceable=FLAG,
+        )
         if self.pair is not None and self.implementation is None:
             raise PluginError(
                 "a claim with a forward/backward pair needs an implementation",
@@ -88,6 +117,15 @@ class Executor:
     decompositions: RuleTable[Any] | None = None
     provider: str = field(default="", compare=False)
 
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            name=NAME,
+            claims=of(RuleTable),
+            fallback=FLAG,
+            fusion=of(Fusion, optional=True),
+        )
+
     @property
     def owner(self) -> str:
         """The executor in words, for messages."""
@@ -104,7 +142,12 @@ class Executor:
         """Whether ``call``, or all of its body, would be computed together with its neighbours."""
         if self.fusion is None or call.on_subclass:
             return False
-        if self.fusion.can_fuse(call) is True:
-            return self.fusion.kernel is None or self.fusion.kernel(call)
+        if ask(self.owner, self.fusion.can_fuse, call) is None:
+            return self.fusion.kernel is None or answer(self.owner, self.fusion.kernel, call)
         inner = call.body.calls if call.body is not None else ()
         return bool(inner) and all(map(self.fuses, inner))
+
+    def cost(self, call: BoundSymbol) -> float | None:
+        """What running ``call`` again takes, in seconds, if the executor says it."""
+        cost = self.fusion.cost if self.fusion is not None else None
+        return None if cost is None else answer(self.owner, cost, call)

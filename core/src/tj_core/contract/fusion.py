@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.contract.decline import Decline
+from tj_core.contract.fields import FLAG, FUNCTION, NUMBER, OPTIONAL_FUNCTION, check_fields
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Notation
@@ -109,3 +110,16 @@ class Fusion:
     minimum: int = 2
     hosts: bool = False
     together: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(
+            self,
+            can_fuse=FUNCTION,
+            fuse=FUNCTION,
+            cost=OPTIONAL_FUNCTION,
+            kernel=OPTIONAL_FUNCTION,
+            check=OPTIONAL_FUNCTION,
+            minimum=NUMBER,
+            hosts=FLAG,
+            together=OPTIONAL_FUNCTION,
+        )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tj_core.errors import RuleConflictError, RuleMissingError, did_you_mean
 
@@ -38,6 +38,9 @@ class Rule(Generic[T]):
 class RuleTable(Generic[T]):
     """A named mapping from symbols to rules, open until it is frozen.
 
+    The plugin that reads the tables of a name says so by one with a ``rule_type``, a class or
+    `collections.abc.Callable`: of that type are the rules in all of them.
+
     ::
 
         grad = RuleTable("grad")
@@ -46,10 +49,17 @@ class RuleTable(Generic[T]):
         def sin_grad(call, cotangent): ...
     """
 
-    __slots__ = ("_frozen", "_rules", "name")
+    __slots__ = ("_frozen", "_rules", "name", "rule_type")
 
-    def __init__(self, name: str, rules: dict[str, Rule[T]] | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        rules: dict[str, Rule[T]] | None = None,
+        *,
+        rule_type: Any = None,
+    ) -> None:
         self.name = name
+        self.rule_type = rule_type
         self._rules: dict[str, Rule[T]] = dict(rules or {})
         self._frozen = False
 
@@ -82,11 +92,12 @@ class RuleTable(Generic[T]):
         return RuleTable(
             self.name,
             {k: replace(r, plugin=plugin, priority=priority) for k, r in self._rules.items()},
+            rule_type=self.rule_type,
         )
 
     def frozen(self) -> RuleTable[T]:
         """A table with the same rules that accepts no more."""
-        table = RuleTable(self.name, self._rules)
+        table = RuleTable(self.name, self._rules, rule_type=self.rule_type)
         table._frozen = True
         return table
 
@@ -107,7 +118,7 @@ class RuleTable(Generic[T]):
                 )
             if rule.priority > mine.priority:
                 merged[key] = rule
-        return RuleTable(self.name, merged)
+        return RuleTable(self.name, merged, rule_type=self.rule_type or other.rule_type)
 
     def get(self, symbol: Symbol) -> Rule[T] | None:
         """The rule for ``symbol``: under its own name, its namespace, or ``*``; else None."""

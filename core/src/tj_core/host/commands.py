@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tj_core.contract.fields import FUNCTION, NAME, check_fields
+
 __all__ = ["CliCommand"]
 
 
@@ -22,3 +24,6 @@ class CliCommand:
     help: str
     configure: Callable[[argparse.ArgumentParser], None]
     run: Callable[[argparse.Namespace, Any], int]
+
+    def __post_init__(self) -> None:
+        check_fields(self, name=NAME, configure=FUNCTION, run=FUNCTION)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from tj_core.contract.fields import FUNCTION, NAME, NUMBER, check_fields
 from tj_core.host.jitted import Jitted
 
 __all__ = ["Frontend"]
@@ -24,3 +25,6 @@ class Frontend:
     accepts: Callable[[Any], bool]
     wrap: Callable[[Any, Jitted], Any]
     priority: int = 0
+
+    def __post_init__(self) -> None:
+        check_fields(self, name=NAME, accepts=FUNCTION, wrap=FUNCTION, priority=NUMBER)

@@ -26,7 +26,7 @@ class HookCall:
     plugin: str
     hook: str
     result: object
-    error: Exception | None
+    error: Exception | SystemExit | None
     seconds: float
 
 
@@ -62,7 +62,7 @@ def call_hook(
     try:
         results = caller(**arguments)
         result = results[0] if results else None
-    except Exception as raised:
+    except (Exception, SystemExit) as raised:  # the program that uses tj goes on
         error = raised
     seconds = time.perf_counter() - start
     for observer in observers:
@@ -84,7 +84,7 @@ def _others(manager: pluggy.PluginManager, hook: str, plugin: str) -> list[Any]:
 
 
 def _attributed(
-    manager: pluggy.PluginManager, hook: str, found: Found, error: Exception
+    manager: pluggy.PluginManager, hook: str, found: Found, error: Exception | SystemExit
 ) -> PluginError:
     culprit = _culprit(manager, hook, error)
     blamed = found.name if culprit is None else culprit
@@ -96,7 +96,7 @@ def _attributed(
     )
 
 
-def _culprit(manager: pluggy.PluginManager, hook: str, error: Exception) -> str | None:
+def _culprit(manager: pluggy.PluginManager, hook: str, error: Exception | SystemExit) -> str | None:
     """The plugin whose implementation is the innermost in the traceback: it or a wrapper."""
     impls = getattr(manager.hook, hook).get_hookimpls()
     owner = {getattr(i.function, "__code__", None): i.plugin_name for i in impls}

@@ -121,7 +121,10 @@ def inline_plugin(plugin: object) -> tuple[Found, object]:
 
 def _import(target: str) -> Any:
     module, _, attribute = target.partition(":")
-    found = importlib.import_module(module.strip())
+    try:
+        found = importlib.import_module(module.strip())
+    except SystemExit as error:  # of a script; the program that uses tj goes on
+        raise PluginError(f"importing it raised SystemExit({error})") from error
     path = attribute.partition("[")[0].strip()
     return functools.reduce(getattr, path.split("."), found) if path else found
 

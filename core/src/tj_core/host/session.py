@@ -25,6 +25,7 @@ from tj_core.errors import ConfigError, PluginError, did_you_mean
 from tj_core.host.config import REST, load_config
 from tj_core.host.frontends import Frontend
 from tj_core.host.plugins import PluginManager, split_plugins
+from tj_core.host.registration import Names, check_claims, check_rules, readers
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.text.language import Language
@@ -67,6 +68,7 @@ class Session:
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
         self.regions = FusedRegions(self.tags, self.config.core.strict)
+        self._check_registered()
         self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
 
     def _tables(self) -> dict[str, RuleTable[Any]]:
@@ -80,6 +82,18 @@ class Session:
             name: reduce(lambda a, b: a | b, tables, RuleTable(name)).frozen()
             for name, tables in groups.items()
         }
+
+    def _check_registered(self) -> None:
+        tables = self.plugins.rule_tables()
+        known = readers(table for _, table in tables)
+        for plugin, table in tables:
+            check_rules(self.plugins.identity(plugin), table, known, self._names)
+        for executor in self.executors:
+            check_claims(executor, self._names)
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.language, self.config.core.strict)
 
     def _owned(self, plugin: str, executor: Executor) -> Executor:
         """``executor`` with what says whose it is."""
@@ -146,6 +160,9 @@ class Session:
         chosen = self.config.core.executors if wanted is None else wanted
         if chosen is None:
             return self.executors
+        for given in chosen:
+            if isinstance(given, Executor):
+                check_claims(given, self._names)
         found = [
             x if isinstance(x, Executor) or x == REST else _named(x, self.executors, "executor")
             for x in chosen

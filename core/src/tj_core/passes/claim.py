@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from tj_core.contract.decline import Decline
+from tj_core.contract.decline import ask
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule
@@ -22,7 +22,7 @@ from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline
 from tj_core.edit.regions import map_programs
-from tj_core.errors import PluginError, RuleMissingError, TjError
+from tj_core.errors import PluginError, RuleMissingError
 from tj_core.ir.proxy import requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
@@ -32,7 +32,7 @@ from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import names_constants
 from tj_core.source import Source
 
-__all__ = ["ClaimRecord", "Claimed", "ask", "claim"]
+__all__ = ["ClaimRecord", "Claimed", "claim"]
 
 NEEDS_GRADIENT = "its outputs need gradients, and no gradient transform has run"
 
@@ -148,14 +148,15 @@ class _Walk:
 
     def blame(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
         """Why executor ``name`` does not run ``calls`` as one, or None."""
-        fusion = next(e.fusion for e in self.executors if e.name == name)
+        executor = next(e for e in self.executors if e.name == name)
+        fusion = executor.fusion
         assert fusion is not None
         if len(calls) < fusion.minimum:
             return f"of {fusion.minimum} calls that compute, at least, there are {len(calls)}"
         check = fusion.check
         if check is None:
             return None
-        return ask(f"executor {name!r}", lambda _: check(calls), calls[0])
+        return ask(executor.owner, lambda _: check(calls), calls[0])
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
         """``call``, all calls of whose regions have an executor."""
@@ -210,14 +211,14 @@ class _Walk:
             if reason is None:
                 return _Taker(executor), tuple(declined)
             if executor.fusion is not None:
-                reason = self.why_not_fused(executor.name, executor.fusion, call)
+                reason = self.why_not_fused(executor, executor.fusion, call)
                 if reason is None:
                     return _Taker(executor, fuses=True), tuple(declined)
             declined.append((executor.name, reason))
         return None, tuple(declined)
 
-    def why_not_fused(self, name: str, fusion: Fusion, call: BoundSymbol) -> str | None:
-        """Why ``call`` does not stand in a region of executor ``name``, or None: it may."""
+    def why_not_fused(self, executor: Executor, fusion: Fusion, call: BoundSymbol) -> str | None:
+        """Why ``call`` does not stand in a region of ``executor``, or None: it may."""
         if self.is_single():
             return "there is nothing to fuse it with"
         if call.on_subclass:
@@ -228,16 +229,16 @@ class _Walk:
             return "it has effects"
         if not names_constants(call, self.editor.trace.language):
             return "it has a constant that is no tensor and that no text spells"
-        return ask(f"executor {name!r}", fusion.can_fuse, call)
+        return ask(executor.owner, fusion.can_fuse, call)
 
     def with_reason_inside(self, call: BoundSymbol, name: str, reason: str) -> tuple[str, str]:
         """Why executor ``name`` does not fuse the first call inside ``call``, if it fuses calls."""
-        fusion = next((e.fusion for e in self.executors if e.name == name), None)
-        if fusion is None or self.is_single():
+        executor = next((e for e in self.executors if e.name == name), None)
+        if executor is None or executor.fusion is None or self.is_single():
             return name, reason
         while can_inline(call) and call.body is not None and call.body.calls:
             call = call.body.calls[0]
-            why = self.why_not_fused(name, fusion, call)
+            why = self.why_not_fused(executor, executor.fusion, call)
             reason = f"{call.symbol}: {why}" if why is not None else reason
         return name, reason
 
@@ -357,36 +358,6 @@ class _Walk:
     ) -> None:
         record = ClaimRecord(call.label, call.symbol, call.source, executor, declined, depth)
         self.records.append(record)
-
-
-def ask(
-    whose: str, check: Callable[[BoundSymbol], bool | Decline] | None, call: BoundSymbol
-) -> str | None:
-    """Why ``whose`` check refuses ``call``; None if it takes it, or if there is no check.
-
-    :raises PluginError: if the check fails, or answers something else than True or a `Decline`.
-    """
-    if check is None:
-        return None
-    try:
-        verdict = check(call)
-    except TjError:
-        raise
-    except Exception as error:
-        raise PluginError(
-            f"{whose} failed in its check of {call.symbol}: {type(error).__name__}: {error}",
-            source=call.source,
-            hint="leave the executor out with tj.jit(..., executors=[...])",
-        ) from error
-    if verdict is True:
-        return None
-    if isinstance(verdict, Decline):
-        return verdict.reason
-    raise PluginError(
-        f"{whose} answered {verdict!r} in its check of {call.symbol}",
-        source=call.source,
-        hint='a check answers True, or Decline("why not")',
-    )
 
 
 def _carries_gradient(call: BoundSymbol) -> bool:

@@ -88,6 +88,11 @@ VALUES = RuntimeValues(
     differs=_differs,
 )
 
+
+def _known(symbol: Symbol) -> list[str]:
+    return [f"num.{name}" for name in MEANING]
+
+
 # ------------------------------------------------------------------------------- expansion
 
 expansions: RuleTable[Any] = RuleTable("expand")
@@ -252,7 +257,7 @@ class NumericPlugin:
     @hookimpl
     def tj_dialects(self) -> tuple[Dialect, ...]:
         prelude = ("from tj_core.testing.numeric import num",)
-        return (Dialect("num", prelude, _resolve, values=VALUES),)
+        return (Dialect("num", prelude, _resolve, values=VALUES, known=_known),)
 
     @hookimpl
     def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from tj_core.contract.dialects import ContextSpeller, Dialect
@@ -76,6 +76,23 @@ class Language:
                 "a plugin adds one through tj_dialects",
             ) from error
 
+    def has(self, namespace: str, name: str) -> bool:
+        """Whether a dialect that knows all its names has ``name``."""
+        dialect = self._dialects.get(namespace)
+        return dialect is not None and dialect.known is not None and _resolves(dialect, name)
+
+    def known_instead(self, symbol: Symbol) -> Collection[str]:
+        """The names among which ``symbol``, which means nothing, must be; none if it may be right.
+
+        Variants are of an operation, and mean something if that does.
+        """
+        while symbol.variant:
+            symbol = symbol.base
+        dialect = self._dialects.get(symbol.namespace)
+        if dialect is None or dialect.known is None or _resolves(dialect, symbol.path):
+            return ()
+        return dialect.known(symbol)
+
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """What does the same as `resolve` says with the arguments of ``call``, and faster."""
         dialect = self._dialects.get(call.symbol.namespace)
@@ -133,6 +150,14 @@ class Language:
                 hint='register it in table "context", key "context.<name>"',
             )
         return speller
+
+
+def _resolves(dialect: Dialect, name: str) -> bool:
+    try:
+        dialect.resolve(Symbol(dialect.namespace, name))
+    except LookupError:
+        return False
+    return True
 
 
 def _imported(qualname: str) -> Callable[..., Any]:

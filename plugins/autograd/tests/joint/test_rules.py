@@ -16,6 +16,7 @@ from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, notes
 from tj_core.host.hookspecs import hookimpl
+from tj_core.testing.plugins import plugin_object
 from torch.nn import functional as F
 
 LAYER_NORM = "torch.nn.functional.layer_norm"
@@ -368,3 +369,28 @@ def test_numbers_are_drawn_in_eagers_order() -> None:
         results.append((*torch.autograd.grad(fn(x, w), [x, w]), torch.rand(3)))
     for mine, theirs in zip(*results, strict=True):
         assert torch.equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "value", "message"),
+    [
+        ("grad", "torch.sin", lambda x: x, "the rule for 'torch.sin' .* is a function, not a Grad"),
+        ("gradd", "torch.sin", "any", r"nobody reads rule table 'gradd'\. Did you mean 'grad'\?"),
+        ("grad", "sin", "any", r"table 'grad': 'sin' names no operation\. Did you mean 'torch.sin"),
+        ("grad", "torch.sinn", "any", r"no operation 'torch.sinn'\. Did you mean 'torch.sinh?'"),
+    ],
+)
+def test_rules_that_would_never_be_asked_are_named(
+    name: str, key: str, value: Any, message: str
+) -> None:
+    rule = GradRule(layer_norm, layer_norm_backward) if value == "any" else value
+    table: RuleTable[Any] = RuleTable(name)
+    table.set(key, rule)
+    plugin = plugin_object("mine", tj_rule_tables=(table,))
+    with pytest.raises(PluginError, match=rf"^plugin 'mine' \(inline\).*{message}"):
+        tj.Session(plugins=[plugin, "torch", "autograd"], overrides={"strict": True})
+
+
+def test_a_rule_consists_of_functions() -> None:
+    with pytest.raises(PluginError, match=r"^GradRule: backward must be a function, not a NoneT"):
+        GradRule(layer_norm, None)  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ BUILTIN = "grad-builtin"
 
 def rules() -> RuleTable[GradRule]:
     """All of them."""
-    table: RuleTable[GradRule] = RuleTable(BUILTIN)
+    table: RuleTable[GradRule] = RuleTable(BUILTIN, rule_type=GradRule)
     table.set("torch.nn.functional.dropout", GradRule(_functional, _dropout_backward, _draws))
     table.set("torch.dropout", GradRule(_dropout, _dropout_backward, _draws))
     return table

@@ -24,6 +24,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import (
+    FUNCTION,
+    OPTIONAL_FUNCTION,
     BoundSymbol,
     CannotExpandError,
     Context,
@@ -36,6 +38,7 @@ from tj_core.extend import (
     RuleTable,
     TensorProxy,
     ask,
+    check_fields,
     evaluate_size,
     leaves,
     map_tree,
@@ -66,6 +69,7 @@ __all__ = [
     "find_rule",
     "fitting",
     "per_argument",
+    "plugins_rules",
     "returned_pair",
 ]
 
@@ -86,6 +90,14 @@ class GradRule:
     forward: Callable[..., tuple[Any, Sequence[Any]]]
     backward: Callable[..., Sequence[Any]]
     check: Callable[[BoundSymbol], bool | Decline] | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(self, forward=FUNCTION, backward=FUNCTION, check=OPTIONAL_FUNCTION)
+
+
+def plugins_rules() -> RuleTable[GradRule]:
+    """The table that other plugins' rules are in."""
+    return RuleTable("grad", rule_type=GradRule)
 
 
 def find_rule(

@@ -42,7 +42,7 @@ def _without_statistics(flag: str, place: int, default: bool) -> Reads:
 
 def rules() -> RuleTable[Reads]:
     """What PyTorch's operations read."""
-    table: RuleTable[Reads] = RuleTable(READS)
+    table: RuleTable[Reads] = RuleTable(READS, rule_type=Callable)
     for name in ("sym_size.int", "sym_stride.int", "sym_numel.default"):
         table.set(f"aten.{name}", reads_nothing)
     functions = "torch.nn.functional."

@@ -22,7 +22,7 @@ _ROWS = ("_softmax", "_log_softmax")
 
 def rules() -> RuleTable[bool]:
     """The operators that are cheap, and that PyTorch does not tag as elementwise."""
-    table: RuleTable[bool] = RuleTable(RECOMPUTE)
+    table: RuleTable[bool] = RuleTable(RECOMPUTE, rule_type=bool)
     for name in (*_COPIES, *_ROWS):
         table.set(f"aten.{name}.default", True)
     table.set("aten.arange.start_step", True)

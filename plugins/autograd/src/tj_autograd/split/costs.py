@@ -60,9 +60,7 @@ class Costs:
     def seconds(self, call: BoundSymbol) -> float:
         """What running ``call`` takes, in seconds."""
         executor = self._first(call)
-        said = None
-        if executor is not None and executor.fusion is not None and executor.fusion.cost:
-            said = executor.fusion.cost(call)
+        said = None if executor is None else executor.cost(call)
         return estimate(call) if said is None else said
 
     def _first(self, call: BoundSymbol) -> Executor | None:

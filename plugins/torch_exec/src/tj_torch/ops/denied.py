@@ -40,7 +40,7 @@ _LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
 
 def rules() -> RuleTable[str]:
     """The reasons for PyTorch's functions."""
-    table: RuleTable[str] = RuleTable(DENIED)
+    table: RuleTable[str] = RuleTable(DENIED, rule_type=str)
     for name in _MEMORY.split():
         reason = f"Tensor.{name} looks at memory or at the autograd graph"
         table.set(f"torch.Tensor.{name}", reason)

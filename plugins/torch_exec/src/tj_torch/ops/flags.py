@@ -39,7 +39,7 @@ _HOMES = ("torch", "torch.Tensor", "torch.nn.functional", "torch.linalg")
 
 def rules() -> RuleTable[tuple[str, ...]]:
     """The flags of PyTorch's operations, under each name that they have."""
-    table: RuleTable[tuple[str, ...]] = RuleTable(FLAGS)
+    table: RuleTable[tuple[str, ...]] = RuleTable(FLAGS, rule_type=tuple)
     for names, paths in _READ:
         for name in names.split():
             for home in _HOMES:

@@ -43,7 +43,12 @@ from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNA
 from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
 from tj_torch.ops.values import VALUES
 from tj_torch.runtime.functional import Functional, Inverse
-from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket
+from tj_torch.runtime.private import (
+    HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    operator_names,
+)
 
 __all__ = ["Named", "Names", "dialect_for", "dialects", "is_tensor_proxy", "resolve"]
 
@@ -90,9 +95,29 @@ def dialects() -> tuple[Dialect, ...]:
     """The namespaces that are always there."""
     fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
     return tuple(
-        Dialect(name, prelude, resolve, fast.get(name), values.get(name), checks.get(name))
+        Dialect(name, prelude, resolve, fast.get(name), values.get(name), checks.get(name), known)
         for name, (_, prelude) in _ROOTS.items()
     )
+
+
+def known(symbol: Symbol) -> list[str]:
+    """The names beside an unknown one; none of libraries, which may yet define their operators."""
+    root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
+    if symbol.namespace == "torch" and symbol.name.startswith("ops."):
+        return []
+    *way, _ = symbol.path.split(".")
+    holder = walk(root)
+    for i, part in enumerate(way):
+        if not hasattr(holder, part):
+            way = way[:i]
+            break
+        holder = getattr(holder, part)
+    names = holder.overloads() if isinstance(holder, OpOverloadPacket) else _names_in(holder)
+    return [".".join([symbol.namespace, *way, name]) for name in names]
+
+
+def _names_in(holder: Any) -> list[str]:
+    return operator_names("aten") if holder is torch.ops.aten else dir(holder)
 
 
 def dialect_for(namespace: str) -> Dialect:

@@ -16,7 +16,7 @@ STATELESS = "stateless"
 
 def rules() -> RuleTable[bool]:
     """Those of PyTorch."""
-    table: RuleTable[bool] = RuleTable(STATELESS)
+    table: RuleTable[bool] = RuleTable(STATELESS, rule_type=bool)
     for name in (
         "torch._C._log_api_usage_once",
         "torch._assert",

@@ -58,13 +58,13 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor with its metadata, strides included."""
+    """A copy of a tensor with its metadata, and with all memory that an absolute offset reaches."""
     if not _has_bytes(tensor):
         return tensor.detach().clone()
     with torch.no_grad():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-        memory = _bytes(tensor).clone().untyped_storage()
-        made.set_(memory, 0, tensor.shape, tensor.stride())
+        memory = tensor.untyped_storage().clone()
+        made.set_(memory, tensor.storage_offset(), tensor.shape, tensor.stride())
     if tensor.is_conj():
         set_conj(made)
     if tensor.is_neg():

@@ -129,7 +129,7 @@ UNKNOWN = Wiring((), lambda args, n: [])
 
 def rules() -> RuleTable[Wiring]:
     """The operations of PyTorch whose regions tj understands."""
-    table: RuleTable[Wiring] = RuleTable(WIRING)
+    table: RuleTable[Wiring] = RuleTable(WIRING, rule_type=Wiring)
     for name, wiring in _WIRINGS.items():
         table.set(name, wiring)
     return table

@@ -37,6 +37,7 @@ __all__ = [
     "functorch",
     "has_kernel",
     "mkldnn_enabled",
+    "operator_names",
     "pytree",
     "saved_tensors_are_hooked",
     "schemas",
@@ -85,6 +86,14 @@ attention_backends = attention._cur_sdpa_kernel_backends
 # ---------------------------------------------------------------------------- operators
 
 schemas = _C._jit_get_schemas_for_operator
+
+
+def operator_names(library: str) -> list[str]:
+    """The names of a library's operators, without their overloads."""
+    names = (name.partition(".")[0] for name in _C._dispatch_get_all_op_names())
+    return sorted({n.removeprefix(f"{library}::") for n in names if n.startswith(f"{library}::")})
+
+
 has_kernel = _C._dispatch_has_kernel_for_dispatch_key
 unsafe_view = torch.ops.aten._unsafe_view
 

@@ -26,7 +26,7 @@ def rules() -> RuleTable[str]:
     After those that replace storage, which Dynamo also makes of ``x.data = y``, an object has
     another shape and memory than a trace knows of.
     """
-    table: RuleTable[str] = RuleTable(UNHELD)
+    table: RuleTable[str] = RuleTable(UNHELD, rule_type=str)
     for name in ("resize_", "resize_as_", "set_"):
         table.set(f"torch.Tensor.{name}", _REPLACED)
     for name in (

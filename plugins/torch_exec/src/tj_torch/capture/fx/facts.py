@@ -60,7 +60,7 @@ _SAID: tuple[tuple[str, Said, str], ...] = (
 
 def rules() -> RuleTable[Said]:
     """What is known of PyTorch and of Python."""
-    table: RuleTable[Said] = RuleTable(FX)
+    table: RuleTable[Said] = RuleTable(FX, rule_type=str)
     for home, said, names in _SAID:
         for name in names.split():
             table.set(f"{home}.{name}", said)

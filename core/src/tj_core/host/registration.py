@@ -1,0 +1,130 @@
+"""What plugins register, held against what is known: operations, tables, types of rules.
+
+A rule under a name that no operation has, or in a table that nobody reads, would never be asked.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.rules import RuleTable
+from tj_core.errors import PluginError, TjWarning, did_you_mean
+from tj_core.ir.symbol import Symbol
+from tj_core.text.language import Language
+
+__all__ = ["Names", "check_claims", "check_rules", "readers"]
+
+OWN: Mapping[str, Any] = {"context": Callable, "expand": Callable}
+"""The tables that the core reads, and the type of their rules."""
+
+
+def readers(tables: Iterable[RuleTable[Any]]) -> dict[str, Any]:
+    """The tables that somebody reads, with the type of their rules."""
+    return {**OWN, **{t.name: t.rule_type for t in tables if t.rule_type is not None}}
+
+
+def check_rules(whose: str, table: RuleTable[Any], known: Mapping[str, Any], names: Names) -> None:
+    """Refuse a ``table`` that was meant for another name, rules of another type, unknown keys.
+
+    Of a table that nobody reads, and that is called like none which is read, nothing is known: the
+    plugin that reads it may not be here.
+
+    :raises PluginError: naming ``whose`` it is.
+    """
+    if table.name == "claim":
+        raise PluginError(
+            f"{whose}: a table of claims is an executor's", hint="Executor(name, table)"
+        )
+    rule_type = known.get(table.name)
+    if rule_type is None:
+        if meant := did_you_mean(table.name, known):
+            raise PluginError(f"{whose}: nobody reads rule table {table.name!r}.{meant}")
+        return
+    for rule in table:
+        if not isinstance(rule.value, rule_type):
+            raise PluginError(
+                f"{whose}: the rule for {rule.key!r} in table {table.name!r} is a "
+                f"{type(rule.value).__name__}, not a {_called(rule_type)}"
+            )
+    # Whoever reads a table knows the names in it, some of which are of other versions.
+    if table.name != "context" and table.rule_type is None:
+        names.check(f"{whose}, table {table.name!r}", table)
+
+
+def check_claims(executor: Executor, names: Names) -> None:
+    """Refuse claims that are none, and keys that no call has.
+
+    :raises PluginError: naming the executor.
+    """
+    for rule in executor.claims:
+        if not isinstance(rule.value, Claim):
+            raise PluginError(
+                f"{executor.owner}: what it has for {rule.key!r} is a "
+                f"{type(rule.value).__name__}, not a Claim",
+                hint="claims.set(symbol, Claim(implementation, check))",
+            )
+    names.check(executor.owner, executor.claims)
+
+
+class Names:
+    """The names of operations that a session's dialects know.
+
+    What does not exist may exist in another version, so it is a warning; ``strict`` makes it an
+    error.
+    """
+
+    def __init__(self, language: Language, strict: bool) -> None:
+        self.language = language
+        self.strict = strict
+
+    def check(self, whose: str, table: RuleTable[Any]) -> None:
+        """Look at the keys of ``table``.
+
+        :raises PluginError: for one that can be no operation's name.
+        """
+        for rule in table:
+            if rule.key != "*":
+                self.check_key(whose, rule.key)
+
+    def check_key(self, whose: str, key: str) -> None:
+        """See `check`."""
+        namespace, _, name = key.partition(".")
+        if not namespace.isidentifier() or not name:
+            raise PluginError(
+                f"{whose}: {key!r} names no operation.{self.meant_without_namespace(key)}",
+                hint="keys are 'namespace.name', 'namespace.*' and '*'",
+            )
+        if namespace not in self.language.names() and not _is_package(namespace):
+            meant = did_you_mean(namespace, self.language.names())
+            raise PluginError(f"{whose}: there is no namespace {namespace!r} for {key!r}.{meant}")
+        if name != "*" and (known := self.language.known_instead(Symbol.parse(key))):
+            self.unknown(f"{whose}: there is no operation {key!r}.{_meant(key, known)}")
+
+    def meant_without_namespace(self, key: str) -> str:
+        """What ``key`` is with a namespace."""
+        full = [f"{n}.{key}" for n in sorted(self.language.names()) if self.language.has(n, key)]
+        return f" Did you mean {full[-1]!r}?" if full else ""
+
+    def unknown(self, message: str) -> None:
+        """Say that a rule is for nothing."""
+        if self.strict:
+            raise PluginError(message)
+        warnings.warn(TjWarning(f"tj: {message}"), stacklevel=2)
+
+
+def _meant(key: str, known: Collection[str]) -> str:
+    """``did_you_mean`` for the part of ``key`` that is as long as the names in ``known``."""
+    depth = len(next(iter(known)).split("."))
+    return did_you_mean(".".join(key.split(".")[:depth]), known)
+
+
+def _is_package(name: str) -> bool:
+    return importlib.util.find_spec(name) is not None
+
+
+def _called(rule_type: Any) -> str:
+    return "function" if rule_type is Callable else str(rule_type.__name__)
