@@ -44,6 +44,46 @@ def test_only_callables():
         tj.jit(3)
 
 
+@pytest.mark.parametrize(
+    "argument, message",
+    [
+        ({"plugins": "numeric"}, "plugins must be a list of names and objects, not 'numeric'"),
+        ({"plugins": {"numeric"}}, "plugins must be a list of names and objects, not a set"),
+        ({"executors": "null"}, "executors must be a list of names and Executor records, not 'n"),
+        ({"executors": [3]}, "executors must be a list of names and Executor records, not a list"),
+        ({"transforms": [print]}, "transforms must be a list of Transform records, not a list"),
+        ({"transforms": print}, "transforms must be a list of Transform records, not a builtin"),
+        ({"dynamic": "yes"}, "dynamic must be True, False or None, not 'yes'"),
+        ({"dynamic": 1}, "dynamic must be True, False or None, not 1"),
+        ({"frontend": print}, "frontend must be a name, not a builtin_function_or_method"),
+        ({"session": "numeric"}, "session must be a Session, not 'numeric'"),
+    ],
+)
+def test_arguments_of_a_wrong_kind(argument, message):
+    with pytest.raises(ConfigError, match=f"^tj.jit: {message}"):
+        tj.jit(plain, **argument)
+    with pytest.raises(ConfigError, match=f"^tj.jit: {message}"):
+        tj.jit(**argument)
+
+
+def test_plugins_to_disable_are_a_list():
+    with pytest.raises(ConfigError, match="disable must be a list of names, not 'numeric'"):
+        tj.Session(disable="numeric")
+
+
+def test_kinds_of_traces(session):
+    f = tj.jit(plain, session=session)
+    f([1.0, 2.0], [3.0, 4.0])
+    with pytest.raises(TjError, match=r"there is no kind of traces 'backwrd'\. Did you mean 'back"):
+        tj.last_trace(f, "backwrd")
+    with pytest.raises(TjError, match="there is no kind of traces 3"):
+        tj.last_trace(f, 3)
+    with pytest.raises(TjError, match="there is no backward trace: PyTorch's autograd"):
+        tj.last_trace(f, "backward")
+    with pytest.raises(TjError, match="there is no stage 4"):
+        tj.last_trace(f, stage=4)
+
+
 def test_traces(session):
     f = tj.jit(plain, session=session)
     with pytest.raises(TjError, match="plain has no trace: it has not been called"):

@@ -32,10 +32,35 @@ class _Arguments:
     session: Session | None
     options: dict[str, Any]
 
+    def __post_init__(self) -> None:
+        for name, (fits, words) in _ARGUMENTS.items():
+            value = getattr(self, name)
+            if value is not None and not fits(value):
+                shown = repr(value) if isinstance(value, str | int) else f"a {type(value).__name__}"
+                raise ConfigError(f"tj.jit: {name} must be {words}, not {shown}")
+
     def as_dict(self) -> dict[str, Any]:
         """As keywords of `jit`, for another call of it."""
         named = {k: getattr(self, k) for k in self.__slots__ if k not in ("options", "session")}
         return {**named, **self.options}
+
+
+def _all(*kinds: type[Any]) -> Callable[[Any], bool]:
+    """Whether a value is a list of instances of ``kinds``."""
+    return lambda value: (
+        isinstance(value, list | tuple) and all(isinstance(item, kinds) for item in value)
+    )
+
+
+_ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "plugins": (_all(object), "a list of names and objects"),
+    "executors": (_all(str, Executor), "a list of names and Executor records"),
+    "transforms": (_all(Transform), "a list of Transform records"),
+    "dynamic": (lambda value: isinstance(value, bool), "True, False or None"),
+    "frontend": (lambda value: isinstance(value, str), "a name"),
+    "session": (lambda value: isinstance(value, Session), "a Session"),
+}
+"""What arguments of `jit` must be, and in words; any of them may be None."""
 
 
 @overload
@@ -77,7 +102,7 @@ def jit(
     :raises PluginError: if no plugin can capture ``fn``.
     """
     arguments = _Arguments(
-        plugins, executors, tuple(transforms), autocast, dynamic, frontend, session, options
+        plugins, executors, transforms, autocast, dynamic, frontend, session, options
     )
     if fn is None:
         return lambda target: _jit(target, arguments)
@@ -113,7 +138,7 @@ def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
     return Jitted(
         fn,
         session,
-        session.pipeline(arguments.transforms, arguments.executors),
+        session.pipeline(arguments.transforms or (), arguments.executors),
         JitOptions(arguments.dynamic, arguments.autocast),
         arguments.as_dict(),
         lambda other: _jit(other, arguments),
@@ -166,7 +191,7 @@ def last_trace(
     traces = last_traces(fn) if which == "forward" else _other_traces(jitted_of(fn), which)
     if stage is None:
         return traces[-1]
-    wanted = _stage(stage) if isinstance(stage, str) else stage
+    wanted = stage if isinstance(stage, Stage) else _stage(stage)
     found = [t for t in traces if t.stage is wanted]
     if not found:
         reached = ", ".join(dict.fromkeys(t.stage.name for t in traces))
@@ -189,15 +214,21 @@ def _other_traces(state: Jitted, which: str) -> tuple[Trace, ...]:
     compiled = [t for name, t in others.items() if name.partition("_")[0] == which]
     ran = [t for t in compiled if not isinstance(t, Trace)]
     found = ran[-1] if ran else others.get(which)
+    if found is None and which not in _WHY_NONE:
+        kinds = ["forward", *_WHY_NONE]
+        raise TjError(
+            f"there is no kind of traces {which!r}." + did_you_mean(str(which), kinds),
+            hint=f"kinds: {', '.join(kinds)}",
+        )
     if found is None:
         raise TjError(f"there is no {which} trace: {_WHY_NONE[which]}")
     return (found,) if isinstance(found, Trace) else found.traces
 
 
-def _stage(name: str) -> Stage:
-    if name not in Stage.__members__:
+def _stage(name: object) -> Stage:
+    if not isinstance(name, str) or name not in Stage.__members__:
         raise TjError(
-            f"there is no stage {name!r}." + did_you_mean(name, Stage.__members__),
+            f"there is no stage {name!r}." + did_you_mean(str(name), Stage.__members__),
             hint=f"stages: {', '.join(Stage.__members__)}",
         )
     return Stage[name]

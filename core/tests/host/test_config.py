@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pytest
-from tj_core.errors import ConfigError
+from tj_core.errors import ConfigError, TjWarning
 from tj_core.host.config import CORE_KEYS, Config, CoreOptions, Value, load_config, strength
 from tj_core.host.options import env_layer, layer, resolve, schema
 
@@ -342,3 +342,35 @@ def test_tables_of_unknown_plugins_are_errors(tmp_path: Path) -> None:
     load_config().check_tables(["inductr"])
     with pytest.raises(ConfigError, match="call: option 'x' belongs to no installed plugin"):
         load_config(overrides={"x": {"n": 1}}).check_tables(["inductr"])
+
+
+# ------------------------------------------------------------------------------- unknown variables
+
+
+@pytest.mark.parametrize(
+    ("variable", "meant"),
+    [
+        ("TJ_CHEK", "TJ_CHECK"),
+        ("TJ_CHECKS", "TJ_CHECK"),
+        ("TJ_PLUGIN", "TJ_PLUGINS"),
+        ("TJ_INDUCTER_THREADS", "TJ_INDUCTOR_THREADS"),
+        ("TJ_CONFIGS", "TJ_CONFIG"),
+    ],
+)
+def test_a_misspelt_variable_is_an_error(variable: str, meant: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        from_env(**{variable: "1"}).check_environment(["inductor", "torch"])
+    assert error.value.message == (f"env {variable}: tj has no such key. Did you mean {meant!r}?")
+
+
+def test_a_variable_like_none_is_a_warning() -> None:
+    with pytest.warns(TjWarning) as found:
+        from_env(TJ_HOMEPAGE="1").check_environment(["torch"])
+    assert [str(w.message) for w in found] == ["tj: env TJ_HOMEPAGE: tj has no such key."]
+
+
+def test_variables_that_mean_something() -> None:
+    names = ("TJ_CHECK", "TJ_TORCH_MEMO_SIZE", "TJ_FULL", "TJ_FUZZ_FX", "PATH", "TJX")
+    from_env(**dict.fromkeys(names, "1")).check_environment(["torch"])
+    config = from_env(TJ_CONFIG="")
+    config.check_environment([])

@@ -102,6 +102,11 @@ def test_unknown_names_are_errors(fake_dist: FakeDist, key: str) -> None:
     assert "installed plugins: inductor" in text
 
 
+def test_unknown_variables_are_errors(fake_dist: FakeDist) -> None:
+    text = failure(environ={"TJ_PLUGINZ": "a"}, kind=ConfigError)
+    assert "env TJ_PLUGINZ: tj has no such key. Did you mean 'TJ_PLUGINS'?" in text
+
+
 def test_a_name_listed_twice_is_an_error(fake_dist: FakeDist) -> None:
     fake_dist("a")
     assert "'a' stands twice" in failure("a", "...", "a", kind=ConfigError)

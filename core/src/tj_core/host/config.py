@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tj_core.errors import ConfigError, did_you_mean
+from tj_core.errors import ConfigError, TjWarning, did_you_mean
 from tj_core.host.options import Layer, Resolved, Value, env_layer, layer, resolve, schema
 from tj_core.verify.verifier import Check
 
@@ -69,6 +70,10 @@ class CoreOptions:
 
 CORE_KEYS = tuple(f.name for f in fields(CoreOptions))
 """The names that no plugin can have."""
+
+
+OF_TESTS = ("TJ_FULL", "TJ_SAMPLE", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX")
+"""Variables that tj's own tests read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +137,24 @@ class Config:
                         + did_you_mean(name, [*known, *CORE_KEYS]),
                         hint=f"installed plugins: {', '.join(sorted(known)) or 'none'}",
                     )
+
+    def check_environment(self, known: Collection[str]) -> None:
+        """Refuse a variable ``TJ_...`` that was meant for another name; ``known`` are the plugins.
+
+        What is like no name of tj's may be somebody else's: that is a warning.
+
+        :raises ConfigError: naming the variable.
+        """
+        mine = [*map(_variable, CORE_KEYS), "TJ_CONFIG", *OF_TESTS]
+        prefixes = tuple(map(_prefix, known))
+        for variable in sorted(self.environ):
+            if variable in mine or not variable.startswith("TJ_") or variable.startswith(prefixes):
+                continue
+            rest = variable.split("_", 2)[2:]
+            text = f"env {variable}: tj has no such key."
+            if meant := did_you_mean(variable, [*mine, *(p + r for p in prefixes for r in rest)]):
+                raise ConfigError(text + meant, hint=f"known keys: {', '.join(CORE_KEYS)}")
+            warnings.warn(TjWarning(f"tj: {text}"), stacklevel=2)
 
     def _check_environment(self, plugin: str, cls: type[Any], known: Collection[str]) -> None:
         prefix, keys = _prefix(plugin), schema(cls)

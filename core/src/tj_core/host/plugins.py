@@ -83,6 +83,8 @@ class PluginManager:
             check_requirements(config)
         with reported(report):
             config.check_tables(self._known)
+        with reported(report):
+            config.check_environment(self._known)
         by_name = {found.name: plugin for found, plugin in inline}
         activation = activate(config, self._known, by_name, self._observers, report)
         self.states: tuple[PluginState, ...] = activation.states

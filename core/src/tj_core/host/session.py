@@ -55,6 +55,8 @@ class Session:
         start: str | os.PathLike[str] | None = None,
     ) -> None:
         values: dict[str, object] = dict(overrides or {})
+        if isinstance(disable, str):
+            raise ConfigError(f"disable must be a list of names, not {disable!r}")
         if disable:
             values["disable"] = [*disable, REST]
         names, objects = split_plugins(plugins)
