@@ -216,8 +216,10 @@ def test_values_are_compared_in_every_run(dtype: torch.dtype) -> None:
     program = verified(lambda x: (x * 1).exp(), exp=Claim(kernel))
     for _ in range(2):
         program(torch.rand(2, 3, dtype=dtype))
-    message = "executor 'acme' of .* ran torch.exp for 'exp', and result 0 has other values: .*"
-    with pytest.raises(PluginError, match=message + "Mismatched elements: 6 / 6"):
+    message = (
+        "executor 'acme' of .* ran torch.exp for 'exp', and result 0 has other values: 6 of 6, b"
+    )
+    with pytest.raises(PluginError, match=message):
         program(torch.rand(2, 3, dtype=dtype) + 2)
 
 

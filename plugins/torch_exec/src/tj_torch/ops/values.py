@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -73,14 +74,21 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def differs(found: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """What `torch.testing.assert_close` says of two tensors that are not equal, or None."""
+    """Which values of two tensors `torch.testing.assert_close` does not take for equal, or None."""
+    found, expected = found.detach(), expected.detach()
     try:
-        torch.testing.assert_close(
-            found.detach(), expected.detach(), equal_nan=True, check_stride=False
-        )
+        torch.testing.assert_close(found, expected, equal_nan=True, check_stride=False)
     except AssertionError as error:
-        return f"has other values: {' '.join(str(error).split())}"
+        count = re.search(r"(\d+) / (\d+)", str(error))
+        many = f"{count[1]} of {count[2]}" if count else "one"
+        return f"has other values: {many}, by up to {_distance(found, expected):.2g}"
     return None
+
+
+def _distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The greatest difference between two tensors, nan where only one has nan."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    return float((a.to_dense().to(wide) - b.to_dense().to(wide)).abs().max())
 
 
 def plain(value: Any) -> Any:
