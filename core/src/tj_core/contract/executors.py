@@ -124,6 +124,7 @@ class Executor:
             claims=of(RuleTable),
             fallback=FLAG,
             fusion=of(Fusion, optional=True),
+            decompositions=of(RuleTable, optional=True),
         )
 
     @property
