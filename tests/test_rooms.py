@@ -6,7 +6,9 @@ Read off the sources: imports inside of functions and those for type checkers co
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -52,21 +54,60 @@ def modules(distribution: Any) -> dict[str, Path]:
     return found
 
 
-def imported(file: Path) -> Iterator[str]:
-    """The dotted names that ``file`` imports; of ``from a import b`` both ``a`` and ``a.b``."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
+@dataclass
+class Facts:
+    """What these tests ask of a file, which is read once.
+
+    ``imported`` are dotted names, of ``from a import b`` both ``a`` and ``a.b``; ``called`` the
+    names of functions; ``made`` and ``looked_up`` lines that make a trace, or a copy of one with
+    changes, and lines with ``values.get(p.name, p)``.
+    """
+
+    docstring: str | None
+    imported: list[str] = field(default_factory=list)
+    called: set[str] = field(default_factory=set)
+    made: list[int] = field(default_factory=list)
+    looked_up: list[int] = field(default_factory=list)
+
+    def add(self, node: ast.AST) -> None:
+        """Note what a node of the file says."""
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            self.imported += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            self.imported.append(node.module)
+            self.imported += (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call):
+            self.add_call(node)
+
+    def add_call(self, node: ast.Call) -> None:
+        """Note what a call says."""
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+        if isinstance(node.func, ast.Name):
+            self.called.add(name)
+        changed = {keyword.arg for keyword in node.keywords}
+        if name == "Trace" or (name == "replace" and OF_TRACES & changed):
+            self.made.append(node.lineno)
+        if name == "get" and len(node.args) == 2:
+            first, second = map(ast.unparse, node.args)
+            if first == f"{second}.name":
+                self.looked_up.append(node.lineno)
+
+
+@functools.cache
+def facts(file: Path) -> Facts:
+    """The facts of ``file``."""
+    tree = ast.parse(file.read_text("utf-8"), str(file))
+    found = Facts(ast.get_docstring(tree))
+    for node in ast.walk(tree):
+        found.add(node)
+    return found
 
 
 def arrows(distribution: Any) -> Iterator[tuple[str, str]]:
     """The imports between modules of one package."""
     own = modules(distribution)
     for name, file in own.items():
-        for target in imported(file):
+        for target in facts(file).imported:
             package, _, rest = target.partition(".")
             if package == distribution.package and rest in own and rest != name:
                 yield name, rest
@@ -95,7 +136,7 @@ def test_other_distributions_are_imported_through_their_door(distributions: Dist
         f"{file}: {target}"
         for distribution in distributions.values()
         for file in distribution.files
-        for target in imported(file)
+        for target in facts(file).imported
         if (parts := target.split("."))[0] in packages - {distribution.package}
         and len(parts) > 1
         and parts[1] not in PUBLIC
@@ -111,7 +152,7 @@ def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> 
 
 def test_each_room_says_what_it_holds(distributions: Distributions) -> None:
     rooms = [f for d in distributions.values() for f in d.files if f.name == "__init__.py"]
-    assert [f for f in rooms if not ast.get_docstring(ast.parse(f.read_text("utf-8")))] == []
+    assert [f for f in rooms if not facts(f).docstring] == []
 
 
 BUILDERS = (
@@ -128,20 +169,9 @@ def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
     distributions: Distributions,
 ) -> None:
     files = {f.relative_to(d.source.parent): f for d in distributions.values() for f in d.files}
-    made = {str(name): list(_constructed(file)) for name, file in files.items()}
+    made = {str(name): facts(file).made for name, file in files.items()}
     assert made["tj_core/edit/editor.py"] and made["tj_core/text/parser.py"], "it finds them"
     assert {n: lines for n, lines in made.items() if lines and not n.startswith(BUILDERS)} == {}
-
-
-def _constructed(file: Path) -> Iterator[int]:
-    """The lines at which ``file`` makes a trace, or a copy of one with changes."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
-        changed = {keyword.arg for keyword in node.keywords}
-        if name == "Trace" or (name == "replace" and OF_TRACES & changed):
-            yield node.lineno
 
 
 def test_source_becomes_functions_in_one_place(distributions: Distributions) -> None:
@@ -151,23 +181,12 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
         if distribution.package not in ("tj_core", "tj_torch", "tj_autograd"):
             continue
         for name, file in modules(distribution).items():
-            nodes = ast.walk(ast.parse(file.read_text("utf-8")))
-            calls = [n.func for n in nodes if isinstance(n, ast.Call)]
-            if {"exec", "eval"} & {f.id for f in calls if isinstance(f, ast.Name)}:
+            if {"exec", "eval"} & facts(file).called:
                 found.add(name)
     assert found == {"compile.generated", "text.language", "ops.context"}
 
 
 def test_values_are_substituted_in_one_place(distributions: Distributions) -> None:
     files = {f.relative_to(d.source.parent): f for d in distributions.values() for f in d.files}
-    found = {str(name) for name, file in files.items() if any(_looked_up(file))}
+    found = {str(name) for name, file in files.items() if facts(file).looked_up}
     assert found == {"tj_core/ir/substitution.py"}
-
-
-def _looked_up(file: Path) -> Iterator[int]:
-    """The lines with ``values.get(p.name, p)``."""
-    for node in ast.walk(ast.parse(file.read_text("utf-8"), str(file))):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".get"):
-            given = list(map(ast.unparse, node.args))
-            if len(given) == 2 and given[0] == f"{given[1]}.name":
-                yield node.lineno

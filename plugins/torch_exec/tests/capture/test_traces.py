@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import subprocess
 import sys
@@ -247,21 +249,21 @@ print(tj.explain(g))
 
 
 def test_the_text_is_the_same_in_every_process() -> None:
-    def text(seed: str) -> str:
-        environment = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", SCRIPT],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    first = text("1")
-    assert "layer_norm" in first
-    assert text("2") == first
+    """Here, where other programs came before, and in a new process with other hashes of strings."""
+    here = io.StringIO()
+    with contextlib.redirect_stdout(here):
+        exec(compile(SCRIPT, "<string>", "exec"), {"__name__": "__main__"})
+    seed = "1" if os.environ.get("PYTHONHASHSEED") != "1" else "2"
+    there = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        env={**os.environ, "PYTHONHASHSEED": seed},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert there.returncode == 0, there.stderr
+    assert "layer_norm" in there.stdout
+    assert there.stdout == here.getvalue()
 
 
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
