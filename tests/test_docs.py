@@ -239,6 +239,64 @@ def test_the_modules_page_is_complete() -> None:
     assert page == modules_page(), "python tests/test_docs.py writes it anew"
 
 
+TOPS = "core|plugins|tests|examples|docs|benchmarks|scripts"
+NAMED_PATH = re.compile(
+    rf"`((?:{TOPS})/[\w./-]+|[\w.-]+(?:/[\w.-]+)*(?:/|\.py))`|\]\(([\w./-]+)(?:#[\w.-]*)?\)"
+)
+"""A file or folder: it ends with a slash, or is Python, or is in a folder of ours; or a link."""
+
+NAMED_FUNCTION = re.compile(r"`([\w.]+)`\s+\(`(\w+/[\w/]+\.py)`\)")
+"""A function or class, with its file after it."""
+
+OTHERS = ("test/", "dynamo/", "functorch/", "test_")
+"""How paths begin that are in PyTorch's sources, or in the folder that was named last."""
+
+
+def places(path: str) -> list[Path]:
+    """What ``path`` may name: from the root, from a folder of sources, from a package."""
+    sources = [ROOT / folder for folder in SOURCES.values()]
+    folders = [ROOT, *(s.parent for s in sources), *sources]
+    return [folder / path for folder in folders if (folder / path).exists()]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda p: p.name)
+def test_files_that_a_page_names_exist(path: Path) -> None:
+    found = list(NAMED_PATH.finditer(path.read_text("utf-8")))
+    named = {m[1] for m in found if m[1] and "/" in m[1] and not m[1].startswith(OTHERS)}
+    links = {m[2] for m in found if m[2]}
+    assert sorted(n for n in named if not places(n)) == []
+    assert sorted(link for link in links if not (path.parent / link).exists()) == []
+
+
+def test_tests_that_the_readme_names_exist() -> None:
+    named = re.findall(r"`(test_\w+\.py)`", (ROOT / "README.md").read_text("utf-8"))
+    files = {f.name for top in ("tests", "plugins") for f in (ROOT / top).rglob("test_*.py")}
+    assert named and not set(named) - files
+
+
+def test_functions_that_the_architecture_page_names_are_where_it_says() -> None:
+    page = (DOCS / "architecture.md").read_text("utf-8")
+    named = [(m[1], m[2]) for m in NAMED_FUNCTION.finditer(page)]
+    assert len(named) > 10, "it finds them"
+    wrong = []
+    for name, file in named:
+        (found,) = places(file)
+        nodes = ast.walk(ast.parse(found.read_text("utf-8")))
+        kinds = (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)
+        defined = {node.name for node in nodes if isinstance(node, kinds)}
+        if not defined.issuperset(name.split(".")):
+            wrong.append(f"{name} is not in {file}")
+    assert wrong == []
+
+
+@pytest.mark.parametrize(("start", "most"), [("From `tj.jit", 12), ("A second call:", 6)])
+def test_a_newcomers_path_is_short(start: str, most: int) -> None:
+    page = (DOCS / "architecture.md").read_text("utf-8")
+    after = page[page.index(start) :].partition("\n\n")[2].partition("\n\n")[0]
+    steps = re.findall(r"^\d+\. ", after, re.MULTILINE)
+    assert 0 < len(steps) <= most
+
+
 def test_the_architecture_page_is_short() -> None:
     assert len((DOCS / "architecture.md").read_text("utf-8").splitlines()) <= 350
 

@@ -1,4 +1,4 @@
-"""The pipeline: order of passes, stages, what a broken pass is told."""
+"""The pipeline: order of passes, stages, what is said of a broken pass."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ def claimed(trace, *executors, check=True):
     return done
 
 
-def told(done):
+def rows(done):
     """Who got what, and who declined it, as plain data."""
     return [
         (r.call, r.symbol.name, r.executor, [n for n, _ in r.declined], r.depth)
@@ -68,7 +68,7 @@ def test_a_whole_call_goes_to_the_first_that_takes_it():
     done = claimed(
         axpy(), executor("a"), executor("b", "num.axpy"), executor("c", "num.axpy"), PYTHON
     )
-    assert told(done) == [("y", "axpy", "b", ["a"], 0)]
+    assert rows(done) == [("y", "axpy", "b", ["a"], 0)]
     (taken,) = done.trace.calls
     assert taken.symbol == Symbol("b", "num.axpy")
     assert taken.executor == "b"
@@ -89,7 +89,7 @@ def test_a_whole_call_goes_to_the_first_that_takes_it():
 
 def test_a_part_goes_to_whoever_wants_it_and_the_rest_to_the_fallback():
     done = claimed(axpy(), executor("a", "num.mul"), PYTHON)
-    assert told(done) == [
+    assert rows(done) == [
         ("y", "axpy", None, ["a"], 0),
         ("y_0", "mul", "a", [], 1),
         ("y", "add", "python", ["a"], 1),
@@ -101,12 +101,12 @@ def test_a_part_goes_to_whoever_wants_it_and_the_rest_to_the_fallback():
 def test_the_fallback_takes_the_highest_call_nobody_wanted_any_part_of():
     trace = axpy()
     done = claimed(trace, executor("a", "num.neg"), PYTHON)
-    assert told(done) == [("y", "axpy", "python", ["a"], 0)]
+    assert rows(done) == [("y", "axpy", "python", ["a"], 0)]
     assert done.trace.calls == (trace.calls[0].replace(executor="python"),)
 
 
 def test_without_other_executors_the_fallback_takes_everything_whole():
-    assert told(claimed(axpy(), PYTHON)) == [("y", "axpy", "python", [], 0)]
+    assert rows(claimed(axpy(), PYTHON)) == [("y", "axpy", "python", [], 0)]
 
 
 def test_reasons_are_kept():
@@ -135,7 +135,7 @@ def test_a_fallback_that_declines_gets_the_parts():
         check=lambda c: c.symbol.name != "axpy" or Decline("edited"),
     )
     done = claimed(axpy(), picky)
-    assert told(done)[0] == ("y", "axpy", None, ["python"], 0)
+    assert rows(done)[0] == ("y", "axpy", None, ["python"], 0)
     assert done.records[0].declined == (("python", "edited"),)
     assert [c.symbol.name for c in done.trace.calls] == ["mul", "add"]
 
@@ -200,10 +200,10 @@ def test_what_needs_gradients_is_left_to_the_fallback():
         (g,), (made("axpy", g, g, g),), Y.replace(requires_grad=True), language=EMPTY_LANGUAGE
     )
     done = claimed(trace, executor("a", "num.axpy", "num.mul"), PYTHON)
-    assert told(done) == [("y", "axpy", "python", ["a"], 0)]
+    assert rows(done) == [("y", "axpy", "python", ["a"], 0)]
     assert done.records[0].declined == (("a", NEEDS_GRADIENT),)
     after = claimed(trace.replace(stage=Stage.SPLIT), executor("a", "num.axpy"), PYTHON)
-    assert told(after) == [("y", "axpy", "a", [], 0)]
+    assert rows(after) == [("y", "axpy", "a", [], 0)]
 
 
 def test_mutating_calls_are_never_taken_apart():

@@ -30,8 +30,8 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 class RegionKernel:
     """What runs ``region`` of ``executor``.
 
-    ``without`` makes a function that does the same without the executor; ``warn`` is told why that
-    is needed. ``failure`` is the reason, once there is one.
+    ``without`` makes a function that does the same without the executor; ``warn`` gets the
+    reason. ``failure`` is the reason, once there is one.
     """
 
     region: FusionRegion

@@ -213,7 +213,7 @@ def inline_region(
     """The calls of ``region`` in ``call``'s place, and what its outputs are there.
 
     For an operation that does nothing but call its only region, once. The calls keep their own
-    source, context and tags; they get the call's tags that travel into bodies, and it as parent.
+    source, context and tags; they get the call's tags that propagate into bodies, and it as parent.
 
     :raises TraceError: if the operation makes up inputs of the region.
     """

@@ -38,8 +38,8 @@ class Replacement:
     """What takes a call's place: calls, and a map from old outputs to new values.
 
     An old output that ``values`` does not name must be defined by ``calls`` under its own name.
-    ``decomposed`` says that ``calls`` are the call's body, with the tags that travel there; else
-    tags travel to what defines the old outputs.
+    ``decomposed`` says that ``calls`` are the call's body, with the tags that propagate there;
+    else tags propagate to what defines the old outputs.
     """
 
     calls: tuple[BoundSymbol, ...]
@@ -94,7 +94,7 @@ class Editor:
     def inline_region(self, tags: TagSet | None = None) -> Replacement:
         """The calls of the old call's only region in its place.
 
-        They get ``tags``, else those of the call that travel into bodies.
+        They get ``tags``, else those of the call that propagate into bodies.
 
         :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
         """

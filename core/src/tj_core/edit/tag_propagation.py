@@ -16,7 +16,7 @@ __all__ = ["TagInheritance", "with_view_tags"]
 
 
 def with_view_tags(call: BoundSymbol, tags: TagRegistry) -> BoundSymbol:
-    """``call``, its outputs with the tags that travel through views from what they alias."""
+    """``call``, its outputs with the tags that propagate through views from what they alias."""
     inherited: dict[str, TagSet] = {}
     values = {"arg": call.flat_args, "out": call.flat_outs, "internal": ()}
     for alias in call.effects.aliases:

@@ -120,7 +120,7 @@ def tj_rule_tables(options: Any) -> tuple[RuleTable[Any], ...]:  # type: ignore[
 
 @hookspec
 def tj_tags(options: Any) -> tuple[Tag, ...]:  # type: ignore[empty-body]
-    """Register tags and how they travel.
+    """Register tags and how they propagate.
 
     Called when the session starts.
 

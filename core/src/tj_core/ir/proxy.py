@@ -89,7 +89,7 @@ class SymDim:
     """A size known only at run time, named by its expression (``s0``, ``2*s0``; no brackets).
 
     ``hint`` is its value in the call that was traced (None: it depends on data). ``guard`` is the
-    frontend's callback for a pass that must decide on the value: it is told the assumed value, and
+    frontend's callback for a pass that must decide on the value: it gets the assumed value, and
     a guard is recorded. ``settled`` says the value if it follows from the guards so far, else None.
     None of them takes part in equality.
     """

@@ -131,7 +131,7 @@ def evaluate_size(
     """The value of an expression, given that of each symbol.
 
     ``algebra`` says what operations do (Python's numbers by default), ``number`` what a number
-    in the text is. ``text`` may be taken apart already; a lone symbol is taken as text.
+    in the text is. ``text`` may be taken apart already; a single symbol is taken as text.
 
     :raises ParseError: for an operation that ``algebra`` lacks.
     """

@@ -1,4 +1,4 @@
-"""Tags: what plugins and users attach to values, calls and traces, and how it travels.
+"""Tags: what plugins and users attach to values, calls and traces, and how it propagates.
 
 A carrier holds a `TagSet`. What happens to a tag when a transform makes new values or calls is
 declared once, by the `Tag` record, and carried out by the rewriter; no plugin copies tags.
@@ -24,7 +24,7 @@ Carrier = Literal["proxy", "call", "trace"]
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A tag and its travel policy.
+    """A tag and how it propagates.
 
     ``carriers``: what may hold it.
     ``into_body``: a call's tag is also on the calls of its body, and stays on them when the body
@@ -130,7 +130,7 @@ BUILTIN_TAGS = (
 
 
 class TagRegistry:
-    """All tags of a session, and the rules by which they travel."""
+    """All tags of a session, and the rules by which they propagate."""
 
     __slots__ = ("_tags",)
 
@@ -180,7 +180,7 @@ class TagRegistry:
         tags: TagSet,
         how: Literal["into_body", "to_replacement", "through_views", "to_backward"],
     ) -> TagSet:
-        """The part of ``tags`` whose policy lets it travel ``how``."""
+        """The part of ``tags`` whose policy lets it propagate ``how``."""
         if not tags:
             return NO_TAGS
         return TagSet({k: v for k, v in tags.items() if getattr(self.require(k), how)})

@@ -251,7 +251,7 @@ def test_a_tangent_that_is_a_conjugate_has_a_backward_of_its_own(last: Any) -> N
     ],
 )
 def test_equal_tangents_through_calls_with_other_constants(f: Any) -> None:
-    """Two backward calls of one tangent, told apart by constants in their bodies only."""
+    """Two backward calls of one tangent, which differ by constants in their bodies only."""
     same(f, X)
 
 

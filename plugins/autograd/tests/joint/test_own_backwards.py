@@ -144,7 +144,7 @@ def test_what_is_missing_is_known_where_zeros_stand_for_a_tangent() -> None:
             assert_equal(theirs, (None, tangent * X.cos()))
 
 
-# --------------------------------------------------------------------------- what capture is told
+# --------------------------------------------------------------------------- what capture knows
 #
 # PyTorch runs a backward when it is asked for; capture runs it with the forward. Where that shows,
 # the call is left to PyTorch.

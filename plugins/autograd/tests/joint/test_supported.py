@@ -52,7 +52,7 @@ def through_a_function(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 class Given(torch.autograd.Function):
-    """Writes its argument, which autograd is told."""
+    """Writes its argument, and bumps its version counter."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -73,7 +73,7 @@ def outcome(run: Program, *, create_graph: bool = False) -> tuple[torch.Tensor, 
     return y.detach(), *torch.autograd.grad(y, (x, w), create_graph=create_graph)
 
 
-def told(run: Program) -> list[str]:
+def warnings_of(run: Program) -> list[str]:
     """The warnings of tj in two calls, whose outcomes are eager's."""
     expected = outcome(program)
     with warnings.catch_warnings(record=True) as caught:
@@ -92,7 +92,7 @@ def test_the_program_runs_and_one_warning_says_why(
         return  # they are Dynamo's
     for target in PASSES[name]:
         monkeypatch.setattr(target, planted)
-    found = told(way(False))
+    found = warnings_of(way(False))
     assert len(found) == 1
     assert f"the pass {name!r} failed: Planted: on purpose" in found[0]
     with pytest.raises(Exception, match="on purpose"):  # Dynamo has its own for a backend's
@@ -104,7 +104,7 @@ def test_the_warning_names_the_users_line(
     way: Callable[[bool], Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tj_torch.ops.service.TorchDialects.expand", planted)
-    (text,) = told(way(False))
+    (text,) = warnings_of(way(False))
     line = program.__code__.co_firstlineno + 1
     assert f"{__file__}:{line} in program: h = x @ w" in text
 
@@ -120,7 +120,7 @@ def test_a_backward_that_is_not_compiled_as_usual_runs_all_the_same(
         return planted() if trace.name == "backward" else dce(trace)
 
     monkeypatch.setattr("tj_core.compile.pipeline.dce", fails_late)
-    (text,) = told(way(False))
+    (text,) = warnings_of(way(False))
     assert "the pass 'dce' failed: Planted: on purpose" in text
     with pytest.raises(Planted):
         outcome(way(True))

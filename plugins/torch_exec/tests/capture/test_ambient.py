@@ -301,8 +301,8 @@ def outcome(mode: Callable[[Program], Any], f: Program) -> tuple[Any, list[str]]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = mode(f)
-    told = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
-    return result, told
+    messages = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+    return result, messages
 
 
 @pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
@@ -314,13 +314,13 @@ def test_the_original_runs(name: str, frontend: str, warm: bool) -> None:
         warm_up(jitted)
     hits, misses = tj.stats(jitted).hits, tj.stats(jitted).misses
     expected, _ = outcome(INTERPRETED[name], poly)
-    got, told = outcome(INTERPRETED[name], jitted)
+    got, messages = outcome(INTERPRETED[name], jitted)
     assert_equal(got, expected)
     if frontend == "fx" or (frontend == "dynamo" and name != "function mode"):
         assert tj.stats(jitted).hits == hits
         assert tj.stats(jitted).misses == misses + (name == "linearize")
-        assert len(told) == 1
-        assert "called under" in told[0]
+        assert len(messages) == 1
+        assert "called under" in messages[0]
     assert_equal(jitted(V), poly(V))
     assert_equal(jitted(V), poly(V))
 
@@ -333,9 +333,9 @@ def test_it_stays_compiled(name: str, frontend: str, warm: bool) -> None:
     if warm:
         warm_up(jitted)
     expected, _ = outcome(COMPILED[name], poly)
-    got, told = outcome(COMPILED[name], jitted)
+    got, messages = outcome(COMPILED[name], jitted)
     assert_equal(got, expected)
-    assert told == []
+    assert messages == []
     assert_equal(jitted(V), poly(V))
 
 
@@ -357,8 +357,8 @@ def test_programs_without_tensors(name: str, frontend: str) -> None:
         "trace": lambda: torch.jit.trace(lambda x: jitted() + x, (V,), check_trace=False),
         "dual": lambda: plain_in_dual_level(lambda x: jitted()),
     }
-    _, told = outcome(lambda f: modes[name](), poly)
-    assert len(told) == 1
+    _, messages = outcome(lambda f: modes[name](), poly)
+    assert len(messages) == 1
     assert tj.stats(jitted).hits == 1
 
 

@@ -98,7 +98,7 @@ def reader(name: str) -> Callable[[torch.Tensor], Any]:
 NAMES = [*attributes(), *sorted(m for m in METHODS if hasattr(torch.Tensor, m))]
 
 
-def told(value: Any, of: torch.Tensor) -> Any:
+def comparable(value: Any, of: torch.Tensor) -> Any:
     """What can be compared of what was read; addresses by whether they are those of ``of``."""
     if isinstance(value, torch.Tensor):
         facts = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
@@ -106,7 +106,7 @@ def told(value: Any, of: torch.Tensor) -> Any:
     if isinstance(value, torch.UntypedStorage | torch.TypedStorage):
         return type(value), len(value), value.data_ptr() == of.untyped_storage().data_ptr()
     if isinstance(value, list | tuple):
-        return [told(v, of) for v in value]
+        return [comparable(v, of) for v in value]
     if isinstance(value, bool | int | float | complex | str | torch.dtype | torch.layout | None):
         return type(value), value
     if isinstance(value, torch.device):
@@ -120,7 +120,7 @@ def outcome(program: Callable[..., Any], make: Callable[[], torch.Tensor]) -> An
         of, *read = program(make())
     except Exception as error:
         return type(error)
-    return [told(value, of) for value in read]
+    return [comparable(value, of) for value in read]
 
 
 def plain() -> torch.Tensor:

@@ -310,11 +310,11 @@ def test_a_part_that_only_seems_to_raise_runs_and_is_told() -> None:
     g = tj.jit(f)
     with pytest.warns(tj.TjWarning) as caught:
         torch.testing.assert_close(g(X), X + 1)
-    told = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
-    assert len(told) == 2
-    assert "graph break" in told[0]
-    assert "not captured" in told[1]
-    assert "not on fakes" in told[1]
+    messages = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+    assert len(messages) == 2
+    assert "graph break" in messages[0]
+    assert "not captured" in messages[1]
+    assert "not on fakes" in messages[1]
     assert len(tj.stats(g).fallbacks) == 2
 
 
@@ -338,7 +338,7 @@ def test_a_program_warns_as_often_as_in_eager(broken: bool) -> None:
             torch._dynamo.graph_break()
         return torch.cross(x, y), torch.stft(x.flatten(), 4, return_complex=True)
 
-    def told(fn: Callable[..., Any]) -> list[str]:
+    def outcome(fn: Callable[..., Any]) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             fn(torch.rand(3, 3), torch.rand(3, 3))
@@ -347,10 +347,10 @@ def test_a_program_warns_as_often_as_in_eager(broken: bool) -> None:
 
     torch.set_warn_always(True)
     try:
-        expected = told(f)
+        expected = outcome(f)
         g = tj.jit(f)
         assert len(expected) == 2
-        assert [told(g), told(g)] == [expected, expected]
+        assert [outcome(g), outcome(g)] == [expected, expected]
     finally:
         torch.set_warn_always(False)
 

@@ -67,11 +67,11 @@ def test_a_graph_break_is_told_once_with_reason_and_line() -> None:
         same(g(X), X + 1)
         same(g(-X - 1), -X - 2)
         same(g(X[:1]), X[:1] + 1)
-    told = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
-    assert len(told) == 1
-    assert "branches" in told[0]
-    assert "Data-dependent branching" in told[0]
-    assert line_of(branches, "if x.sum()") in told[0]
+    messages = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+    assert len(messages) == 1
+    assert "branches" in messages[0]
+    assert "Data-dependent branching" in messages[0]
+    assert line_of(branches, "if x.sum()") in messages[0]
 
 
 def test_the_warning_points_at_the_callers_line() -> None:

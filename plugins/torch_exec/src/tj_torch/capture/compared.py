@@ -101,7 +101,7 @@ def _sizes(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
 
 
 def _strides(proxy: TensorProxy) -> tuple[int | None, ...]:
-    """The strides that mean something: not of a lone element, and not where there is none.
+    """The strides that mean something: not of a single element, and not where there is none.
 
     PyTorch's operators on fake tensors, and their decompositions, choose the others as they like.
     """

@@ -114,7 +114,7 @@ def tagged(
 ) -> BoundSymbol:
     """``call``, which ``node`` became, its outputs with the tags of the program's nodes.
 
-    Views have those of what they view, too, that travel to views.
+    Views have those of what they view, too, that propagate to views.
     """
     taken_by = takers(node)
     single = isinstance(call.outputs, Proxy)

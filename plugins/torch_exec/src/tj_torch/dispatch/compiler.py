@@ -117,7 +117,7 @@ class GraphCompiler:
         """A ``torch.compile`` backend: each graph becomes an entry of its own.
 
         A graph that no trace can hold runs as it was captured, and so does one in another mode.
-        Where a graph does not say what the program does, Dynamo is told to run that part as it is.
+        Where a graph does not say what the program does, Dynamo runs that part as it is.
         """
         dynamo.guard_forward_mode()
         mode = below_mode()
@@ -150,7 +150,7 @@ class GraphCompiler:
     ) -> Callable[..., Any]:
         """``fn`` under PyTorch's own hook, with `backend` for its graphs.
 
-        ``on_skip`` is told, with the stack, why a part of it runs as it is.
+        ``on_skip`` gets the reason why a part of it runs as it is, and the stack.
         """
         dynamo.record_calls(tag)
         # Dynamo keeps every backend for good; this one lives as long as who calls its programs.

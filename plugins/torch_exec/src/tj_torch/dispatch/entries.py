@@ -40,7 +40,7 @@ def _warn(text: str) -> None:
 class Entries(Generic[R]):
     """Entries and their rows: what the dispatching function looks through, oldest first.
 
-    ``publish`` is told the rows whenever they change.
+    ``publish`` gets the rows whenever they change.
     """
 
     def __init__(self, jitted: Jitted, publish: Callable[[tuple[R, ...]], None]) -> None:

@@ -103,10 +103,10 @@ def with_epilogue(
 def _with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
     """What runs ``epilogue``, a program for one input-aliasing pattern, for the one that chose it.
 
-    :raises Unsuitable: if autograd is told something of an argument that shares memory.
+    :raises Unsuitable: if autograd metadata of an argument that shares memory is mutated.
     """
     if made.autograd_changes:
-        raise Unsuitable("autograd is told something of a tensor that shares memory")
+        raise Unsuitable("autograd metadata of a tensor that shares memory is mutated")
     return lambda function, _: generate(epilogue, {PROGRAM: raising(function)}).function
 
 
@@ -330,7 +330,7 @@ class _Outer:
         """Let memory that the functional program made count the changes of its metadata anew.
 
         Made there, it says how often it was changed in the end, for what autograd saves; what is
-        a view of it, before or after such a change, is told by the number of those until then.
+        a view of it, before or after such a change, is known by the number of those until then.
         """
         changes = Counter(c for _, call in again for c in self.bumped(call))
         for counter, count in changes.items():

@@ -120,7 +120,7 @@ class Functionalized(Emitter):
     root's own object was at the last of them. ``views`` are the acquired calls that make views
     or change metadata, ``last`` those that have to come last. The ``editor`` gives `OVERWRITTEN`
     to values whose memory the acquired program writes to later. ``autograd_changes`` are the calls
-    that tell autograd what an input is, ``cut`` the roots whose own tensor was cut off from
+    that mutate autograd metadata of an input, ``cut`` the roots whose own tensor was cut off from
     autograd when there were, or may have been, views of it.
 
     ``values`` has the latest value of each place that has been computed, with the version of the
@@ -223,7 +223,7 @@ class Functionalized(Emitter):
             made = data if self.differentiates else detach
             self.plain(call, made(call, self.expand))
         elif is_autograd_change(call):
-            self.tell(call)
+            self.mutate_autograd_metadata(call)
         elif any(is_metadata_change(call, i) for i, _ in call.effects.rebinds):
             self.rebind(call)
         elif call.effects.mutates:
@@ -290,8 +290,8 @@ class Functionalized(Emitter):
         self.views.append(call)
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
 
-    def tell(self, call: BoundSymbol) -> None:
-        """A call that tells autograd what its argument is, be it news or not."""
+    def mutate_autograd_metadata(self, call: BoundSymbol) -> None:
+        """A call like ``x.detach_()``, whether it changes anything or not."""
         (tensor,) = call.flat_args
         place, name = self.objects.place(tensor), self.objects.names[tensor.name]
         given = name in self.given

@@ -25,7 +25,7 @@ class _Raised(Exception):
 
 
 def raising(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, its errors told from those of what stands around it."""
+    """``function``, whose errors are marked: they are not those of its epilogue."""
 
     def program(*args: Any) -> Any:
         try:

@@ -97,7 +97,7 @@ def marked(new):
 
 @torch.library.custom_op("tj_scoreboard::noted", mutates_args=())
 def noted(x: torch.Tensor) -> torch.Tensor:
-    """Copies; PyTorch is told that the order of such calls counts."""
+    """Copies, by an operator with the tag that the order of such calls counts."""
     return x.clone()
 
 

@@ -212,7 +212,7 @@ def compared_in_place(x, y, i):
 
 @case("I2", layouts=(pair, viewed), raises=LEAF)
 def counted_and_not_written(x, y):
-    """The conjugates of real numbers are these, but autograd is told of a write."""
+    """The conjugates of real numbers are these, but the version counter counts a write."""
     z = x * y
     x.conj_physical_()
     return z, x, x * 2

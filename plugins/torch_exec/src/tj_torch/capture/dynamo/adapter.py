@@ -436,7 +436,7 @@ class _Patient:
 
 @contextlib.contextmanager
 def _only_own_warnings() -> Iterator[None]:
-    """Dynamo's runs on fake tensors tell of what the program will tell of when it runs."""
+    """Dynamo's runs on fake tensors warn of what the program will warn of when it runs."""
     with _muted("torch._subclasses.fake_tensor"), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield

@@ -172,7 +172,7 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
     kept = tx.output.side_effects.store_attr_mutations.get(ctx, {})
     for name, value in kept.items():
         if name == "materialize_grads" and value.as_python_constant() is False:
-            _stop("its backward is to be told which gradients are missing (set_materialize_grads)")
+            _stop("its backward asks which gradients are missing (set_materialize_grads)")
         if value.source is not None and not value.is_tensor() and _may_change(value):
             _stop(f"it keeps an object, ctx.{name}, which may have changed when its backward runs")
     if self.parent_source is None and any(map(_is_returned, result[2].nodes)):

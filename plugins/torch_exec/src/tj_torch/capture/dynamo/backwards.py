@@ -2,7 +2,7 @@
 
 Capture runs a backward when the forward is captured, with gradients off. It is exact for a backward
 that computes with what it is given; one that asks for more (whether gradients are on, a list that
-the program appends to) is told what was true then. Its code says whether it asks.
+the program appends to) gets what was true then. Its code says whether it asks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Expansion: what a call computes, does and decomposes into, read off runs on fake tensors.
 
-A run is repeated in another way where PyTorch asks for it; errors are told apart into what is
-wrong with a call and what only cannot be run in this way.
+A run is repeated in another way where PyTorch asks for it; errors of the call itself
+are `ExpansionError`, others say that it cannot be run in this way.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Expander:
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
-            run.begin_world()
+            run.make_symbolic()
             run.decompose = True  # where sizes are symbols, compiled code may want numbers
         try:
             with generators_untouched(), private.quiet():
@@ -107,9 +107,9 @@ class Expander:
             run.again()
             return self._attempt(run, work)
         except private.data_dependent() as error:
-            if run.world is not None:
+            if run.symbolic is not None:
                 raise _classified(run, error) from error
-            run.begin_world()
+            run.make_symbolic()
             return self._attempt(run, work)
         except RuntimeError as error:
             if run.nonleaf or "leaf Variable that requires grad" not in str(error):

@@ -125,7 +125,7 @@ def _state() -> tuple[Any, ...]:
 
 
 def _watched(run: Run) -> _Ran:
-    if run.world is not None:
+    if run.symbolic is not None:
         raise CannotExpand("its sizes are symbols")
     with surroundings(run.grad, run.rest):
         run.plainly(autograd=True)

@@ -53,7 +53,7 @@ from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
-from tj_torch.ops.sizes.shape_env import SymbolFacts, World, is_symbolic, plain, symbols_of
+from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
 from tj_torch.runtime.functional import Functional, Inverse
 
 __all__ = ["Expansion", "Kind", "Run", "Traced"]
@@ -120,7 +120,7 @@ class Run:
     """One run of one call.
 
     ``autograd`` lets fakes require gradients; ``nonleaf`` gives the function tensors that are no
-    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions. A ``world``
+    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions. ``symbolic``
     holds the symbols of a run with sizes that are some. ``leaves`` are the leaves of the autograd
     graph, by argument.
     """
@@ -136,7 +136,7 @@ class Run:
     autograd: bool = True
     nonleaf: bool = False
     decompose: bool = False
-    world: World | None = None
+    symbolic: RunSymbols | None = None
     wrapped: dict[str, torch.Tensor] = field(default_factory=dict)
     leaves: dict[str, torch.Tensor] = field(default_factory=dict)
     numbers: dict[str, Any] = field(default_factory=dict)
@@ -147,15 +147,15 @@ class Run:
         self.symbols = symbols_in(self.tree)
         self.formals = {n: bare(a.formal) for n, a in self.arguments.items()}
 
-    def begin_world(self) -> None:
+    def make_symbolic(self) -> None:
         """From now on sizes and numbers may be symbols."""
-        self.world = self.sizes.world(self.symbols)
-        self.mode = self.world.mode
+        self.symbolic = self.sizes.of_run(self.symbols)
+        self.mode = self.symbolic.mode
 
     def again(self) -> None:
         """Forget what the last attempt decided on symbols."""
-        if self.world is not None:
-            self.begin_world()
+        if self.symbolic is not None:
+            self.make_symbolic()
 
     # ------------------------------------------------------------------ running
 
@@ -270,12 +270,12 @@ class Run:
 
     def size(self, text: str) -> Any:
         """The number that an expression of sizes is in this run."""
-        assert self.world is not None
-        return self.world.number(text)
+        assert self.symbolic is not None
+        return self.symbolic.number(text)
 
     def _number(self, proxy: NumberProxy) -> Any:
-        assert self.world is not None
-        return self.world.number(proxy.expr, proxy.kind)
+        assert self.symbolic is not None
+        return self.symbolic.number(proxy.expr, proxy.kind)
 
     def _functional(self, name: str, fake: torch.Tensor, proxy: TensorProxy) -> torch.Tensor:
         tensor = private.functionalized(fake)
@@ -312,7 +312,7 @@ class Run:
         """Run the function on plain fake tensors, to see whether that raises."""
         with surroundings(self.grad, self.rest):
             self.plainly()
-            with self.mode, private.python_dispatcher(self.world is not None):
+            with self.mode, private.python_dispatcher(self.symbolic is not None):
                 self.call()
 
     # ------------------------------------------------------------------ describing
@@ -342,8 +342,8 @@ class Run:
             "KERNEL" if kernel else "COMPOSITE",
             recorder.captured,
             self.symbols,
-            self.world.made if self.world else (),
-            self.world.guards if self.world else (),
+            self.symbolic.made if self.symbolic else (),
+            self.symbolic.guards if self.symbolic else (),
         )
 
     def body(
@@ -363,7 +363,7 @@ class Run:
         inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
         updates = [(self.arguments[n].index, traced.after[n]) for n in traced.mutated]
         outputs = inner if intermediates is None else (inner, tuple(intermediates))
-        checks = self.world.checks if self.world else {}
+        checks = self.symbolic.checks if self.symbolic else {}
         return self.builder(recorder, inputs, self.grad, self.context, checks).build(
             outputs, updates, calls
         )
@@ -377,7 +377,7 @@ class Run:
         checks: Mapping[str, str],
     ) -> BodyBuilder:
         """A builder of a body over ``inputs``, in whose sizes the symbols of this run stand."""
-        symbols = symbols_of(self.world.env) if self.world else {}
+        symbols = symbols_of(self.symbolic.env) if self.symbolic else {}
         return BodyBuilder(recorder, inputs, grad, context, symbols, checks)
 
     def _rebinds(
@@ -390,7 +390,7 @@ class Run:
                 yield self.arguments[name].index, after
 
     def _fixed(self, proxy: TensorProxy) -> TensorProxy:
-        if self.world is None:
+        if self.symbolic is None:
             return proxy
 
         def fixed(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:

@@ -27,7 +27,7 @@ from tj_core.extend import (
 
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.sizes import shape_env as shapeenv
-from tj_torch.ops.sizes.shape_env import SymbolFacts, World
+from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts
 
 __all__ = ["Sizes", "bare", "is_dense", "is_sized", "known_sizes", "row_major", "symbols_in"]
 
@@ -197,11 +197,11 @@ class Sizes:
         except (ParseError, ArithmeticError):  # a function that the core does not know
             return None
 
-    def world(self, names: Iterable[str]) -> World:
+    def of_run(self, names: Iterable[str]) -> RunSymbols:
         """An environment for one expansion over symbols ``names``."""
         names = tuple(names)
         hints = {n: hint for n in names if (hint := self.hint(n)) is not None}
-        return World(map(self.facts, names), hints, self.asserted(names))
+        return RunSymbols(map(self.facts, names), hints, self.asserted(names))
 
     # ------------------------------------------------------------------ values
 
@@ -248,7 +248,7 @@ class Sizes:
         if not names or any(n not in self._born for n in names):
             return False
         facts = (dataclasses.replace(self._born[n], name=n) for n in names)
-        return World(facts).known_true(text)
+        return RunSymbols(facts).known_true(text)
 
     def fresh(self, facts: SymbolFacts) -> str:
         """A new symbol like the one that ``facts`` describes."""

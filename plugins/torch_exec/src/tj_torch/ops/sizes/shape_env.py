@@ -1,9 +1,9 @@
 """PyTorch's shape environments: every private name that symbolic sizes rely on, and nothing else.
 
-An expansion runs in a `World` of its own: the symbols of the call's arguments, what is known of
-them, and nothing else. So which decisions are taken on sizes, and which guards they leave, depends
-on the call alone and not on what the program's environment has learned before; the guards are
-carried over to that environment afterwards.
+An expansion runs in a shape environment of its own, `RunSymbols`: the symbols of the call's
+arguments, what is known of them, and nothing else. So which decisions are taken on sizes, and which
+guards they leave, depends on the call alone and not on what the program's environment has learned
+before; the guards are carried over to that environment afterwards.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from tj_core.extend import ParseError, SizeTree, evaluate_size, size_symbols
 from tj_torch.ops.fake_modes import fake_mode
 
 __all__ = [
+    "RunSymbols",
     "SymbolFacts",
-    "World",
     "assume",
     "deferred",
     "expression",
@@ -252,7 +252,7 @@ def next_symbol(env: Any, prefix: str) -> str:
 # ---------------------------------------------------------------------------- expansions
 
 
-class World:
+class RunSymbols:
     """The shape environment and fake tensor mode of one expansion.
 
     ``facts`` are its symbols, ``hints`` their values in the traced call, ``asserted`` what else
