@@ -401,6 +401,15 @@ def test_a_layer_norm_saves_its_statistics(fusing: Any) -> None:
     assert sorted(saved(jitted).values()) == [(8, 1), (8, 1)]
 
 
+def test_a_layer_norm_of_a_permuted_value_stays_one_call(fusing: Any) -> None:
+    """Its result is contiguous, and that of elementwise operations would not be."""
+
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x.sin().permute(0, 2, 1), (8,), w, b) * 2
+
+    hold(fusing(f), f, X(4, 8, 6), X(8), X(8))
+
+
 def test_what_lies_between_kernels_is_saved_and_the_rest_runs_again(fusing: Any) -> None:
     def f(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = F.gelu(x @ v).tanh() * 2

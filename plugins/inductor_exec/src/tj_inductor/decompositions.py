@@ -50,6 +50,7 @@ class _Calls:
     def __init__(self, call: BoundSymbol, edit: Editor) -> None:
         self.call, self.edit = call, edit
         self.made: list[BoundSymbol] = []
+        self.same = True
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> TensorProxy:
         """The result of an operator."""
@@ -62,23 +63,33 @@ class _Calls:
     def named(self, out: TensorProxy, name: str, *args: Any) -> None:
         """Let an operator return ``out``, which the call returned."""
         made = self.edit.call(f"aten.{name}", *args, outputs=(out.name,))
-        self.made.append(made.replace(outputs=out))
+        self.give(made, out)
 
-    def last(self, name: str, *args: Any) -> Replacement:
+    def last(self, name: str, *args: Any) -> Replacement | None:
         """The replacement, whose last operator returns what the call returned."""
         self.named(self.call.outputs, name, *args)
         return self.replacement()
 
-    def renamed(self, value: TensorProxy, out: TensorProxy) -> Replacement:
+    def renamed(self, value: TensorProxy, out: TensorProxy) -> Replacement | None:
         """The replacement, in which ``out``, which the call returned, is the last ``value``."""
-        *_, last = self.made
+        last = self.made.pop()
         assert last.outputs.name == value.name
-        self.made[-1] = last.replace(outputs=out)
+        self.give(last, out)
         return self.replacement()
 
-    def replacement(self) -> Replacement:
+    def give(self, made: BoundSymbol, out: TensorProxy) -> None:
+        """Let ``made`` return ``out``; they differ where the operators lay out results otherwise."""
+        found = made.outputs.replace(name=out.name, tags=out.tags, requires_grad=out.requires_grad)
+        self.same = self.same and found == out
+        self.made.append(made.replace(outputs=out))
+
+    def replacement(self) -> Replacement | None:
         """The calls so far, with the tags of the one whose place they take."""
-        return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
+        return (
+            None
+            if not self.same
+            else Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
+        )
 
     def requires_grad(self, out: TensorProxy) -> bool:
         return out.requires_grad and "BACKWARD" not in self.call.tags

@@ -1,0 +1,72 @@
+"""PyTorch's database of operations, and models, with every call that fits in a compiled region.
+
+The default run takes a sample: each program is compiled by the C++ compiler. ``TJ_FULL=1`` takes
+all operations, in low precision too, and all models.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_conformance.databases.op_db import full_name
+from tj_conformance.gradients.gradients import first_gradients
+from tj_conformance.models import MODELS, step
+from tj_conformance.oracle.compare import call_differences, differences, seeded
+from tj_conformance.sampling import FULL
+from tj_conformance.sweep.sample import samples
+from torch.testing._internal.common_methods_invocations import op_db
+
+EVERY = 1 if FULL else 60
+DTYPES = (torch.float32, torch.bfloat16, torch.float16) if FULL else (torch.float32,)
+STRIDES_OF_GRADIENTS = {"ormqr"}
+"""Operations whose gradient has other strides at the first run, where results are held weakly."""
+
+
+def jit(f: Any) -> Any:
+    """Regions of single calls, too; what fails is an error."""
+    overrides = {"check": 2, "strict": True, "inductor": {"minimum": 1}}
+    session = tj.Session(("inductor", "autograd", "torch"), overrides=overrides)
+    return tj.jit(f, session=session, dynamic=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", op_db[7::EVERY] if EVERY > 1 else op_db, ids=full_name)
+def test_operations(op: Any, dtype: torch.dtype) -> None:
+    torch.compiler.reset()
+    jitted = jit(lambda *args, **kwargs: op.op(*args, **kwargs))
+    found: list[str] = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for sample in samples(op, dtype, 2):
+            if sample.eager is None:
+                continue
+            mine, eager = sample.arguments(), sample.eager
+            got = seeded(jitted, *mine)
+            gradients = first_gradients(got, mine) if eager.gradients is not None else []
+            wrong = call_differences(
+                got, mine, eager.result, eager.arguments, values=sample.defined
+            )
+            if op.name not in STRIDES_OF_GRADIENTS:
+                expected = eager.gradients or []
+                wrong += differences(gradients, expected, "gradients", values=sample.defined)
+            found += [str(d) for d in wrong if not d.rounding and sample.defined]
+    assert found == []
+
+
+@pytest.mark.parametrize("name", tuple(MODELS) if FULL else ("llama", "vit"))
+def test_models_train(name: str) -> None:
+    model = MODELS[name].build().train()
+    batch = MODELS[name].batch()
+    expected = step(model, model, batch, 0)
+    session = tj.Session(("inductor", "autograd", "torch"), overrides={"check": 2, "strict": True})
+    jitted = tj.jit(model, session=session)
+    for _ in range(2):
+        got = step(model, jitted, batch, 0)
+        torch.testing.assert_close(got["grads"], expected["grads"], rtol=1e-3, atol=1e-4)
+    assert tj.stats(jitted).fallbacks == () and tj.explain(jitted).declined == ()
+    names = [c.symbol.path for c in tj.last_trace(jitted).calls]
+    assert any(name.startswith("region_") for name in names)
