@@ -78,18 +78,16 @@ class _Calls:
         return self.replacement()
 
     def give(self, made: BoundSymbol, out: TensorProxy) -> None:
-        """Let ``made`` return ``out``; they differ where the operators lay out results otherwise."""
+        """Let ``made`` return ``out``; they differ where results are laid out otherwise."""
         found = made.outputs.replace(name=out.name, tags=out.tags, requires_grad=out.requires_grad)
         self.same = self.same and found == out
         self.made.append(made.replace(outputs=out))
 
     def replacement(self) -> Replacement | None:
         """The calls so far, with the tags of the one whose place they take."""
-        return (
-            None
-            if not self.same
-            else Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
-        )
+        if not self.same:
+            return None
+        return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
 
     def requires_grad(self, out: TensorProxy) -> bool:
         return out.requires_grad and "BACKWARD" not in self.call.tags
@@ -98,9 +96,11 @@ class _Calls:
 Rule = Callable[[BoundSymbol, Editor], "Replacement | None"]
 
 
-def _forward(
-    finish: Callable[[_Calls, TensorProxy, TensorProxy, TensorProxy], Replacement],
-) -> Rule:
+Finish = Callable[[_Calls, TensorProxy, TensorProxy, TensorProxy], "Replacement | None"]
+"""What follows the shifted values, their exponentials and the sum of these."""
+
+
+def _forward(finish: Finish) -> Rule:
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
         x, dim, half_to_float = call.args
         if half_to_float or not _fits(x):
