@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.compile.codegen import Program
+from tj_core.compile.kernels import RegionKernel
 from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
 from tj_core.passes.claim import ClaimRecord
@@ -16,11 +17,12 @@ __all__ = ["Compilation", "Track"]
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What one trace became on its way to a program."""
+    """What one trace became on its way to a program; ``regions`` are those that it calls."""
 
     traces: tuple[Trace, ...]
     claims: tuple[ClaimRecord, ...]
     program: Program
+    regions: tuple[RegionKernel, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Compilation:
     ``function`` is what runs: the program's, or what a plugin made of several programs or put
     around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
     ``"epilogue"``, what stands around; those not yet compiled have a trace only. ``declined`` are
-    the transforms that did not take the program, and why.
+    the transforms that did not take the program, and why. ``regions`` are those that the main
+    program calls.
     """
 
     traces: tuple[Trace, ...]
@@ -40,3 +43,4 @@ class Compilation:
     seconds: dict[str, float]
     others: dict[str, Track | Trace] = field(default_factory=dict)
     declined: tuple[tuple[str, Decline], ...] = ()
+    regions: tuple[RegionKernel, ...] = ()

@@ -123,8 +123,7 @@ def _unfused(
     region: FusionRegion, executors: Sequence[Executor], tags: TagRegistry
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A function that runs ``region`` by the fallbacks among ``executors``."""
-    name = f"region_{region.key}"
-    trace = TraceEditor.program_of(_unowned(region.body), region.language, name)
+    trace = TraceEditor.program_of(_unowned(region.body), region.language, region.name)
     claimed = claim(trace, [e for e in executors if e.fallback], tags)
     return generate(claimed.trace, claimed.implementations, boxed=True).function
 

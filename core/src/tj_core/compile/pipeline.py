@@ -15,6 +15,7 @@ from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
 from tj_core.compile.fusing import FusedRegions
+from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.outcome import Assembly, Outcome, Wrapper
 from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline
@@ -332,7 +333,19 @@ class _Run:
             function = wrapper.wrap(function, _Recompiler(self))
             if wrapper.epilogue is not None:
                 others["epilogue"] = wrapper.epilogue
-        return Compilation(tuple(self.traces), self.claims, program, function, self.seconds, others)
+        return Compilation(
+            tuple(self.traces),
+            self.claims,
+            program,
+            function,
+            self.seconds,
+            others,
+            regions=self.regions(),
+        )
+
+    def regions(self) -> tuple[RegionKernel, ...]:
+        """What runs the regions of the program."""
+        return tuple(k for k in self.implementations.values() if isinstance(k, RegionKernel))
 
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
         """The program of another trace of the same compilation, made when it is first needed."""
@@ -351,7 +364,7 @@ class _Run:
             run.check(trace)
         run.through(Stage.SPLIT)
         program = run.program(boxed=True)
-        others[name] = Track(tuple(run.traces), run.claims, program)
+        others[name] = Track(tuple(run.traces), run.claims, program, run.regions())
         for key, spent in run.seconds.items():
             self.seconds[f"{name}: {key}"] = spent
         return program
@@ -381,5 +394,6 @@ class _Recompiler:
                 return pipeline.fallback(trace)
 
     def keep(self, name: str, compilation: Compilation) -> None:
-        track = Track(compilation.traces, compilation.claims, compilation.program)
+        c = compilation
+        track = Track(c.traces, c.claims, c.program, c.regions)
         self.run.others[name] = track

@@ -48,6 +48,11 @@ class FusionRegion:
     source: Source | None = None
 
     @property
+    def name(self) -> str:
+        """What its symbol is called in the namespace of the executor."""
+        return f"region_{self.key}"
+
+    @property
     def inputs(self) -> tuple[Proxy, ...]:
         """The values that the region takes, in the order of `Fused.function`'s arguments."""
         return self.body.inputs

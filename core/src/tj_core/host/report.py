@@ -6,16 +6,28 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tj_core.compile.compilation import Compilation, Track
+from tj_core.compile.kernels import RegionKernel
 from tj_core.contract.decline import Decline
 from tj_core.host.jitted import Fallback
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Change
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import Change, Trace
 from tj_core.passes.claim import ClaimRecord
 
-__all__ = ["Explanation", "explain_compilation"]
+__all__ = ["Explanation", "RegionUse", "explain_compilation"]
 
 HEADER = ("call", "operation", "executor", "declined by", "source")
 GRADIENTS = ("call", "rule", "whose", "declined by")
+REGIONS = ("region", "program", "calls", "operations", "seconds", "state")
+
+
+@dataclass(frozen=True, slots=True)
+class RegionUse:
+    """A region that a program calls: in which one (``""`` is the main one), and how often."""
+
+    kernel: RegionKernel
+    program: str
+    calls: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +36,8 @@ class Explanation:
 
     ``declined`` are the transforms that did not take the program, and why. ``gradients`` says whose
     rule each call was differentiated by, and who declined that; ``others`` are the claims of the
-    programs beside the main one that have been compiled, by name.
+    programs beside the main one that have been compiled, by name. ``regions`` are what executors
+    fused: ``region.fused.source`` is the text of what one compiled.
     """
 
     claims: tuple[ClaimRecord, ...]
@@ -32,6 +45,7 @@ class Explanation:
     declined: tuple[tuple[str, Decline], ...] = ()
     gradients: tuple[Change, ...] = ()
     others: Mapping[str, tuple[ClaimRecord, ...]] = field(default_factory=dict)
+    regions: tuple[RegionUse, ...] = ()
 
     def rows(self) -> Iterator[tuple[str, str, str, str, str]]:
         """The table's rows, in program order; `HEADER` names the columns."""
@@ -51,6 +65,8 @@ class Explanation:
             lines += ["", f"{name}:", *_table([HEADER, *map(_row, claims)])]
         if self.gradients:
             lines += ["", "gradients:", *_table([GRADIENTS, *map(_gradient, self.gradients)])]
+        if self.regions:
+            lines += ["", "regions:", *_table([REGIONS, *map(_region, self.regions)])]
         for name, answer in self.declined:
             lines.append(f"without {name}: {answer.reason}{_at(answer.source)}")
         for fallback in self.fallbacks:
@@ -70,6 +86,22 @@ def _row(record: ClaimRecord) -> tuple[str, str, str, str, str]:
 
 def _gradient(change: Change) -> tuple[str, ...]:
     return change.call, change.rule, change.plugin, _reasons(change.declined)
+
+
+def _region(use: RegionUse) -> tuple[str, ...]:
+    kernel = use.kernel
+    operations = kernel.region.body.calls
+    seconds = f"{kernel.fused.seconds:.2f}" if kernel.fused is not None else ""
+    state = f"runs one by one: {kernel.failure}" if kernel.failure else "compiled"
+    name = f"{kernel.executor}.{kernel.region.name}"
+    return name, use.program, str(use.calls), str(len(operations)), seconds, state
+
+
+def _regions(name: str, trace: Trace, kernels: Sequence[RegionKernel]) -> Iterator[RegionUse]:
+    symbols = [call.symbol for call in trace.calls]
+    for kernel in kernels:
+        count = symbols.count(Symbol(kernel.executor, kernel.region.name))
+        yield RegionUse(kernel, name, count)
 
 
 def _reasons(declined: Sequence[tuple[str, str]]) -> str:
@@ -96,4 +128,9 @@ def explain_compilation(
     gradients = joint.history[-1].changes[::-1] if joint is not None and joint.history else ()
     tracks = {n: t for n, t in compilation.others.items() if isinstance(t, Track)}
     others = {name: track.claims for name, track in tracks.items()}
-    return Explanation(compilation.claims, fallbacks, compilation.declined, gradients, others)
+    regions = [*_regions("", compilation.traces[-1], compilation.regions)]
+    for name, track in tracks.items():
+        regions += _regions(name, track.traces[-1], track.regions)
+    return Explanation(
+        compilation.claims, fallbacks, compilation.declined, gradients, others, tuple(regions)
+    )

@@ -242,6 +242,21 @@ def test_a_group_that_the_executor_refuses_runs_one_by_one() -> None:
     assert shape(g) == ["add", "neg", "mul"]
 
 
+def test_explain_names_the_regions() -> None:
+    def f(x: Any, y: Any) -> Any:
+        for _ in range(3):
+            x = (-(x + y) * y).noise()
+        return x
+
+    g = jitted(f, LoopPlugin())
+    g(X, Y)
+    explained = tj.explain(g)
+    (use,) = explained.regions
+    assert (use.program, use.calls, use.kernel.executor) == ("", 3, "loop")
+    assert use.kernel.fused is not None and "for a0, a1" in use.kernel.fused.source
+    assert f"loop.{use.kernel.region.name}" in str(explained) and "compiled" in str(explained)
+
+
 # ------------------------------------------------------------------------------ what goes wrong
 
 
@@ -273,6 +288,7 @@ def test_a_region_that_fails_falls_back_once(fault: str) -> None:
         assert g(X, Y) == expected
         again = tj.jit(lambda a, b: -(a + b) * a, session=g.__tj__.session)
         assert again(X, Y) == expected
+    assert "runs one by one: " in str(tj.explain(g))
     strict = jitted(chain, LoopPlugin(change=change))
     with pytest.raises(PluginError, match=said):
         strict(X, Y)

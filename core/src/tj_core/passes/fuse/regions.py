@@ -20,10 +20,6 @@ from tj_core.passes.fuse.keys import region_key
 
 __all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
 
-PREFIX = "region_"
-"""What the symbols of regions are called, in the namespace of their executor."""
-
-
 Views: TypeAlias = "Mapping[str, tuple[Owner, BoundSymbol]]"
 """Values that are views which a region of their owner can make itself, by name."""
 
@@ -127,7 +123,7 @@ def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> Fus
     key = region_key(lifted, owner, first.context.items, backward, sorted(flexible))
     region = FusionRegion(lifted, key, facts.language, backward, flexible, hosted, first.source)
     call = BoundSymbol(
-        Symbol(owner, PREFIX + key),
+        Symbol(owner, region.name),
         (*inputs, *constants),
         outputs=returned,
         body=body,
