@@ -394,3 +394,15 @@ def test_rules_that_would_never_be_asked_are_named(
 def test_a_rule_consists_of_functions() -> None:
     with pytest.raises(PluginError, match=r"^GradRule: backward must be a function, not a NoneT"):
         GradRule(layer_norm, None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("forward", [lambda: None, lambda x, *, other: None, dict.fromkeys])
+def test_a_pair_whose_forward_takes_something_else_is_the_executors_fault(forward: Any) -> None:
+    pair = Pair(forward, layer_norm_backward, meta=(layer_norm, layer_norm_backward))
+    with pytest.raises(PluginError) as error:
+        check(f, executor("pair", Claim(plain, pair=pair)))
+    assert error.value.message.startswith(
+        f"the pair for {LAYER_NORM!r} of executor 'pair' of plugin 'pair' (inline) does not fit: "
+        "its forward has not the operation's parameters"
+    )
+    assert notes(error.value) == []

@@ -9,7 +9,7 @@ import tj_core as tj
 import torch
 from tj_autograd.split.costs import estimate
 from tj_conformance.gradients.trained import trained
-from tj_core.errors import ConfigError
+from tj_core.errors import ConfigError, PluginError, notes
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, Fusion, RuleTable, TensorProxy
 from tj_core.testing.fusing import one_by_one
 from torch.nn import functional as F
@@ -190,3 +190,19 @@ def test_an_executor_may_say_what_a_call_costs() -> None:
 
     assert "cumsum" not in runs("cumsum")
     assert "cumsum" in runs("cumprod")
+
+
+@pytest.mark.parametrize("what", ["can_fuse", "cost"])
+def test_what_raises_while_memory_is_planned_is_the_executors_fault(what: str) -> None:
+    def broken(call: Any) -> Any:
+        raise LookupError("no device")
+
+    fuser = fusing({"cumsum"}, broken, {"torch.cumsum": torch.cumsum})
+    if what == "can_fuse":
+        fuser = Executor("fusing", fuser.claims, fusion=Fusion(broken, one_by_one))
+    f = lambda x, w: torch.cumsum(x @ w, 0).tanh().sum()  # noqa: E731
+    with pytest.raises(PluginError) as error:
+        trained(f, X, WEIGHTS[0], executors=[fuser], autograd={"memory_budget": 0.5})
+    assert error.value.message.startswith("executor 'fusing' failed in its check of ")
+    assert error.value.message.endswith(": LookupError: no device")
+    assert notes(error.value) == []

@@ -349,7 +349,10 @@ def per_argument(
     """Pairs of the flat index of an argument that needs a gradient, and its gradient."""
     if not isinstance(returned, tuple | list):
         raise Misfit("its backward must return a sequence with a gradient per parameter")
-    bound = inspect.signature(rule.forward).bind(*call.args, **dict(call.kwargs))
+    try:
+        bound = inspect.signature(rule.forward).bind(*call.args, **dict(call.kwargs))
+    except (TypeError, ValueError) as error:  # it does not take that, or does not say what it takes
+        raise Misfit(f"its forward has not the operation's parameters: {error}") from error
     names = list(bound.signature.parameters)
     if len(returned) > len(names):
         raise Misfit(f"{len(returned)} gradients for the {len(names)} parameters of its forward")
