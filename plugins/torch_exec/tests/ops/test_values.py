@@ -54,15 +54,27 @@ def test_differences_are_counted_and_measured() -> None:
         "has other values: 1 of 3, by up to 0.5"
     )
     assert VALUES.differs(torch.tensor(2.0), torch.tensor(1.0)) == (
-        "has other values: one, by up to 1"
+        "has other values: 1 of 1, by up to 1"
     )
     nan = torch.tensor([float("nan"), 1.0])
     assert VALUES.differs(nan, nan.clone()) is None
     assert VALUES.differs(nan, torch.tensor([1.0, 1.0])) == (
         "has other values: 1 of 2, by up to nan"
     )
-    whole = torch.tensor([2**40, 3])
+    infinite = torch.tensor([float("inf"), 1.0])
+    assert VALUES.differs(infinite, infinite.clone()) is None
+    assert VALUES.differs(infinite, -infinite) is not None
+    assert VALUES.differs(infinite * 2, infinite) is not None, "what is infinite hides nothing"
+    whole = torch.tensor([2**60, 3])
     assert VALUES.differs(whole + 1, whole) == "has other values: 2 of 2, by up to 1"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.complex64])
+def test_sums_in_another_order_are_not_different(dtype: torch.dtype) -> None:
+    a, b = torch.randn(64, 4096).to(dtype), torch.randn(4096, 64).to(dtype)
+    halves = (a[:, :2048] @ b[:2048]) + (a[:, 2048:] @ b[2048:])
+    assert VALUES.differs(halves, a @ b) is None
+    assert VALUES.differs(a[:, 1:] @ b[1:], a @ b) is not None
 
 
 def test_in_inference_mode_no_versions_are_counted() -> None:
