@@ -383,6 +383,28 @@ def saved(jitted: Any) -> dict[str, tuple[int, ...]]:
     return {p.name: p.shape for p in trace.outputs[2] if p.name not in given}
 
 
+@pytest.mark.parametrize("pack", [torch.Tensor.clone, torch.Tensor.contiguous, torch.Tensor.cpu])
+def test_hooks_may_lay_out_what_is_saved_otherwise(pack: Any, fusing: Any) -> None:
+    """Compiled kernels count on strides; a hook gave them others, and gradients were wrong."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        values = torch.sort((x @ w).t() * 1.5, dim=0).values
+        return (values.t().exp().tanh() * 2).sum()
+
+    def packed(t: torch.Tensor) -> torch.Tensor:
+        return pack(t.detach()).clone(memory_format=torch.contiguous_format)
+
+    found = []
+    for g in (f, fusing(f)):
+        torch.manual_seed(0)
+        x, w = X(5, 6), X(6, 7)
+        with torch.autograd.graph.saved_tensors_hooks(packed, lambda t: t):
+            y = g(x, w)
+        y.backward()
+        found.append((x.grad, w.grad))
+    torch.testing.assert_close(*found)
+
+
 def test_a_softmax_saves_two_numbers_of_a_row(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (F.softmax(x * 2, -1) * F.log_softmax(x * 3, -1)).sum()

@@ -120,7 +120,8 @@ class Compiled(torch.autograd.Function):
         tensors = [saved[i] for i in plan.tensors]
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
-        if kept.tensors and saved_tensors_are_hooked():
+        ctx.hooked = saved_tensors_are_hooked()
+        if kept.tensors and ctx.hooked:
             tensors += kept.packed()
         ctx.save_for_backward(*tensors)
         ctx.plan = plan
@@ -146,6 +147,8 @@ class Compiled(torch.autograd.Function):
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
+        if ctx.hooked:
+            box = _unpacked(box, [plan.variants.part.saved[i] for i in pullback.saved])
         del values
         for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
             if expected is not None:
@@ -230,6 +233,14 @@ def _differentiable_gradients(
     gradients = dict(zip(aliases, found, strict=True))
     # What autograd would add of several is one sum here.
     return tuple([gradients.pop(i, None) for i in plan.places])
+
+
+def _unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
+    """``values`` as they were saved: what hooks have packed may come back laid out otherwise."""
+    return [
+        _laid_out(v, p) if isinstance(p, TensorProxy) and p.layout == "strided" else v
+        for v, p in zip(values, saved, strict=True)
+    ]
 
 
 def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
