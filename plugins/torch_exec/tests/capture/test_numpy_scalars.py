@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tj_core as tj
 import torch
+from torch._higher_order_ops.wrap import wrap
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
@@ -42,6 +43,7 @@ CAPTURED: dict[str, Callable[[torch.Tensor], Any]] = {
     "product of doubles": lambda x: x.double() * ROUNDED,
     "quotient": lambda x: x.half() / np.float32(1.5),
     "large": lambda x: x.to(torch.int16) + LARGE,
+    "in a region": lambda x: wrap(lambda y: y.float() + SINGLE, x),
     "of bools": lambda x: (x > 2) + LARGE,
 }
 EAGER: dict[str, Callable[[torch.Tensor], Any]] = {
@@ -53,6 +55,7 @@ EAGER: dict[str, Callable[[torch.Tensor], Any]] = {
     "full of a global": lambda x: torch.full((2,), INT) + x.sum(),
     "tensor": lambda x: torch.tensor(DOUBLE) + x.sum(),
     "new_tensor": lambda x: x.new_tensor(DOUBLE),
+    "in a region, of a double": lambda x: wrap(lambda y: y + DOUBLE, x),
     "left": lambda x: np.float64(1.5) * x,
 }
 

@@ -159,6 +159,9 @@ def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
     scalar = node.meta["example_value"]
     if dynamo.numpy_name(user) is not None:
         return True  # this is for NumPy's rules to say
+    inside = _inside(user, scalar)
+    if inside:
+        return all(_same_of_number(inner, p) for p in inside for inner in p.users)
     if not _takes_a_number(user) or user.args[:1] == (node,):
         return False
     others = [n.meta.get("example_value") for n in user.all_input_nodes if n is not node]
@@ -170,6 +173,20 @@ def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
         t.dtype not in _LOW and torch.result_type(t, scalar) is torch.result_type(t, number)
         for t in tensors
     )
+
+
+def _inside(user: torch.fx.Node, value: torch.Tensor) -> list[torch.fx.Node]:
+    """What ``value`` is in the operand graphs of ``user``, if that is a higher-order operation."""
+    owner = user.graph.owning_module
+    held = (n for n in user.all_input_nodes if n.op == "get_attr")
+    graphs = (getattr(owner, str(n.target), None) for n in held)
+    return [
+        node
+        for graph in graphs
+        if isinstance(graph, torch.fx.GraphModule)
+        for node in graph.graph.find_nodes(op="placeholder")
+        if node.meta.get("example_value") is value
+    ]
 
 
 _LOW = frozenset({torch.float16, torch.bfloat16})
