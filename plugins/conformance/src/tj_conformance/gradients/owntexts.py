@@ -49,6 +49,14 @@ class OwnText:
     writes: bool
     linear: bool
 
+    @property
+    def rewritten(self) -> bool:
+        """Whether what is saved may be written before gradients are asked for, or while they are.
+
+        A checkpoint runs a Function again that writes what it is given.
+        """
+        return self.writes or ("mark_dirty" in self.text and "checkpoint(lambda" in self.text)
+
     def __str__(self) -> str:
         return f"# program {self.number}, in {self.ambient}, writes: {self.writes}\n{self.text}"
 
