@@ -197,6 +197,7 @@ KNOWN = (
         "expects that AOT autograd refuses the program, which tj runs as eager does",
         (
             "AotAutogradFallbackTests.test_data_ptr_access_fails_in_backward",
+            "AotAutogradFallbackTests.test_donated_buffer_with_retain_or_create_graph4",
             "AotAutogradFallbackTests.test_double_backward_errors",
         ),
     ),
@@ -224,6 +225,29 @@ KNOWN = (
             "AutogradFunctionTests.test_tensor_list_as_input",
         ),
         "it uses a tensor that is none of its arguments",
+    ),
+    Known(
+        "dynamo/test_higher_order_ops.py",
+        "calls a compiled function below torch.func, where Dynamo takes its own backend alone",
+        (
+            "FuncTorchHigherOrderOpTests.test_vmap_recompile_different_config",
+            "FuncTorchHigherOrderOpTests.test_vmap_recompile_same_config",
+            "FuncTorchHigherOrderOpTests.test_vmap_recompile_with_randomness",
+            "HigherOrderOpVmapGuardTests.test_emit_functorch_guard_if_active",
+            "HigherOrderOpVmapGuardTests.test_vmap_grad_vmap_guard_fail",
+            "HigherOrderOpVmapGuardTests.test_vmap_guard_fail",
+            "HigherOrderOpVmapGuardTests.test_vmap_guard_fail_different_state",
+            "HigherOrderOpVmapGuardTests.test_vmap_recompile_different_states",
+        ),
+    ),
+    Known(
+        "dynamo/test_higher_order_ops.py",
+        "expects that AOT autograd refuses the program, which tj runs as eager does",
+        (
+            "FuncTorchHigherOrderOpTests.test_grad_call_compiled_backward_fn",
+            "FuncTorchHigherOrderOpTests.test_vjp_call_compiled_backward_fn",
+            "FuncTorchHigherOrderOpTests.test_vmap_call_compiled_backward_fn",
+        ),
     ),
     Known(
         "dynamo/test_higher_order_ops.py",
