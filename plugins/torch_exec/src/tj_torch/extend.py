@@ -8,7 +8,7 @@ from __future__ import annotations
 from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
 from tj_torch.functionalize.bases import members
-from tj_torch.functionalize.between import RETURNED_VIEW
+from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.functionalize import OVERWRITTEN
 from tj_torch.functionalize.objects import strided_beyond
 from tj_torch.ops.convert import (
@@ -41,6 +41,7 @@ from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.private import backward_keeps_graph, saved_tensors_are_hooked
 
 __all__ = [
+    "COPIED_BACK",
     "MADE",
     "OVERWRITTEN",
     "RETURNED_VIEW",

@@ -6,7 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_torch.runtime.function import autograd_function, check_reads
-from tj_torch.runtime.functional import copy_back, with_strides, with_value
+from tj_torch.runtime.functional import (
+    copied_back,
+    copy_back,
+    with_strides,
+    with_value,
+    write_back,
+)
 from tj_torch.runtime.transformed import transformed
 from tj_torch.runtime.versions import bump_version, set_version, versioned
 
@@ -16,6 +22,7 @@ __all__ = [
     "call",
     "check_reads",
     "constant",
+    "copied_back",
     "copy_back",
     "invoke",
     "method",
@@ -24,6 +31,7 @@ __all__ = [
     "versioned",
     "with_strides",
     "with_value",
+    "write_back",
 ]
 
 

@@ -24,9 +24,9 @@ from tj_core.extend import (
     requires_grad,
     substitution,
 )
-from tj_torch.extend import RETURNED_VIEW
+from tj_torch.extend import COPIED_BACK, RETURNED_VIEW
 
-__all__ = ["Cut", "alone", "carries", "cut", "is_returned_view", "uncut"]
+__all__ = ["Cut", "alone", "carries", "cut", "is_returned_view", "uncut", "user_of_overwritten"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Cut:
     later segments take. ``segments`` says by its label which segment a call belongs to; ``makers``
     the same of a value. Gradients of what several segments use, or what is returned, are
     ``apart``: autograd adds them, and not the program. ``views`` are the segments whose calls make
-    views that are returned: these run where autograd sees them, and are no nodes of tj's.
+    views that are returned, or write: these run where autograd sees them, and are no nodes of tj's.
     """
 
     outputs: tuple[tuple[TensorProxy, ...], ...]
@@ -88,6 +88,24 @@ def carries(call: BoundSymbol) -> bool:
     if call.context.get("grad") is False or call.context.get("inference"):
         return False
     return any(map(requires_grad, call.flat_outs)) and any(map(requires_grad, call.flat_args))
+
+
+def user_of_overwritten(trace: Trace, cut: Cut) -> BoundSymbol | None:
+    """A call through which a gradient flows to an argument as it was before autograd wrote it.
+
+    One in a later segment, where autograd knows the argument as it is then.
+    """
+    written = {
+        str(call.args[1]): cut.segments[call.label]
+        for call in trace.calls
+        if call.symbol == COPIED_BACK and call.label in cut.segments
+    }
+    for call in trace.calls:
+        place = cut.segments.get(call.label, -1)
+        used = {p.name for p in call.flat_args if requires_grad(p)}
+        if any(place > written[name] for name in used & written.keys()):
+            return call
+    return None
 
 
 def uncut(trace: Trace) -> Cut:

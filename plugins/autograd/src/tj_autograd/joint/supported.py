@@ -16,7 +16,7 @@ from tj_torch.extend import (
 )
 
 from tj_autograd.joint.functions import APPLY
-from tj_autograd.joint.segments import cut, is_returned_view
+from tj_autograd.joint.segments import cut, is_returned_view, user_of_overwritten
 
 __all__ = ["needs_gradient", "overwritten", "unsupported"]
 
@@ -47,9 +47,19 @@ def unsupported(trace: Trace) -> Decline | None:
         views = [a for a in call.effects.aliases if not a.identical]
         if any(_is_unseen(call.flat_outs[a.output], returned) for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
-    if any(map(is_returned_view, trace.calls)) and cut(trace).whole:
+    return _uncuttable(trace) if any(map(is_returned_view, trace.calls)) else None
+
+
+def _uncuttable(trace: Trace) -> Decline | None:
+    """Why autograd cannot see what it has to see in the middle of ``trace``."""
+    found = cut(trace)
+    if found.whole:
         return Decline("a returned view, on which others depend, is one with another result")
-    return None
+    user = user_of_overwritten(trace, found)
+    if user is None:
+        return None
+    reason = "what an argument was is used beside what it is, on which a result depends"
+    return Decline(reason, user.source)
 
 
 def _is_unseen(view: Proxy, returned: Container[str]) -> bool:

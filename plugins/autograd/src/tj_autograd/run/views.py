@@ -1,12 +1,13 @@
-"""The segments that make views which are returned: they run where PyTorch's autograd sees them."""
+"""The segments that make views which are returned, and write arguments: autograd sees them run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import Proxy, Trace, TraceEditor, generate
+from tj_core.extend import BoundSymbol, Proxy, Symbol, Trace, TraceEditor, generate
+from tj_torch.extend import COPIED_BACK
 
 from tj_autograd.joint.segments import Cut
 
@@ -15,7 +16,7 @@ __all__ = ["Views", "views"]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Makes the views of one segment, ``outputs``, of ``inputs``."""
+    """Makes the views of one segment, and writes its arguments: ``outputs``, of ``inputs``."""
 
     program: Callable[..., Any]
     inputs: tuple[Proxy, ...]
@@ -24,7 +25,9 @@ class Views:
 
 def views(functional: Trace, cut: Cut, index: int) -> Views:
     """Those of the segment at ``index`` in ``cut`` of ``functional``."""
-    calls = tuple(c for c in functional.calls if cut.segments.get(c.label) == index)
+    known = {p.name: p for p in functional.inputs}
+    mine = (c for c in functional.calls if cut.segments.get(c.label) == index)
+    calls = tuple(_writing(c, known) if c.symbol == COPIED_BACK else c for c in mine)
     made = {p.name for call in calls for p in call.flat_outs}
     taken = {p.name: p for call in calls for p in call.flat_args if p.name not in made}
     inputs, outputs = tuple(taken.values()), cut.outputs[index]
@@ -32,3 +35,11 @@ def views(functional: Trace, cut: Cut, index: int) -> Views:
     editor.keep(*calls)
     trace = editor.done(inputs=inputs, outputs=outputs, name="views")
     return Views(generate(trace).function, inputs, outputs)
+
+
+def _writing(call: BoundSymbol, known: Mapping[str, Proxy]) -> BoundSymbol:
+    """The call that does what ``call`` only says."""
+    value, name, count = call.args
+    return call.replace(
+        symbol=Symbol("tj", "write_back"), args=(value, known[name], count), body=None
+    )

@@ -1,50 +1,70 @@
-"""Returned views on which other results depend, as logits that are views and the loss of them.
+"""What the caller has and other results depend on: returned views, arguments that are written.
 
-In eager the gradient of the result goes through the view, which hooks, ``retain_grad()`` and
-``torch.autograd.grad(result, view)`` see. So such a view is not made again outside: the functional
-program returns it, and who differentiates the program sees to it that autograd makes it.
+In eager the gradient of the result goes through the view, or the argument as it is then, which
+hooks, ``retain_grad()`` and ``torch.autograd.grad(result, view)`` see. So such a view is not made
+again outside, nor such an argument written there: the functional program returns them, and who
+differentiates the program sees to it that autograd makes the one and writes the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from tj_core.extend import (
     BoundSymbol,
     Place,
     Proxy,
+    Symbol,
     Tag,
+    TagSet,
     TensorProxy,
     ViewStep,
     dependent_values,
     requires_grad,
+    substitution,
 )
 
-from tj_torch.functionalize.forms import maker
+from tj_torch.functionalize.forms import maker, on_behalf
 from tj_torch.functionalize.functionalize import Functionalized
 from tj_torch.functionalize.objects import Unsuitable, cuts_gradients
 
-__all__ = ["RETURNED_VIEW", "views_between"]
+__all__ = ["COPIED_BACK", "RETURNED_VIEW", "Between", "between", "copied_back"]
 
 RETURNED_VIEW = Tag(
     "RETURNED_VIEW",
-    "a view that is returned and that other results depend on: PyTorch's autograd has to see it "
-    "made, between what it views and what is made of it",
+    "a returned view or a written argument that other results depend on: PyTorch's autograd has to "
+    "see it made or written, between what it is of and what is made of it",
     carriers=frozenset({"proxy"}),
     into_body=False,
 )
 
 
-def views_between(made: Functionalized, returned: Iterable[str]) -> dict[str, Proxy]:
-    """The values of the objects, views all, that stand between other results and what they view.
+COPIED_BACK = Symbol("tj", "copied_back")
+"""``copied_back(value, name, count)``: the argument ``name``, written ``count`` times, of which
+``value`` is the new one. Where autograd sees it, it writes."""
 
-    ``returned`` are the objects that the program returns.
 
-    :raises Unsuitable: if autograd would have to see more of the program than such views.
+@dataclass
+class Between:
+    """What stands between results and what they depend on: ``views``, their values by object, and
+    the arguments ``written``."""
+
+    views: dict[str, Proxy] = field(default_factory=dict)
+    written: list[str] = field(default_factory=list)
+
+
+def between(made: Functionalized, returned: Iterable[str], *, cut: bool) -> Between:
+    """What of ``made`` stands between other results and what they depend on.
+
+    ``returned`` are the objects that the program returns. ``cut`` says whether who differentiates
+    the program can let autograd write in the middle of it.
+
+    :raises Unsuitable: if autograd would have to see more of the program than that.
     """
+    found = Between()
     if not made.differentiates:
-        return {}
-    found: dict[str, Proxy] = {}
+        return found
     written = [n for n in made.given if any(w.visible for w in made.writes.get(n, {}).values())]
     results = _Results(made, returned, written)
     for name in dict.fromkeys((*returned, *written)):
@@ -52,9 +72,48 @@ def views_between(made: Functionalized, returned: Iterable[str]) -> dict[str, Pr
         value = made.latest(place)
         if name in made.members or value is None or not requires_grad(value):
             continue
-        if (place.path or name in written) and results.depend_on(value, place.root):
-            found |= _views(made, place)
+        if not (place.path or name in written) or not results.depend_on(value, place.root):
+            continue
+        if name in written and not place.path and cut and _is_simple(made, name):
+            found.written.append(name)
+        else:
+            found.views |= _views(made, place)
     return found
+
+
+def _is_simple(made: Functionalized, name: str) -> bool:
+    """Whether all that is done to an argument is that it is written, and nobody shares it."""
+    changed = {p.name for call in made.views for p in _rebound(call)}
+    same = {n for n, first in made.objects.names.items() if first == name}
+    alone = not made.members and made.objects.counters(name) == {name}
+    return alone and name not in made.autograd_changes and same.isdisjoint(changed)
+
+
+def _rebound(call: BoundSymbol) -> Iterator[Proxy]:
+    return (call.flat_args[i] for i, _ in call.effects.rebinds)
+
+
+def copied_back(made: Functionalized, name: str) -> Proxy:
+    """The argument ``name`` as autograd sees it when it has its new value: what uses that, uses it.
+
+    :raises Unsuitable: if no call makes the value.
+    """
+    value, calls = made.value(Place(name)), made.editor.calls
+    if value.name in made.given:
+        raise Unsuitable("a result depends on an argument that becomes another one")
+    at = maker(calls, value)
+    context = calls[at].context.with_("grad", True)
+    args = (value, name, made.objects.bumps.get(name, 0))
+    call = made.expanded(on_behalf(calls[at], COPIED_BACK, args, (), context), [name])
+    (copied,) = call.flat_outs
+    twins = made.twins.get(value.name, ())
+    moved = substitution(dict.fromkeys((value.name, *(p.name for p in twins)), copied))
+    for place in range(at + 1, len(calls)):
+        made.editor.replace(place, calls[place].map_proxies(moved))
+    made.editor.insert(at + 1, call)
+    made.editor.inherit(copied, TagSet([RETURNED_VIEW.name]))
+    made.keep(Place(name), copied)
+    return copied
 
 
 class _Results:

@@ -38,7 +38,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.bases import compiled, overlap
-from tj_torch.functionalize.between import RETURNED_VIEW, views_between
+from tj_torch.functionalize.between import RETURNED_VIEW, Between, between, copied_back
 from tj_torch.functionalize.functionalize import Functionalized, Write
 from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, once
 from tj_torch.functionalize.objects import (
@@ -73,20 +73,27 @@ COPY_BACK = Symbol("tj", "copy_back")
 
 
 def with_epilogue(
-    trace: Trace, made: Functionalized, claimed: Claimed, expand: RuleTable[Expand]
+    trace: Trace,
+    made: Functionalized,
+    claimed: Claimed,
+    expand: RuleTable[Expand],
+    *,
+    cut: bool = False,
 ) -> tuple[Trace, tuple[Wrap, Trace] | None]:
     """The functional program of ``trace``, and what runs around it, if there is anything to do.
 
     The latter is what `PassContext.wrap` takes: a function, and the trace of the outer program.
 
     Values that ``claimed`` says an executor copies back are so in the functional program, at its
-    end; the others in the outer one.
+    end; the others in the outer one. Where other results depend on them, autograd copies them back
+    in the middle of it, if who differentiates the program can ``cut`` it there.
     """
-    writer = _Outer(trace, made, claimed)
+    writer = _Outer(trace, made, claimed, cut)
     outputs = writer.write()
     if (
         not writer.calls
-        and not (writer.inside or made.autograd_changes or made.members)
+        and not (writer.inside or writer.between.written)
+        and not (made.autograd_changes or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
         return made.editor.done(outputs=outputs), None
@@ -196,17 +203,18 @@ class _Outer:
     ``received`` is what the functional program returns, by name; ``env`` what stands for each
     object of the acquired program; ``inside`` are calls for the end of the functional program;
     ``done`` counts, for each version counter, the bumps that happen by themselves; ``between``
-    are the views that the functional program returns.
+    is what the functional program returns for autograd's sake, if that can be ``cut`` there.
     """
 
     trace: Trace
     made: Functionalized
     claimed: Claimed
+    cut: bool = False
     calls: list[BoundSymbol] = field(default_factory=list)
     inside: list[BoundSymbol] = field(default_factory=list)
     received: dict[str, Proxy] = field(default_factory=dict)
     done: dict[str, int] = field(default_factory=dict)
-    between: dict[str, Proxy] = field(default_factory=dict)
+    between: Between = field(default_factory=Between)
 
     def __post_init__(self) -> None:
         self.namer = self.made.editor.fresh
@@ -223,13 +231,17 @@ class _Outer:
         for root in {self.objects.places[name].root: None for name in (*returned, *refusable)}:
             if root not in self.inputs:
                 self.env[root] = self.receive(self.made.value(Place(root)))
-        self.between = views_between(self.made, returned)
-        self.env |= {name: self.receive_view(p) for name, p in self.between.items()}
+        self.between = between(self.made, returned, cut=self.cut)
+        self.env |= {name: self.receive_view(p) for name, p in self.between.views.items()}
+        for name in self.between.written:
+            self.receive(copied_back(self.made, name))
+            self.done[name] = self.objects.bumps[name]
         copies = {n: w for r, ws in self.made.writes.items() for n, w in self.copies(r, ws).items()}
         wanted = returned.keys() | self.inputs.keys() | copies.keys()
         wanted |= self.made.members.keys() | refusable.keys()
         outside = {n: w for n, w in copies.items() if not self.copied_inside(n, w)}
         again = self.needed(wanted)
+        self.check_later(again)
         self.count_back(again)
         steps: list[tuple[int, Callable[[], None]]] = [
             (2 * w.position, functools.partial(self.copy_back, n, w)) for n, w in outside.items()
@@ -264,7 +276,7 @@ class _Outer:
 
     def copies(self, root: str, writes: Mapping[str, Write]) -> Mapping[str, Write]:
         """The objects that new values of an input's memory are copied through."""
-        if root not in self.inputs:
+        if root not in self.inputs or root in self.between.written:
             return {}
         if root not in writes and len(writes) <= SEVERAL:
             return writes
@@ -372,12 +384,25 @@ class _Outer:
         What they are views of is wanted too: whoever has a view sees its base.
         """
         wanted: set[str] = set()
-        found, kept = set(objects) - self.between.keys(), []
+        views = self.between.views.keys()
+        found, kept = set(objects) - views, []
         while found - wanted:
             wanted |= found
             kept = [(i, c) for i, c in enumerate(self.made.views) if self.makes(c) & wanted]
-            found = {name for _, call in kept for name in self.viewed(call)} - self.between.keys()
+            found = {name for _, call in kept for name in self.viewed(call)} - views
         return kept
+
+    def check_later(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
+        """See that no view is wanted that was there when autograd wrote what it is of.
+
+        :raises Unsuitable: if one is.
+        """
+        for name in self.between.written:
+            last = max(w.position for w in self.made.writes[name].values())
+            for i, call in again:
+                roots = {self.objects.places[viewed].root for viewed in self.viewed(call)}
+                if i < last and name in roots:
+                    raise Unsuitable("a result depends on what is written, of which views are kept")
 
     def refusable(self) -> Iterator[str]:
         """The objects whose change of metadata autograd refuses if they are views of a leaf, or

@@ -38,7 +38,8 @@ def functional(when: When) -> Transform:
         try:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
             claimed = functools.partial(_claimed, context)
-            result, wrapper = with_epilogue(trace, made, claimed, context.expand)
+            cut = Stage.JOINT in context.produced
+            result, wrapper = with_epilogue(trace, made, claimed, context.expand, cut=cut)
         except Unsuitable as error:
             answer = Decline(error.reason, error.source, keep_all_calls=True)
             return context.decline(answer)

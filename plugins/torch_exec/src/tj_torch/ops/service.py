@@ -35,6 +35,7 @@ NAMESPACES = ("torch", "aten")
 FUNCTIONAL = (
     "builtins.getattr",
     "builtins.getattr.inverse",
+    "tj.copied_back",
     "tj.versioned",
     "tj.with_strides",
     "tj.with_value",

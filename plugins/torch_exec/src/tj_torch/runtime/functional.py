@@ -15,9 +15,17 @@ from typing import Any
 import torch
 from tj_core.extend import leaves, map_tree
 
-from tj_torch.runtime.versions import set_version
+from tj_torch.runtime.versions import bump_version, set_version
 
-__all__ = ["Functional", "Inverse", "copy_back", "with_strides", "with_value"]
+__all__ = [
+    "Functional",
+    "Inverse",
+    "copied_back",
+    "copy_back",
+    "with_strides",
+    "with_value",
+    "write_back",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +100,17 @@ def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
     """Write ``value`` to the memory of ``target``; autograd does not see it, no version counts."""
     target.data.copy_(value)
+
+
+def copied_back(value: torch.Tensor, name: str, count: int, /) -> torch.Tensor:
+    """``value``, to autograd the argument ``name`` that has it, written ``count`` times: a view."""
+    return torch.ops.aten.alias.default(value)  # type: ignore[no-any-return]
+
+
+def write_back(value: torch.Tensor, target: torch.Tensor, count: int, /) -> torch.Tensor:
+    """``target`` with ``value`` in its memory, as autograd sees it, written ``count`` times."""
+    bump_version(target, count - 1)
+    return target.copy_(value)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
