@@ -23,7 +23,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 EVERY = 1 if FULL else 60
 DTYPES = (torch.float32, torch.bfloat16, torch.float16) if FULL else (torch.float32,)
 STRIDES_OF_GRADIENTS = {"ormqr"}
-"""Operations whose gradient has other strides at the first run, where results are held weakly."""
+"""Operations of whose gradients PyTorch's fake tensors have other strides than real ones."""
 
 
 def jit(f: Any) -> Any:

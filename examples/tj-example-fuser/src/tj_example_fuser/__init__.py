@@ -1,0 +1,1 @@
+"""tj-example-fuser: elementwise operations, fused by numexpr."""

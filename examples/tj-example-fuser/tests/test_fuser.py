@@ -1,0 +1,78 @@
+"""Programs whose elementwise operations numexpr runs, against eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+
+
+@pytest.fixture(autouse=True)
+def _not_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TJ_DISABLE", raising=False)
+
+
+def jit(f: Callable[..., Any], *plugins: str) -> Any:
+    names = ("example_fuser", *plugins, "torch")
+    return tj.jit(f, session=tj.Session(names, overrides={"check": 3, "strict": True}))
+
+
+def regions(jitted: Any) -> list[int]:
+    """How many operations each region has."""
+    return [len(use.kernel.region.body.calls) for use in tj.explain(jitted).regions]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_elementwise_operations_are_one_region(dtype: torch.dtype) -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x * y + 1).tanh() / 3 - x.exp().sqrt()
+
+    x, y = torch.randn(5, 7, dtype=dtype), torch.randn(5, 7, dtype=dtype)
+    jitted = jit(f)
+    torch.testing.assert_close(jitted(x, y), f(x, y))
+    assert jitted(x, y).dtype is dtype and regions(jitted) == [7]
+
+
+def test_values_that_are_read_twice_are_computed_once() -> None:
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        for _ in range(12):
+            x = x.sin() * x + x
+        return x, x * 2
+
+    x = torch.rand(4, 4, dtype=torch.float64)
+    jitted = jit(f)
+    torch.testing.assert_close(jitted(x), f(x))
+    (use,) = tj.explain(jitted).regions
+    assert len(use.kernel.fused.source) < 2000
+
+
+def test_gradients_run_in_regions() -> None:
+    def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return ((x * y).sin() + y).exp()
+
+    found = []
+    for g in (f, jit(f, "autograd")):
+        x, y = (torch.ones(3, 3) * a for a in (0.5, 0.25))
+        g(x.requires_grad_(), y.requires_grad_()).sum().backward()
+        found.append((x.grad, y.grad))
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    "f, why",
+    [
+        (lambda x: (x.t() * 2).exp(), "contiguous"),
+        (lambda x: (x + x[0]).exp(), "several shapes"),
+        (lambda x: torch.add(x, x, alpha=2).exp(), "scales"),
+        (lambda x: x.int() * 2 + 1, "data types"),
+        (lambda x: x.erf().erfc(), "no such operation"),
+    ],
+)
+def test_what_does_not_fit_runs_in_eager(f: Callable[..., Any], why: str) -> None:
+    x = torch.randn(3, 3)
+    jitted = jit(f)
+    torch.testing.assert_close(jitted(x), f(x))
+    assert regions(jitted) == [] and why in str(tj.explain(jitted))
