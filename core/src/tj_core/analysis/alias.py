@@ -104,11 +104,11 @@ class Storage:
 
     def note(self, call: BoundSymbol) -> None:
         """Add the outputs of ``call``."""
-        given = {p.name for p in call.flat_args}
         aliases = call.effects.aliases
+        given = {p.name for p in call.flat_args}
         for i, p in enumerate(call.flat_outs):
             if p.name not in given:
-                self.define(p, call, [a for a in aliases if a.output == i])
+                self.define(p, call, [a for a in aliases if a.output == i] if aliases else ())
 
     def rebind(self, p: Proxy, step: ViewStep) -> None:
         """The object ``p`` becomes the view of itself that ``step`` makes."""
@@ -120,6 +120,9 @@ class Storage:
 
         Where a value may be in the one or the other, the two count as one.
         """
+        several = [roots for roots in self.roots.values() if len(roots) > 1]
+        if not several:
+            return {name: self.roots[which][0] for name, which in self.names.items()}
         order = {name: i for i, name in enumerate(self.names)}
         first = {name: name for name in order}
 
@@ -128,13 +131,19 @@ class Storage:
                 root = first[root]
             return root
 
-        for roots in self.roots.values():
+        for roots in several:
             eldest, *others = sorted({of(root) for root in roots}, key=order.__getitem__)
             first.update(dict.fromkeys(others, eldest))
         return {name: of(self.roots[which][0]) for name, which in self.names.items()}
 
     def define(self, p: Proxy, call: BoundSymbol, aliases: Sequence[Alias]) -> None:
         """Add ``p``, an output of ``call`` that shares memory as ``aliases`` say."""
+        if not aliases:
+            self.begin(p)
+            if _is_opaque(call) and not isinstance(p, NumberProxy):
+                taken = [q for q in call.flat_args if not isinstance(q, NumberProxy)]
+                self._locate(p, [p, *taken])
+            return
         values = {"arg": call.flat_args, "out": call.flat_outs}
         shared = [(a, values[a.kind][a.index]) for a in aliases if a.kind in values]
         for alias, value in shared:
@@ -142,16 +151,13 @@ class Storage:
                 self.names[p.name] = self.object_of(value)
                 return
         self.begin(p)
-        if not aliases and _is_opaque(call) and not isinstance(p, NumberProxy):
-            taken = [q for q in call.flat_args if not isinstance(q, NumberProxy)]
-            self._locate(p, [p, *taken])
-        elif shared:
+        if shared:
             self._locate(p, [value for _, value in shared])
             alias, value = shared[0]
             at = self.places.get(self.names[value.name])
             if at and len(aliases) == 1 and alias.kind == "arg":
                 self.places[p.name] = at.then(ViewStep(call, alias.index, alias.output))
-        elif aliases:
+        else:
             self.internal.add(p.name)
 
     def _locate(self, p: Proxy, others: list[Proxy]) -> None:
