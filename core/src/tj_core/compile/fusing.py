@@ -59,7 +59,9 @@ class FusedRegions:
         """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
         without = partial(_unfused, executors=executors, tags=self.tags)
         for region in regions:
-            self.kernels[region.key] = RegionKernel(region, owner.name, without, self.warn)
+            self.kernels[region.key] = RegionKernel(
+                region, owner.name, owner.owner, without, self.warn
+            )
         try:
             made = _compiled(owner, regions)
         except Exception:
@@ -86,7 +88,7 @@ class FusedRegions:
         """
         what = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
         said = (
-            f"executor {kernel.executor!r} failed on region {kernel.region.key} "
+            f"{kernel.owner} failed on region {kernel.region.key} "
             f"({len(kernel.region.body.calls)} calls): {what}"
         )
         if self.strict:

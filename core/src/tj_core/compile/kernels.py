@@ -28,7 +28,7 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 @dataclass
 class RegionKernel:
-    """What runs ``region`` of ``executor``.
+    """What runs ``region`` of ``executor``, which messages call ``owner``.
 
     ``without`` makes a function that does the same without the executor; ``warn`` gets the
     reason. ``failure`` is the reason, once there is one.
@@ -36,6 +36,7 @@ class RegionKernel:
 
     region: FusionRegion
     executor: str
+    owner: str
     without: Callable[[FusionRegion], Boxed]
     warn: Callable[[RegionKernel, Exception | str], None]
     fused: Fused | None = None
@@ -104,7 +105,7 @@ class RegionKernel:
     def error(self, problem: str) -> PluginError:
         """What the region did wrong, as an error that names the executor."""
         return PluginError(
-            f"executor {self.executor!r} ran region {self.region.key}, and {problem}",
+            f"{self.owner} ran region {self.region.key}, and {problem}",
             source=self.region.source,
             hint="leave the executor out with tj.jit(..., executors=[...])",
         )
