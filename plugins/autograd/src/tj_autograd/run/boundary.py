@@ -120,7 +120,7 @@ class Compiled(torch.autograd.Function):
         tensors = [saved[i] for i in plan.tensors]
         for i, place in plan.live:
             tensors[i] = call.inputs[place]
-        ctx.hooked = saved_tensors_are_hooked()
+        ctx.hooked = bool(tensors or kept.tensors) and saved_tensors_are_hooked()
         if kept.tensors and ctx.hooked:
             tensors += kept.packed()
         ctx.save_for_backward(*tensors)
