@@ -211,3 +211,13 @@ def test_symbols_of_arguments_stay_what_they_are() -> None:
     x = tensor("s0").replace(name="x")
     assert not agrees(call(x, outputs=tensor("s1")), tensor("s0"))
     assert agrees(call(x, outputs=tensor("s0")), tensor("s0"))
+
+
+def test_sizes_that_guards_have_made_equal_agree() -> None:
+    def of(name: str, known: int | str | None) -> TensorProxy:
+        return tensor(2).replace(shape=(SymDim(name, settled=lambda: known),))
+
+    x = tensor("s0", "s1").replace(name="x")
+    assert agrees(call(x, outputs=of("s1", "s0")), of("s0", None))
+    assert agrees(call(x, outputs=of("s1", 3)), of("s0", 3))
+    assert not agrees(call(x, outputs=of("s1", None)), of("s0", None))

@@ -90,14 +90,14 @@ class SymDim:
 
     ``hint`` is its value in the call that was traced (None: it depends on data). ``guard`` is the
     frontend's callback for a pass that must decide on the value: it gets the assumed value, and
-    a guard is recorded. ``settled`` says the value if it follows from the guards so far, else None.
-    None of them takes part in equality.
+    a guard is recorded. ``settled`` says what follows from the guards so far: the value, or the
+    expression of an equal size, else None. None of them takes part in equality.
     """
 
     name: str
     hint: int | None = field(default=None, compare=False)
     guard: Callable[[int], None] | None = field(default=None, compare=False, repr=False)
-    settled: Callable[[], int | None] | None = field(default=None, compare=False, repr=False)
+    settled: Callable[[], int | str | None] | None = field(default=None, compare=False, repr=False)
 
     def __str__(self) -> str:
         return self.name

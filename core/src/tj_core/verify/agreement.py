@@ -13,7 +13,7 @@ from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, same_stride, size_symbols
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
-from tj_core.verify.wellformed import same_metadata
+from tj_core.verify.wellformed import same_metadata, settled
 
 __all__ = ["agrees"]
 
@@ -23,30 +23,12 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 
     ``nested`` says that the call is one in a body, whose values may be silent on autograd.
     """
-    said, found = list(map(_settled, leaves(call.outputs))), list(map(_settled, leaves(derived)))
+    said, found = list(map(settled, leaves(call.outputs))), list(map(settled, leaves(derived)))
     if len(said) != len(found):
         return False
     names = _made(call, found, said)
     same = same_metadata if nested else Proxy.same_meta
     return all(_same(_renamed(a, b, names), b, same) for a, b in zip(found, said, strict=True))
-
-
-def _settled(leaf: Any) -> Any:
-    """``leaf`` with numbers for the sizes that guards have settled, maybe after it was made."""
-    if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
-        return leaf
-    return leaf.replace(
-        shape=tuple(map(_number, leaf.shape)), strides=tuple(map(_number, leaf.strides))
-    )
-
-
-def _may_settle(dim: Dim) -> bool:
-    return isinstance(dim, SymDim) and dim.settled is not None
-
-
-def _number(dim: Dim) -> Dim:
-    known = dim.settled() if isinstance(dim, SymDim) and dim.settled is not None else None
-    return dim if known is None else known
 
 
 def _same(derived: Any, said: Any, same: Any) -> bool:

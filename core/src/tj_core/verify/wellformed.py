@@ -5,13 +5,13 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.edit.bodies import formals
 from tj_core.errors import TjError
-from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.proxy import Dim, Proxy, SymDim, TensorProxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
 from tj_core.ir.tags import TagRegistry
@@ -19,7 +19,7 @@ from tj_core.ir.trace import Body, BoundSymbol, Region
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
 
-__all__ = ["Scope", "same_metadata", "used", "wrong_name"]
+__all__ = ["Scope", "same_metadata", "settled", "used", "wrong_name"]
 
 _LITERALS = (bool, int, str, bytes, type(None), type(...))
 
@@ -34,6 +34,32 @@ def same_metadata(formal: Proxy, actual: Proxy, *, mutated: bool = False) -> boo
         if mutated:
             formal = formal.replace(strides=actual.strides, flags=actual.flags)
     return actual.same_meta(formal)
+
+
+def settled(leaf: Any) -> Any:
+    """``leaf`` with what guards have settled its sizes to be, maybe after it was made."""
+    if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
+        return leaf
+    return leaf.replace(
+        shape=tuple(map(_settled_size, leaf.shape)), strides=tuple(map(_settled_size, leaf.strides))
+    )
+
+
+def _settled(proxies: Sequence[Proxy]) -> tuple[Proxy, ...]:
+    return tuple(map(settled, proxies))
+
+
+def _may_settle(dim: Dim) -> bool:
+    return isinstance(dim, SymDim) and dim.settled is not None
+
+
+def _settled_size(dim: Dim) -> Dim:
+    if not isinstance(dim, SymDim) or dim.settled is None:
+        return dim
+    known = dim.settled()
+    if known is None:
+        return dim
+    return replace(dim, name=known) if isinstance(known, str) else known
 
 
 def used(p: Proxy, env: Mapping[str, Proxy]) -> str | None:
@@ -154,7 +180,7 @@ def _body(call: BoundSymbol, tags: TagRegistry) -> Iterator[str]:
     if body is None:
         return
     expected = tuple(formals(call).values())
-    if body.inputs != expected:
+    if body.inputs != expected and _settled(body.inputs) != _settled(expected):
         yield (
             f"has a body over {_listed(body.inputs)}, "
             f"where its arguments make that {_listed(expected)}"

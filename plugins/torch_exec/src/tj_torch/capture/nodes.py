@@ -24,7 +24,7 @@ from tj_core.extend import (
 
 from tj_torch.capture.sources import node_source
 from tj_torch.ops.convert import is_wrapper
-from tj_torch.ops.sizes.shape_env import is_symbolic
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.runtime.private import pytree
 
 __all__ = [
@@ -85,15 +85,22 @@ def input_value(node: torch.fx.Node, example: Any) -> Any:
 def outdated(
     proxies: Iterable[Proxy], graph: torch.fx.GraphModule, examples: Iterable[Any]
 ) -> bool:
-    """Whether a size of an input, a symbol in ``proxies``, has been decided on since then."""
+    """Whether a size of an input, a symbol in ``proxies``, has been decided on since then.
+
+    It may be a number, or be called as another one that it is equal to.
+    """
     nodes = (n for n in graph.graph.nodes if n.op == "placeholder")
     for p, node, example in zip(proxies, nodes, examples, strict=False):
         if isinstance(p, TensorProxy):
             now = input_value(node, example)
             pairs = zip((*p.shape, *p.strides), (*now.shape, *_strides(now)), strict=True)
-            if any(isinstance(dim, SymDim) and not is_symbolic(size) for dim, size in pairs):
+            if any(isinstance(dim, SymDim) and _other(dim, size) for dim, size in pairs):
                 return True
     return False
+
+
+def _other(dim: SymDim, size: Any) -> bool:
+    return not is_symbolic(size) or number_text(size) != dim.name
 
 
 def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -125,7 +125,7 @@ class Sizes:
         self._hints: dict[str, Any] = {}
         self._made: dict[str, SymbolFacts] = {}
         self._kept: dict[str, SymbolFacts] = {}
-        self._settled: dict[str, int | None] = {}
+        self._settled: dict[str, int | str | None] = {}
         self._dims: dict[str, SymDim] = {}
         self._assumed: set[str] = set()
         self._born: dict[str, SymbolFacts] = {}
@@ -220,14 +220,16 @@ class Sizes:
             found = self._dims[size] = SymDim(size, hint, guard, settled)
         return found
 
-    def settled(self, text: str) -> int | None:
-        """The number that an expression is by the program's guards so far, or None."""
+    def settled(self, text: str) -> int | str | None:
+        """What an expression is by the program's guards so far: a number, or an equal one."""
         if self.env is not None:
             return shapeenv.settled(self.env, self._expression(text))
-        numbers = {name: self._settled.get(name) for name in size_symbols(text)}
-        if None in numbers.values():
+        found = {name: self._settled.get(name) for name in size_symbols(text)}
+        known = {name: str(value) for name, value in found.items() if value is not None}
+        if not known:
             return None
-        return int(evaluate_size(text, lambda name: numbers[name]))
+        expression = self.renamed(text, known)
+        return int(expression) if expression.isdigit() else expression
 
     def number(self, proxy: NumberProxy) -> NumberProxy:
         """``proxy`` with its hint."""

@@ -216,10 +216,12 @@ def assume(env: Any, condition: Any) -> bool:
     return bool(env.evaluate_expr(condition))
 
 
-def settled(env: Any, size: Any) -> int | None:
-    """The number that an expression is by what ``env`` knows, or None."""
+def settled(env: Any, size: Any) -> int | str | None:
+    """What an expression is by what ``env`` knows: a number, or another expression; or None."""
     found = env.replace(size)
-    return int(found) if found.is_Integer else None
+    if found.is_Integer:
+        return int(found)
+    return None if found == size else str(found)
 
 
 def hint_of(env: Any, symbol: Any) -> Any:
