@@ -448,3 +448,36 @@ def test_a_write_in_the_backward_of_a_custom_operator(way: str) -> None:
     for f in (lambda a, w: clearing(a, w), lambda a, w: clearing(a.sin(), w) + a):
         assert_equal(run(WAYS[way](f)), run(f))
         torch._dynamo.reset()
+
+
+class AsGiven(torch.autograd.Function):
+    """Returns its argument, alone or beside another result."""
+
+    @staticmethod
+    def forward(ctx, x, several):
+        return (x, x * 2) if several else x
+
+    @staticmethod
+    def backward(ctx, g, *others):
+        return g * 3, None
+
+
+@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("wrap", [tj.jit, lambda f: torch.compile(f, backend="tj")])
+def test_an_argument_that_is_returned_where_gradients_are_off(wrap, several) -> None:
+    def f(x):
+        a = x * 1
+        with torch.no_grad():
+            o = AsGiven.apply(a, several)
+        first = o[0] if several else o
+        return first, first * x
+
+    torch._dynamo.reset()
+    seen = []
+    for fn in (wrap(f), f):
+        x = torch.ones(3, requires_grad=True)
+        first, second = fn(x)
+        second.sum().backward()
+        seen.append((first.requires_grad, x.grad.tolist()))
+    assert seen[0] == seen[1]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
 import torch
@@ -125,7 +125,21 @@ def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
         _stop("a transform of torch.func is to use its rules")
     if torch.autograd.forward_ad._current_level >= 0:
         _stop("forward-mode AD is to use its rules")
-    return original(tx, args, kwargs)
+    result = original(tx, args, kwargs)
+    if not torch.is_grad_enabled() and _tracked(given) & _tracked([result]):
+        _stop("it returns an argument, which is not what it was where gradients are off")
+    return result
+
+
+def _tracked(variables: Iterable[Any]) -> set[torch.fx.Node]:
+    """The nodes of the tensors in ``variables`` and in tuples there that require a gradient."""
+    from torch._dynamo.variables.lists import BaseListVariable
+
+    flat: list[Any] = []
+    for variable in variables:
+        flat += variable.items if isinstance(variable, BaseListVariable) else [variable]
+    nodes = (v.as_proxy().node for v in flat if v.is_tensor())
+    return {node for node in nodes if node.meta["example_value"].requires_grad}
 
 
 def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:
