@@ -123,6 +123,7 @@ from tj_core.ir.symbol import (
 from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
+from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
 from tj_core.source import Source
 from tj_core.text.language import Language
@@ -239,6 +240,7 @@ __all__ = [
     "canonical_body",
     "check_fields",
     "contiguous_strides",
+    "cse",
     "dce",
     "define",
     "dependent_values",

@@ -55,7 +55,7 @@ class _Run:
 
     def __post_init__(self) -> None:
         self.escaping = set(self.facts.escaping)
-        self.gradients_done = self.trace.stage >= Stage.SPLIT
+        self.gradients_done = self.trace.stage >= Stage.JOINT
         self.objects = dict(self.facts.objects)
         found = (x for x in leaves(self.trace.outputs) if isinstance(x, Proxy))
         self.returned = {self.objects[p.name] for p in found}

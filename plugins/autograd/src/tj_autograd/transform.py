@@ -99,7 +99,10 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
     segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
     order = {call.label: i for i, call in enumerate(made.calls)}
-    whole = with_decompositions(trace, costs, context)
+    decompose = functools.partial(
+        with_decompositions, costs=costs, context=context, merge=segments.whole
+    )
+    whole = decompose(trace)
     halves = split(whole, costs, budget, cut=segments)
     dialects, reads = Lookup.of(context).dialects, context.tables[READS]
     sizes = dialects.sizes
@@ -115,7 +118,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             functional,
             lambda layout: _made(functional, context, layout),
             lambda joint, layout, names: split(
-                with_decompositions(joint, costs, context), costs, budget, names, segments, layout
+                decompose(joint), costs, budget, names, segments, layout
             ),
             default=tuple(map(default_layout, part.tangents)),
             within=lambda: dialects.among(sizes),

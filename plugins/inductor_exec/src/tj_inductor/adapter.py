@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch._inductor.config as inductor_config
+from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
@@ -66,7 +67,10 @@ def traced(
     """The operators that ``run`` calls, in the form that Inductor has kernels for."""
     with mode:
         table = select_decomp_table()
-        return make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
+        made = make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
+    made.graph = fx_graph_cse(made.graph)
+    made.recompile()
+    return made
 
 
 def compiled(

@@ -105,7 +105,7 @@ def _forward(finish: Finish) -> Rule:
         x, dim, half_to_float = call.args
         if half_to_float or not _fits(x):
             return None
-        calls = _Calls(call, edit)
+        calls, dim = _Calls(call, edit), dim % len(x.shape)  # so that equal calls are equal
         shifted = calls.do("sub.Tensor", x, calls.do("amax.default", x, [dim], True))
         powers = calls.do("exp.default", shifted)
         return finish(calls, shifted, powers, calls.do("sum.dim_IntList", powers, [dim], True))
@@ -143,7 +143,7 @@ def _softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None:
     grad, result, dim, _ = call.args
     if not _fits(grad, result):
         return None
-    calls = _Calls(call, edit)
+    calls, dim = _Calls(call, edit), dim % len(grad.shape)
     product = calls.do("mul.Tensor", grad, result)
     total = calls.do("sum.dim_IntList", product, [dim], True)
     return calls.last("sub.Tensor", product, calls.do("mul.Tensor", result, total))
@@ -153,7 +153,7 @@ def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None
     grad, result, dim, _ = call.args
     if not _fits(grad, result):
         return None
-    calls = _Calls(call, edit)
+    calls, dim = _Calls(call, edit), dim % len(grad.shape)
     total = calls.do("sum.dim_IntList", grad, [dim], True)
     part = calls.do("mul.Tensor", calls.do("exp.default", result), total)
     return calls.last("sub.Tensor", grad, part)

@@ -22,6 +22,7 @@ from tj_core.extend import (
     Replacement,
     RuleTable,
     Trace,
+    cse,
 )
 
 from tj_autograd.split.costs import Costs
@@ -29,8 +30,14 @@ from tj_autograd.split.costs import Costs
 __all__ = ["with_decompositions"]
 
 
-def with_decompositions(trace: Trace, costs: Costs, context: PassContext) -> Trace:
-    """``trace`` with the bodies of such calls in their places."""
+def with_decompositions(
+    trace: Trace, costs: Costs, context: PassContext, *, merge: bool = True
+) -> Trace:
+    """``trace`` with the bodies of such calls in their places.
+
+    Where an executor decomposes calls, and with ``merge``, equal ones become one: two softmaxes of
+    one value have one maximum. Not where the backward is several programs, which share no calls.
+    """
 
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
         whole = call.symbol.variant != AUGMENTED or costs.taken(call)
@@ -39,7 +46,8 @@ def with_decompositions(trace: Trace, costs: Costs, context: PassContext) -> Tra
     rules: RuleTable[Any] = RuleTable("open")
     rules.set("*", rule)
     trace = context.rewrite(trace, rules, into_bodies=False, into_regions=False)
-    return _for_executors(trace, context)
+    decomposed = _for_executors(trace, context)
+    return cse(decomposed, context.tags) if merge and decomposed is not trace else decomposed
 
 
 def _for_executors(trace: Trace, context: PassContext) -> Trace:
