@@ -101,7 +101,8 @@ class Names:
         if namespace not in self.language.names() and not _is_package(namespace):
             meant = did_you_mean(namespace, self.language.names())
             raise PluginError(f"{whose}: there is no namespace {namespace!r} for {key!r}.{meant}")
-        if name != "*" and (known := self.language.known_instead(Symbol.parse(key))):
+        known = self.language.known_instead(Symbol.parse(key)) if name != "*" else ()
+        if known and key not in known:  # an attribute is known, and no callable
             self.unknown(f"{whose}: there is no operation {key!r}.{_meant(key, known)}")
 
     def meant_without_namespace(self, key: str) -> str:

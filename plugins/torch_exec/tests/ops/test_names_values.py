@@ -206,4 +206,4 @@ def test_functions_have_their_methods_in_pytorchs_table() -> None:
             entry = variants.get(method)
             assert entry is None or {"function", "method"} <= entry, method
             checked += entry is not None
-    assert checked > 500
+    assert checked > 450, "with tensors for sizes, methods stay methods"
