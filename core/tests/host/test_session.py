@@ -66,6 +66,7 @@ def executor(name, fallback=False):
     return Executor(name, RuleTable("claim"), fallback=fallback)
 
 
+@pytest.mark.usefixtures("own_project")
 def test_a_session_without_plugins(only_fake_dists):
     session = Session(plugins=[])
     assert session.executors == session.frontends == session.transforms == ()
@@ -219,6 +220,7 @@ def test_an_executor_in_the_namespace_of_a_dialect_keeps_the_dialect():
     assert Session(plugins=[plugin]).language.resolve(Symbol("num", "x")) is len
 
 
+@pytest.mark.usefixtures("own_project")
 def test_the_current_session_is_made_once_and_when_asked(monkeypatch, only_fake_dists):
     from tj_core.host import session
 
