@@ -58,28 +58,29 @@ class FusedRegions:
     ) -> None:
         """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
         without = partial(_unfused, executors=executors, tags=self.tags)
-        for region in regions:
-            self.kernels[region.key] = RegionKernel(
-                region, owner.name, owner.owner, without, self.warn
-            )
+        kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
         try:
             made = _compiled(owner, regions)
-        except Exception:
-            for region in regions:
-                self.single(owner, region)
+        except Exception:  # one of them is at fault; `single` finds it, and says so
+            for kernel in kernels:
+                self.single(owner, kernel)
             return
-        for region, fused in zip(regions, made, strict=True):
-            self.kernels[region.key].use(fused)
+        for kernel, fused in zip(kernels, made, strict=True):
+            kernel.use(fused)
+            self.kernels[kernel.region.key] = kernel
 
-    def single(self, owner: Executor, region: FusionRegion) -> None:
-        """Compile one region; if that fails, it runs without the executor."""
-        kernel = self.kernels[region.key]
+    def single(self, owner: Executor, kernel: RegionKernel) -> None:
+        """Compile one region; if that fails, it runs without the executor.
+
+        It is known only then: where the failure is raised, the next program tries again.
+        """
         try:
-            (fused,) = _compiled(owner, [region])
+            (fused,) = _compiled(owner, [kernel.region])
         except Exception as error:
             kernel.fail(error)
         else:
             kernel.use(fused)
+        self.kernels[kernel.region.key] = kernel
 
     def warn(self, kernel: RegionKernel, reason: Exception | str) -> None:
         """Say that a region runs without its executor.

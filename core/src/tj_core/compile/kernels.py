@@ -59,21 +59,6 @@ class RegionKernel:
         self.confirmed = True
         self.warn(self, reason)
 
-    def first(
-        self,
-        call: BoundSymbol,
-        box: list[Any],
-        runtime: tuple[RuntimeValues, ...],
-        alive: Alive,
-    ) -> Sequence[Any]:
-        """What the region returns for the inputs in ``box``, as the first run of ``call``.
-
-        :raises PluginError: if it wrote to an input.
-        """
-        if self.confirmed:
-            return self.function(box)
-        return self.checked(call, box, runtime, alive)
-
     def checked(
         self,
         call: BoundSymbol,
@@ -139,8 +124,12 @@ class FirstRegionRun:
 
         :raises PluginError: if it wrote to one.
         """
-        result = self.kernel.first(self.call, box, self.runtime, self.alive)
-        rebind(self.program, self.name, self.kernel.function)
+        kernel = self.kernel
+        if kernel.confirmed:
+            result = kernel.function(box)
+        else:
+            result = kernel.checked(self.call, box, self.runtime, self.alive)
+        rebind(self.program, self.name, kernel.function)
         return result
 
 

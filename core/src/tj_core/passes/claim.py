@@ -140,23 +140,11 @@ class _Walk:
         if not self.fused:
             return set()
         fusers = Fusers.of(self.executors, self.hosted)
-        refused = plan(self.editor.calls, fusers, self.blame).refused
+        refused = plan(self.editor.calls, fusers).refused
         kept = [path for label, path in self.fused.items() if label not in refused]
         stays = {path[:n] for path in kept for n in range(len(path) + 1)}
         paths = (self.fused[label] for label in refused)
         return {next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays) for p in paths}
-
-    def blame(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
-        """Why executor ``name`` does not run ``calls`` as one, or None."""
-        executor = next(e for e in self.executors if e.name == name)
-        fusion = executor.fusion
-        assert fusion is not None
-        if len(calls) < fusion.minimum:
-            return f"of {fusion.minimum} calls that compute, at least, there are {len(calls)}"
-        check = fusion.check
-        if check is None:
-            return None
-        return ask(executor.owner, lambda _: check(calls), calls[0])
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
         """``call``, all calls of whose regions have an executor."""

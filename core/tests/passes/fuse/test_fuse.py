@@ -234,6 +234,43 @@ def test_a_claimed_call_stands_in_the_region_of_a_host() -> None:
     assert shape(apart) == ["add", "fast(axpy)", "mul"]
 
 
+def test_a_claimed_call_alone_is_no_region_of_a_host() -> None:
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("num.axpy", Claim(MEANING["axpy"], traceable=True))
+
+    class Axpy:
+        tj_name = "fast"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            return (Executor("fast", claims),)
+
+    g = jitted(lambda x, y: x.axpy(x, y), Axpy(), LoopPlugin(hosts=True))
+    assert g(X, Y) == [a * a + b for a, b in zip(X, Y, strict=True)]
+    assert shape(g) == ["fast(axpy)"]
+
+
+def test_a_region_that_failed_in_strict_mode_fails_again() -> None:
+    """A failure that is raised leaves no region behind that is known and has no function."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = (x + y).mul(x).noise()
+        return (-a) + a
+
+    loop = LoopPlugin()
+
+    def broken(region: Any) -> Any:
+        raise RuntimeError("the compiler is broken")
+
+    loop.fuse = broken  # type: ignore[method-assign]
+    g = jitted(f, loop)
+    for _ in range(2):
+        with pytest.raises(PluginError, match="the compiler is broken"):
+            g(X, Y)
+    del loop.fuse
+    assert jitted(f, loop)(X, Y) == jitted(f)(X, Y)
+
+
 def test_a_group_that_the_executor_refuses_runs_one_by_one() -> None:
     loop = LoopPlugin()
     loop.check = lambda calls: Decline("not today")  # type: ignore[method-assign]

@@ -21,8 +21,6 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tj_inductor.kernels import Collected, collecting
-
 with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch._inductor import compile_fx
@@ -31,8 +29,6 @@ with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no
 __all__ = [
     "Compiled",
     "FakeTensorMode",
-    "can_collect",
-    "collected_kernels",
     "compiled",
     "settings",
     "traced",
@@ -144,13 +140,3 @@ def _fixed(strides: Any) -> tuple[int, ...] | None:
     if strides is None or not all(isinstance(n, int) for n in strides):
         return None
     return tuple(strides)
-
-
-def can_collect() -> bool:
-    """Whether this PyTorch has what `collected_kernels` replaces."""
-    return Collected.supported()
-
-
-def collected_kernels() -> contextlib.AbstractContextManager[None]:
-    """Inside, C++ kernels of this thread wait; on exit they are compiled in one file."""
-    return collecting()

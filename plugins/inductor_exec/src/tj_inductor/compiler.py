@@ -11,6 +11,7 @@ from tj_core.extend import Fused, FusionRegion
 
 from tj_inductor import adapter
 from tj_inductor.graph import example_inputs, interpreter
+from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
 
 __all__ = ["Compiler"]
@@ -25,10 +26,10 @@ class Compiler:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """Inside, C++ kernels are collected; on exit, all are compiled at once."""
-        if not self.options.one_compile or not adapter.can_collect():
+        if not self.options.one_compile or not Collected.supported():
             yield
             return
-        with adapter.collected_kernels():
+        with collecting():
             yield
 
     def compile(self, region: FusionRegion) -> Fused:

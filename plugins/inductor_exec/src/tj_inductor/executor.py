@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tj_core.extend import Claim, Executor, Fused, Fusion, FusionRegion, RuleTable
+from tj_core.extend import Claim, Executor, Fusion, RuleTable
 
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
@@ -15,13 +15,9 @@ __all__ = ["inductor_executor"]
 def inductor_executor(options: Options) -> Executor:
     """The record of the executor, which claims no call for itself."""
     compiler = Compiler(options)
-
-    def fuse(region: FusionRegion) -> Fused:
-        return compiler.compile(region)
-
     fusion = Fusion(
         can_fuse,
-        fuse,
+        compiler.compile,
         kernel=is_kernel,
         minimum=options.minimum,
         hosts=True,

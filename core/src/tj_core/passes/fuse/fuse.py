@@ -40,7 +40,7 @@ def fuse(
     of other executors.
     """
     fusers = Fusers.of(executors, hosted)
-    if not fusers.fusions:
+    if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
     pass_ = _Pass(fusers, implementations, single, tags, {})
@@ -63,7 +63,7 @@ class _Pass:
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
         editor = TraceEditor(trace, self.tags)
-        planned = plan(trace.calls, self.fusers, lambda name, calls: None)
+        planned = plan(trace.calls, self.fusers)
         for unit in region_calls(planned.units, planned.views, trace.outputs, self.facts(trace)):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)

@@ -7,9 +7,10 @@ regions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from tj_core.contract.decline import ask
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.ir.symbol import Symbol
@@ -28,23 +29,42 @@ class Fusers:
     Those are claimed calls whose implementation can be traced.
     """
 
-    fusions: Mapping[str, Fusion]
+    executors: Mapping[str, Executor]
     hosted: Collection[Symbol] = frozenset()
 
     @staticmethod
     def of(executors: Sequence[Executor], hosted: Collection[Symbol] = frozenset()) -> Fusers:
         """Those among ``executors``."""
-        return Fusers({e.name: e.fusion for e in executors if e.fusion is not None}, hosted)
+        return Fusers({e.name: e for e in executors if e.fusion is not None}, hosted)
 
     def owner(self, call: BoundSymbol) -> Owner | None:
         """Whose region ``call`` may stand in."""
         name = call.executor
-        if name is not None and name in self.fusions and call.symbol.namespace != name:
+        if name is not None and name in self.executors and call.symbol.namespace != name:
             return name, call.context
         if call.symbol in self.hosted:
-            host = next((name for name, f in self.fusions.items() if f.hosts), None)
+            host = next((name for name in self.executors if self.fusion(name).hosts), None)
             return None if host is None else (host, call.context)
         return None
+
+    def fusion(self, name: str) -> Fusion:
+        """How executor ``name`` fuses."""
+        fusion = self.executors[name].fusion
+        assert fusion is not None
+        return fusion
+
+    def refusal(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
+        """Why executor ``name`` does not run ``calls`` as one, or None.
+
+        :raises PluginError: if its check fails.
+        """
+        fusion = self.fusion(name)
+        if len(calls) < fusion.minimum:
+            return f"of {fusion.minimum} calls that compute, at least, there are {len(calls)}"
+        check = fusion.check
+        if check is None:
+            return None
+        return ask(self.executors[name].owner, lambda _: check(calls), calls[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +80,11 @@ class Plan:
     refused: Mapping[str, str]
 
 
-def plan(
-    calls: Sequence[BoundSymbol],
-    fusers: Fusers,
-    blame: Callable[[str, Sequence[BoundSymbol]], str | None],
-) -> Plan:
-    """The plan for ``calls``; ``blame`` says why an executor does not take a group, or None."""
+def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
+    """The plan for ``calls``.
+
+    :raises PluginError: if an executor's check of a group fails.
+    """
     owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
     views = {
         p.name: (owner, calls[i])
@@ -80,7 +99,7 @@ def plan(
             units.append(unit)
             continue
         for part in parts(unit.calls, call_token):
-            reason = blame(unit.owner[0], part)
+            reason = fusers.refusal(unit.owner[0], part)
             if reason is None:
                 units.append(Group(unit.owner, tuple(part)))
             else:
