@@ -15,7 +15,11 @@ FOUND = {
     180: "what eager saved and no gradient needs was written",
     233: "a gradient that is missing, of a call that is recorded as it runs",
     386: "a Function that marks a view as dirty and has two outputs",
+    747: "a graph break, after which no gradient comes back: a Function is asked with zeros",
+    884: "a backward that raises when Dynamo captures it",
+    905: "a Function that marks a view as dirty and returns a number beside it",
     1035: "a setup_context that saves an argument which the forward returns",
+    1454: "the same as 747 between two nodes of one program",
 }
 """Programs that were found to differ, or to need a reason not to."""
 

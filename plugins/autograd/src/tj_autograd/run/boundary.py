@@ -21,6 +21,7 @@ from tj_torch.extend import (
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
+from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
@@ -49,7 +50,7 @@ class _Plan:
     draws from. ``sized`` says which roots have sizes that are symbols, ``frees`` whether the graph
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
     which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
-    which gradient that is.
+    which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
     """
 
     forward: Boxed | None
@@ -66,6 +67,7 @@ class _Plan:
     frees: bool
     live: tuple[tuple[int, int], ...]
     given: tuple[tuple[int, int], ...]
+    asks: bool
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -133,10 +135,11 @@ class Compiled(torch.autograd.Function):
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the differentiable inputs."""
         plan: _Plan = ctx.plan
-        if all(tangent is None for tangent in tangents):
+        no_tangent = all(tangent is None for tangent in tangents)
+        if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
-        if torch.is_grad_enabled():
-            found = _differentiable_gradients(ctx, plan, tangents)
+        if no_tangent or torch.is_grad_enabled():
+            found = _gradients_by_pytorch(ctx, plan, tangents)
             _free(ctx, plan)
             return (None, None, *found)
         if ctx.kept is None:
@@ -201,33 +204,51 @@ def _of_leaf(node: Any) -> bool:
     return node is None or hasattr(node, "variable")
 
 
-def _differentiable_gradients(
+class _Unanswered(torch.autograd.Function):
+    """A number that depends on tensors to autograd, which are asked for gradients and get none."""
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
+        """Some number."""
+        ctx.count = len(tensors)
+        return torch.zeros(())
+
+    @staticmethod
+    def backward(ctx: Any, _: torch.Tensor) -> tuple[None, ...]:
+        """No gradients."""
+        return (None,) * ctx.count  # type: ignore[no-any-return]
+
+
+def _gradients_by_pytorch(
     ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
     """The gradients as functions of inputs and tangents, by running the program once more.
 
-    They are gradients of aliases of the inputs: one input may be made of another, and the way
-    between them is not the program's.
+    Where there is no tangent, users' backwards are called with zeros. They are gradients of aliases
+    of the inputs: one input may be made of another, and the way between them is not the program's.
 
     :raises RuntimeError: if that would not be the same program run: an input has been freed, or
         somebody else has written it.
     """
     inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
-    aliases = {i: inputs[i].view_as(inputs[i]) for i in plan.places}
-    for i, alias in aliases.items():
-        inputs[i] = alias
-    now = states(plan.devices)
-    advance(plan.devices, ctx.states)
-    try:
-        roots = plan.variants.again(*inputs)
-    finally:
-        advance(plan.devices, now)
-    present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        aliases = {i: inputs[i].view_as(inputs[i]) for i in plan.places}
+        for i, alias in aliases.items():
+            inputs[i] = alias
+        now = states(plan.devices)
+        advance(plan.devices, ctx.states)
+        try:
+            roots = plan.variants.again(*inputs)
+        finally:
+            advance(plan.devices, now)
+        present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+        asked = [r for r, _ in present] or [_Unanswered.apply(*roots)]
     found = torch.autograd.grad(
-        [r for r, _ in present],
+        asked,
         [*aliases.values()],
-        [t for _, t in present],
-        create_graph=True,
+        [t for _, t in present] or None,
+        create_graph=again,
         allow_unused=True,
     )
     gradients = dict(zip(aliases, found, strict=True))
@@ -333,6 +354,7 @@ def _plan(
         variants.frees,
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
         tuple((stored.index(n), i) for i, n in enumerate(wrt.values()) if n in stored),
+        any(map(has_own_backward, rerun.trace.walk())),
     )
 
 

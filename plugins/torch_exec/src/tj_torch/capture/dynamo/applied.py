@@ -133,13 +133,18 @@ def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
 
 def _tracked(variables: Iterable[Any]) -> set[torch.fx.Node]:
     """The nodes of the tensors in ``variables`` and in tuples there that require a gradient."""
+    nodes = (v.as_proxy().node for v in _flat(variables) if v.is_tensor())
+    return {node for node in nodes if node.meta["example_value"].requires_grad}
+
+
+def _flat(variables: Iterable[Any]) -> list[Any]:
+    """``variables``, and in the place of a tuple what is in it."""
     from torch._dynamo.variables.lists import BaseListVariable
 
     flat: list[Any] = []
     for variable in variables:
         flat += variable.items if isinstance(variable, BaseListVariable) else [variable]
-    nodes = (v.as_proxy().node for v in flat if v.is_tensor())
-    return {node for node in nodes if node.meta["example_value"].requires_grad}
+    return flat
 
 
 def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:
@@ -172,10 +177,10 @@ def _left_to_pytorch() -> Iterator[None]:
 
     try:
         yield
-    except exc.TorchDynamoException:
-        raise
     except Exception as error:
-        if _State.wanted:
+        # Of Dynamo's own errors one says that an operation raises.
+        other = isinstance(error, exc.TorchDynamoException)
+        if _State.wanted or (other and not isinstance(error, exc.TorchRuntimeError)):
             raise
         reason = str(error).partition("\n")[0]
         _stop(f"capturing it raises {type(error).__name__}: {reason}")
@@ -193,6 +198,9 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
         _stop("it has a setup_context, and returns an argument as it is")
     if ctx.non_differentiable and result[1].is_tensor():
         _stop("all that it returns is marked as not differentiable")
+    if ctx.dirty_tensors and not all(v.is_tensor() for v in _flat([result[1]])):
+        # To autograd each is an output, and it refuses views that are written beside others.
+        _stop("it writes an argument, and not all that it returns are tensors")
     return result
 
 
