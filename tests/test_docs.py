@@ -213,6 +213,7 @@ SOURCES = {
     "tj-torch": "plugins/torch_exec/src/tj_torch",
     "tj-autograd": "plugins/autograd/src/tj_autograd",
     "tj-inductor": "plugins/inductor_exec/src/tj_inductor",
+    "tj-onednn": "plugins/onednn_exec/src/tj_onednn",
     "tj-conformance": "plugins/conformance/src/tj_conformance",
 }
 

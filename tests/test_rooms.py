@@ -32,6 +32,10 @@ ROOMS = {
         "options", "kernels", "adapter", "operators", "decompositions", "graph", "compiler",
         "executor", "plugin",
     ),
+    "tj_onednn": (
+        "options", "timing", "store", "adapter", "kernels", "operands", "choice", "executor",
+        "plugin",
+    ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep",
         "composability", "packages", "upstream", "plugin",

@@ -115,6 +115,14 @@ def test_reasons_are_kept():
     assert done.records[0].declined == (("a", "size 2"), ("c", "has no claim for num.axpy"))
 
 
+def test_the_reason_is_that_of_the_part_which_it_would_run():
+    """Of an executor that has no claim for the whole: why its parts did not get it, either."""
+    no = executor("a", "num.add", check=lambda c: Decline(f"size {c.flat_args[0].shape[0]}"))
+    done = claimed(axpy(), no, PYTHON)
+    assert rows(done) == [("y", "axpy", "python", ["a"], 0)]
+    assert done.records[0].declined == (("a", "num.add: size 2"),)
+
+
 @pytest.mark.parametrize("answer", [False, None, 1, "it is too small", (True,), Decline])
 def test_a_check_answers_true_or_declines(answer):
     vague = executor("a", "num.axpy", check=lambda c: answer)

@@ -96,12 +96,16 @@ class _Taker:
     fuses: bool = False
 
 
+_Key: TypeAlias = "tuple[int, Context, bool]"
+
+
 @dataclass
 class _Walk:
     """One claim walk's state.
 
-    ``fused`` has the path of each call that an executor wants in a region, by label, ``single``
-    the paths of calls that are claimed without fusion, they and their parts.
+    ``wanted`` says of bodies whether anybody takes a part, ``reasons`` why those declined who have
+    a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
+    label, ``single`` the paths of calls that are claimed without fusion, they and their parts.
     """
 
     executors: list[Executor]
@@ -111,7 +115,8 @@ class _Walk:
     records: list[ClaimRecord] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     implementations: dict[Symbol, Callable[..., Any]] = field(default_factory=dict)
-    wanted: dict[tuple[int, Context, bool], bool] = field(default_factory=dict)
+    wanted: dict[_Key, bool] = field(default_factory=dict)
+    reasons: dict[_Key, dict[str, str]] = field(default_factory=dict)
     regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
     hosted: set[Symbol] = field(default_factory=set)
     fused: dict[str, Path] = field(default_factory=dict)
@@ -125,7 +130,8 @@ class _Walk:
         self.program(depth)
         while more := self.left_over():
             self.single |= more
-            self.editor, self.fused, self.wanted = TraceEditor(trace, tags), {}, {}
+            self.editor, self.fused = TraceEditor(trace, tags), {}
+            self.wanted, self.reasons = {}, {}
             del self.records[kept[0] :], self.changes[kept[1] :]
             self.program(depth)
 
@@ -157,9 +163,8 @@ class _Walk:
         if key not in self.regions:
             executors = self.executors if shared else []
             editor = self.editor.of_region(program)
-            walk = replace(
-                self, executors=executors, editor=editor, wanted={}, fused={}, single=set(), path=()
-            )
+            walk = replace(self, executors=executors, editor=editor, wanted={}, reasons={})
+            walk = replace(walk, fused={}, single=set(), path=())
             walk.settle(depth)
             self.regions[key] = program, walk.editor.done()
         return self.regions[key][1]
@@ -220,10 +225,13 @@ class _Walk:
         return ask(executor.owner, fusion.can_fuse, call)
 
     def with_reason_inside(self, call: BoundSymbol, name: str, reason: str) -> tuple[str, str]:
-        """Why executor ``name`` does not fuse the first call inside ``call``, if it fuses calls."""
+        """Why executor ``name`` runs no part of ``call``, which it has no claim for."""
         executor = next((e for e in self.executors if e.name == name), None)
-        if executor is None or executor.fusion is None or self.is_single():
+        if executor is None or executor.claims.get(call.symbol) is not None:
             return name, reason
+        found = self.reasons.get(self.key(call.body, call.context), {}).get(name)
+        if found is not None or executor.fusion is None or self.is_single():
+            return name, found or reason
         while can_inline(call) and call.body is not None and call.body.calls:
             call = call.body.calls[0]
             why = self.why_not_fused(executor, executor.fusion, call)
@@ -312,15 +320,28 @@ class _Walk:
         """
         if body is None or not self.executors:
             return False
-        key = id(body), context, self.is_single()
+        key = self.key(body, context)
         if key not in self.wanted:
             inner = [c.replace(context=c.context.over(context)) for c in body.calls]
-            self.wanted[key] = any(
-                self.ask(c)[0] is not None
-                or (self.may_descend(c) and self.wants_part(c.body, c.context))
-                for c in inner
-            )
+            self.wanted[key] = any(self.wants(c, self.reasons.setdefault(key, {})) for c in inner)
         return self.wanted[key]
+
+    def wants(self, call: BoundSymbol, reasons: dict[str, str]) -> bool:
+        """Whether an executor takes ``call`` or a part of it; else ``reasons`` get why not."""
+        taker, declined = self.ask(call)
+        if taker is not None:
+            return True
+        claiming = {e.name for e in self.executors if e.claims.get(call.symbol) is not None}
+        found = {name: f"{call.symbol}: {why}" for name, why in declined if name in claiming}
+        descends = self.may_descend(call) and self.wants_part(call.body, call.context)
+        inside = self.reasons.get(self.key(call.body, call.context), {})
+        for name, why in (inside | found).items():
+            reasons.setdefault(name, why)
+        return descends
+
+    def key(self, body: Body | None, context: Context) -> _Key:
+        """What the answers for ``body`` are remembered by."""
+        return id(body), context, self.is_single()
 
     def descend(
         self,

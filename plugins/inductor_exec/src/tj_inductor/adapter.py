@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import threading
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch._inductor import compile_fx
     from torch._inductor.fx_passes.post_grad import noop_registry
+    from torch._inductor.lowering import fallback_handler, lowerings
 
 __all__ = [
     "Compiled",
@@ -84,7 +86,7 @@ def compiled(
     same = _same_values(output.args[0])
     context = TracingContext(mode)
     context.output_strides = []
-    with tracing(context), V.set_fake_mode(mode):
+    with tracing(context), V.set_fake_mode(mode), _called_as_they_are(graph):
         made: Any = compile_fx.compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
@@ -92,6 +94,30 @@ def compiled(
     function = _apart(getattr(made, "current_callable", None) or made, same)
     strides = context.output_strides or [None] * len(output.args[0])
     return Compiled(function, getattr(made, "source_code", ""), tuple(map(_fixed, strides)))
+
+
+@contextlib.contextmanager
+def _called_as_they_are(graph: torch.fx.GraphModule) -> Iterator[None]:
+    """Inside, operators of oneDNN are calls in generated code, with the arguments that they have.
+
+    They come from calls that another executor has claimed. Inductor has lowerings for them, which
+    count on what its own passes make: packed weights.
+    """
+    found = {node.target for node in graph.graph.nodes if _is_of_onednn(node.target)}
+    before = {target: lowerings[target] for target in found if target in lowerings}
+    with _lock:
+        lowerings.update({t: fallback_handler(t, add_to_fallback_set=False) for t in before})
+        try:
+            yield
+        finally:
+            lowerings.update(before)
+
+
+_lock = threading.RLock()
+
+
+def _is_of_onednn(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target.namespace == "mkldnn"
 
 
 def _same_values(outputs: Sequence[torch.fx.Node]) -> list[int]:

@@ -1,0 +1,41 @@
+"""Every private name of PyTorch that this plugin uses: oneDNN's operators, and modes.
+
+What they do is tested in ``tests/test_adapter.py``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+__all__ = ["LINEAR", "apart", "unavailable"]
+
+
+def unavailable() -> str | None:
+    """Why there are no operators of oneDNN here, or None: there are."""
+    if not torch.backends.mkldnn.is_available():
+        return "this PyTorch is built without oneDNN"
+    missing = [name for name, op in OPERATORS.items() if op is None]
+    return f"this PyTorch has no mkldnn.{missing[0]}" if missing else None
+
+
+def _operator(name: str, overload: str) -> Any:
+    return getattr(getattr(torch.ops.mkldnn, name, None), overload, None)
+
+
+LINEAR: Any = _operator("_linear_pointwise", "default")
+"""``(x, weight, bias or None, post operation, its numbers, its algorithm)``: the weight is
+transposed, all of ``x`` but its last dimension are rows."""
+
+OPERATORS = {"_linear_pointwise": LINEAR}
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Inside, operators run as they are: no modes that interpret, no gradients, no autocast."""
+    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+        yield

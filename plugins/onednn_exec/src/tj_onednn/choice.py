@@ -1,0 +1,128 @@
+"""The choice between PyTorch's kernel and oneDNN's, for a call: by measurement, once.
+
+Both run on tensors like the arguments. What oneDNN returns is compared with what PyTorch does, so
+that a kernel which is wrong on this machine is not taken however fast it is.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from tj_core.extend import BoundSymbol, Decline
+from tj_torch.extend import resolve
+
+from tj_onednn import adapter
+from tj_onednn.operands import call_key, example
+from tj_onednn.options import Options
+from tj_onednn.store import Machine, Store, cache_folder, processor
+from tj_onednn.timing import Times, compare
+
+__all__ = ["Choices"]
+
+CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
+"""By how much results may differ, as a part of the largest value: sums are in another order."""
+
+Verdict = bool | Decline
+
+
+@dataclass
+class Choices:
+    """Who runs which call, by ``options``; each is found out once.
+
+    Measured times are kept in a `Store` for the number of threads that PyTorch has.
+    """
+
+    options: Options
+    stores: dict[int, Store] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock)
+
+    def ask(self, call: BoundSymbol, kernel: Callable[..., Any]) -> Verdict:
+        """True where ``kernel`` is to run ``call``, else why not."""
+        key = f"{call_key(call)} {self.options.precision}"
+        with self.lock:
+            if key in self.refused:
+                return Decline(self.refused[key])
+            times = self.store().get(key) if self.options.choose == "measure" else None
+            if times is None:
+                times = self.tried(key, call, kernel)
+        return self.verdict(key, times)
+
+    def verdict(self, key: str, times: Times | None) -> Verdict:
+        """What follows from ``times``; None if they were not asked for."""
+        if key in self.refused:
+            return Decline(self.refused[key])
+        if times is None:
+            return True
+        if not times.stable:
+            return Decline("its times were not stable, so that PyTorch's kernel stays")
+        if times.ratio > 1 - self.options.margin:
+            return Decline(f"oneDNN took {times.ratio:.2f} of the time of PyTorch's kernel")
+        return True
+
+    def tried(self, key: str, call: BoundSymbol, kernel: Callable[..., Any]) -> Times | None:
+        """The times of both, kept; None if oneDNN cannot run ``call``, or nobody asks for them."""
+        with adapter.apart():
+            args, kwargs = example(call)
+            theirs, mine = (
+                lambda run=run: run(*args, **kwargs) for run in (resolve(call.symbol), kernel)
+            )
+            reason = self.wrong(theirs, mine)
+            if reason is not None:
+                self.refused[key] = reason
+                return None
+            if self.options.choose != "measure":
+                return None
+            times = compare(theirs, mine, clock())
+        self.store().put(key, times)
+        return times
+
+    def wrong(self, theirs: Callable[[], Any], mine: Callable[[], Any]) -> str | None:
+        """Why the result of ``mine`` cannot stand for that of ``theirs``, or None."""
+        expected = theirs()
+        try:
+            got = mine()
+        except RuntimeError as error:
+            return f"oneDNN cannot: {str(error).splitlines()[0]}"
+        if (got.shape, got.stride(), got.dtype) != (
+            expected.shape,
+            expected.stride(),
+            expected.dtype,
+        ):
+            return "oneDNN returns it in another layout"
+        rounds = self.options.precision == "bfloat16"
+        allowed = CLOSE[torch.bfloat16 if rounds else expected.dtype]
+        difference = (got.double() - expected.double()).abs().max()
+        if not difference <= allowed * expected.abs().max().double():
+            return f"oneDNN is wrong by {difference.item():.2g} here"
+        return None
+
+    def store(self) -> Store:
+        """The times for the number of threads there is now."""
+        threads = torch.get_num_threads()
+        if threads not in self.stores:
+            self.stores[threads] = Store(self.folder(), machine(threads))
+        return self.stores[threads]
+
+    def folder(self) -> Path | None:
+        """Where times are kept, if anywhere."""
+        if self.options.cache is None:
+            return cache_folder()
+        return Path(self.options.cache) if self.options.cache else None
+
+
+def machine(threads: int) -> Machine:
+    """What times measured now hold for."""
+    capability = torch.backends.cpu.get_cpu_capability()
+    return Machine(torch.__version__, f"{processor()} {capability}", threads)
+
+
+def clock() -> Callable[[], float]:
+    """CPU time of this thread where it does all the work: other programs do not count then."""
+    return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter

@@ -1,0 +1,31 @@
+"""The options of tj-onednn, ``[tool.tj.onednn]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``[tool.tj.onednn]``.
+
+    ``choose``: ``"measure"`` takes a call where oneDNN was faster than PyTorch's kernel by more
+    than ``margin``, a part of the time of that; ``"always"`` takes every call that oneDNN can run,
+    for tests. ``minimum``: products of fewer multiplications are not measured, and not taken.
+    ``precision``: ``"bfloat16"`` rounds the arguments and the result of products in float32.
+    ``cache``: the folder that choices are kept in; the user's cache folder if it is not given, and
+    none if it is empty.
+    """
+
+    choose: Literal["measure", "always"] = "measure"
+    margin: float = 0.05
+    minimum: int = 1 << 14
+    precision: Literal["float32", "bfloat16"] = "float32"
+    cache: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.margin < 1:
+            raise ValueError(f"margin is {self.margin}, and it is a part of a time: from 0 to 1")

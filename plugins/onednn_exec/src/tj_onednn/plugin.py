@@ -1,0 +1,42 @@
+"""The plugin: an executor that multiplies matrices with oneDNN.
+
+Imports neither torch nor anything that does; the hooks do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import hookimpl
+
+from tj_onednn.options import Options
+
+if TYPE_CHECKING:
+    from tj_core.extend import Executor
+
+TJ_PLUGIN_API = 1
+
+TJ_PRIORITY = 10  # asked before executors that fuse, in whose regions its calls may stand
+
+
+@hookimpl
+def tj_available() -> str | None:
+    import importlib.util
+
+    if not importlib.util.find_spec("torch"):
+        return "torch is not installed"
+    from tj_onednn.adapter import unavailable
+
+    return unavailable()
+
+
+@hookimpl
+def tj_options() -> type[Any]:
+    return Options
+
+
+@hookimpl
+def tj_executors(options: Options) -> tuple[Executor, ...]:
+    from tj_onednn.executor import onednn_executor
+
+    return (onednn_executor(options),)

@@ -1,0 +1,154 @@
+"""Measured times on disk: a JSON file for each PyTorch, processor and number of threads.
+
+The file is replaced as a whole, so that a reader never sees half of one. Two processes that write
+at once may lose what one of them has measured, and never more than that: it is measured again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import platform
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tj_core.extend import TjWarning
+
+from tj_onednn.timing import Times
+
+__all__ = ["Machine", "Store", "cache_folder", "processor"]
+
+FORM = 1
+"""Raised when the meaning of a file changes: files of another form are left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What measured times hold for."""
+
+    torch: str
+    processor: str
+    threads: int
+
+    @property
+    def file(self) -> str:
+        """The name of the file with the times."""
+        text = json.dumps([FORM, asdict(self)])
+        return f"products-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+@dataclass
+class Store:
+    """The times that hold for ``machine``, in a file of ``folder``; None keeps nothing."""
+
+    folder: Path | None
+    machine: Machine
+    known: dict[str, Times] | None = field(default=None, init=False)
+    warned: bool = field(default=False, init=False)
+
+    def get(self, key: str) -> Times | None:
+        """The times of ``key``, if they have been measured."""
+        if self.known is None:
+            self.known = self.read()
+        return self.known.get(key)
+
+    def put(self, key: str, times: Times) -> None:
+        """Keep ``times``, on disk too if they are stable."""
+        self.get(key)
+        assert self.known is not None
+        self.known[key] = times
+        if times.stable and self.folder is not None:
+            self.write()
+
+    def read(self) -> dict[str, Times]:
+        """What the file holds; nothing if there is none, or none that can be used."""
+        if self.folder is None:
+            return {}
+        path = self.folder / self.machine.file
+        try:
+            return _parsed(path.read_text("utf-8"), self.machine)
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self.warn(f"the measured times in {path} cannot be used, and are measured again", error)
+            return {}
+
+    def write(self) -> None:
+        """Replace the file by one with all that is known, and all that others have added."""
+        assert self.folder is not None and self.known is not None
+        path = self.folder / self.machine.file
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            self.known = self.read() | self.known
+            _replace(path, _text(self.known, self.machine))
+        except OSError as error:
+            self.warn(f"measured times are not kept: {path} cannot be written", error)
+
+    def warn(self, text: str, error: Exception) -> None:
+        """Say once that something is wrong with the file."""
+        if not self.warned:
+            self.warned = True
+            warnings.warn(
+                TjWarning(f"tj-onednn: {text} ({type(error).__name__}: {error})"), stacklevel=2
+            )
+
+
+def _text(times: Mapping[str, Times], machine: Machine) -> str:
+    kept = {key: [t.theirs, t.mine] for key, t in sorted(times.items()) if t.stable}
+    return json.dumps({"form": FORM, "machine": asdict(machine), "seconds": kept}, indent=1)
+
+
+def _parsed(text: str, machine: Machine) -> dict[str, Times]:
+    document: Any = json.loads(text)
+    if document["form"] != FORM or document["machine"] != asdict(machine):
+        raise ValueError("it is of another machine or another version")
+    return {key: Times(_seconds(a), _seconds(b)) for key, (a, b) in document["seconds"].items()}
+
+
+def _seconds(value: Any) -> float:
+    if type(value) is not float or not 0 < value < 1e6:
+        raise ValueError(f"{value!r} is no time")
+    return value
+
+
+def _replace(path: Path, text: str) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def cache_folder() -> Path:
+    """The folder for what this user's programs may make again."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        base = Path(os.environ["LOCALAPPDATA"])
+    else:
+        base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return base / "tj" / "onednn"
+
+
+def processor() -> str:
+    """The model of the processor, as exactly as the system says it."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return f"{platform.machine()} {platform.processor()}"
+    first = info.read_text("utf-8", "replace").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    fields = {name.strip(): value.strip() for name, _, value in pairs}
+    names = ("model name", "cpu family", "model", "stepping", "CPU part", "CPU variant")
+    found = [fields[name] for name in names if name in fields]
+    return " ".join([platform.machine(), *found])

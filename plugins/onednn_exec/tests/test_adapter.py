@@ -1,0 +1,66 @@
+"""The operators of oneDNN in this PyTorch do what the adapter says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tj_onednn import adapter, kernels
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+
+def test_the_operators_are_there() -> None:
+    assert adapter.unavailable() is None
+
+
+def test_without_them_there_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(adapter.OPERATORS, "_linear_pointwise", None)
+    assert adapter.unavailable() == "this PyTorch has no mkldnn._linear_pointwise"
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: False)
+    assert adapter.unavailable() == "this PyTorch is built without oneDNN"
+
+
+X, W, B = torch.randn(5, 7), torch.randn(3, 7), torch.randn(3)
+STACK = torch.randn(2, 5, 7), torch.randn(2, 7, 3), torch.randn(2, 5, 3)
+
+KERNELS = {
+    "linear": (kernels.linear, torch.nn.functional.linear, (X, W, B)),
+    "linear without a bias": (kernels.linear, torch.nn.functional.linear, (X, W)),
+    "linear of rows in rows": (kernels.linear, torch.nn.functional.linear, (STACK[0], W, B)),
+    "mm": (kernels.mm, torch.mm, (X, W.t())),
+    "mm of transposed": (kernels.mm, torch.mm, (X.t(), torch.randn(3, 5).t())),
+    "mm of expanded": (kernels.mm, torch.mm, (torch.randn(1, 1).expand(4, 7), W.t())),
+    "addmm, a row": (kernels.addmm, torch.addmm, (B, X, W.t())),
+    "addmm, all of it": (kernels.addmm, torch.addmm, (torch.randn(5, 3), X, W.t())),
+    "bmm": (kernels.bmm, torch.bmm, STACK[:2]),
+    "baddbmm": (kernels.baddbmm, torch.baddbmm, (STACK[2], *STACK[:2])),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_kernels_compute_what_they_stand_for(name: str) -> None:
+    mine, theirs, args = KERNELS[name]
+    expected = theirs(*args)
+    torch.testing.assert_close(mine(*args), expected)
+    assert mine(*args).stride() == expected.stride()
+    mode = FakeTensorMode()
+    with mode:
+        fake = mine(*map(mode.from_tensor, args))
+    assert (fake.shape, fake.stride()) == (expected.shape, expected.stride()), "it can be traced"
+
+
+def test_rounded_is_a_product_in_bfloat16() -> None:
+    got = kernels.rounded(kernels.linear)(X, W, bias=B)
+    expected = torch.nn.functional.linear(X.bfloat16(), W.bfloat16(), B.bfloat16()).float()
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(got, expected, rtol=1e-2, atol=1e-2)
+    assert not torch.equal(got, kernels.linear(X, W, B))
+
+
+def test_apart_is_outside_of_all_modes() -> None:
+    with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16):
+        with adapter.apart():
+            ones = torch.ones(2, 2, requires_grad=True, device="cpu")
+            x = ones @ ones
+            assert x.tolist() == [[2.0, 2.0], [2.0, 2.0]]
+            assert x.dtype == torch.float32 and not x.requires_grad
+        assert isinstance(torch.ones(2), FakeTensor)
