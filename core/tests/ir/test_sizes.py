@@ -221,3 +221,17 @@ def test_sizes_that_guards_have_made_equal_agree() -> None:
     assert agrees(call(x, outputs=of("s1", "s0")), of("s0", None))
     assert agrees(call(x, outputs=of("s1", 3)), of("s0", 3))
     assert not agrees(call(x, outputs=of("s1", None)), of("s0", None))
+
+
+def test_numbers_that_guards_have_made_equal_agree() -> None:
+    def size_of(known: int | str | None, said: str, derived: str) -> bool:
+        x = tensor(2).replace(name="x", shape=(SymDim("s1", settled=lambda: known),))
+        made = call(x, outputs=NumberProxy("n", "int", said))
+        return agrees(made, NumberProxy("m", "int", derived))
+
+    assert size_of("s0", said="s0", derived="s1")
+    assert size_of("s0", said="s1", derived="s0")
+    assert size_of("s0", said="2*s0 + 1", derived="1 + 2*s1")
+    assert size_of("s0", said="s1", derived="s1")
+    assert not size_of("s0", said="s0 + 1", derived="s1")
+    assert not size_of(None, said="s0", derived="s1")

@@ -10,7 +10,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
-from tj_core.ir.sizes import Operation, SizeTree, parse_size, same_size, same_stride, size_symbols
+from tj_core.ir.sizes import (
+    Operation,
+    SizeTree,
+    normal_size,
+    parse_size,
+    same_size,
+    same_stride,
+    size_symbols,
+)
 from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 from tj_core.verify.wellformed import same_metadata, settled
@@ -26,9 +34,11 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
     said, found = list(map(settled, leaves(call.outputs))), list(map(settled, leaves(derived)))
     if len(said) != len(found):
         return False
-    names = _made(call, found, said)
+    sizes = _settled_sizes(call)
+    names = _made(call, found, said, sizes)
     same = same_metadata if nested else Proxy.same_meta
-    return all(_same(_renamed(a, b, names), b, same) for a, b in zip(found, said, strict=True))
+    pairs = zip(found, said, strict=True)
+    return all(_same(_renamed(a, b, names, sizes), b, same) for a, b in pairs)
 
 
 def _same(derived: Any, said: Any, same: Any) -> bool:
@@ -48,9 +58,21 @@ def _texts(proxy: Any) -> tuple[str, ...]:
     return (proxy.expr,) if isinstance(proxy, NumberProxy) and proxy.expr else ()
 
 
-def _made(call: BoundSymbol, derived: list[Any], said: list[Any]) -> Mapping[str, str]:
+def _settled_sizes(call: BoundSymbol) -> Mapping[str, str]:
+    """What guards have settled the sizes of arguments to be: numbers do not say it themselves."""
+    tensors = (p for p in call.flat_args if isinstance(p, TensorProxy))
+    pairs = (
+        (str(a), str(b)) for p in tensors for a, b in zip(p.shape, settled(p).shape, strict=True)
+    )
+    return {before: now for before, now in pairs if before != now}
+
+
+def _made(
+    call: BoundSymbol, derived: list[Any], said: list[Any], sizes: Mapping[str, str]
+) -> Mapping[str, str]:
     """What ``call`` says in the place of each symbol that deriving it made."""
-    known = {s for p in call.flat_args for text in _texts(p) for s in size_symbols(text)}
+    texts = (text for p in call.flat_args for text in _texts(p))
+    known = {s for text in (*texts, *sizes.values()) for s in size_symbols(text)}
     pairs = (p for p in _pairs(derived, said) if p[0].isidentifier())
     found = (*_of_booleans(derived, said), *reversed(list(pairs)))  # the last one counts
     return {mine: theirs for mine, theirs in found if mine not in known}
@@ -82,12 +104,14 @@ def _alike(mine: Operation, theirs: Operation) -> bool:
     return mine.name == theirs.name and len(mine.args) == len(theirs.args)
 
 
-def _renamed(derived: Any, said: Any, names: Mapping[str, str]) -> Any:
+def _renamed(derived: Any, said: Any, names: Mapping[str, str], sizes: Mapping[str, str]) -> Any:
     """``derived`` with the sizes that ``said`` has, where they are the same by other names."""
     if type(derived) is not type(said):
         return derived
     if isinstance(derived, NumberProxy):
-        same = same_size(derived.expr, said.expr, names)
+        same = (derived.expr == said.expr and not names) or (
+            normal_size(derived.expr, {**sizes, **names}) == normal_size(said.expr, sizes)
+        )
         return derived.replace(expr=said.expr) if same else derived
     if not isinstance(derived, TensorProxy):
         return derived

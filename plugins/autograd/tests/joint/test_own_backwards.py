@@ -481,3 +481,24 @@ def test_an_argument_that_is_returned_where_gradients_are_off(wrap, several) -> 
         second.sum().backward()
         seen.append((first.requires_grad, x.grad.tolist()))
     assert seen[0] == seen[1]
+
+
+class Fresh(torch.autograd.Function):
+    """Returns a tensor that its forward writes out."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return torch.tensor([1.0])
+
+    @staticmethod
+    def backward(ctx, g):
+        return g.expand(3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_each_call_returns_a_tensor_of_its_own(way: str) -> None:
+    compiled = WAYS[way](lambda x: (Fresh.apply(x), Fresh.apply(x)))
+    for _ in range(2):
+        first, second = compiled(X.clone().requires_grad_())
+        first.detach().mul_(7)
+        assert (first.item(), second.item()) == (7.0, 1.0)

@@ -46,6 +46,26 @@ def updated(expansion: Expansion) -> list[int]:
 # ---------------------------------------------------------------------------- bodies
 
 
+@pytest.mark.parametrize(
+    ("make", "operators"),
+    [
+        (lambda x: torch.tensor([1.0, 2.0]), ["aten.clone.default"]),
+        (
+            lambda x: torch.tensor([1.0, 2.0]).view(2, 1),
+            ["aten.clone.default", "aten.view.default"],
+        ),
+        (lambda x: torch.tensor([1.0, 2.0]) + 1, ["aten.add.Tensor"]),
+        (lambda x: x[:, [1, 2]], ["aten.index.Tensor"]),
+    ],
+)
+def test_each_run_makes_the_constants_that_it_returns(make: Any, operators: list[str]) -> None:
+    expansion = expand(make, (X,))
+    assert ops(expansion) == operators
+    assert expansion.body is not None
+    first, second = (replay(expansion.body, {0: torch.ones(4, 8)})[0] for _ in range(2))
+    assert first.data_ptr() != second.data_ptr()
+
+
 def test_body_is_in_canonical_form() -> None:
     expansion = expand(F.linear, (XG, proxy("w", 16, 8), proxy("b", 16)))
     body = expansion.body
@@ -93,7 +113,7 @@ def test_no_grad_inside_is_the_context_of_the_inner_calls(expander: Expander) ->
 def test_constants_written_in_the_call(expander: Expander) -> None:
     expansion = expander.expand(torch.tensor, ([1.0, 2.0],))
     assert expansion.body is not None
-    value = expansion.body.outputs
+    (value,) = expansion.body.calls[0].args
     assert isinstance(value, Constant)
     assert not value.named
     assert value.value.tolist() == [1.0, 2.0]

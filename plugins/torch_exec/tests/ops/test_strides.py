@@ -75,6 +75,31 @@ def test_views_whose_sizes_are_symbols() -> None:
     assert tuple(map(int, fake.stride())) == x.view(1, 4, 6, 1).stride()
 
 
+def expanded(count: int) -> Iterator[tuple[torch.Tensor, Shape]]:
+    draw = random.Random(1)
+    for _ in range(count):
+        x = strided(draw)
+        same = [s if s > 1 else draw.choice([1, 1, 3, -1]) for s in x.shape]
+        yield x, [draw.choice([1, 1, 2]) for _ in range(draw.randint(0, 2))] + same
+
+
+def test_expansions() -> None:
+    """Those of PyTorch, and those that it computes where sizes may be symbols."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    differ = 0
+    for x, shape in expanded(300):
+        expected = x.expand(shape).stride()
+        with fake_mode() as mode:
+            assert mode.from_tensor(x).expand(shape).stride() == expected
+        with fake_mode(shapes=ShapeEnv()) as mode:
+            fake, one = mode.from_tensor(x), mode.from_tensor(torch.ones(7, 1)).shape[1]
+            found = fake.expand([one if s == 1 else s for s in shape])
+        assert tuple(map(int, found.stride())) == expected, (x.stride(), shape)
+        differ += 1 in shape
+    assert differ > 100
+
+
 @pytest.mark.parametrize("dims", [2, 3])
 @pytest.mark.parametrize("count", [1, 2])
 def test_group_norm_keeps_a_memory_format(dims: int, count: int) -> None:

@@ -52,6 +52,20 @@ def _of_view(func: Any, args: tuple[Any, ...], view: torch.Tensor, /) -> Strides
     return tuple(strides)
 
 
+def _of_expand(func: Any, args: tuple[Any, ...], view: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """A dimension of size one keeps its stride; a new one goes on from the one after it.
+
+    All are zero where there was no dimension.
+    """
+    source, sizes, strides = args[0], view.shape, list(view.stride())
+    if source.ndim == 0:
+        return (0,) * len(sizes)
+    new = len(sizes) - source.ndim
+    for i in reversed([i for i, size in enumerate(sizes) if _is(size, 1)]):
+        strides[i] = source.stride(i - new) if i >= new else sizes[i + 1] * strides[i + 1]
+    return tuple(strides)
+
+
 def _of_group_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /) -> Strides:
     """Those of the memory format that the input seems to have, on the CPU."""
     source = args[0]
@@ -117,6 +131,7 @@ def _is(size: Any, value: int) -> bool:
 _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view.default: _of_view,
+    torch.ops.aten.expand.default: _of_expand,
     torch.ops.aten.native_group_norm.default: _of_group_norm,
     torch.ops.aten.empty_like.default: _of_empty,
 }

@@ -126,15 +126,24 @@ def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     if torch.autograd.forward_ad._current_level >= 0:
         _stop("forward-mode AD is to use its rules")
     result = original(tx, args, kwargs)
-    if not torch.is_grad_enabled() and _tracked(given) & _tracked([result]):
+    returned = _nodes(given) & _nodes([result])
+    if not torch.is_grad_enabled() and any(map(_is_tracked, returned)):
         _stop("it returns an argument, which is not what it was where gradients are off")
+    if returned and self.fn_cls.setup_context is not torch.autograd.Function.setup_context:
+        _stop(_SETUP_RETURNED)
     return result
 
 
-def _tracked(variables: Iterable[Any]) -> set[torch.fx.Node]:
-    """The nodes of the tensors in ``variables`` and in tuples there that require a gradient."""
-    nodes = (v.as_proxy().node for v in _flat(variables) if v.is_tensor())
-    return {node for node in nodes if node.meta["example_value"].requires_grad}
+_SETUP_RETURNED = "it has a setup_context, and returns an argument as it is"
+
+
+def _nodes(variables: Iterable[Any]) -> set[torch.fx.Node]:
+    """The nodes of the tensors in ``variables`` and in tuples there."""
+    return {v.as_proxy().node for v in _flat(variables) if v.is_tensor()}
+
+
+def _is_tracked(node: torch.fx.Node) -> bool:
+    return bool(node.meta["example_value"].requires_grad)
 
 
 def _flat(variables: Iterable[Any]) -> list[Any]:
@@ -195,7 +204,7 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
         if value.source is not None and not value.is_tensor() and _may_change(value):
             _stop(f"it keeps an object, ctx.{name}, which may have changed when its backward runs")
     if self.parent_source is None and any(map(_is_returned, result[2].nodes)):
-        _stop("it has a setup_context, and returns an argument as it is")
+        _stop(_SETUP_RETURNED)
     if ctx.non_differentiable and result[1].is_tensor():
         _stop("all that it returns is marked as not differentiable")
     if ctx.dirty_tensors and not all(v.is_tensor() for v in _flat([result[1]])):

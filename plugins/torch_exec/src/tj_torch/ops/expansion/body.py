@@ -126,6 +126,7 @@ class BodyBuilder:
         needed = [*self.reads(outputs), *(ref for _, ref in updates)]
         needed += [ref for text in self.checks for ref in self.numbers.needs(text)]
         live = live_calls(recorded, needed, self.reads)
+        self.copy_returned(outputs)
         off = self._without_autocast()
         for call in live:
             made = self._call(call, off)  # behind the calls that compute its sizes
@@ -148,6 +149,21 @@ class BodyBuilder:
                 self.recorder.constants[ref.index], self.recorder.table.constants
             )
         return found
+
+    def copy_returned(self, outputs: Any) -> None:
+        """Copy constants that are returned, or views of them: each run makes its own tensor."""
+        values = self.recorder.values
+        returned = {private.storage_id(values[r.index]) for r in self._tensors(outputs)}
+        for ref in sorted(self.recorder.written_out, key=lambda r: r.index):
+            if private.storage_id(values[ref.index]) in returned:
+                constant = self.value(ref)
+                made = self._define(ref)
+                symbol = Symbol("aten", "clone.default")
+                self.numbers.calls.append(BoundSymbol(symbol, (constant,), outputs=made))
+
+    def _tensors(self, tree: Any) -> Iterator[Ref]:
+        values = self.recorder.values
+        return (r for r in references(tree) if isinstance(values[r.index], torch.Tensor))
 
     def note_numbers(self, calls: Sequence[Recorded]) -> None:
         """Let sizes be read off the arguments, and off what makes symbols."""

@@ -47,9 +47,10 @@ class Recorder(TorchDispatchMode):
     """Records what is dispatched to it.
 
     ``values`` are what is behind the references, kept alive so that their ids stay theirs;
-    ``constants`` the data of those that no operator made. ``captured`` is set when one of these
-    came from outside of the call. A recorder with ``hidden_writes`` allows operators whose schemas
-    hide a mutation, because their decompositions run in their place.
+    ``constants`` the data of those that no operator made, ``written_out`` those of them whose data
+    come from the call's arguments. ``captured`` is set when one came from outside of the call. A
+    recorder with ``hidden_writes`` allows operators whose schemas hide a mutation, because their
+    decompositions run in their place.
     """
 
     table: OpTable
@@ -57,6 +58,7 @@ class Recorder(TorchDispatchMode):
     calls: list[Recorded] = field(default_factory=list)
     values: list[Any] = field(default_factory=list)
     constants: dict[int, torch.Tensor] = field(default_factory=dict)
+    written_out: set[Ref] = field(default_factory=set)
     captured: bool = False
 
     def __post_init__(self) -> None:
@@ -124,7 +126,10 @@ class Recorder(TorchDispatchMode):
         ref = self.ref(tensor, written_out=True)
         result: torch.Tensor = func(tensor, **kwargs)
         self._refs.setdefault(id(result), ref)
-        self._alive.append(result)
+        self._alive += (tensor, result)
+        if ref.index in self.constants:
+            self.written_out.add(ref)
+            self.values[ref.index] = result  # what other values are views of
         return result
 
     def _encode(self, tree: Any) -> Any:
