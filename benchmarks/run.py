@@ -1,4 +1,4 @@
-"""All workloads, in training and inference, side by side: eager, torch.compile, tj, tj fused.
+"""All workloads, in training and inference, side by side: eager, torch.compile, tj's executors.
 
     python benchmarks/run.py [--only gpt,resnet] [--rounds 15] [--scale 1] [--threads 1]
 
@@ -11,6 +11,8 @@ itself again with the variables.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 import os
 import platform
 import statistics
@@ -33,18 +35,22 @@ ALLOCATOR = {
 """The default allocator gives memory back in every step, which costs all systems at random."""
 
 
+EXECUTORS = {
+    "tj": (),
+    "tj, Inductor": ("inductor",),
+    "tj, Inductor, oneDNN": ("onednn", "inductor"),
+}
+"""The plugins of tj's systems, beside those that all have."""
+
+
 def systems() -> dict[str, Callable[[Any], Any]]:
-    """What is compared, by name; fused, if the plugin is installed."""
-    plain = tj.Session(("autograd", "torch"))
-    found: dict[str, Callable[[Any], Any]] = {
-        "torch.compile": torch.compile,
-        "tj": lambda f: tj.jit(f, session=plain),
-    }
-    try:
-        fusing = tj.Session(("inductor", "autograd", "torch"))
-    except tj.TjError:
-        return found
-    return found | {"tj, Inductor": lambda f: tj.jit(f, session=fusing)}
+    """What is compared, by name; tj's, as far as the plugins are installed."""
+    found: dict[str, Callable[[Any], Any]] = {"torch.compile": torch.compile}
+    for name, plugins in EXECUTORS.items():
+        with contextlib.suppress(tj.TjError):
+            session = tj.Session((*plugins, "autograd", "torch"))
+            found[name] = functools.partial(tj.jit, session=session)
+    return found
 
 
 @dataclass

@@ -120,6 +120,19 @@ def test_in_regions_of_inductor_forward_and_backward(dtype: torch.dtype, claimin
         assert "extern_kernels." not in region.kernel.fused.source, "no product is PyTorch's"
 
 
+@pytest.mark.parametrize("after", [F.gelu, F.relu, lambda y: y + 1.5, lambda y: y * y])
+def test_what_follows_stays_in_inductors_kernels(after: Any, claiming: Any) -> None:
+    """Inductor has patterns for a product and what follows, which count on packed weights."""
+
+    def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return after(F.linear(x, w, b)) + x
+
+    jitted = claiming(f, "inductor")
+    hold(jitted, f, X(2, 8, 16, grad=False), X(16, 16, grad=False), X(16, grad=False))
+    assert claimed(jitted) == [LINEAR]
+    assert [c.symbol.namespace for c in tj.last_trace(jitted).calls] == ["inductor"]
+
+
 def test_torch_compile_keeps_its_own_lowerings(claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x @ w).exp() + 1

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +25,7 @@ with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch._inductor import compile_fx
     from torch._inductor.fx_passes.post_grad import noop_registry
-    from torch._inductor.lowering import fallback_handler, lowerings
+    from torch._inductor.lowering import fallback_handler
 
 __all__ = [
     "Compiled",
@@ -82,11 +81,12 @@ def compiled(
     """``graph``, compiled; the outputs with indices ``visible`` keep their strides."""
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     output.args = (tuple(output.args[0]),)
+    _call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
     same = _same_values(output.args[0])
     context = TracingContext(mode)
     context.output_strides = []
-    with tracing(context), V.set_fake_mode(mode), _called_as_they_are(graph):
+    with tracing(context), V.set_fake_mode(mode):
         made: Any = compile_fx.compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
@@ -96,28 +96,29 @@ def compiled(
     return Compiled(function, getattr(made, "source_code", ""), tuple(map(_fixed, strides)))
 
 
-@contextlib.contextmanager
-def _called_as_they_are(graph: torch.fx.GraphModule) -> Iterator[None]:
-    """Inside, operators of oneDNN are calls in generated code, with the arguments that they have.
+def _call_as_it_is(graph: torch.fx.GraphModule) -> None:
+    """Let operators of oneDNN be calls in generated code, with the arguments that they have.
 
-    They come from calls that another executor has claimed. Inductor has lowerings for them, which
-    count on what its own passes make: packed weights.
+    They come from calls that another executor has claimed. Inductor's own patterns and lowerings
+    for them count on weights that its passes have packed.
     """
-    found = {node.target for node in graph.graph.nodes if _is_of_onednn(node.target)}
-    before = {target: lowerings[target] for target in found if target in lowerings}
-    with _lock:
-        lowerings.update({t: fallback_handler(t, add_to_fallback_set=False) for t in before})
-        try:
-            yield
-        finally:
-            lowerings.update(before)
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "mkldnn":
+            node.target = _extern(node.target)
 
 
-_lock = threading.RLock()
+@functools.cache
+def _extern(operator: Any) -> Callable[..., Any]:
+    """``operator`` for tensors; else its lowering to a call, as patterns put them in graphs."""
+    lowering = fallback_handler(operator, add_to_fallback_set=False)
 
+    def extern(*args: Any, **kwargs: Any) -> Any:
+        run = operator if any(isinstance(x, torch.Tensor) for x in args) else lowering
+        return run(*args, **kwargs)
 
-def _is_of_onednn(target: Any) -> bool:
-    return isinstance(target, torch._ops.OpOverload) and target.namespace == "mkldnn"
+    extern._inductor_lowering_function = True  # type: ignore[attr-defined]
+    extern.__name__ = extern.__qualname__ = "extern_" + operator.name().replace("::", "_")
+    return extern
 
 
 def _same_values(outputs: Sequence[torch.fx.Node]) -> list[int]:
