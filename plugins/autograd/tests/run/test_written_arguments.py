@@ -262,3 +262,34 @@ def test_arguments_that_share_memory(kind: str) -> None:
 
     jitted = tj.jit(f)
     equal(look(shared(jitted), kind, backward, 2), look(shared(f), kind, backward, 2))
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("program", ["view", "view and base"])
+def test_hooks_on_a_view_that_is_written(program: str, kept: bool) -> None:
+    """Eager's gradient goes to the view's base by another way, on which the hook is not."""
+
+    def view(v, base):
+        v.mul_(3)
+        return v * 2
+
+    def view_and_base(v, base):
+        v.mul_(3)
+        return (v * 2).sum() + base.sum()
+
+    def run(f: Program) -> Any:
+        seen = []
+        leaf = torch.ones(4, requires_grad=True)
+        base = leaf * 1
+        v = base[:2]
+        handle = v.register_hook(lambda g: seen.append(g.tolist()) or g * 5)
+        if not kept:
+            handle.remove()
+        out = f(v, base if program == "view and base" else leaf)
+        out.register_hook(lambda g: seen.append("out"))
+        out.sum().backward()
+        return seen, leaf.grad.tolist()
+
+    f = view if program == "view" else view_and_base
+    jitted = tj.jit(f, plugins=["torch", "autograd"])
+    assert [run(jitted) for _ in range(2)] == [run(f) for _ in range(2)]

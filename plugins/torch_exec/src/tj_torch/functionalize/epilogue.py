@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -50,7 +50,7 @@ from tj_torch.functionalize.objects import (
 )
 from tj_torch.ops.autograd_marks import VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change
-from tj_torch.ops.private import can_be_written, survives_writes
+from tj_torch.ops.private import can_be_written, has_no_hooks, survives_writes
 from tj_torch.runtime.autograd_checks import if_autograd_allows
 from tj_torch.runtime.rollback import raising, unless_it_raises
 
@@ -103,7 +103,10 @@ def with_epilogue(
     editor.keep(call, *writer.calls)
     epilogue = editor.done(outputs=outputs, stage=Stage.ACQUIRED, tags=NO_TAGS, history=())
     made.editor.keep(*writer.inside)
-    wrap = _with_bases(epilogue, made) if made.members else _wrapping(trace, made, epilogue, expand)
+    if made.members:
+        wrap = _with_bases(epilogue, made)
+    else:
+        wrap = _wrapping(trace, made, epilogue, expand, writer.between.written)
     return made.editor.done(outputs=received), (wrap, epilogue)
 
 
@@ -118,9 +121,16 @@ def _with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
 
 
 def _wrapping(
-    trace: Trace, made: Functionalized, epilogue: Trace, expand: RuleTable[Expand]
+    trace: Trace,
+    made: Functionalized,
+    epilogue: Trace,
+    expand: RuleTable[Expand],
+    between: Sequence[str],
 ) -> Wrap:
-    """What makes ``epilogue`` call the functional program, or another one where it has to."""
+    """What makes ``epilogue`` call the functional program, or another one where it has to.
+
+    That program writes the arguments in ``between`` itself.
+    """
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     # Arguments that share memory share the counter of a change of metadata, which autograd reads.
     counted = made.objects.bumps.keys() if made.differentiates else ()
@@ -129,6 +139,7 @@ def _wrapping(
     changed = mutated or made.autograd_changes
     changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
     allowed = list(_conditions(trace, made))
+    early = [i for i, p in enumerate(trace.inputs) if p.name in between]
     devices = list(_draws_from(trace))
     generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
     changes = [
@@ -142,7 +153,7 @@ def _wrapping(
             return generate(epilogue, {PROGRAM: function}).function
         acquired = once(lambda: recompiler.acquired().function)
         plain = generate(epilogue, {PROGRAM: raising(function)}).function
-        run = unless_it_raises(plain, acquired, devices, generators)
+        run = unless_it_raises(plain, acquired, devices, generators, early)
         run = apart(run, recompiler, acquired)
         return if_autograd_allows(run, detached, freed, acquired) if changes else run
 
@@ -175,11 +186,12 @@ def _has_memory(p: Proxy) -> bool:
 def _conditions(
     trace: Trace, made: Functionalized
 ) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
-    """What autograd must allow of inputs that require a gradient, and are written."""
+    """What must hold of inputs that require a gradient and are written, as autograd sees it."""
     for i, p in enumerate(trace.inputs):
         if requires_grad(p):
             if any(write.visible for write in made.writes.get(p.name, {}).values()):
                 yield i, can_be_written
+                yield i, has_no_hooks
             elif made.objects.bumps.get(p.name):
                 yield i, survives_writes
 

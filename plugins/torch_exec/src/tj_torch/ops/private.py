@@ -27,6 +27,7 @@ __all__ = [
     "fake_tensor",
     "functionalization",
     "functionalized",
+    "has_no_hooks",
     "is_dense",
     "is_fake",
     "is_input_check",
@@ -206,6 +207,14 @@ def can_be_written(tensor: torch.Tensor) -> bool:
     """Whether autograd lets the tensor be written where it sees it."""
     base = base_of(tensor)
     return survives_writes(tensor) and not (base.is_leaf and base.requires_grad)
+
+
+def has_no_hooks(tensor: torch.Tensor) -> bool:
+    """Whether there are no hooks on the tensor, if it is a view.
+
+    Once it is written, gradients go to its base by another way, on which these hooks are not.
+    """
+    return tensor._base is None or not tensor._backward_hooks
 
 
 def survives_writes(tensor: torch.Tensor) -> bool:

@@ -14,6 +14,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad
 from torch.nn import attention
 from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
+    "StopRecomputation",
     "TorchDispatchMode",
     "allow_saved_tensors_hooks",
     "attention_backends",
@@ -38,6 +40,7 @@ __all__ = [
     "has_kernel",
     "mkldnn_enabled",
     "operator_names",
+    "pack_hook",
     "pytree",
     "saved_tensors_are_hooked",
     "schemas",
@@ -54,6 +57,9 @@ __all__ = [
 _C: Any = torch._C
 
 TENSOR_BASE = _C.TensorBase
+
+StopRecomputation: Any = getattr(checkpoint, "_StopRecomputationError", ())
+"""What a checkpoint raises once it has what it needs; nothing where there is none."""
 
 # ---------------------------------------------------------------------------- modes
 
@@ -116,6 +122,12 @@ def backward_keeps_graph() -> bool:
 def saved_tensors_are_hooked() -> bool:
     """Whether `torch.autograd.graph.saved_tensors_hooks` see what is saved."""
     return _C._autograd._top_saved_tensors_default_hooks(False) is not None
+
+
+def pack_hook() -> Any:
+    """The hook that packs what autograd saves now; None if there is none."""
+    hooks = _C._autograd._top_saved_tensors_default_hooks(False)
+    return None if hooks is None else hooks[0]
 
 
 def disabled_hooks_message() -> str | None:

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from tj_core.extend import TjWarning
 
+from tj_torch.runtime.packing import Acquired, is_of_hook
+
 __all__ = ["raising", "unless_it_raises"]
 
 
@@ -41,25 +43,41 @@ def unless_it_raises(
     otherwise: Callable[..., Any],
     devices: Iterable[str],
     generators: Sequence[torch.Generator] = (),
+    written: Sequence[int] = (),
 ) -> Callable[..., Any]:
     """``run``, or ``otherwise`` where something `raising` inside of it raises.
 
     ``devices`` are those whose random numbers are drawn, as in ``cuda:0``; ``generators`` those
-    that the program names itself.
+    that the program names itself. Arguments at places in ``written`` are written before the last
+    tensor is packed: if a hook on saved tensors raises then, that is all.
     """
     drawn = sorted(set(devices))
+    acquired = Acquired(otherwise)
 
     def computation(*args: Any) -> Any:
         states = [(device, _state(device)) for device in drawn] if drawn else ()
         own = [(g, g.get_state()) for g in generators] if generators else ()
+        versions = [args[i]._version for i in written] if written else ()
         try:
             return run(*args)
         except _Raised as raised:
             error = raised.error
-        for device, state in states:
-            _set_state(device, state)
-        for generator, state in own:
-            generator.set_state(state)
+
+        def restore() -> None:
+            for device, state in states:
+                _set_state(device, state)
+            for generator, state in own:
+                generator.set_state(state)
+
+        if is_of_hook(error):
+            try:
+                if any(args[i]._version != v for i, v in zip(written, versions, strict=True)):
+                    raise error
+                restore()
+                acquired.stop(args, error, restore)
+            finally:
+                del error  # its traceback holds this frame
+        restore()
         result = otherwise(*args)
         warnings.warn(
             f"tj: the functional form of a program raised {type(error).__name__}: {error}\n"
