@@ -33,8 +33,8 @@ ROOMS = {
         "executor", "plugin",
     ),
     "tj_onednn": (
-        "options", "timing", "store", "adapter", "kernels", "operands", "choice", "executor",
-        "plugin",
+        "options", "timing", "store", "adapter", "kernels", "packing", "operands", "choice",
+        "executor", "freezing", "plugin",
     ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep",

@@ -249,6 +249,24 @@ def test_a_plugins_options_from_all_sources(tmp_path: Path) -> None:
     assert resolved["names"].origin == "env TJ_X_NAMES"
 
 
+@dataclass(frozen=True)
+class Freezing:
+    freeze: bool = False
+
+
+def test_an_option_that_is_called_like_a_core_key_is_what_that_says(tmp_path: Path) -> None:
+    assert not load_config(overrides={}).plugin_options("x", Freezing).options.freeze
+    project(tmp_path, "[tool.tj]\nfreeze = true\n")
+    resolved = load_config().plugin_options("x", Freezing)
+    assert resolved["freeze"] == Value(True, load_config()["freeze"].origin)
+    environ = {"TJ_X_FREEZE": "0"}
+    assert load_config(environ=environ).plugin_options("x", Freezing)["freeze"] == Value(
+        False, "env TJ_X_FREEZE"
+    )
+    call = load_config(overrides={"freeze": False}).plugin_options("x", Freezing)
+    assert call["freeze"] == Value(False, "call")
+
+
 def test_a_dash_in_a_plugins_name_is_an_underscore_in_the_environment() -> None:
     config = from_env(TJ_MY_X_COUNT="3")
     assert config.plugin_options("my-x", Options).options.count == 3

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from tj_core.errors import ConfigError, TjWarning, did_you_mean
-from tj_core.host.options import Layer, Resolved, Value, env_layer, layer, resolve, schema
+from tj_core.host.options import DEFAULT, Layer, Resolved, Value, env_layer, layer, resolve, schema
 from tj_core.verify.verifier import Check
 
 __all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config", "strength"]
@@ -47,6 +47,8 @@ class CoreOptions:
     - ``max_entries``: how many specialisations of one function are kept.
     - ``frontend``: the frontend's name; left out, the first that accepts the program.
     - ``executors``: the executors to ask, in order; ``"..."`` stands for all others.
+    - ``freeze``: a promise that parameters are not written any more once a program is compiled, so
+      that executors may keep them in another form.
     - ``trace_hooks``: whether every call of a hook is printed to stderr.
     """
 
@@ -61,6 +63,7 @@ class CoreOptions:
     max_entries: int = 64
     frontend: str | None = None
     executors: tuple[str, ...] | None = None
+    freeze: bool = False
     trace_hooks: bool = False
 
     def __post_init__(self) -> None:
@@ -108,7 +111,8 @@ class Config:
         """Fill ``plugin``'s options dataclass from all sources.
 
         ``call`` holds values of this one call, stronger than all others; ``known`` are the names
-        of all plugins, to tell whose variable ``TJ_A_B_C`` is.
+        of all plugins, to tell whose variable ``TJ_A_B_C`` is. An option that is called like a
+        core key is what that key says, if nobody says otherwise.
 
         :raises ConfigError: naming the source and the key that is unknown or of the wrong type.
         """
@@ -120,8 +124,13 @@ class Config:
                 self.calls.get(plugin, {}),
                 env_layer(cls, _prefix(plugin), self.environ),
                 self.tables.get(plugin, {}),
+                self._set(schema(cls)),
             ],
         )
+
+    def _set(self, keys: Collection[str]) -> Layer:
+        """The core keys among ``keys`` that somebody has set."""
+        return {key: self[key] for key in keys if self.origins.get(key, DEFAULT) != DEFAULT}
 
     def check_tables(self, known: Collection[str]) -> None:
         """Refuse options for plugins that are not there.
@@ -199,7 +208,7 @@ def strength(origin: str) -> int:
     """How strong a source is, as a number: the smaller the stronger."""
     order = ("call", "cli", "env")
     found = (i for i, kind in enumerate(order) if origin == kind or origin.startswith(kind + " "))
-    return next(found, len(order) + (origin == "default"))
+    return next(found, len(order) + (origin == DEFAULT))
 
 
 # ------------------------------------------------------------------------------- layers

@@ -17,6 +17,7 @@ from typing import Any, Generic, Literal, TypeVar, Union, get_args, get_origin
 from tj_core.errors import ConfigError, did_you_mean
 
 __all__ = [
+    "DEFAULT",
     "Layer",
     "Resolved",
     "Value",
@@ -41,6 +42,9 @@ class Value(Generic[T]):
     value: T
     origin: str
 
+
+DEFAULT = "default"
+"""The origin of a value that nobody has set."""
 
 Layer = Mapping[str, Value[Any]]
 """The values of one source, by key; layers are passed strongest first."""
@@ -106,7 +110,7 @@ def resolve(cls: type[T], layers: Sequence[Layer]) -> Resolved[T]:
     """
     kinds = schema(cls)
     values: dict[str, Any] = {}
-    origins = dict.fromkeys(kinds, "default")
+    origins = dict.fromkeys(kinds, DEFAULT)
     for each in reversed(layers):
         for key, value in each.items():
             values[key] = _checked(key, value, kinds)

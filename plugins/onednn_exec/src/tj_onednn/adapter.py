@@ -12,7 +12,15 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["LINEAR", "apart", "unavailable"]
+__all__ = [
+    "CONVOLUTION",
+    "LINEAR",
+    "PACK_CONVOLUTION",
+    "PACK_LINEAR",
+    "apart",
+    "unavailable",
+    "version",
+]
 
 
 def unavailable() -> str | None:
@@ -31,7 +39,30 @@ LINEAR: Any = _operator("_linear_pointwise", "default")
 """``(x, weight, bias or None, post operation, its numbers, its algorithm)``: the weight is
 transposed, all of ``x`` but its last dimension are rows."""
 
-OPERATORS = {"_linear_pointwise": LINEAR}
+CONVOLUTION: Any = _operator("_convolution_pointwise", "default")
+"""``(x, weight, bias or None, padding, stride, dilation, groups, post operation, its numbers, its
+algorithm)``."""
+
+PACK_LINEAR: Any = _operator("_reorder_linear_weight", "default")
+"""``(weight, rows)``: the weight in the layout that is best for so many rows."""
+
+PACK_CONVOLUTION: Any = _operator("_reorder_convolution_weight", "default")
+"""``(weight, padding, stride, dilation, groups, sizes of the input)``."""
+
+OPERATORS = {
+    "_linear_pointwise": LINEAR,
+    "_convolution_pointwise": CONVOLUTION,
+    "_reorder_linear_weight": PACK_LINEAR,
+    "_reorder_convolution_weight": PACK_CONVOLUTION,
+}
+
+
+def version(x: torch.Tensor) -> int:
+    """How often the memory of ``x`` was written, as autograd counts.
+
+    :raises RuntimeError: for a tensor that was made in inference mode, of which nobody counts.
+    """
+    return x._version
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,24 @@ from tj_onednn.options import Options
 from tj_onednn.store import Machine, Store, cache_folder, processor
 from tj_onednn.timing import Times, compare
 
-__all__ = ["Choices"]
+__all__ = ["Candidate", "Choices"]
 
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
 """By how much results may differ, as a part of the largest value: sums are in another order."""
 
 Verdict = bool | Decline
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A kernel for an operation, and in which way it computes that, in a word.
+
+    ``prepare`` is called with the arguments of a trial; what it returns lives as long as that.
+    """
+
+    way: str
+    kernel: Callable[..., Any]
+    prepare: Callable[[Sequence[Any]], object] | None = None
 
 
 @dataclass
@@ -41,45 +53,63 @@ class Choices:
     options: Options
     stores: dict[int, Store] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
+    fitting: set[str] = field(default_factory=set)
     lock: Any = field(default_factory=threading.RLock)
 
-    def ask(self, call: BoundSymbol, kernel: Callable[..., Any]) -> Verdict:
-        """True where ``kernel`` is to run ``call``, else why not."""
-        key = f"{call_key(call)} {self.options.precision}"
-        with self.lock:
-            if key in self.refused:
-                return Decline(self.refused[key])
-            times = self.store().get(key) if self.options.choose == "measure" else None
-            if times is None:
-                times = self.tried(key, call, kernel)
-        return self.verdict(key, times)
+    def ask(self, call: BoundSymbol, candidate: Candidate, best: float = 1.0) -> Verdict:
+        """True where ``candidate`` is to run ``call``, else why not.
 
-    def verdict(self, key: str, times: Times | None) -> Verdict:
-        """What follows from ``times``; None if they were not asked for."""
-        if key in self.refused:
-            return Decline(self.refused[key])
-        if times is None:
+        ``best`` is what the best of the others takes, as a part of the time of PyTorch's kernel.
+        """
+        found = self.found(call, candidate)
+        if isinstance(found, str):
+            return Decline(found)
+        if found is None:
             return True
-        if not times.stable:
+        if not found.stable:
             return Decline("its times were not stable, so that PyTorch's kernel stays")
-        if times.ratio > 1 - self.options.margin:
-            return Decline(f"oneDNN took {times.ratio:.2f} of the time of PyTorch's kernel")
+        if found.ratio > (1 - self.options.margin) * best:
+            return Decline(f"oneDNN took {found.ratio:.2f} of the time of PyTorch's kernel")
         return True
 
-    def tried(self, key: str, call: BoundSymbol, kernel: Callable[..., Any]) -> Times | None:
-        """The times of both, kept; None if oneDNN cannot run ``call``, or nobody asks for them."""
+    def ratio(self, call: BoundSymbol, candidate: Candidate) -> float:
+        """The part of the time of PyTorch's kernel that ``call`` takes with ``candidate`` there."""
+        found = self.found(call, candidate)
+        taken = isinstance(found, Times) and self.ask(call, candidate) is True
+        return found.ratio if taken and isinstance(found, Times) else 1.0
+
+    def found(self, call: BoundSymbol, candidate: Candidate) -> Times | str | None:
+        """The times of both; why ``candidate`` cannot run ``call``; None if nobody asks for times.
+
+        It is found out if it is not known.
+        """
+        key = f"{call_key(call)} {candidate.way}"
+        with self.lock:
+            if key in self.refused:
+                return self.refused[key]
+            if key in self.fitting:
+                return None
+            times = self.store().get(key) if self.options.choose == "measure" else None
+            return times or self.tried(key, call, candidate)
+
+    def tried(self, key: str, call: BoundSymbol, candidate: Candidate) -> Times | str | None:
+        """What `found` finds, by runs of both."""
         with adapter.apart():
             args, kwargs = example(call)
+            kept = candidate.prepare(args) if candidate.prepare is not None else None
             theirs, mine = (
-                lambda run=run: run(*args, **kwargs) for run in (resolve(call.symbol), kernel)
+                lambda run=run: run(*args, **kwargs)
+                for run in (resolve(call.symbol), candidate.kernel)
             )
             reason = self.wrong(theirs, mine)
             if reason is not None:
                 self.refused[key] = reason
-                return None
-            if self.options.choose != "measure":
+                return reason
+            if self.options.choose == "always":
+                self.fitting.add(key)
                 return None
             times = compare(theirs, mine, clock())
+            del kept
         self.store().put(key, times)
         return times
 

@@ -1,25 +1,36 @@
-"""The executor: what it claims, and what it asks before it does."""
+"""The executors: what they claim, and what they ask before they do.
+
+One runs products as they are, also inside of regions. The other one, there if the user says that
+parameters are frozen, is asked before it and runs layers whose weights it has packed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy, leaves
 
-from tj_onednn import kernels
-from tj_onednn.choice import Choices
+from tj_onednn import kernels, packing
+from tj_onednn.choice import Candidate, Choices
 from tj_onednn.operands import factors, tensors_of, unfit
 from tj_onednn.options import Options
 
-__all__ = ["onednn_executor"]
+__all__ = ["CONVOLUTION", "FROZEN", "LINEAR", "PackedExecutor", "onednn_executors"]
 
 Check = Callable[[BoundSymbol], "bool | Decline"]
 
 BATCH = 16
 """Products of a stack at most: one call of an operator for each."""
 
+FROZEN = "FROZEN"
+"""The tag of inputs of a program that are the weights of layers; parameters are frozen then."""
+
+LINEAR = "torch.nn.functional.linear"
+CONVOLUTION = "torch.conv2d"
+NO_PRODUCT = "it is not one product of matrices"
 SINGLE = ("aten.mm.default", "aten.addmm.default")
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten.mm.default": kernels.mm,
@@ -29,50 +40,121 @@ KERNELS: dict[str, Callable[..., Any]] = {
 }
 
 
-def onednn_executor(options: Options) -> Executor:
-    """The record of the executor."""
-    choices = Choices(options)
-    claims: RuleTable[Claim] = RuleTable("claim")
-    checks: dict[str, Check] = {}
-    for name, kernel in KERNELS.items():
-        run = kernels.rounded(kernel) if options.precision == "bfloat16" else kernel
-        checks[name] = _check(run, choices, options)
-        claims.set(name, Claim(run, checks[name], traceable=True))
-    linear = kernels.linear
-    run = kernels.rounded(linear) if options.precision == "bfloat16" else linear
-    claims.set("torch.nn.functional.linear", Claim(run, _of_product(checks), traceable=True))
-    return Executor("onednn", claims)
+@dataclass(frozen=True, slots=True)
+class PackedExecutor(Executor):
+    """An executor that has ``weights`` packed."""
+
+    weights: packing.Weights = field(default_factory=packing.Weights, compare=False)
 
 
-def _check(kernel: Callable[..., Any], choices: Choices, options: Options) -> Check:
-    """Whether ``kernel`` is to run a call."""
+def onednn_executors(options: Options) -> tuple[Executor, ...]:
+    """The records of the executors, in the order to ask them."""
+    products = _Products(options, Choices(options))
+    plain = products.executor()
+    return (_packed(products), plain) if options.freeze else (plain,)
 
-    def check(call: BoundSymbol) -> bool | Decline:
-        reason = _disabled() or unfit(call) or _shapes(call)
+
+@dataclass
+class _Products:
+    """Who runs products, by ``options``."""
+
+    options: Options
+    choices: Choices
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+
+    def executor(self) -> Executor:
+        """The executor of products as they are."""
+        claims: RuleTable[Claim] = RuleTable("claim")
+        for name, kernel in KERNELS.items():
+            run = self.rounded(kernel)
+            self.candidates[name] = Candidate(self.options.precision, run)
+            claims.set(name, Claim(run, self.product, traceable=True))
+        claims.set(LINEAR, Claim(self.rounded(kernels.linear), self.linear, traceable=True))
+        return Executor("onednn", claims)
+
+    def rounded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
+        return kernels.rounded(kernel) if self.options.precision == "bfloat16" else kernel
+
+    def product(self, call: BoundSymbol) -> bool | Decline:
+        """Whether a product is taken."""
+        reason = self.unfit_product(call)
         if reason is not None:
             return Decline(reason)
+        return self.choices.ask(call, self.candidates[call.symbol.qualname])
+
+    def unfit_product(self, call: BoundSymbol) -> str | None:
+        """Why a product is not measured, or None."""
+        reason = _disabled() or unfit(call) or _shapes(call)
+        if reason is not None:
+            return reason
         *_, a, b = tensors_of(call.flat_args)
-        small = options.choose == "measure" and factors(a, b) < options.minimum
-        return Decline("it is too small to gain by it") if small else choices.ask(call, kernel)
+        small = self.options.choose == "measure" and factors(a, b) < self.options.minimum
+        return "it is too small to gain by it" if small else None
 
-    return check
-
-
-def _of_product(checks: dict[str, Check]) -> Check:
-    """Whether a linear layer is taken whole: where the product in it is."""
-
-    def check(call: BoundSymbol) -> bool | Decline:
+    def linear(self, call: BoundSymbol) -> bool | Decline:
+        """Whether a linear layer is taken whole: where the product in it is."""
         reason = unfit(call)
         if reason is not None:
             return Decline(reason)
-        inner = call.body.calls if call.body is not None else ()
-        products = [c for c in inner if c.symbol.qualname in SINGLE]
-        if len(products) != 1:
-            return Decline("it is not one product of matrices")
-        product = products[0]
-        return checks[product.symbol.qualname](product)
+        inner = _product_in(call)
+        return self.product(inner) if inner is not None else Decline(NO_PRODUCT)
 
-    return check
+
+def _packed(products: _Products) -> PackedExecutor:
+    """The executor of layers with packed weights."""
+    weights, rounds = packing.Weights(), products.options.precision == "bfloat16"
+    linear, convolution = packing.linear(weights, rounds), packing.convolution(weights)
+
+    def candidate(kernel: Callable[..., Any], way: str) -> Candidate:
+        return Candidate(f"packed {way}", kernel, lambda args: weights.hold([args[1]]))
+
+    def check_linear(call: BoundSymbol) -> bool | Decline:
+        reason = _unfrozen(call) or unfit(call)
+        inner = _product_in(call)
+        if reason is None and inner is None:
+            reason = NO_PRODUCT
+        if reason is not None:
+            return Decline(reason)
+        assert inner is not None
+        reason = products.unfit_product(inner)
+        if reason is not None:
+            return Decline(reason)
+        best = products.choices.ratio(inner, products.candidates[inner.symbol.qualname])
+        packed = candidate(linear, products.options.precision)
+        return products.choices.ask(call, packed, best)
+
+    def check_convolution(call: BoundSymbol) -> bool | Decline:
+        reason = _disabled() or _unfrozen(call) or unfit(call, by_rows=False) or _no_images(call)
+        if reason is not None:
+            return Decline(reason)
+        return products.choices.ask(call, candidate(convolution, "float32"))
+
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set(LINEAR, Claim(linear, check_linear))
+    claims.set(CONVOLUTION, Claim(convolution, check_convolution))
+    return PackedExecutor("onednn_packed", claims, weights=weights)
+
+
+def _product_in(call: BoundSymbol) -> BoundSymbol | None:
+    """The one product of matrices that a linear layer consists of, if it does."""
+    inner = call.body.calls if call.body is not None else ()
+    products = [c for c in inner if c.symbol.qualname in SINGLE]
+    return products[0] if len(products) == 1 else None
+
+
+def _unfrozen(call: BoundSymbol) -> str | None:
+    """Why the weight of a layer is none to pack, or None."""
+    weight = call.args[1] if len(call.args) > 1 else None
+    if isinstance(weight, TensorProxy) and FROZEN in weight.tags:
+        return None
+    return "its weight is not a frozen input of the program"
+
+
+def _no_images(call: BoundSymbol) -> str | None:
+    """Why a convolution is not packed for, or None."""
+    if any(isinstance(x, str) for x in leaves((call.args, call.kwargs))):
+        return "its padding is computed from other arguments"
+    return None if tensors_of(call.flat_args)[0].ndim == 4 else "it is no batch of images"
 
 
 def _disabled() -> str | None:

@@ -27,8 +27,8 @@ LARGEST = 1 << 31
 """Bytes of arguments, together, from which on nothing is measured: they exist twice then."""
 
 
-def unfit(call: BoundSymbol) -> str | None:
-    """Why ``call`` is none for oneDNN's operators, or None."""
+def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
+    """Why ``call`` is none for oneDNN's operators, which lay results out ``by_rows``, or None."""
     if any(key.startswith("autocast.") and value for key, value in call.context.items):
         return "it runs under autocast"
     values = (*call.flat_args, *call.flat_outs)
@@ -40,7 +40,8 @@ def unfit(call: BoundSymbol) -> str | None:
         return "its arguments differ in data type"
     if any(overlaps(p) for p in tensors[1:]):  # the first is copied by oneDNN's operator
         return "elements of an argument share memory"
-    if any(p.strides != contiguous_strides(p.shape) for p in tensors_of(call.flat_outs)):
+    results = tensors_of(call.flat_outs) if by_rows else ()
+    if any(p.strides != contiguous_strides(p.shape) for p in results):
         return "its result is not laid out by rows"
     if sum(math.prod(_numbers(p.shape)) * p.dtype.bits for p in tensors) > LARGEST * 8:
         return "its arguments are too large to be measured"

@@ -17,7 +17,8 @@ class Options:
     for tests. ``minimum``: products of fewer multiplications are not measured, and not taken.
     ``precision``: ``"bfloat16"`` rounds the arguments and the result of products in float32.
     ``cache``: the folder that choices are kept in; the user's cache folder if it is not given, and
-    none if it is empty.
+    none if it is empty. ``freeze``: parameters are not written any more, so that in inference the
+    weights of layers may be packed.
     """
 
     choose: Literal["measure", "always"] = "measure"
@@ -25,6 +26,7 @@ class Options:
     minimum: int = 1 << 14
     precision: Literal["float32", "bfloat16"] = "float32"
     cache: str | None = None
+    freeze: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:

@@ -12,7 +12,7 @@ from tj_core.extend import hookimpl
 from tj_onednn.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor
+    from tj_core.extend import Executor, Tag, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -36,7 +36,25 @@ def tj_options() -> type[Any]:
 
 
 @hookimpl
-def tj_executors(options: Options) -> tuple[Executor, ...]:
-    from tj_onednn.executor import onednn_executor
+def tj_tags(options: Options) -> tuple[Tag, ...]:
+    if not options.freeze:
+        return ()
+    from tj_onednn.freezing import tag
 
-    return (onednn_executor(options),)
+    return (tag(),)
+
+
+@hookimpl
+def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    if not options.freeze:
+        return ()
+    from tj_onednn.freezing import freezing
+
+    return (freezing(),)
+
+
+@hookimpl
+def tj_executors(options: Options) -> tuple[Executor, ...]:
+    from tj_onednn.executor import onednn_executors
+
+    return onednn_executors(options)

@@ -1,0 +1,77 @@
+"""Programs whose parameters are frozen: which of their inputs these are.
+
+Seen when a program is compiled: its inputs, and that it takes no gradients. Seen at its first call:
+which of them are parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    PassContext,
+    Stage,
+    Tag,
+    TagSet,
+    TensorProxy,
+    Trace,
+    TraceEditor,
+    Transform,
+    requires_grad,
+)
+
+from tj_onednn.executor import CONVOLUTION, FROZEN, LINEAR, PackedExecutor
+from tj_onednn.packing import Frozen, Weights
+
+__all__ = ["freezing", "tag"]
+
+
+def tag() -> Tag:
+    """The tag of inputs that are weights of layers."""
+    said = "the weight of a layer; if it is a parameter, it is not written any more"
+    return Tag(FROZEN, said, carriers=frozenset({"proxy"}))
+
+
+def freezing() -> Transform:
+    """The pass that tags the inputs of a program that takes no gradients."""
+    return Transform("onednn-freeze", _apply, after=Stage.ACQUIRED)
+
+
+def _apply(trace: Trace, context: PassContext) -> Trace:
+    weights = next((e.weights for e in context.executors if isinstance(e, PackedExecutor)), None)
+    trains = any(requires_grad(p) for call in trace.calls for p in call.flat_outs)
+    names = {name for call in trace.calls if (name := _weight(call)) is not None}
+    places = [i for i, p in enumerate(trace.inputs) if p.name in names]
+    if weights is None or trains or not places:
+        return trace
+    context.wrap(lambda function, _: _held(function, weights, places))
+    editor = TraceEditor(trace, context.tags)
+    editor.keep(*trace.calls)
+    for i in places:
+        editor.inherit(trace.inputs[i], TagSet([FROZEN]))
+    return editor.done()
+
+
+def _weight(call: BoundSymbol) -> str | None:
+    """The name of the weight of ``call``, if it is a layer."""
+    layer = call.symbol.qualname in (LINEAR, CONVOLUTION) and len(call.args) > 1
+    weight = call.args[1] if layer else None
+    return weight.name if isinstance(weight, TensorProxy) else None
+
+
+def _held(
+    function: Callable[..., Any], weights: Weights, places: Sequence[int]
+) -> Callable[..., Any]:
+    """``function``, which holds the parameters of its first call as ``weights``."""
+    held: list[Sequence[Frozen]] = []
+
+    def run(*inputs: Any) -> Any:
+        if not held:
+            given = (inputs[i] for i in places)
+            held.append(weights.hold(x for x in given if isinstance(x, torch.nn.Parameter)))
+        return function(*inputs)
+
+    return run

@@ -1,0 +1,134 @@
+"""Weights that nobody writes any more, in the layout that oneDNN multiplies fastest.
+
+A compiled program holds its parameters while it lives (`Weights.hold`), so that the memory which
+they are found by is theirs. What is no such parameter runs in PyTorch's kernel. A parameter that
+was written after it was packed is an error: its version counter says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from tj_core.extend import TjError
+
+from tj_onednn.adapter import CONVOLUTION, LINEAR, PACK_CONVOLUTION, PACK_LINEAR, version
+
+__all__ = ["Frozen", "Weights", "convolution", "linear"]
+
+Tensor = torch.Tensor
+
+
+@dataclass(eq=False)
+class Frozen:
+    """A weight, how often it had been written, and what it is packed as, by what for."""
+
+    weight: Tensor
+    version: int
+    packed: dict[Hashable, Tensor] = field(default_factory=dict)
+
+    def of(self, weight: Tensor) -> bool:
+        """Whether ``weight``, in the same memory, is this one."""
+        mine = self.weight
+        return (mine.shape, mine.stride(), mine.dtype) == (
+            weight.shape,
+            weight.stride(),
+            weight.dtype,
+        )
+
+    def pack(self, key: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
+        """The weight packed for ``key``, by ``make`` if it is not yet.
+
+        :raises TjError: if the weight was written since.
+        """
+        if version(self.weight) != self.version:
+            raise TjError(
+                f"a parameter of shape {tuple(self.weight.shape)} was written after a program with "
+                "freeze=True had packed it",
+                hint="make the program again with tj.jit, or leave out freeze",
+            )
+        found = self.packed.get(key)
+        if found is None:
+            found = self.packed[key] = make(self.weight)
+        return found
+
+
+@dataclass
+class Weights:
+    """The frozen weights of living programs, by their address."""
+
+    table: WeakValueDictionary[int, Frozen] = field(default_factory=WeakValueDictionary)
+
+    def hold(self, parameters: Iterable[Tensor]) -> Sequence[Frozen]:
+        """``parameters``, which are frozen from now on and while the result lives."""
+        return [found for p in parameters if (found := self.held(p)) is not None]
+
+    def held(self, parameter: Tensor) -> Frozen | None:
+        """``parameter`` as a frozen weight; None for one of which nobody counts writes."""
+        known = self.find(parameter)
+        if known is not None:
+            return known
+        try:
+            made = Frozen(parameter.detach(), version(parameter))
+        except RuntimeError:
+            return None
+        return self.table.setdefault(parameter.data_ptr(), made)
+
+    def find(self, weight: Tensor) -> Frozen | None:
+        """What is held of ``weight``."""
+        found = self.table.get(weight.data_ptr())
+        return found if found is not None and found.of(weight) else None
+
+
+def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
+    """``torch.nn.functional.linear`` of packed weights; in bfloat16, if it ``rounds`` float32."""
+
+    def run(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        frozen = weights.find(weight)
+        if frozen is None:
+            return torch.nn.functional.linear(input, weight, bias)
+        rows = input.numel() // input.shape[-1]
+        narrow = rounds and input.dtype == torch.float32
+        if narrow:
+            packed = frozen.pack((rows, True), lambda w: PACK_LINEAR(w.bfloat16(), rows))
+            bias = None if bias is None else bias.bfloat16()
+            wide: Tensor = LINEAR(input.bfloat16(), packed, bias, "none", [], "").float()
+            return wide
+        packed = frozen.pack(rows, lambda w: PACK_LINEAR(w, rows))
+        result: Tensor = LINEAR(input, packed, bias, "none", [], "")
+        return result
+
+    return run
+
+
+def convolution(weights: Weights) -> Callable[..., Tensor]:
+    """``torch.conv2d`` of packed weights."""
+
+    def run(
+        input: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        frozen = weights.find(weight)
+        if frozen is None:
+            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        how = (_pair(padding), _pair(stride), _pair(dilation), groups)
+        sizes = tuple(input.shape)
+        packed = frozen.pack((sizes, how), lambda w: PACK_CONVOLUTION(w, *how, sizes))
+        result: Tensor = CONVOLUTION(input, packed, bias, *how, "none", [], "")
+        return result
+
+    return run
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """A number for both dimensions, or one for each."""
+    first, second = (value, value) if isinstance(value, int) else (*value, *value)[:2]
+    return first, second
