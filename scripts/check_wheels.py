@@ -1,8 +1,9 @@
 """Build every wheel of the workspace and use them where nothing else is installed.
 
 ``python scripts/check_wheels.py FOLDER`` builds into ``FOLDER/dist``, looks into the wheels,
-installs them into a new environment ``FOLDER/clean`` and runs from there, outside of this tree, so
-that what is found is what was installed. The first thing that is wrong ends it, with a message.
+installs them into new environments, ``FOLDER/core`` without and ``FOLDER/full`` with PyTorch, and
+runs from there, outside of this tree, so that what is found is what was installed. The first thing
+that is wrong ends it, with a message.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import time
 import venv
 import zipfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,12 +29,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def main(folder: Path) -> None:
     """Do all of it in ``folder``."""
-    wheels = build(folder / "dist")
-    for wheel in wheels:
-        inspect(wheel)
-    clean = Environment(folder / "clean")
-    core = next(w for w in wheels if w.distribution == "tj-core")
-    check_core_alone(clean, core)
+    with ThreadPoolExecutor(1) as beside:
+        # PyTorch takes longest to install; the wheels are built meanwhile.
+        full = beside.submit(Environment, folder / "full", "torch", "numpy", "pytest")
+        wheels = build(folder / "dist")
+        for wheel in wheels:
+            inspect(wheel)
+        core = next(w for w in wheels if w.distribution == "tj-core")
+        check_core_alone(Environment(folder / "core"), core)
+        clean = full.result()
     check_all(clean, wheels)
     check_example(clean)
     check_uninstall(clean)
@@ -127,10 +132,13 @@ def inspect(wheel: Wheel) -> None:
 
 
 class Environment:
-    """A virtual environment with nothing in it, and a folder to run from with nothing near it."""
+    """A virtual environment with ``others`` in it, and a folder to run from with nothing near it.
 
-    def __init__(self, folder: Path) -> None:
-        step("making a clean environment")
+    What those need is installed as well, and nothing of this project.
+    """
+
+    def __init__(self, folder: Path, *others: str) -> None:
+        step(f"making the environment {folder.name}")
         self.folder = folder
         venv.create(folder, clear=True, with_pip=True)
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
@@ -143,6 +151,8 @@ class Environment:
             if not k.startswith(("TJ_", "PYTHON", "TOX_", "VIRTUAL_ENV"))
         }
         self.environ["PATH"] = f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}"
+        if others:
+            self.install(*others)
 
     def run(self, *command: str) -> str:
         """Run one of the environment's programs; return what it prints."""
@@ -168,7 +178,8 @@ class Environment:
     def install(self, *what: str) -> None:
         """Install with pip, and say so."""
         step(f"installing {', '.join(Path(w).name for w in what)}")
-        self.run("python", "-m", "pip", "install", "--quiet", *what)
+        # Not compiled ahead: of PyTorch, a small part is imported here.
+        self.run("python", "-m", "pip", "install", "--quiet", "--no-compile", *what)
 
     def plugins(self) -> dict[str, str]:
         """What ``tj plugins --json`` says: states by name."""
@@ -267,7 +278,6 @@ print(tj.last_trace(two))
 
 def check_example(clean: Environment) -> None:
     """The example's own tests, as its author runs them, against what is installed."""
-    clean.install("pytest")
     step("the example's tests")
     folder = ROOT / "examples" / "tj-example-exec"
     arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]

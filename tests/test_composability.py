@@ -17,9 +17,9 @@ EVERY = list(itertools.chain.from_iterable(ROWS.values()))
 def test_row(row: Row) -> None:
     report = run_row(row)
     assert not report.problems, report.problems
-    assert report.status is row.status, (report.told, report.error)
+    assert report.status is row.status, (report.tj_warnings, report.error)
     if row.status is not Status.WORKS:
-        said = [*report.told, str(report.error)]
+        said = [*report.tj_warnings, str(report.error)]
         assert row.why and any(row.says in text for text in said), said
 
 

@@ -32,5 +32,5 @@ def test_two_training_steps(network: Network, plugins: tuple[str, ...], optimize
     torch.compiler.reset()
     report = train_twins(network, functools.partial(tj.jit, plugins=plugins), optimizer)
     assert not report.problems, "\n".join(report.problems)
-    assert len(report.told) == len(network.breaks), report.told
-    assert all(map(str.__contains__, report.told, network.breaks)), report.told
+    assert len(report.tj_warnings) == len(network.breaks), report.tj_warnings
+    assert all(map(str.__contains__, report.tj_warnings, network.breaks)), report.tj_warnings

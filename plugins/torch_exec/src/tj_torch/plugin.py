@@ -58,11 +58,13 @@ def tj_dialects() -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
+    from tj_torch.capture import levels, pinned
     from tj_torch.capture.dynamo import unheld
     from tj_torch.capture.fx import facts
     from tj_torch.ops.service import rule_tables
 
-    return (*rule_tables(options.memo_size), facts.rules(), unheld.rules())
+    captured = (levels.rules(), pinned.rules(), unheld.rules(), facts.rules())
+    return (*rule_tables(options.memo_size), *captured)
 
 
 @hookimpl

@@ -84,6 +84,29 @@ def test_after_a_stateless_call_others_mean_what_they_meant(said: tuple[str, ...
     assert (found["torch.sin"].body is not None) is bool(said), list(found)
 
 
+LEVELS = ("levels", "torch.ops.tj_facts.mark.default", True)
+
+
+@pytest.mark.parametrize("said", [(), LEVELS])
+def test_what_ends_with_a_level_is_forgotten_after_it(said: tuple[str, ...]) -> None:
+    def inner(t: torch.Tensor) -> torch.Tensor:
+        torch.ops.tj_facts.mark.default()
+        return t.sin().sum()
+
+    found = calls(jitted(lambda x: torch.func.grad(inner)(x) + torch.cos(x), *said), X)
+    assert (found["torch.cos"].body is not None) is bool(said), list(found)
+
+
+MAY_RAISE = ("may_raise", "torch.sin", lambda call: call.args[0].shape == (4,))
+
+
+@pytest.mark.parametrize("said", [(), MAY_RAISE])
+def test_what_real_tensors_may_refuse_stays_where_it_is(said: tuple[Any, ...]) -> None:
+    g = jitted(lambda x: torch.sin(x).cos(), *said)
+    assert [call.body is None for call in calls(g, X).values()] == [bool(said), False]
+    assert [call.body is None for call in calls(g, X[:3]).values()] == [False, False]
+
+
 COND = "torch.ops.higher_order.cond"
 SAID = Wiring(("yes", "no"), lambda args, n: list(leaves(args[3:])), ("yes", "no"))
 

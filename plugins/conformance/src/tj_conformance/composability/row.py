@@ -64,7 +64,7 @@ class Report:
     """What a row did: how it differs from eager, and what it warned of or raised."""
 
     problems: tuple[str, ...]
-    told: tuple[str, ...]
+    tj_warnings: tuple[str, ...]
     error: Exception | None
 
     @property
@@ -72,7 +72,7 @@ class Report:
         """The status that was observed."""
         if self.error is not None:
             return Status.RAISES
-        return Status.FALLS_BACK if self.told else Status.WORKS
+        return Status.FALLS_BACK if self.tj_warnings else Status.WORKS
 
 
 def works(program: Callable[[Jit], Any]) -> Row:
@@ -102,7 +102,7 @@ class _Outcome:
     value: Any
     error: Exception | None
     warned: list[tuple[str, str]]
-    told: list[str]
+    tj_warnings: list[str]
     printed: str
     random: torch.Tensor
 
@@ -114,7 +114,7 @@ def run_row(row: Row, jit: Jit = tj.jit) -> Report:
     if expected.error is not None:
         raise expected.error  # a row shows what works in eager
     problems = [] if got.error is not None else list(_problems(got, expected))
-    return Report(tuple(problems), tuple(got.told), got.error)
+    return Report(tuple(problems), tuple(got.tj_warnings), got.error)
 
 
 def _eagerly(fn: Any = None, **options: Any) -> Any:
@@ -141,13 +141,13 @@ def _outcome(program: Callable[[Jit], Any], jit: Jit) -> _Outcome:
             value = program(jit)
         except Exception as raised:
             error = raised
-    told = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+    tj_warnings = [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
     warned = [
         (w.category.__name__, str(w.message))
         for w in caught
         if not issubclass(w.category, tj.TjWarning) and not _once(w)
     ]
-    return _Outcome(value, error, warned, told, printed.getvalue(), torch.get_rng_state())
+    return _Outcome(value, error, warned, tj_warnings, printed.getvalue(), torch.get_rng_state())
 
 
 def _once(warning: warnings.WarningMessage) -> bool:

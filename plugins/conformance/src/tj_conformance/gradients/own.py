@@ -51,7 +51,7 @@ def compare(number: int, way: str | None = None) -> str | None:
         for when in ("first", "second"):
             found = _observed(compiled, other, made)
             names = sorted({*found, *expected})
-            told = [
+            lines = [
                 f"#   {name}: {found.get(name)}, in eager {expected.get(name)}"
                 for name in names
                 if not _equal(found.get(name), expected.get(name))
@@ -59,8 +59,8 @@ def compare(number: int, way: str | None = None) -> str | None:
                     made.rewritten and (_is_refused(name, expected) or _is_refused(name, found))
                 )
             ]
-            if told:
-                return f"# differs in the {when} call, {way}\n" + "\n".join(told) + f"\n{made}"
+            if lines:
+                return f"# differs in the {when} call, {way}\n" + "\n".join(lines) + f"\n{made}"
     return None
 
 

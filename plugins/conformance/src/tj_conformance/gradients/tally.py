@@ -84,9 +84,9 @@ def main(arguments: list[str]) -> int:
             found = tally_modules(Part.parse(name))
         else:
             found = tally_operations(run, name, Part.parse(text), given.samples)
-        for told in found:
-            wrong += isinstance(told, str)
-            print(told, flush=True)
+        for line in found:
+            wrong += isinstance(line, str)
+            print(line, flush=True)
     return int(wrong > 0)
 
 

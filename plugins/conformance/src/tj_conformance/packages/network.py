@@ -54,10 +54,10 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Where training differs from eager, and what tj warned of."""
+    """Where training differs from eager, and the warnings of tj."""
 
     problems: tuple[str, ...]
-    told: tuple[str, ...]
+    tj_warnings: tuple[str, ...]
 
 
 def module(name: str, attribute: str) -> Callable[..., Make]:
@@ -78,8 +78,8 @@ def train_twins(network: Network, jit: Jit, optimizer: str) -> Report:
     expected, known = _recorded(network, reference, optimizer)
     got, warned = _recorded(network, jit, optimizer)
     problems = [f"warns: {w.message}" for w in warned if str(w.message) not in map(_text, known)]
-    told = tuple(str(w.message) for w in warned if issubclass(w.category, tj.TjWarning))
-    return Report((*_where(got, expected), *(p for p in problems if p[7:] not in told)), told)
+    ours = tuple(str(w.message) for w in warned if issubclass(w.category, tj.TjWarning))
+    return Report((*_where(got, expected), *(p for p in problems if p[7:] not in ours)), ours)
 
 
 def train(

@@ -64,8 +64,8 @@ def _jobs(args: argparse.Namespace) -> dict[str, tuple[str, ...] | None]:
 def _watch(mode: Mode, outcome: Outcome) -> None:
     """Say what goes on, to standard error."""
     if outcome.status.bad:
-        told = f"{mode.value}: {outcome.test}: {outcome.status.value}: {outcome.summary[:200]}"
-        print(told, file=sys.stderr, flush=True)
+        line = f"{mode.value}: {outcome.test}: {outcome.status.value}: {outcome.summary[:200]}"
+        print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

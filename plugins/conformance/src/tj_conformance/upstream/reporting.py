@@ -1,4 +1,4 @@
-"""Tells of tests as unittest runs them."""
+"""Reports on tests as unittest runs them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ __all__ = ["Reporting", "name_of"]
 
 
 class Reporting(unittest.TestResult):
-    """Tells of every test as it begins and as it ends."""
+    """Reports on every test as it begins and as it ends."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
+    def __init__(self, send: Callable[[dict[str, Any]], None]) -> None:
         super().__init__()
         self.ended: set[str] = set()
         self.elsewhere = Outcome("", Status.GONE, "its class was not set up")
-        self._tell = tell
+        self._send = send
         self._began = 0.0
         self._name = ""
         self._worst: Outcome | None = None
@@ -29,23 +29,23 @@ class Reporting(unittest.TestResult):
     def startTest(self, test: unittest.TestCase) -> None:
         """A test begins."""
         self._began, self._worst, self._name = time.monotonic(), None, name_of(test)
-        self._tell({"begin": self._name})
+        self._send({"begin": self._name})
 
     def stopTest(self, test: unittest.TestCase) -> None:
         """The test that began has ended."""
         outcome = self._worst or Outcome(self._name, Status.PASSED)
-        self.told(replace(outcome, seconds=round(time.monotonic() - self._began, 2)))
+        self.report(replace(outcome, seconds=round(time.monotonic() - self._began, 2)))
         self._name = ""
 
-    def told(self, outcome: Outcome) -> None:
-        """Tell an outcome, once."""
+    def report(self, outcome: Outcome) -> None:
+        """Report an outcome, once."""
         if outcome.test not in self.ended:
             self.ended.add(outcome.test)
-            self._tell({"end": outcome.plain()})
+            self._send({"end": outcome.plain()})
 
     def escaped(self, test: unittest.TestCase, error: Exception) -> None:
         """An exception left the test's own ``run``."""
-        self.told(failure(name_of(test), error))
+        self.report(failure(name_of(test), error))
 
     def _bad(self, error: Any) -> None:
         if not self._name:

@@ -114,9 +114,9 @@ def _one_process(job: Run, progress: _Progress, limits: Limits) -> None:
 def _follow(process: subprocess.Popen[bytes], progress: _Progress, limits: Limits) -> Status:
     """Take what the process tells until it is done or dies; how it died, if it did."""
     assert process.stdout is not None
-    with process.stdout as told:
+    with process.stdout as pipe:
         try:
-            for line in _lines(process, told, limits.seconds):
+            for line in _lines(process, pipe, limits.seconds):
                 if "done" in line:
                     break
                 progress.take(line)
@@ -145,7 +145,7 @@ def _start(
 
 
 def _lines(
-    process: subprocess.Popen[bytes], told: IO[bytes], seconds: float
+    process: subprocess.Popen[bytes], pipe: IO[bytes], seconds: float
 ) -> Iterator[dict[str, Any]]:
     """What the process tells, line by line, until it has ended.
 
@@ -153,12 +153,12 @@ def _lines(
     """
     rest, last = b"", time.monotonic()
     with selectors.DefaultSelector() as selector:
-        selector.register(told, selectors.EVENT_READ)
+        selector.register(pipe, selectors.EVENT_READ)
         while True:
             # Not only until the pipe is closed: a process that a test started may hold it.
             ended = process.poll() is not None
             if selector.select(0 if ended else 1):
-                data = os.read(told.fileno(), 1 << 16)
+                data = os.read(pipe.fileno(), 1 << 16)
                 *lines, rest = (rest + data).split(b"\n")
                 yield from map(json.loads, lines)
                 last = time.monotonic()

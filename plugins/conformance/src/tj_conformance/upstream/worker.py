@@ -69,11 +69,11 @@ def run(order: Order, tell: Callable[[dict[str, Any]], None]) -> None:
     tell({"tests": names})
     for name in names:
         if name not in found:
-            result.told(Outcome(name, Status.GONE, "not in the file"))
+            result.report(Outcome(name, Status.GONE, "not in the file"))
     tests = [_guarded(found[name], result) for name in names if name in found]
     unittest.TestSuite(tests).run(result)
     for name in names:
-        result.told(replace(result.elsewhere, test=name))
+        result.report(replace(result.elsewhere, test=name))
 
 
 def main() -> None:

@@ -57,7 +57,7 @@ from tj_torch.capture.nodes import (
     takes_values,
     user_tags,
 )
-from tj_torch.capture.pinned import may_raise_at_run_time, pinned
+from tj_torch.capture.pinned import MAY_RAISE, may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.contexts import ContextTracker, ambient_context
@@ -213,7 +213,8 @@ class Importer(NodeValues):
         outputs = map_tree(lambda p: self.unwrapped(p, call), inner.result, Proxy)
         self.calls.append(call.replace(outputs=outputs))
         self.env.update(zip(escaping, outputs, strict=True))
-        self.opaque_state |= any(map(levels.changes_state, inner.calls))
+        table = self.dialects.tables[levels.LEVELS]
+        self.opaque_state |= any(levels.changes_state(call, table) for call in inner.calls)
 
     def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
         """A value that leaves a level; autograd outside may see through it."""
@@ -403,7 +404,8 @@ class Importer(NodeValues):
     ) -> BoundSymbol | None:
         """``call`` with the facts of its expansion, or None if it has none."""
         change = is_autograd_change(call)
-        unknown = self.opaque_state or may_raise_at_run_time(call) or self.changes_state(call, node)
+        unknown = self.opaque_state or self.changes_state(call, node)
+        unknown = unknown or may_raise_at_run_time(call, self.dialects.tables[MAY_RAISE])
         if (unknown and not change) or makes_subclass(node):
             return None
         start = time.perf_counter()

@@ -3,6 +3,9 @@
 Dynamo captures ``torch.func.grad(f)(x)`` as calls that enter a level, wrap values, run ``f`` on
 what they wrap, and leave the level. What stands in between works on values that no other part of
 the program may see, and whose metadata says only half of what they are; so it becomes one region.
+
+Rule table ``levels`` says of a symbol, for plugins too: True, if leaving the level takes back what
+it changes.
 """
 
 from __future__ import annotations
@@ -11,34 +14,53 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol
+from tj_core.extend import BoundSymbol, RuleTable
 
-__all__ = ["changes_state", "escaping", "groups", "outside"]
+__all__ = ["LEVELS", "changes_state", "escaping", "groups", "outside", "rules"]
 
-BOOKKEEPING = frozenset(
-    {
-        "lazy_load_decompositions",
-        "_maybe_load_decompositions",
-        "_saved_tensors_hooks_disable",
-        "_saved_tensors_hooks_enable",
-        "_set_fwd_grad_enabled",
-        "set_inplace_requires_grad_allowed",
-        *(
-            f"_{kind}_{step}_nesting"
-            for kind in ("grad", "jvp", "vmap", "func")
-            for step in ("increment", "decrement")
-        ),
-        "_enter_dual_level",
-        "_exit_dual_level",
-    }
+LEVELS = "levels"
+"""The table's name."""
+
+_HOMES = (
+    "torch._C",
+    "torch._C._autograd",
+    "torch._C._functorch",
+    "torch._functorch.predispatch",
+    "torch._functorch.vmap",
+    "torch.autograd.forward_ad",
 )
-"""What `torch.func` calls to set itself up, and takes back when it is done."""
+"""Where versions of PyTorch keep the functions that set a level up."""
 
 
-def changes_state(call: BoundSymbol) -> bool:
+def rules() -> RuleTable[bool]:
+    """What `torch.func` calls to set itself up, and takes back when it is done."""
+    table: RuleTable[bool] = RuleTable(LEVELS, rule_type=bool)
+    for home in _HOMES:
+        for name in (
+            "lazy_load_decompositions",
+            "_maybe_load_decompositions",
+            "_saved_tensors_hooks_disable",
+            "_saved_tensors_hooks_enable",
+            "_set_fwd_grad_enabled",
+            "set_inplace_requires_grad_allowed",
+            *(
+                f"_{kind}_{step}_nesting"
+                for kind in ("grad", "jvp", "vmap", "func")
+                for step in ("increment", "decrement")
+            ),
+            "_enter_dual_level",
+            "_exit_dual_level",
+        ):
+            table.set(f"{home}.{name}", True)
+    return table
+
+
+def changes_state(call: BoundSymbol, table: RuleTable[bool]) -> bool:
     """Whether ``call`` is there for what it does elsewhere, and that outlasts the level."""
-    name = call.symbol.name.rpartition(".")[2]
-    return name not in BOOKKEEPING and not call.flat_args and not call.flat_outs
+    if call.flat_args or call.flat_outs:
+        return False
+    rule = table.get(call.symbol)
+    return rule is None or not rule.value
 
 
 _BEFORE = ("_saved_tensors_hooks_disable", "lazy_load_decompositions")

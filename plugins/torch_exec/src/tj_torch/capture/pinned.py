@@ -1,27 +1,41 @@
-"""Calls that real tensors may refuse and fake ones allow: pinned, to raise where they stand."""
+"""Calls that real tensors may refuse and fake ones allow: pinned, to raise where they stand.
+
+Rule table ``may_raise`` says so of a symbol, for plugins too: a function of the call.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, Expanded, TensorProxy, leaves
+from tj_core.extend import BoundSymbol, Expanded, RuleTable, TensorProxy, leaves
 
 from tj_torch.ops.metadata_mutation import is_autograd_change
 
-__all__ = ["may_raise_at_run_time", "pinned"]
+__all__ = ["MAY_RAISE", "may_raise_at_run_time", "pinned", "rules"]
 
-VIEWS_TO_A_SIZE = frozenset(
-    {"torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"}
-)
-"""These need strides that allow the new sizes."""
+MAY_RAISE = "may_raise"
+"""The table's name."""
+
+MayRaise = Callable[[BoundSymbol], bool]
 
 
-def may_raise_at_run_time(call: BoundSymbol) -> bool:
+def rules() -> RuleTable[MayRaise]:
+    """Views that need strides which allow the new sizes."""
+    table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)  # type: ignore[arg-type]
+    for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view.default"):
+        table.set(name, _is_refused_view)
+    return table
+
+
+def may_raise_at_run_time(call: BoundSymbol, table: RuleTable[MayRaise]) -> bool:
     """Whether ``call`` may raise for tensors that are no fakes."""
-    return is_autograd_change(call) or _is_refused_view(call)
+    if is_autograd_change(call):
+        return True
+    rule = table.get(call.symbol)
+    return rule is not None and rule.value(call)
 
 
 def pinned(facts: Expanded) -> Expanded:
@@ -30,7 +44,7 @@ def pinned(facts: Expanded) -> Expanded:
 
 
 def _is_refused_view(call: BoundSymbol) -> bool:
-    if call.symbol.qualname not in VIEWS_TO_A_SIZE or not isinstance(call.args[0], TensorProxy):
+    if not isinstance(call.args[0], TensorProxy):
         return False
     viewed, *sizes = call.args
     size = [n for p in (*sizes, *(v for _, v in call.kwargs)) for n in _sizes(p)]
