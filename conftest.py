@@ -17,9 +17,22 @@ def pytest_collection_finish() -> None:
 
     They would look at its million objects again and again, which takes a sixth of the whole run.
     """
+    _freeze()
+    gc.set_threshold(10_000)
+
+
+def _freeze() -> None:
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def frozen_before() -> None:
+    """Leave what earlier files keep out of garbage collections, too.
+
+    Tests of lifetimes collect garbage hundreds of times, and each would look at all of it.
+    """
+    _freeze()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -10,7 +10,7 @@ An executor that fuses also gets calls that may stand in its regions. Those that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline
 from tj_core.edit.regions import map_programs
 from tj_core.errors import PluginError, RuleMissingError
-from tj_core.ir.proxy import requires_grad
+from tj_core.ir.proxy import NumberProxy, Proxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
 from tj_core.ir.tags import TagRegistry
@@ -106,6 +106,7 @@ class _Walk:
     ``wanted`` says of bodies whether anybody takes a part, ``reasons`` why those declined who have
     a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
     label, ``single`` the paths of calls that are claimed without fusion, they and their parts.
+    ``numbers`` are the numbers there are so far, by type and expression over symbols.
     """
 
     executors: list[Executor]
@@ -121,6 +122,7 @@ class _Walk:
     hosted: set[Symbol] = field(default_factory=set)
     fused: dict[str, Path] = field(default_factory=dict)
     single: set[Path] = field(default_factory=set)
+    numbers: dict[tuple[str, str], Proxy] = field(default_factory=dict)
     path: Path = ()
 
     def settle(self, depth: int) -> None:
@@ -137,6 +139,8 @@ class _Walk:
 
     def program(self, depth: int) -> None:
         """Give all calls of the program an executor."""
+        self.numbers = {}
+        self.remember(self.editor.trace.inputs)
         for place, call in enumerate(self.editor.trace.calls):
             self.path = (place,)
             self.call(self.editor.moved(call), depth)
@@ -170,6 +174,33 @@ class _Walk:
         return self.regions[key][1]
 
     def call(self, call: BoundSymbol, depth: int) -> None:
+        """Keep ``call`` under an executor's name, or what runs in its place."""
+        if (known := self.known_number(call)) is not None:
+            self.editor.substitute(call.flat_outs[0], known, call.source)
+            self.changes.append(Change(call.label, "core", f"{known.name} is that number"))
+            return
+        self.placed(call, depth)
+        self.remember(call.flat_outs)
+
+    def remember(self, values: Iterable[Proxy]) -> None:
+        """Note the numbers among ``values`` that calls may return again."""
+        for p in values:
+            if isinstance(p, NumberProxy) and p.expr:
+                self.numbers.setdefault((p.kind, p.expr), self.editor.current(p))
+
+    def known_number(self, call: BoundSymbol) -> Proxy | None:
+        """The number that is all that ``call`` returns, if there is one of this expression.
+
+        Sizes are read again in many bodies, of values that fusion need not make for that.
+        """
+        if not call.effects.removable or call.regions or len(call.flat_outs) != 1:
+            return None
+        (out,) = call.flat_outs
+        if not isinstance(out, NumberProxy) or not out.expr or call.outputs is not out:
+            return None
+        return self.numbers.get((out.kind, out.expr))
+
+    def placed(self, call: BoundSymbol, depth: int) -> None:
         """Keep ``call`` under an executor's name, or what runs in its place."""
         if call.executor is not None:
             return self.editor.keep(self.owned(call, depth))

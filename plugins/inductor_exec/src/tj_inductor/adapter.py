@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 import torch._inductor.config as inductor_config
+from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.decomposition import select_decomp_table
@@ -59,10 +60,14 @@ def _has_setting(name: str) -> bool:
 
 
 def traced(
-    run: Callable[..., Any], inputs: Sequence[torch.Tensor], mode: FakeTensorMode
+    run: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode
 ) -> torch.fx.GraphModule:
-    """The operators that ``run`` calls, in the form that Inductor has kernels for."""
-    with mode:
+    """The operators that ``run`` calls, in the form that Inductor has kernels for.
+
+    With sizes that are symbols, operators run as Python where PyTorch's C++ would ask for numbers.
+    """
+    symbolic = mode.shape_env is not None
+    with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
         table = select_decomp_table()
         made = make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
     made.graph = fx_graph_cse(made.graph)
@@ -72,7 +77,7 @@ def traced(
 
 def compiled(
     graph: torch.fx.GraphModule,
-    inputs: Sequence[torch.Tensor],
+    inputs: Sequence[Any],
     mode: FakeTensorMode,
     visible: Sequence[int],
     *,

@@ -8,6 +8,7 @@ from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, is_kernel
 from tj_inductor.options import Options
+from tj_inductor.symbols import are_bound
 
 __all__ = ["inductor_executor"]
 
@@ -19,6 +20,7 @@ def inductor_executor(options: Options) -> Executor:
         can_fuse,
         compiler.compile,
         kernel=is_kernel,
+        check=are_bound,
         minimum=options.minimum,
         hosts=True,
         together=compiler.together,

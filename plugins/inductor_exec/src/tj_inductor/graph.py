@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from tj_core.extend import Constant, FusionRegion, Proxy, TensorProxy, map_tree
-from tj_torch.extend import device_to_torch, dtype_to_torch
+from tj_core.extend import (
+    Constant,
+    Dim,
+    FusionRegion,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    map_tree,
+)
+from tj_torch.extend import RunSymbols, device_to_torch, dtype_to_torch
 
 __all__ = ["example_inputs", "interpreter"]
 
 
-def example_inputs(region: FusionRegion) -> list[torch.Tensor]:
-    """Tensors with the metadata of the region's inputs; fake ones, inside a fake tensor mode."""
-    return [_example(p) for p in region.inputs]
+def example_inputs(region: FusionRegion, symbols: RunSymbols | None = None) -> list[Any]:
+    """Values with the metadata of the region's inputs; fake ones, inside a fake tensor mode.
+
+    Sizes are numbers of ``symbols``, if they are not fixed.
+    """
+    return [_example(p, symbols) for p in region.inputs]
 
 
-def _example(p: Proxy) -> torch.Tensor:
+def _example(p: Proxy, symbols: RunSymbols | None) -> Any:
+    if isinstance(p, NumberProxy):
+        assert symbols is not None and p.expr
+        return symbols.number(p.expr, p.kind)
     assert isinstance(p, TensorProxy)
-    shape, strides = map(_numbers, (p.shape, p.strides))
+    shape, strides = ([_size(n, symbols) for n in dims] for dims in (p.shape, p.strides))
     device = device_to_torch(p.device)
     return torch.empty_strided(shape, strides, dtype=dtype_to_torch(p.dtype), device=device)
 
 
-def _numbers(dims: Sequence[Any]) -> list[int]:
-    assert all(isinstance(n, int) for n in dims)
-    return list(dims)
+def _size(size: Dim, symbols: RunSymbols | None) -> Any:
+    if isinstance(size, int):
+        return size
+    assert symbols is not None
+    return symbols.number(size.name)
 
 
 def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:

@@ -6,7 +6,16 @@ import functools
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, Decline, Proxy, Symbol, SymDim, TensorProxy, makes_views
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    NumberProxy,
+    Proxy,
+    Symbol,
+    SymDim,
+    TensorProxy,
+    makes_views,
+)
 from tj_torch.extend import resolve
 
 __all__ = ["can_fuse", "is_kernel"]
@@ -26,7 +35,7 @@ TOGETHER = frozenset({
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Whether ``call`` is a pure call of an ATen operator on plain tensors of fixed sizes."""
+    """Whether ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
         return Decline("fuses ATen operators")
     operator = _operator(call.symbol)
@@ -64,17 +73,25 @@ def _operator(symbol: Symbol) -> Any:
 
 def _unfit(p: Proxy) -> str | None:
     """Why no region takes ``p``."""
+    if isinstance(p, NumberProxy):
+        return _unfit_number(p)
     if not isinstance(p, TensorProxy):
         return f"{p.name} is no tensor"
     if p.subclass is not None or p.layout != "strided" or p.flags:
         return f"{p.name} is no plain tensor"
     if p.device.type not in DEVICES:
         return f"{p.name} is on {p.device}"
-    if any(isinstance(n, SymDim) for n in (*p.shape, *p.strides)):
-        return f"the sizes of {p.name} are symbols"
+    if any(isinstance(n, SymDim) and n.hint is None for n in (*p.shape, *p.strides)):
+        return f"the sizes of {p.name} depend on data"
     if 0 in p.shape:
         return f"{p.name} has no elements"
     return _unfit_type(p.dtype.name)
+
+
+def _unfit_number(p: NumberProxy) -> str | None:
+    if p.kind != "int" or not p.expr:
+        return f"{p.name} is no size"
+    return f"{p.name} depends on data" if p.hint is None else None
 
 
 @functools.cache

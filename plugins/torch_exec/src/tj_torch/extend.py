@@ -35,7 +35,7 @@ from tj_torch.ops.private import set_conj, set_neg, storage_id
 from tj_torch.ops.schema_facts import changes_unseen, writes_nothing
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
-from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.private import backward_keeps_graph, saved_tensors_are_hooked
@@ -55,8 +55,10 @@ __all__ = [
     "Modes",
     "Names",
     "Observed",
+    "RunSymbols",
     "Sizes",
     "Slot",
+    "SymbolFacts",
     "TorchDialects",
     "Unkeyable",
     "Wiring",

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tj_core.analysis.alias import makes_views
+from tj_core.ir.proxy import NumberProxy
 from tj_core.ir.symbol import Context
 from tj_core.ir.trace import BoundSymbol
 
@@ -38,9 +39,9 @@ Unit: TypeAlias = "Group | BoundSymbol"
 
 
 def is_free_view(call: BoundSymbol) -> bool:
-    """Whether ``call`` does nothing but make views of its only value."""
-    only = len({p.name for p in call.flat_args}) == 1
-    return only and makes_views(call) and call.effects.removable
+    """Whether ``call`` does nothing but make views of its only value, numbers not counted."""
+    viewed = {p.name for p in call.flat_args if not isinstance(p, NumberProxy)}
+    return len(viewed) == 1 and makes_views(call) and call.effects.removable
 
 
 def grouped(calls: Sequence[BoundSymbol], owners: Mapping[int, Owner]) -> list[Unit]:

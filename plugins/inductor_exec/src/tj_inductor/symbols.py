@@ -1,0 +1,76 @@
+"""Symbols in the sizes of a region: where their values stand in its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    NumberProxy,
+    Proxy,
+    SymDim,
+    TensorProxy,
+    size_symbols,
+)
+
+__all__ = ["Place", "are_bound", "hints_of", "places_of", "symbols_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An input that is a number (``dim`` is None), or one dimension of an input's shape."""
+
+    index: int
+    dim: int | None = None
+
+    @property
+    def text(self) -> str:
+        """How code reads it of a list of inputs called ``box``."""
+        return f"box[{self.index}]" + ("" if self.dim is None else f".size({self.dim})")
+
+
+def _expressions(p: Proxy) -> Iterator[tuple[str, Any]]:
+    """The expressions in the metadata of ``p``, and their values in the traced call."""
+    if isinstance(p, TensorProxy):
+        yield from ((n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim))
+    elif isinstance(p, NumberProxy) and p.expr:
+        yield p.expr, p.hint
+
+
+def symbols_in(values: Iterable[Proxy]) -> tuple[str, ...]:
+    """The symbols in the metadata of ``values``, each once, in order of appearance."""
+    texts = (text for p in values for text, _ in _expressions(p))
+    return tuple(dict.fromkeys(name for text in texts for name in size_symbols(text)))
+
+
+def places_of(inputs: Sequence[Proxy]) -> dict[str, Place]:
+    """Where the values of symbols are found: as a whole size, or as a number."""
+    found: dict[str, Place] = {}
+    for index, p in enumerate(inputs):
+        if isinstance(p, NumberProxy):
+            found.setdefault(p.expr or "", Place(index))
+        elif isinstance(p, TensorProxy):
+            for dim, size in enumerate(p.shape):
+                if isinstance(size, SymDim):
+                    found.setdefault(size.name, Place(index, dim))
+    return {text: place for text, place in found.items() if size_symbols(text) == (text,)}
+
+
+def hints_of(inputs: Sequence[Proxy]) -> Mapping[str, int]:
+    """The values of symbols in the traced call."""
+    found = (pair for p in inputs for pair in _expressions(p))
+    return {text: int(hint) for text, hint in found if text.isidentifier() and hint is not None}
+
+
+def are_bound(calls: Sequence[BoundSymbol]) -> bool | Decline:
+    """Whether the values of all symbols in ``calls`` can be read off what these take."""
+    made = {p.name for call in calls for p in call.flat_outs}
+    inputs = [p for call in calls for p in call.flat_args if p.name not in made]
+    every = symbols_in(p for call in calls for p in (*call.flat_args, *call.flat_outs))
+    missing = set(every) - places_of(inputs).keys()
+    if missing:
+        return Decline(f"no input of the region has the size {min(missing)}")
+    return True
