@@ -29,7 +29,8 @@ ROOMS = {
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_inductor": (
-        "options", "kernels", "adapter", "operators", "decompositions", "graph", "compiler",
+        "options", "kernels", "adapter", "operators", "decompositions", "graph", "symbols", "variants",
+        "compiler",
         "executor", "plugin",
     ),
     "tj_onednn": (

@@ -261,18 +261,6 @@ def test_what_has_no_elements_runs_one_by_one(fusing: Any) -> None:
     assert regions(jitted) == []
 
 
-def test_sizes_that_are_symbols_run_one_by_one(fusing: Any) -> None:
-    def f(x: torch.Tensor) -> torch.Tensor:
-        return (x * 2).exp() + 1
-
-    jitted = fusing(f, dynamic=True)
-    for n in (3, 4, 5):
-        x = torch.randn(n, 2)
-        torch.testing.assert_close(jitted(x), f(x))
-    assert regions(jitted) == []
-    assert "symbols" in str(tj.explain(jitted))
-
-
 def test_autocast_runs_one_by_one(fusing: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):
