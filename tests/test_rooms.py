@@ -29,9 +29,8 @@ ROOMS = {
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_inductor": (
-        "options", "kernels", "adapter", "operators", "decompositions", "graph", "symbols", "variants",
-        "compiler",
-        "executor", "plugin",
+        "options", "kernels", "adapter", "operators", "decompositions", "graph", "symbols",
+        "variants", "compiler", "executor", "plugin",
     ),
     "tj_onednn": (
         "options", "timing", "store", "adapter", "kernels", "packing", "operands", "choice",
