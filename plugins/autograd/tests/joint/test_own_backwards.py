@@ -502,3 +502,40 @@ def test_each_call_returns_a_tensor_of_its_own(way: str) -> None:
         first, second = compiled(X.clone().requires_grad_())
         first.detach().mul_(7)
         assert (first.item(), second.item()) == (7.0, 1.0)
+
+
+tripled = Tripled.apply
+ASKED: dict[str, Program] = {
+    "beside one that has one": lambda x, z: (nothing(tripled(x)) + tripled(z), tripled(x) * z),
+    "of one of two results": lambda x, z: _two(nothing, tripled(x), tripled(z)),
+    "beside PyTorch's own": lambda x, z: _two(nothing, tripled(x), z.sin()),
+    "twice": lambda x, z: _twice(nothing, tripled(x.sin()), z),
+    "three results": lambda x, z: (*_two(nothing, tripled(x.sin()), tripled(x.cos())), x * 2),
+    "what the program is given": lambda x, z: nothing(x) + z,
+}
+
+
+def _two(f: Program, u: torch.Tensor, v: torch.Tensor) -> Any:
+    return f(u) + v, u * v
+
+
+def _twice(f: Program, u: torch.Tensor, z: torch.Tensor) -> Any:
+    return f(u), f(u) + z
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_backwards_are_asked_where_no_gradient_comes(name: str, create_graph: bool) -> None:
+    def run(f: Program, which: int) -> Any:
+        leaves = [X.clone().requires_grad_(), X.flip(0).requires_grad_()]
+        found = f(*map(tripled, leaves))
+        output = found[which] if isinstance(found, tuple) else found
+        given = torch.autograd.grad(
+            output.sum(), leaves, allow_unused=True, create_graph=create_graph
+        )
+        return [g if g is None else g.detach() for g in given]
+
+    f = ASKED[name]
+    jitted = WAYS["jit"](f)
+    for which in (0, 1):
+        assert_equal(run(jitted, which), run(f, which))
