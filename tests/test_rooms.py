@@ -33,8 +33,8 @@ ROOMS = {
         "variants", "compiler", "executor", "plugin",
     ),
     "tj_onednn": (
-        "options", "timing", "store", "adapter", "kernels", "packing", "operands", "choice",
-        "executor", "freezing", "plugin",
+        "options", "timing", "store", "adapter", "kernels", "packing", "operands", "layers",
+        "choice", "epilogues", "executor", "freezing", "plugin",
     ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep",

@@ -174,6 +174,6 @@ def test_options_are_checked(key: str, value: Any) -> None:
 def test_the_defaults_are_what_the_docs_say() -> None:
     page = (Path(__file__).parents[3] / "docs" / "onednn.md").read_text("utf-8")
     options = Options()
-    for name in ("choose", "margin", "minimum", "precision", "cache", "freeze"):
+    for name in ("choose", "margin", "minimum", "precision", "cache", "freeze", "epilogues"):
         text = json.dumps(getattr(options, name))
         assert f"| `{name}` | `{text}` |" in page

@@ -102,6 +102,17 @@ def test_other_layers_are_declined_with_a_reason(said: str, freezing: Any) -> No
     assert packed(jitted) == [] and said in str(tj.explain(jitted))
 
 
+def test_arguments_by_keyword(freezing: Any) -> None:
+    class Model(torch.nn.Conv2d):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return F.conv2d(x, self.weight, padding=1, bias=self.bias)
+
+    model = Model(8, 8, 3)
+    jitted = freezing(model)
+    same(jitted, model, torch.randn(2, 8, 5, 5).to(memory_format=torch.channels_last))
+    assert packed(jitted) == ["torch.conv2d"]
+
+
 def test_a_weight_that_is_written_is_an_error(freezing: Any) -> None:
     model, x = Net(), torch.randn(4, 16)
     jitted = freezing(model)
@@ -117,9 +128,10 @@ def test_a_weight_that_is_written_is_an_error(freezing: Any) -> None:
 def test_it_is_an_argument_of_jit_and_an_option() -> None:
     model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
     plugins = ["onednn", "autograd", "torch"]
-    for given in ({"freeze": True}, {"onednn": {"freeze": True, "choose": "always"}}):
-        more = given if "onednn" in given else given | {"onednn": {"choose": "always"}}
-        jitted = tj.jit(model, plugins=plugins, **more)
+    always = {"choose": "always"}
+    given = ({"freeze": True, "onednn": always}, {"onednn": {"freeze": True, **always}})
+    for options in given:
+        jitted = tj.jit(model, plugins=plugins, **options)
         same(jitted, model, x)
         assert packed(jitted) == ["torch.nn.functional.linear"]
 

@@ -96,7 +96,7 @@ class _Taker:
     fuses: bool = False
 
 
-_Key: TypeAlias = "tuple[int, Context, bool]"
+_Key: TypeAlias = "tuple[int, Context, tuple[str, ...]]"
 
 
 @dataclass
@@ -105,7 +105,8 @@ class _Walk:
 
     ``wanted`` says of bodies whether anybody takes a part, ``reasons`` why those declined who have
     a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
-    label, ``single`` the paths of calls that are claimed without fusion, they and their parts.
+    label, ``single`` the paths of calls that an executor, by name, is not to fuse, they and their
+    parts.
     ``numbers`` are the numbers there are so far, by type and expression over symbols.
     """
 
@@ -120,8 +121,8 @@ class _Walk:
     reasons: dict[_Key, dict[str, str]] = field(default_factory=dict)
     regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
     hosted: set[Symbol] = field(default_factory=set)
-    fused: dict[str, Path] = field(default_factory=dict)
-    single: set[Path] = field(default_factory=set)
+    fused: dict[str, tuple[str, Path]] = field(default_factory=dict)
+    single: set[tuple[str, Path]] = field(default_factory=set)
     numbers: dict[tuple[str, str], Proxy] = field(default_factory=dict)
     path: Path = ()
 
@@ -145,16 +146,18 @@ class _Walk:
             self.path = (place,)
             self.call(self.editor.moved(call), depth)
 
-    def left_over(self) -> set[Path]:
-        """The highest calls whose parts are in no region, though an executor wanted them there."""
+    def left_over(self) -> set[tuple[str, Path]]:
+        """The highest calls whose parts are in no region, with whoever wanted them there."""
         if not self.fused:
             return set()
         fusers = Fusers.of(self.executors, self.hosted)
         refused = plan(self.editor.calls, fusers).refused
-        kept = [path for label, path in self.fused.items() if label not in refused]
+        kept = [path for label, (_, path) in self.fused.items() if label not in refused]
         stays = {path[:n] for path in kept for n in range(len(path) + 1)}
-        paths = (self.fused[label] for label in refused)
-        return {next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays) for p in paths}
+        return {
+            (name, next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays))
+            for name, p in (self.fused[label] for label in refused)
+        }
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
         """``call``, all calls of whose regions have an executor."""
@@ -243,7 +246,7 @@ class _Walk:
 
     def why_not_fused(self, executor: Executor, fusion: Fusion, call: BoundSymbol) -> str | None:
         """Why ``call`` does not stand in a region of ``executor``, or None: it may."""
-        if self.is_single():
+        if self.is_single(executor.name):
             return "there is nothing to fuse it with"
         if call.on_subclass:
             return "fuses calls of plain tensors, and this is one of a tensor subclass"
@@ -261,7 +264,7 @@ class _Walk:
         if executor is None or executor.claims.get(call.symbol) is not None:
             return name, reason
         found = self.reasons.get(self.key(call.body, call.context), {}).get(name)
-        if found is not None or executor.fusion is None or self.is_single():
+        if found is not None or executor.fusion is None or self.is_single(name):
             return name, found or reason
         while can_inline(call) and call.body is not None and call.body.calls:
             call = call.body.calls[0]
@@ -269,9 +272,9 @@ class _Walk:
             reason = f"{call.symbol}: {why}" if why is not None else reason
         return name, reason
 
-    def is_single(self) -> bool:
-        """Whether this call, or one that it is a part of, is claimed without fusion."""
-        return any(self.path[: n + 1] in self.single for n in range(len(self.path)))
+    def is_single(self, name: str) -> bool:
+        """Whether executor ``name`` is not to fuse this call, or one that it is a part of."""
+        return any((name, self.path[: n + 1]) in self.single for n in range(len(self.path)))
 
     def check(self, executor: Executor, call: BoundSymbol) -> str | None:
         """Why ``executor`` does not take ``call``, or None: it does."""
@@ -293,7 +296,7 @@ class _Walk:
     ) -> BoundSymbol:
         """``call``, which is to stand in a region of ``executor``."""
         self.note(call, executor.name, declined, depth)
-        self.fused[call.label] = self.path
+        self.fused[call.label] = executor.name, self.path
         return call.replace(executor=executor.name)
 
     def take(
@@ -372,7 +375,8 @@ class _Walk:
 
     def key(self, body: Body | None, context: Context) -> _Key:
         """What the answers for ``body`` are remembered by."""
-        return id(body), context, self.is_single()
+        names = (e.name for e in self.executors if self.single and self.is_single(e.name))
+        return id(body), context, tuple(names)
 
     def descend(
         self,

@@ -279,6 +279,14 @@ def test_a_group_that_the_executor_refuses_runs_one_by_one() -> None:
     assert shape(g) == ["add", "neg", "mul"]
 
 
+def test_what_one_executor_refuses_is_asked_of_the_next() -> None:
+    picky, next_one = LoopPlugin("picky"), LoopPlugin("next")
+    picky.check = lambda calls: Decline("not today")  # type: ignore[method-assign]
+    g = jitted(chain, picky, next_one)
+    assert g(X, Y) == jitted(chain)(X, Y)
+    assert shape(g) == ["next(add, neg, mul)"]
+
+
 def test_explain_names_the_regions() -> None:
     def f(x: Any, y: Any) -> Any:
         for _ in range(3):

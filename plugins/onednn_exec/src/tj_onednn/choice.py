@@ -36,11 +36,13 @@ class Candidate:
     """A kernel for an operation, and in which way it computes that, in a word.
 
     ``prepare`` is called with the arguments of a trial; what it returns lives as long as that.
+    ``theirs`` is what it stands for, if that is more than the operation.
     """
 
     way: str
     kernel: Callable[..., Any]
     prepare: Callable[[Sequence[Any]], object] | None = None
+    theirs: Callable[..., Any] | None = None
 
 
 @dataclass
@@ -99,7 +101,7 @@ class Choices:
             kept = candidate.prepare(args) if candidate.prepare is not None else None
             theirs, mine = (
                 lambda run=run: run(*args, **kwargs)
-                for run in (resolve(call.symbol), candidate.kernel)
+                for run in (candidate.theirs or resolve(call.symbol), candidate.kernel)
             )
             reason = self.wrong(theirs, mine)
             if reason is not None:

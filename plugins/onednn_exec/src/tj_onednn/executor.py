@@ -1,7 +1,8 @@
 """The executors: what they claim, and what they ask before they do.
 
 One runs products as they are, also inside of regions. The other one, there if the user says that
-parameters are frozen, is asked before it and runs layers whose weights it has packed.
+parameters are frozen, is asked before it and runs layers whose weights it has packed; before both,
+if the user wants that, the one of `epilogues`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy, leaves
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy
 
 from tj_onednn import kernels, packing
 from tj_onednn.choice import Candidate, Choices
+from tj_onednn.epilogues import epilogue_executor
+from tj_onednn.layers import CONVOLUTION, LINEAR, NO_PRODUCT, disabled, no_images, product_in
 from tj_onednn.operands import factors, tensors_of, unfit
 from tj_onednn.options import Options
 
-__all__ = ["CONVOLUTION", "FROZEN", "LINEAR", "PackedExecutor", "onednn_executors"]
+__all__ = ["FROZEN", "PackedExecutor", "onednn_executors"]
 
 Check = Callable[[BoundSymbol], "bool | Decline"]
 
@@ -28,10 +30,6 @@ BATCH = 16
 FROZEN = "FROZEN"
 """The tag of inputs of a program that are the weights of layers; parameters are frozen then."""
 
-LINEAR = "torch.nn.functional.linear"
-CONVOLUTION = "torch.conv2d"
-NO_PRODUCT = "it is not one product of matrices"
-SINGLE = ("aten.mm.default", "aten.addmm.default")
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten.mm.default": kernels.mm,
     "aten.addmm.default": kernels.addmm,
@@ -51,7 +49,9 @@ def onednn_executors(options: Options) -> tuple[Executor, ...]:
     """The records of the executors, in the order to ask them."""
     products = _Products(options, Choices(options))
     plain = products.executor()
-    return (_packed(products), plain) if options.freeze else (plain,)
+    packed = (_packed(products),) if options.freeze else ()
+    epilogues = (epilogue_executor(products.choices, products.alone),) if options.epilogues else ()
+    return (*epilogues, *packed, plain)
 
 
 @dataclass
@@ -84,19 +84,24 @@ class _Products:
 
     def unfit_product(self, call: BoundSymbol) -> str | None:
         """Why a product is not measured, or None."""
-        reason = _disabled() or unfit(call) or _shapes(call)
+        reason = disabled() or unfit(call) or _shapes(call)
         if reason is not None:
             return reason
         *_, a, b = tensors_of(call.flat_args)
         small = self.options.choose == "measure" and factors(a, b) < self.options.minimum
         return "it is too small to gain by it" if small else None
 
+    def alone(self, call: BoundSymbol) -> Callable[..., Any] | None:
+        """What runs a linear layer where it is taken."""
+        taken = call.symbol.qualname == LINEAR and self.linear(call) is True
+        return self.rounded(kernels.linear) if taken else None
+
     def linear(self, call: BoundSymbol) -> bool | Decline:
         """Whether a linear layer is taken whole: where the product in it is."""
         reason = unfit(call)
         if reason is not None:
             return Decline(reason)
-        inner = _product_in(call)
+        inner = product_in(call)
         return self.product(inner) if inner is not None else Decline(NO_PRODUCT)
 
 
@@ -110,7 +115,7 @@ def _packed(products: _Products) -> PackedExecutor:
 
     def check_linear(call: BoundSymbol) -> bool | Decline:
         reason = _unfrozen(call) or unfit(call)
-        inner = _product_in(call)
+        inner = product_in(call)
         if reason is None and inner is None:
             reason = NO_PRODUCT
         if reason is not None:
@@ -124,7 +129,7 @@ def _packed(products: _Products) -> PackedExecutor:
         return products.choices.ask(call, packed, best)
 
     def check_convolution(call: BoundSymbol) -> bool | Decline:
-        reason = _disabled() or _unfrozen(call) or unfit(call, by_rows=False) or _no_images(call)
+        reason = disabled() or _unfrozen(call) or unfit(call, by_rows=False) or no_images(call)
         if reason is not None:
             return Decline(reason)
         return products.choices.ask(call, candidate(convolution, "float32"))
@@ -135,34 +140,12 @@ def _packed(products: _Products) -> PackedExecutor:
     return PackedExecutor("onednn_packed", claims, weights=weights)
 
 
-def _product_in(call: BoundSymbol) -> BoundSymbol | None:
-    """The one product of matrices that a linear layer consists of, if it does."""
-    inner = call.body.calls if call.body is not None else ()
-    products = [c for c in inner if c.symbol.qualname in SINGLE]
-    return products[0] if len(products) == 1 else None
-
-
 def _unfrozen(call: BoundSymbol) -> str | None:
     """Why the weight of a layer is none to pack, or None."""
     weight = call.args[1] if len(call.args) > 1 else None
     if isinstance(weight, TensorProxy) and FROZEN in weight.tags:
         return None
     return "its weight is not a frozen input of the program"
-
-
-def _no_images(call: BoundSymbol) -> str | None:
-    """Why a convolution is not packed for, or None."""
-    if any(isinstance(x, str) for x in leaves((call.args, call.kwargs))):
-        return "its padding is computed from other arguments"
-    return None if tensors_of(call.flat_args)[0].ndim == 4 else "it is no batch of images"
-
-
-def _disabled() -> str | None:
-    if not torch.backends.mkldnn.enabled:  # a guard of every program with a product
-        return "torch.backends.mkldnn.enabled is false"
-    if torch.get_float32_matmul_precision() != "highest":
-        return "set_float32_matmul_precision has chosen PyTorch's kernels for it"
-    return None
 
 
 def _shapes(call: BoundSymbol) -> str | None:

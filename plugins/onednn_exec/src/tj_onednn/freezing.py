@@ -23,7 +23,8 @@ from tj_core.extend import (
     requires_grad,
 )
 
-from tj_onednn.executor import CONVOLUTION, FROZEN, LINEAR, PackedExecutor
+from tj_onednn.executor import FROZEN, PackedExecutor
+from tj_onednn.layers import CONVOLUTION, LINEAR
 from tj_onednn.packing import Frozen, Weights
 
 __all__ = ["freezing", "tag"]

@@ -18,7 +18,8 @@ class Options:
     ``precision``: ``"bfloat16"`` rounds the arguments and the result of products in float32.
     ``cache``: the folder that choices are kept in; the user's cache folder if it is not given, and
     none if it is empty. ``freeze``: parameters are not written any more, so that in inference the
-    weights of layers may be packed.
+    weights of layers may be packed. ``epilogues``: layers and the activations that follow are one
+    call, where that is faster; for programs that no other executor fuses.
     """
 
     choose: Literal["measure", "always"] = "measure"
@@ -27,6 +28,7 @@ class Options:
     precision: Literal["float32", "bfloat16"] = "float32"
     cache: str | None = None
     freeze: bool = False
+    epilogues: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.margin < 1:

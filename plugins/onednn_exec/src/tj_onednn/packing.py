@@ -17,7 +17,7 @@ from tj_core.extend import TjError
 
 from tj_onednn.adapter import CONVOLUTION, LINEAR, PACK_CONVOLUTION, PACK_LINEAR, version
 
-__all__ = ["Frozen", "Weights", "convolution", "linear"]
+__all__ = ["Frozen", "Weights", "convolution", "linear", "pair"]
 
 Tensor = torch.Tensor
 
@@ -119,7 +119,7 @@ def convolution(weights: Weights) -> Callable[..., Tensor]:
         frozen = weights.find(weight)
         if frozen is None:
             return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-        how = (_pair(padding), _pair(stride), _pair(dilation), groups)
+        how = (pair(padding), pair(stride), pair(dilation), groups)
         sizes = tuple(input.shape)
         packed = frozen.pack((sizes, how), lambda w: PACK_CONVOLUTION(w, *how, sizes))
         result: Tensor = CONVOLUTION(input, packed, bias, *how, "none", [], "")
@@ -128,7 +128,7 @@ def convolution(weights: Weights) -> Callable[..., Tensor]:
     return run
 
 
-def _pair(value: Any) -> tuple[int, int]:
+def pair(value: Any) -> tuple[int, int]:
     """A number for both dimensions, or one for each."""
     first, second = (value, value) if isinstance(value, int) else (*value, *value)[:2]
     return first, second

@@ -1,0 +1,228 @@
+"""Layers together with the activation that follows: one operator of oneDNN for both.
+
+An executor that fuses layers and activations, and nothing else. In a region, a layer whose result
+only an activation reads is one call with it, where that was measured to be faster than PyTorch's
+two; every other call runs as it would alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Constant,
+    Decline,
+    Executor,
+    Fused,
+    Fusion,
+    FusionRegion,
+    Proxy,
+    RuleTable,
+    TensorProxy,
+    define,
+    last_uses,
+)
+from tj_torch.extend import resolve
+
+from tj_onednn.adapter import CONVOLUTION as CONVOLVE
+from tj_onednn.adapter import LINEAR as MULTIPLY
+from tj_onednn.choice import Candidate, Choices
+from tj_onednn.layers import CONVOLUTION, LINEAR, disabled, no_images, product_in
+from tj_onednn.operands import unfit
+from tj_onednn.packing import pair
+
+__all__ = ["ACTIVATIONS", "epilogue_executor", "pairs"]
+
+Post: TypeAlias = "tuple[str, list[Any], str]"
+"""An activation as oneDNN calls it: its name, its numbers, its algorithm."""
+
+
+def _named(name: str) -> Callable[[BoundSymbol], Post | None]:
+    return lambda call: (name, [], "") if len(call.args) == 1 else None
+
+
+def _gelu(call: BoundSymbol) -> Post | None:
+    given = (*call.args[1:], *(value for _, value in call.kwargs), "none")
+    return ("gelu", [], given[0]) if given[0] in ("none", "tanh") else None
+
+
+def _leaky_relu(call: BoundSymbol) -> Post | None:
+    slope = (*call.args[1:], *(value for _, value in call.kwargs), 0.01)[0]
+    return ("leaky_relu", [slope], "") if isinstance(slope, float) else None
+
+
+def _spelled(name: str, *homes: str) -> list[str]:
+    return [*(f"{home}.{name}" for home in homes), f"aten.{name}.default"]
+
+
+NN, TOP = "torch.nn.functional", "torch"
+ACTIVATIONS: dict[str, Callable[[BoundSymbol], Post | None]] = {
+    **dict.fromkeys(_spelled("relu", NN, TOP), _named("relu")),
+    **dict.fromkeys(_spelled("sigmoid", NN, TOP), _named("sigmoid")),
+    **dict.fromkeys(_spelled("tanh", NN, TOP), _named("tanh")),
+    **dict.fromkeys(_spelled("silu", NN), _named("swish")),
+    **dict.fromkeys(_spelled("hardswish", NN), _named("hardswish")),
+    **dict.fromkeys(_spelled("gelu", NN), _gelu),
+    **dict.fromkeys(_spelled("leaky_relu", NN), _leaky_relu),
+}
+"""The activations, and what oneDNN calls them with the arguments of a call."""
+
+
+Alone: TypeAlias = "Callable[[BoundSymbol], Callable[..., Any] | None]"
+"""What runs a call for itself in the place of PyTorch's kernel, if anything does."""
+
+
+def epilogue_executor(choices: Choices, alone: Alone) -> Executor:
+    """The record of the executor, which claims no call for itself."""
+    fusion = Fusion(
+        can_fuse,
+        lambda region: _fused(region, choices, alone),
+        kernel=lambda call: False,  # a layer is not run again to save memory
+        check=lambda calls: True if pairs(calls) else Decline("no activation follows a layer"),
+    )
+    claims: RuleTable[Claim] = RuleTable("claim")
+    return Executor("onednn_epilogues", claims, fusion=fusion)
+
+
+def can_fuse(call: BoundSymbol) -> bool | Decline:
+    """Whether ``call`` is a layer or an activation that oneDNN has, in float32."""
+    reason = _reason(call)
+    return True if reason is None else Decline(reason)
+
+
+def _reason(call: BoundSymbol) -> str | None:
+    name = call.symbol.qualname
+    if name not in ACTIVATIONS and name not in (LINEAR, CONVOLUTION):
+        return "is neither a layer nor an activation"
+    reason = disabled() or unfit(call, by_rows=name == LINEAR)
+    if reason is not None:
+        return reason
+    out = call.flat_outs[0]
+    if isinstance(out, TensorProxy) and out.dtype.name != "float32":
+        return "PyTorch rounds between a layer and an activation"
+    if name == CONVOLUTION:
+        return no_images(call)
+    if name == LINEAR:
+        return None if product_in(call) is not None else "it is not one product of matrices"
+    return None if ACTIVATIONS[name](call) is not None else "oneDNN has it not in this form"
+
+
+def pairs(calls: Sequence[BoundSymbol], outputs: Sequence[Proxy] = ()) -> dict[str, BoundSymbol]:
+    """The layers that only an activation reads, by the name of what that returns."""
+    layers = {c.label: c for c in calls if c.symbol.qualname not in ACTIVATIONS}
+    uses = Counter(p.name for c in calls for p in c.flat_args)
+    uses.update(p.name for p in outputs)
+    following = (c for c in calls if c.symbol.qualname in ACTIVATIONS)
+    return {
+        c.label: layers[name]
+        for c in following
+        if (name := c.flat_args[0].name) in layers and uses[name] == 1
+    }
+
+
+def _fused(region: FusionRegion, choices: Choices, alone: Alone) -> Fused:
+    """The region as straight-line Python."""
+    calls = region.body.calls
+    together = pairs(calls, region.outputs)
+    text = _Text()
+    inside: set[str] = set()
+    for call in reversed(calls):
+        why = ""
+        if call.label in together:
+            layer = together[call.label]
+            candidate = _candidate(layer, call)
+            answer = choices.ask(layer, candidate)
+            if not isinstance(answer, Decline):
+                inside.add(layer.label)
+                text.put(candidate.kernel, layer.replace(outputs=call.outputs))
+                continue
+            why = answer.reason
+        if call.label not in inside:
+            text.put(alone(call) or region.resolve(call), call, why)
+    return text.function(region)
+
+
+def _candidate(layer: BoundSymbol, activation: BoundSymbol) -> Candidate:
+    post = ACTIVATIONS[activation.symbol.qualname](activation)
+    assert post is not None
+    apart, then = resolve(layer.symbol), resolve(activation.symbol)
+    more, named = activation.args[1:], dict(activation.kwargs)
+
+    def both(*args: Any, **kwargs: Any) -> Any:
+        return then(apart(*args, **kwargs), *more, **named)
+
+    name, numbers, algorithm = post
+    way = f"float32 then {name} {numbers} {algorithm}".rstrip()
+    make = _linear if layer.symbol.qualname == LINEAR else _convolution
+    return Candidate(way, make(post), theirs=both)
+
+
+def _linear(post: Post) -> Callable[..., torch.Tensor]:
+    """A linear layer and ``post``."""
+
+    def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
+        result: torch.Tensor = MULTIPLY(input, weight, bias, *post)
+        return result
+
+    return linear
+
+
+def _convolution(post: Post) -> Callable[..., torch.Tensor]:
+    """A convolution of images and ``post``."""
+
+    def convolution(
+        input: Any,
+        weight: Any,
+        bias: Any = None,
+        stride: Any = 1,
+        padding: Any = 0,
+        dilation: Any = 1,
+        groups: int = 1,
+    ) -> torch.Tensor:
+        how = pair(padding), pair(stride), pair(dilation), groups
+        result: torch.Tensor = CONVOLVE(input, weight, bias, *how, *post)
+        return result
+
+    return convolution
+
+
+class _Text:
+    """The text of a region's function, from its end to its beginning."""
+
+    def __init__(self) -> None:
+        self.scope: dict[str, Any] = {}
+        self.steps: list[tuple[BoundSymbol, str, str]] = []
+
+    def put(self, function: Callable[..., Any], call: BoundSymbol, why: str = "") -> None:
+        """Let ``function`` run ``call`` before all others; ``why`` it is one for itself."""
+        known = f"{getattr(function, '__name__', 'call')}_{len(self.steps)}"
+        self.scope[known] = function
+        given = [self.spelled(arg) for arg in call.args]
+        given += [f"{key}={self.spelled(arg)}" for key, arg in call.kwargs]
+        self.steps.insert(0, (call, f"{call.label} = {known}({', '.join(given)})", why))
+
+    def spelled(self, arg: Any) -> str:
+        if isinstance(arg, Proxy):
+            return arg.name
+        name = f"constant_{len(self.scope)}"
+        self.scope[name] = arg.value if isinstance(arg, Constant) else arg
+        return repr(arg) if isinstance(arg, str | int | float | None) else name
+
+    def function(self, region: FusionRegion) -> Fused:
+        """The function, which takes a list of the inputs and empties it."""
+        lines = [f"def region(_box):\n    {_listed(region.inputs)} = _box\n    _box.clear()"]
+        ends = last_uses([call for call, _, _ in self.steps], region.outputs)
+        for (_, text, why), dead in zip(self.steps, ends, strict=True):
+            freed = f"; del {', '.join(dead)}" if dead else ""
+            lines.append(f"    {text}{freed}" + (f"  # two calls: {why}" if why else ""))
+        source = "\n".join([*lines, f"    return {_listed(region.outputs)}"])
+        return Fused(define(source, "region", self.scope), boxed=True, source=source)
+
+
+def _listed(values: Sequence[Proxy]) -> str:
+    return "".join(f"{p.name}, " for p in values)

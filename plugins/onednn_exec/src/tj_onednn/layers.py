@@ -1,0 +1,39 @@
+"""Layers and products in programs: what they are called, and which are none for oneDNN."""
+
+from __future__ import annotations
+
+import torch
+from tj_core.extend import BoundSymbol
+
+from tj_onednn.operands import tensors_of
+
+__all__ = ["CONVOLUTION", "LINEAR", "NO_PRODUCT", "disabled", "no_images", "product_in"]
+
+LINEAR = "torch.nn.functional.linear"
+CONVOLUTION = "torch.conv2d"
+NO_PRODUCT = "it is not one product of matrices"
+SINGLE = ("aten.mm.default", "aten.addmm.default")
+
+
+def product_in(call: BoundSymbol) -> BoundSymbol | None:
+    """The one product of matrices that a linear layer consists of, if it does."""
+    inner = call.body.calls if call.body is not None else ()
+    products = [c for c in inner if c.symbol.qualname in SINGLE]
+    return products[0] if len(products) == 1 else None
+
+
+def disabled() -> str | None:
+    """Why all products are PyTorch's now, or None."""
+    if not torch.backends.mkldnn.enabled:  # a guard of every program with a product
+        return "torch.backends.mkldnn.enabled is false"
+    if torch.get_float32_matmul_precision() != "highest":
+        return "set_float32_matmul_precision has chosen PyTorch's kernels for it"
+    return None
+
+
+def no_images(call: BoundSymbol) -> str | None:
+    """Why a convolution is none of those that are taken, or None."""
+    given = (*call.args, *(value for _, value in call.kwargs))
+    if any(isinstance(value, str) for value in given):
+        return "its padding is computed from other arguments"
+    return None if tensors_of(call.flat_args)[0].ndim == 4 else "it is no batch of images"
