@@ -8,6 +8,9 @@ from collections.abc import Iterator
 import pytest
 import tj_core as tj
 
+OF_FOLDERS = {"autograd": "torch,autograd", "autocast": "torch,autograd,autocast"}
+"""The plugins of tests in folders of that name, if more than tj-torch."""
+
 SESSIONS: dict[str, tj.Session] = {}
 """One for each list of plugins, for all files: what is remembered of calls is used again."""
 
@@ -42,7 +45,7 @@ def only_own_plugins(request: pytest.FixtureRequest) -> Iterator[None]:
         yield  # the core's tests make their own plugins, the example's are about the example
         return
     with pytest.MonkeyPatch.context() as patch:
-        plugins = "torch,autograd" if "autograd" in request.path.parts else "torch"
+        plugins = next((p for f, p in OF_FOLDERS.items() if f in request.path.parts), "torch")
         patch.setenv("TJ_PLUGINS", plugins)
         patch.setenv("TJ_STRICT", "1")  # where tj would go on without what failed, a test fails
         if plugins not in SESSIONS:

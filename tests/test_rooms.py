@@ -28,6 +28,7 @@ ROOMS = {
         "backend", "extend", "demo", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
+    "tj_autocast": ("policies", "inside", "casts", "kept", "bodies", "transform", "plugin"),
     "tj_inductor": (
         "options", "kernels", "adapter", "operators", "decompositions", "graph", "symbols",
         "variants", "compiler", "executor", "plugin",
@@ -37,7 +38,7 @@ ROOMS = {
         "choice", "epilogues", "executor", "freezing", "plugin",
     ),
     "tj_conformance": (
-        "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep",
+        "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
         "composability", "packages", "upstream", "plugin",
     ),
 }  # fmt: skip

@@ -93,7 +93,7 @@ def jit(
     :param executors: the executors to ask, in order; ``"..."`` for all others. PyTorch itself is
         always asked last.
     :param transforms: passes of your own, in addition to the plugins'.
-    :param autocast: a data type: compile under autocast. Needs a plugin that provides it.
+    :param autocast: a data type: calls run under autocast to it. Needs a plugin that provides it.
     :param dynamic: whether sizes are symbols: True all, False none, None those that change.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
@@ -133,7 +133,8 @@ def backend_state(fn: Any, **keywords: Any) -> Jitted:
 def _state(fn: Any, session: Session, arguments: _Arguments) -> Jitted:
     if arguments.autocast is not None and "autocast" not in session.tables:
         raise ConfigError(
-            "autocast= needs a plugin that provides it", hint="pip install tj-autocast"
+            "autocast= needs a plugin that provides it, and none that is loaded does",
+            hint="enter autocast in the program, or around its calls: that needs no plugin",
         )
     return Jitted(
         fn,

@@ -164,6 +164,16 @@ def test_transforms_follow_the_order_of_their_plugins():
     assert [r.transform.name for r in found] == ["late", "early"]
 
 
+def test_transforms_that_produce_a_stage_come_after_those_that_do_not():
+    def plugin(name, produces=None):
+        transform = Transform(name, lambda t, c: t, Stage.ACQUIRED, produces, priority=9)
+        return Plugin(name, transforms=(transform,))
+
+    plugins = [plugin("leaves", Stage.FUNCTIONAL), plugin("stays")]
+    found = Session(plugins=plugins).pipeline().transforms
+    assert [r.transform.name for r in found] == ["stays", "leaves"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "order"),
     [

@@ -261,6 +261,27 @@ def test_what_has_no_elements_runs_one_by_one(fusing: Any) -> None:
     assert regions(jitted) == []
 
 
+def test_autocast_that_is_lowered_is_fused() -> None:
+    pytest.importorskip("tj_autocast")
+
+    def f(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return torch.tanh(x @ w).exp() * 2 + w.sum()
+
+    plugins = ("inductor", "autograd", "autocast", "torch")
+    jitted = tj.jit(f, session=tj.Session(plugins, overrides={"check": 2}))
+    x, w = torch.randn(8, 8), torch.randn(8, 8, requires_grad=True)
+    out = jitted(x, w)
+    out.sum().backward()
+    for which in ("forward", "backward"):
+        assert any(c.executor == "inductor" for c in tj.last_trace(jitted, which).calls)
+    mine, w.grad = w.grad, None
+    expected = f(x, w)
+    expected.sum().backward()
+    torch.testing.assert_close(out, expected, rtol=0.02, atol=0.02)
+    torch.testing.assert_close(mine, w.grad, rtol=0.02, atol=0.05)
+
+
 def test_autocast_runs_one_by_one(fusing: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", dtype=torch.bfloat16):

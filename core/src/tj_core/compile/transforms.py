@@ -29,7 +29,8 @@ class Transform:
     ``produces`` names the stage the trace has reached when this transform is done, for the owner
     of a stage; None for a transform that stays inside the stage. Inside a stage transforms run in
     the order of their plugins where the config gives one, else by descending ``priority``, then
-    by name; those of a `tj.jit` call come after the plugins', by priority, else as given.
+    by name; those of a `tj.jit` call come after the plugins', by priority, else as given. Of the
+    plugins' those that produce a stage come last.
 
     ``falls_back``: a program on which it fails runs without tj, with a warning that names the
     transform; else that is the plugin's error.

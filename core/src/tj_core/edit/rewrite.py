@@ -87,6 +87,10 @@ class Editor:
             made, expanded, lambda i: outputs[i] if i < len(outputs) else self.fresh(base)
         )
 
+    def of(self, call: BoundSymbol) -> Editor:
+        """The editor for ``call`` in the old call's place: in another context, say."""
+        return Editor(call, self._namer, self._expand, self._tags)
+
     def can_inline(self) -> bool:
         """Whether the old call has a body that can take its place."""
         return can_inline(self._call)

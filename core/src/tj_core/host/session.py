@@ -138,12 +138,9 @@ class Session:
         """The session's passes, then ``transforms``; ``executors`` are asked in that order.
 
         Inside a stage the plugins' transforms run by the plugins' order, else priority, else
-        name; ``transforms`` by priority, else in the order given.
+        name, those that produce a stage last; ``transforms`` by priority, else in the order given.
         """
-        own = sorted(
-            self.transforms,
-            key=lambda r: (-self.plugins.rank(r.plugin), -r.transform.priority, r.transform.name),
-        )
+        own = sorted(self.transforms, key=self._place)
         users = sorted(transforms, key=lambda t: -t.priority)
         ranked = [*own, *(Ranked("user", t) for t in users)]
         return Pipeline(
@@ -157,6 +154,12 @@ class Session:
             strict=self.config.core.strict,
             regions=self.regions,
         )
+
+    def _place(self, ranked: Ranked) -> tuple[Any, ...]:
+        """What the plugins' transforms are ordered by."""
+        plugin, transform = ranked.plugin, ranked.transform
+        leaves = transform.produces is not None
+        return leaves, -self.plugins.rank(plugin), -transform.priority, transform.name
 
     def _ordered(self, wanted: Sequence[str | Executor] | None) -> tuple[Executor, ...]:
         chosen = self.config.core.executors if wanted is None else wanted

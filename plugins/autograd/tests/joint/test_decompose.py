@@ -407,7 +407,7 @@ def test_second_derivatives_of_decomposed_calls() -> None:
 
 
 def test_a_layer_repeated_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    import tj_autograd.joint.decompose as module
+    import tj_torch.ops.service as module
 
     runs: list[Any] = []
     run = module.observed

@@ -11,6 +11,10 @@ from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
 from tj_torch.functionalize.functionalize import OVERWRITTEN
 from tj_torch.functionalize.objects import strided_beyond
+from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, may_be_kept
+from tj_torch.ops.cast_cache import TABLE as AUTOCAST_TABLE
+from tj_torch.ops.context import AUTOCAST
+from tj_torch.ops.contexts import is_on
 from tj_torch.ops.convert import (
     constant,
     device_to_torch,
@@ -38,10 +42,14 @@ from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
-from tj_torch.runtime.private import backward_keeps_graph, saved_tensors_are_hooked
+from tj_torch.runtime.private import backward_keeps_graph, has_kernel, saved_tensors_are_hooked
 
 __all__ = [
+    "AUTOCAST",
+    "AUTOCAST_TABLE",
+    "CAST_CACHE",
     "COPIED_BACK",
+    "LEAF",
     "MADE",
     "OVERWRITTEN",
     "RETURNED_VIEW",
@@ -70,12 +78,15 @@ __all__ = [
     "constant",
     "device_to_torch",
     "dtype_to_torch",
+    "has_kernel",
     "instance",
     "is_dense",
+    "is_on",
     "is_python",
     "is_sized",
     "is_symbolic",
     "known_of",
+    "may_be_kept",
     "members",
     "number_text",
     "observed",

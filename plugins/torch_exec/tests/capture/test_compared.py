@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -125,6 +126,28 @@ def test_values_that_change_their_shape_in_place(name: str) -> None:
 
 
 # --------------------------------------------------------------------------- nested autocast
+
+
+def test_a_leaf_of_which_autocast_keeps_a_cast_is_written() -> None:
+    """Eager goes on with the cast that it has; a plugin that lowers autocast heeds that."""
+
+    def f(x, w):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = x @ w
+            with torch.no_grad():
+                w.mul_(2)
+            return y.detach(), (x @ w).detach()
+
+    jitted = tj.jit(f)
+    results = []
+    for run in (f, jitted):
+        args = torch.ones(2, 2), torch.ones(2, 2, requires_grad=True)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            results.append(run(*args))
+    assert ["autocast may keep a cast" in str(w.message) for w in caught] == [True]
+    assert all(map(torch.equal, *results))
+
 
 DTYPES = (torch.bfloat16, torch.float16)
 

@@ -390,8 +390,9 @@ def test_unknown_names() -> None:
 
 
 def test_options_that_need_a_plugin() -> None:
-    with pytest.raises(tj.TjError, match="pip install tj-autocast"):
+    with pytest.raises(tj.TjError, match="needs a plugin") as caught:
         tj.jit(shapes, autocast=torch.bfloat16)
+    assert "install" not in str(caught.value)
 
 
 def test_session_and_options_exclude_each_other() -> None:

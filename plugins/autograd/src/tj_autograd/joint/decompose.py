@@ -34,12 +34,10 @@ from tj_core.extend import (
     substituted,
 )
 from tj_torch.extend import (
-    Observed,
     Unkeyable,
     call_key,
     is_python,
     known_of,
-    observed,
     python_body,
     resolve,
     same_operators,
@@ -249,19 +247,10 @@ class _Walk:
         """Whether autograd sees ``inner`` when ``call`` runs."""
         if all(c.symbol.namespace != "aten" for c in inner):
             return True  # functions of PyTorch's, called one by one
-        fn = resolve(call.symbol)
-        return same_operators(self.once("seen", fn, call, lambda: self.observed(fn, call)), inner)
-
-    def observed(self, fn: Callable[..., Any], call: BoundSymbol) -> tuple[Observed, ...] | None:
-        """What autograd sees when ``call`` runs ``fn``; None if nobody knows, or it is Python."""
-        memo, sizes = self.lookup.dialects.memo, self.lookup.dialects.sizes
-        given = call.args, dict(call.kwargs), call.context
-        try:
-            if memo.expand(fn, *given, self.lookup.modes, sizes).kind == "KERNEL":
-                return None
-            return observed(memo.expander, fn, *given, sizes)
-        except TjError:
-            return None
+        fn, dialects, modes = resolve(call.symbol), self.lookup.dialects, self.lookup.modes
+        return same_operators(
+            self.once("seen", fn, call, lambda: dialects.observed(call, modes)), inner
+        )
 
     def once(
         self, what: str, fn: Callable[..., Any], call: BoundSymbol, make: Callable[[], T]

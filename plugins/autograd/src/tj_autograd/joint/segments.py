@@ -26,8 +26,6 @@ from tj_core.extend import (
 )
 from tj_torch.extend import COPIED_BACK, RETURNED_VIEW
 
-from tj_autograd.joint.functions import has_own_backward
-
 __all__ = ["Cut", "alone", "carries", "cut", "is_returned_view", "uncut", "user_of_overwritten"]
 
 
@@ -125,7 +123,6 @@ def cut(trace: Trace) -> Cut:
         for call, found in zip(trace.calls, dependents, strict=True)
         if found
     }
-    sets = _connected(trace, sets)
     if len(set(sets.values())) < 2:
         return uncut(trace)
     calls = [call for call in trace.calls if id(call) in sets]
@@ -133,29 +130,6 @@ def cut(trace: Trace) -> Cut:
     places = [order.index(sets[id(call)]) for call in calls]
     found = _cut(calls, _finer(calls, places), roots)
     return uncut(trace) if _twice(trace, found) else found
-
-
-def _connected(trace: Trace, sets: dict[int, int]) -> dict[int, int]:
-    """``sets`` of calls, by their ids; each connected part of one with a user's backward is a set.
-
-    A user's backward is called where autograd asks for gradients, though none comes. Of a node with
-    several results that is not known, if a gradient comes to some of them.
-    """
-    calls = [call for call in trace.calls if id(call) in sets]
-    asked = {sets[id(call)] for call in calls if has_own_backward(call)}
-    parts: dict[int, list[int]] = {}
-    makers: dict[str, int] = {}
-    for call in (call for call in calls if sets[id(call)] in asked):
-        mine = parts[id(call)] = [id(call)]
-        for p in call.flat_args:
-            maker = makers.get(p.name)
-            if maker is None or sets[maker] != sets[id(call)] or parts[maker] is mine:
-                continue
-            mine += parts[maker]
-            parts |= dict.fromkeys(parts[maker], mine)
-        makers |= dict.fromkeys((p.name for p in call.flat_outs), id(call))
-    numbers = {id(part): -n for n, part in enumerate(parts.values(), 1)}
-    return sets | {call: numbers[id(part)] for call, part in parts.items()}
 
 
 def _twice(trace: Trace, found: Cut) -> bool:

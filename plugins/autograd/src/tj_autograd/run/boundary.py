@@ -6,12 +6,12 @@ in and comes out beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy, Trace, define, leaves, requires_grad, value_text
+from tj_core.extend import Proxy, TensorProxy, define, requires_grad, value_text
 from tj_torch.extend import (
     backward_keeps_graph,
     device_to_torch,
@@ -23,7 +23,6 @@ from tj_torch.extend import (
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
-from tj_autograd.joint.segments import carries
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.variants import Boxed, Key, Variants
@@ -52,8 +51,6 @@ class _Plan:
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
     which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
     which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
-    Of ``unanswered`` inputs, the last of those in ``places``, there are no gradients, though
-    autograd asks for them.
     """
 
     forward: Boxed | None
@@ -71,7 +68,6 @@ class _Plan:
     live: tuple[tuple[int, int], ...]
     given: tuple[tuple[int, int], ...]
     asks: bool
-    unanswered: int
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
@@ -141,7 +137,7 @@ class Compiled(torch.autograd.Function):
         plan: _Plan = ctx.plan
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
-            return (None,) * (len(plan.places) + 2)
+            return (None,) * (len(plan.wrt) + 2)
         if no_tangent or torch.is_grad_enabled():
             found = _gradients_by_pytorch(ctx, plan, tangents)
             _free(ctx, plan)
@@ -149,7 +145,7 @@ class Compiled(torch.autograd.Function):
         if ctx.kept is None:
             raise RuntimeError(FREED)
         if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
-            return (None,) * (len(plan.places) + 2)
+            return (None,) * (len(plan.wrt) + 2)
         pullback = plan.variants[plan.layout(tangents)]
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
         order = plan.order
@@ -166,8 +162,7 @@ class Compiled(torch.autograd.Function):
         del tangents, tangent
         gradients = pullback.program(box)
         missing = pullback.missing
-        answers = [None if i in missing else gradients[i] for i in plan.wrt]
-        return (None, None, *answers, *(None,) * plan.unanswered)
+        return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
 
 
 def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
@@ -337,7 +332,6 @@ def _plan(
     inputs = [p.name for p in rerun.trace.inputs]
     roots = [p.name for p in halves.roots]
     wrt = _gradients(variants)
-    asked = _asked(rerun.trace, wrt.values())
     stored = [halves.saved[i].name for i in tensors]
     seen = {p.name for k in variants.cut.views for p in variants.cut.outputs[k]}
     return _Plan(
@@ -348,7 +342,7 @@ def _plan(
         tuple(numbers),
         tuple(position[i] for i, _ in mine),
         tuple(wrt),
-        tuple(inputs.index(name) for name in (*wrt.values(), *asked)),
+        tuple(inputs.index(name) for name in wrt.values()),
         sources(
             rerun.trace.inputs,
             stored,
@@ -361,7 +355,6 @@ def _plan(
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
         tuple((stored.index(n), i) for i, n in enumerate(wrt.values()) if n in stored),
         any(map(has_own_backward, rerun.trace.walk())),
-        len(asked),
     )
 
 
@@ -369,24 +362,12 @@ def _gradients(variants: Variants) -> dict[Key, str]:
     """The gradients of a segment, and which value each is of."""
     names = variants.part.gradients
     inputs = [p.name for p in variants.functional.inputs]
+    if not names:  # the results require a gradient all the same
+        takes = variants.rerun.trace.inputs
+        return {p.name: p.name for p in takes if requires_grad(p)}
     if variants.cut.whole:
         return {inputs.index(name): name for name in names}
     return {name: name.partition(".")[0] for name in names}
-
-
-def _asked(segment: Trace, answered: Collection[str]) -> list[str]:
-    """The inputs of ``segment`` that autograd asks for gradients, but for those ``answered``.
-
-    What made them is asked in turn, even with no gradient: users' backwards are called with zeros.
-    """
-    wanted = [p for p in segment.inputs if requires_grad(p)]
-    reached = {p.name for p in leaves(segment.outputs) if requires_grad(p)}
-    for call in reversed(segment.calls):
-        if carries(call) and not reached.isdisjoint(p.name for p in call.flat_outs):
-            reached.update(p.name for p in call.flat_args if requires_grad(p))
-    found = [p.name for p in wanted if p.name in reached and p.name not in answered]
-    # Where there is none at all, the results require a gradient all the same.
-    return found if found or answered else [p.name for p in wanted]
 
 
 def _generated(
@@ -421,13 +402,12 @@ def _generated(
         scope[f"_plan_{k}"] = plan
         returned = _names(plan.variants.outputs)
         values = [plan.variants.rerun.trace.inputs[i].name for i in plan.places]
-        answered, asked = values[: len(plan.wrt)], values[len(plan.wrt) :]
-        takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, answered, strict=True)]
-        for value in left.keys() & set(answered):
+        takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
+        for value in left.keys() & set(values):
             keys = left.pop(value)
             made = "".join(f"{aliases[key]}, " for key in keys)
             lines.append(f"    {made} = _summed({value}, {len(keys)})")
-        lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join([*takes, *asked])})")
+        lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join(takes)})")
         if len(segments) > 1:
             lines.append(f"    _call.inputs += ({returned})")
     if halves.rest:

@@ -97,7 +97,7 @@ def _observed(f: Program, module: Any, made: OwnText) -> dict[str, Any]:
 def _look(f: Program, module: Any, made: OwnText, seen: dict[str, Any]) -> None:
     torch.manual_seed(7)
     leaves = [torch.rand(3, 3).add(0.5).requires_grad_() for _ in range(2)]
-    given = [_Asked.apply(leaf) for leaf in leaves]
+    given = [leaf * 1 for leaf in leaves]
     scope = {"torch": torch, "nullcontext": contextlib.nullcontext}
     with eval(made.ambient, scope):
         result = f(*given)
@@ -126,20 +126,6 @@ def _look(f: Program, module: Any, made: OwnText, seen: dict[str, Any]) -> None:
             seen["grad"] = [None if leaf.grad is None else _value(leaf.grad) for leaf in leaves]
     seen["given"] = [_value(g) for g in given]
     module.settings["rate"] = 0.5
-
-
-class _Asked(torch.autograd.Function):
-    """A copy, which passes zeros on where autograd asks it for a gradient, and none comes."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        """A copy of ``x``."""
-        return x * 1
-
-    @staticmethod
-    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
-        """The tangent; PyTorch makes zeros of none."""
-        return g * 1
 
 
 def _second(tracked: Sequence[torch.Tensor], given: Sequence[torch.Tensor], seen: Any) -> None:

@@ -40,6 +40,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture import levels
+from tj_torch.capture.autocasting import Casts
 from tj_torch.capture.compared import Comparison
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import UNHELD, check_held
@@ -139,8 +140,9 @@ class Importer(NodeValues):
         self.opaque_state = self.inside = False
         self.held: dict[int, tuple[Proxy, Held]] = {}
         self.compared = Comparison()
+        self.casts = Casts.of(self.graph, self.context, self.dialects.tables)
         self.constants = Constants(self.namer)
-        self.programs: dict[tuple[int, Context], Trace] = {}
+        self.programs: dict[tuple[int, Context, int | None], Trace] = {}
         # Outputs that are an argument: the argument's own name, and the nodes per such name.
         self.first_names: dict[str, str] = {}
         self.second_names: dict[str, list[torch.fx.Node]] = {}
@@ -174,6 +176,7 @@ class Importer(NodeValues):
                 proxy = self.proxy(self.namer(name), input_value(node, example), node)
             except CannotExpandError as error:
                 raise CaptureError(f"the input {name}: {error}") from error
+            proxy = self.casts.input(proxy, example)
             self.env[node] = proxy
             self.proxies.append(proxy)
 
@@ -224,10 +227,10 @@ class Importer(NodeValues):
     def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
         """An importer for a part of this program."""
         inner = Importer(graph, self.dialects, self.registry, self.namer, self.language)
-        inner.context, inner.inside = ContextTracker(context), True
+        inner.context, inner.inside = ContextTracker(context, self.context.cache), True
         inner.opaque_state, inner.modes = self.opaque_state, self.modes
         inner.constants, inner.programs = self.constants, self.programs
-        inner.compared = self.compared
+        inner.compared, inner.casts = self.compared, self.casts
         return inner
 
     def node(self, node: torch.fx.Node) -> None:
@@ -280,7 +283,7 @@ class Importer(NodeValues):
             self.env[node] = self.fixed(constant, value, node)
             return
         if id(value) not in self.held:  # it may be written to, so it is no constant of the program
-            proxy = self.proxy(self.namer(node.name), value, node)
+            proxy = self.casts.input(self.proxy(self.namer(node.name), value, node), value)
             self.held[id(value)] = proxy, held_at(self.graph, str(node.target))
             self.proxies.append(proxy)
         self.env[node] = self.held[id(value)][0]
@@ -349,7 +352,7 @@ class Importer(NodeValues):
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
         """The program of an operand graph; of one that several calls share, one."""
-        key = id(graph), context
+        key = id(graph), context, self.context.cache.key
         if key not in self.programs:
             inner = self.inner(graph, context)
             self.programs[key] = inner.program(self.namer(name), operands)
@@ -434,7 +437,7 @@ class Importer(NodeValues):
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
         """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
-        call = tagged(call, node, self.tags, self.registry)
+        call = self.casts.call(tagged(call, node, self.tags, self.registry), self.context.cache)
         self.calls.append(call)
         return call.outputs
 

@@ -25,6 +25,7 @@ from tj_core.extend import (
 
 from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.ambient import below_mode
+from tj_torch.capture.autocasting import leaf_check
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
@@ -35,6 +36,7 @@ from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
 from tj_torch.capture.held import Held, held_by
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
+from tj_torch.dispatch.leaves import while_leaves
 from tj_torch.ops.service import TorchDialects
 
 __all__ = ["GraphCompiler"]
@@ -81,7 +83,27 @@ class GraphCompiler:
                     sources=sources,
                     parameters=parameters,
                 )
-            return _holding(self.finish(acquired), acquired.held)
+            compilation = _holding(self.finish(acquired), acquired.held)
+        return while_leaves(
+            compilation,
+            leaf_check(acquired.trace),
+            lambda values: self.again(graph, values, sources, parameters),
+        )
+
+    def again(
+        self,
+        graph: torch.fx.GraphModule,
+        values: Sequence[Any],
+        sources: Mapping[int, str],
+        parameters: Sequence[str],
+    ) -> Callable[..., Any]:
+        """The program of ``graph`` for ``values``, for which the guards hold; else the graph."""
+        with dynamo.compiling(), self.jitted.lock:
+            try:
+                return self.compile(graph, values, sources, parameters).function
+            except (CaptureError, PassError) as error:
+                fall_back_from(self.jitted, error)
+                return graph.forward  # type: ignore[no-any-return, operator]
 
     @contextlib.contextmanager
     def own(self, name: str, *but: type[Exception]) -> Iterator[None]:

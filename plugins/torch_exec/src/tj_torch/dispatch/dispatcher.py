@@ -33,6 +33,7 @@ from tj_torch.capture.dynamo.members import members_read
 from tj_torch.capture.sources import raising_source, stack_source
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.entries import Entries
+from tj_torch.dispatch.module import Dispatching
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
 
@@ -284,7 +285,7 @@ def _first_lines(reason: str, count: int = 3) -> str:
     return "; ".join(line.strip() for line in reason.splitlines()[:count] if line.strip())
 
 
-def wrap_function(fn: Callable[..., Any], dispatcher: Dispatcher) -> Any:
+def wrap_function(fn: Callable[..., Any], dispatcher: Dispatching) -> Any:
     """``fn`` jitted: a function with the same name, signature and documentation."""
     call = dispatcher.take_call()
     if hasattr(fn, "__name__"):

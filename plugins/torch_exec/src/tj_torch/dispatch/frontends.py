@@ -8,6 +8,7 @@ import torch
 from tj_core import jit
 from tj_core.extend import Frontend, Jitted, TjError
 
+from tj_torch.dispatch.autocast import autocasting
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.dispatcher import Dispatcher, HookDispatcher, wrap_function
 from tj_torch.dispatch.fx import FxDispatcher, graph_module, is_exported
@@ -37,7 +38,7 @@ def _fx(program: Any, jitted: Jitted) -> Any:
     kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
-    dispatcher = FxDispatcher(module, jitted, _compiler(jitted))
+    dispatcher = autocasting(FxDispatcher(module, jitted, _compiler(jitted)))
     return wrap_module(module, dispatcher, {"recompile": _recompile})
 
 
@@ -60,7 +61,7 @@ def _wrap(fn: Any, jitted: Jitted, dispatcher: type[Dispatcher]) -> Any:
             "an ExportedProgram is no Python that can be captured",
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
-    made = dispatcher(fn, jitted, _compiler(jitted))
+    made = autocasting(dispatcher(fn, jitted, _compiler(jitted)))
     return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
 
 

@@ -25,6 +25,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.ambient import ambient_mode, interpreting
+from tj_torch.capture.autocasting import leaf_check
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS, extra_guards
 from tj_torch.capture.fx.importer import GraphImporter, is_recompiled
@@ -278,11 +279,18 @@ class FxDispatcher:
         run = compilation.function
         if finish is not None:
             run = _then(run, finish)
+        leaves = leaf_check(compilation.traces[0])
+        if leaves is not None:
+            run = _where(leaves, run)
         return taken.enter(run, extra), (*taken.guard_texts(), *texts)
 
 
 def _then(run: Callable[..., Any], finish: Callable[[Any], Any]) -> Callable[..., Any]:
     return lambda *tensors: finish(run(*tensors))
+
+
+def _where(check: Callable[[tuple[Any, ...]], bool], run: Callable[..., tuple[Any, ...]]) -> Row:
+    return lambda *tensors: run(*tensors) if check(tensors) else None
 
 
 def _outputs(

@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from tj_core.extend import Context
 
+from tj_torch.ops.cast_cache import CastCache, ambient_cache
+from tj_torch.ops.context import AUTOCAST
 from tj_torch.runtime.private import (
     attention_backends,
     enter_autocast,
@@ -19,7 +21,7 @@ from tj_torch.runtime.private import (
     to_attention_backend,
 )
 
-__all__ = ["ContextTracker", "ambient_context", "autocast_devices"]
+__all__ = ["ContextTracker", "ambient_context", "autocast_devices", "is_on"]
 
 
 def autocast_devices() -> tuple[str, ...]:
@@ -38,6 +40,11 @@ def ambient_context() -> Context:
     return Context(tuple(sorted(values.items())))
 
 
+def is_on(context: Context) -> bool:
+    """Whether autocast is on, for any device."""
+    return any(key.startswith(AUTOCAST) and value for key, value in context.items)
+
+
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -52,12 +59,18 @@ def _argument_of_the_next(node: torch.fx.Node) -> None:
 
 
 class ContextTracker:
-    """Follows the context through a graph's calls, from the ambient one."""
+    """Follows the context through a graph's calls, from the ambient one.
 
-    def __init__(self, ambient: Context) -> None:
+    ``cache`` is where autocast keeps casts at that point.
+    """
+
+    def __init__(self, ambient: Context, cache: CastCache | None = None) -> None:
         self.ambient = ambient
         self.current = ambient
-        self._saved: dict[torch.fx.Node, Context] = {}
+        self.cache = cache or ambient_cache()
+        if not self.cache.depth and is_on(ambient):
+            self.cache = self.cache.entered(True)
+        self._saved: dict[torch.fx.Node, tuple[Context, CastCache]] = {}
         self._handlers: dict[Any, Callable[[torch.fx.Node], None]] = {
             set_gradients: self._set_grad,
             enter_autocast: self._enter_autocast,
@@ -76,6 +89,8 @@ class ContextTracker:
     def handles(self, node: torch.fx.Node) -> bool:
         """Whether ``node`` changes the context rather than computing; if so, follow it."""
         handler = self._handlers.get(node.target) if node.op == "call_function" else None
+        if node.target is torch.clear_autocast_cache:
+            self.cache = self.cache.cleared()
         if handler is None or _ordered_backends(node):
             return False
         handler(node)
@@ -85,8 +100,9 @@ class ContextTracker:
         self.current = self.current.with_("grad", bool(node.args[0]))
 
     def _enter_autocast(self, node: torch.fx.Node) -> None:
-        device, dtype, enabled, *_ = node.args
-        self._saved[node] = self.current
+        device, dtype, enabled, cached = node.args
+        self._saved[node] = self.current, self.cache
+        self.cache = self.cache.entered(cached)  # type: ignore[arg-type]
         if dtype is None:
             dtype = torch.get_autocast_dtype(str(device))
         value = _dtype_name(dtype) if enabled else None  # type: ignore[arg-type]
@@ -95,7 +111,7 @@ class ContextTracker:
             self.current = self.current.with_(key, value)
 
     def _enter_inference(self, node: torch.fx.Node) -> None:
-        self._saved[node] = self.current
+        self._saved[node] = self.current, self.cache
         mode = bool(node.args[0]) if node.args else True
         if mode or self.current.get("inference"):
             self.current = self.current.with_("inference", mode)
@@ -111,4 +127,5 @@ class ContextTracker:
     def _restore(self, node: torch.fx.Node) -> None:
         entered = node.args[0]
         assert isinstance(entered, torch.fx.Node)
-        self.current = self._saved.pop(entered)
+        self.current, cache = self._saved.pop(entered)
+        self.cache = cache.left(self.cache)

@@ -16,12 +16,14 @@ from tj_core.extend import (
     Services,
     Symbol,
     TensorProxy,
+    TjError,
 )
 
 from tj_torch.ops import denied, flags, stateless, wiring
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
 from tj_torch.ops.expansion.derive import Derivation, Slot
+from tj_torch.ops.expansion.observed import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.memo.modes import Modes
@@ -161,6 +163,17 @@ class TorchDialects:
             create_graph=create_graph,
             value=call.outputs,
         )
+
+    def observed(self, call: BoundSymbol, modes: Modes) -> tuple[Observed, ...] | None:
+        """What autograd sees when ``call`` runs; None if nobody knows, or it is Python."""
+        given = call.args, dict(call.kwargs), call.context
+        try:
+            function = resolve(call.symbol)
+            if self.memo.expand(function, *given, modes, self.sizes).kind == "KERNEL":
+                return None
+            return observed(self.memo.expander, function, *given, self.sizes)
+        except (LookupError, TjError):
+            return None
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:

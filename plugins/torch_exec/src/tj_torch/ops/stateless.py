@@ -23,6 +23,7 @@ def rules() -> RuleTable[bool]:
         "torch._check",
         "torch.ops.profiler._record_function_enter_new.default",
         "torch.ops.profiler._record_function_exit._RecordFunction",
+        "torch.clear_autocast_cache",
     ):
         table.set(name, True)
     return table

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-__all__ = ["pass_over_own", "pass_over_package", "uncaptured"]
+__all__ = ["pass_over_own", "pass_over_package", "program_of", "uncaptured"]
 
 _GENERATED = "<tj "
 """What the names of generated programs' files begin with. The functions that stand for jitted ones
 are in files that are called otherwise: they are captured."""
 
-_PROGRAMS = ("demo.py", "dispatch/module.py")
+_PROGRAMS = ("demo.py", "dispatch/module.py", "dispatch/autocast.py")
 """What is in tj's packages and is captured like any program: the demo's, and
 the calls of jitted modules, which are part of the programs around them."""
 
@@ -48,6 +48,11 @@ def _own_code(folder: Path) -> set[str]:
     """The files below ``folder`` that are no programs."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
     return {path.as_posix() for name, path in files.items() if not name.startswith(_PROGRAMS)}
+
+
+def program_of(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The program that Dynamo looks through where it meets ``call``: see `inlined_as`."""
+    return call._torchdynamo_inline  # type: ignore[attr-defined, no-any-return]
 
 
 def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -70,7 +70,8 @@ class GraphImporter(Importer):
         """The input of the trace that ``slot`` is."""
         if slot.index not in self.inputs_by_slot:
             name = self.namer(self.taken.names[slot.index])
-            proxy = self.proxy(name, self.taken.tensors[slot.index], node)
+            tensor = self.taken.tensors[slot.index]
+            proxy = self.casts.input(self.proxy(name, tensor, node), tensor)
             self.inputs_by_slot[slot.index] = proxy
             self.proxies.append(proxy)
         return self.inputs_by_slot[slot.index]

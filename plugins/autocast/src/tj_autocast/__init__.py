@@ -1,0 +1,1 @@
+"""tj-autocast: autocast as explicit casts."""

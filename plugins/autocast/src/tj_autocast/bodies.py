@@ -1,0 +1,90 @@
+"""Calls of which autocast casts more than arguments: what takes their place is what they call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    PassContext,
+    Proxy,
+    TensorProxy,
+    can_inline,
+    inline,
+    reexpand_all,
+    requires_grad,
+)
+from tj_torch.extend import TorchDialects, is_python, python_body, resolve, same_operators
+
+__all__ = ["NotTheBody", "Opened", "functions", "operators"]
+
+
+class NotTheBody(Exception):
+    """A body does not take its call's place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The calls in a call's place, and its outputs that are other values there."""
+
+    calls: tuple[BoundSymbol, ...]
+    values: Mapping[str, Any]
+
+
+def functions(
+    call: BoundSymbol, dialects: TorchDialects, context: PassContext, fresh: Callable[[str], str]
+) -> Opened:
+    """The functions of PyTorch's that ``call`` calls, under names that ``fresh`` gives.
+
+    :raises NotTheBody: if it is not written in Python.
+    :raises CannotExpandError: if what it does is more than these calls.
+    """
+    if call.regions or call.body is None or call.symbol.variant:
+        raise NotTheBody
+    try:
+        fn = resolve(call.symbol)
+    except LookupError as error:
+        raise NotTheBody from error
+    if not is_python(fn):
+        raise NotTheBody
+    body = python_body(call, fn, dialects.names, dialects.memo.expander, dialects)
+    opened = call.replace(body=body)
+    if not can_inline(opened):
+        raise NotTheBody
+    made = inline(opened, fresh, context.tags)
+    return Opened(made.calls, made.values)
+
+
+def operators(
+    call: BoundSymbol, dialects: TorchDialects, context: PassContext, fresh: Callable[[str], str]
+) -> Opened:
+    """The operators in the body of ``call``, under names that ``fresh`` gives.
+
+    :raises NotTheBody: if the call has another gradient than they have.
+    """
+    if call.regions or call.body is None or not can_inline(call):
+        raise NotTheBody
+    made = inline(call, fresh, context.tags)
+    env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
+    plain = (inner.map_proxies(_plain) for inner in made.calls)
+    calls = reexpand_all(plain, env, context.expand, context.tags)
+    if any(map(requires_grad, call.flat_outs)) and not _has_its_gradients(call, calls, dialects):
+        raise NotTheBody
+    return Opened(calls, made.values)
+
+
+def _has_its_gradients(
+    call: BoundSymbol, calls: tuple[BoundSymbol, ...], dialects: TorchDialects
+) -> bool:
+    if any(c.context.get(k) != call.context.get(k) for c in calls for k in ("grad", "inference")):
+        return False
+    if call.symbol.functional:
+        return False
+    return same_operators(dialects.observed(call, dialects.modes()), calls)
+
+
+def _plain(p: Proxy) -> Proxy:
+    """``p`` before autograd."""
+    return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p

@@ -1,0 +1,135 @@
+"""What autocast does to a call, read off the call's recorded body: which argument is cast to what.
+
+There is no policy table: a body is recorded below autocast, so PyTorch's own policy stands in it as
+casts of the body's inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    NO_TAGS,
+    Body,
+    BoundSymbol,
+    Constant,
+    Proxy,
+    TensorProxy,
+    leaves,
+    map_tree,
+)
+
+__all__ = ["Cast", "cast_of", "casts_of", "same_but_for_casts", "with_casts"]
+
+CAST = "aten._to_copy.default"
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A cast in a body: its result there, the arguments' places that it is for, the data type.
+
+    An argument that a call takes twice is cast twice, by the last place first, as C++ evaluates
+    arguments.
+    """
+
+    result: str
+    places: tuple[int, ...]
+    dtype: Constant
+
+
+def cast_of(call: BoundSymbol) -> tuple[Proxy, Constant] | None:
+    """What ``call`` casts, and to which data type, if it does nothing else."""
+    if call.symbol.qualname != CAST or len(call.args) != 1:
+        return None
+    (value,), kwargs = call.args, dict(call.kwargs)
+    dtype = kwargs.get("dtype")
+    if len(kwargs) != 1 or not isinstance(value, Proxy) or not isinstance(dtype, Constant):
+        return None
+    return value, dtype
+
+
+def casts_of(call: BoundSymbol) -> tuple[Cast, ...]:
+    """The casts of arguments that ``call`` uses in no other way, in the body's order."""
+    assert call.body is not None
+    results: dict[str, list[tuple[str, Constant]]] = {}
+    others = {p.name for p in leaves(call.body.outputs) if isinstance(p, Proxy)}
+    for inner in call.body.calls:
+        cast = cast_of(inner)
+        if cast is None:
+            others.update(p.name for p in inner.flat_args)
+        else:
+            results.setdefault(cast[0].name, []).append((inner.flat_outs[0].name, cast[1]))
+    made: dict[str, Cast] = {}
+    for formal in call.body.inputs:
+        if formal.name in results and formal.name not in others:
+            made.update((c.result, c) for c in _placed(call, formal, results[formal.name]))
+    order = (p.name for inner in call.body.calls for p in inner.flat_outs)
+    return tuple(made[name] for name in order if name in made)
+
+
+def _placed(
+    call: BoundSymbol, formal: Proxy, results: list[tuple[str, Constant]]
+) -> Iterator[Cast]:
+    """The casts of the argument that ``formal`` stands for, with their places among all."""
+    name = call.flat_args[int(formal.name[1:])].name
+    places = tuple(i for i, p in enumerate(call.flat_args) if p.name == name)
+    if len(results) == 1:
+        yield Cast(results[0][0], places, results[0][1])
+    elif len(results) == len(places):
+        for (result, dtype), place in zip(results, reversed(places), strict=True):
+            yield Cast(result, (place,), dtype)
+
+
+def with_casts(call: BoundSymbol, casts: Mapping[Cast, Proxy]) -> BoundSymbol:
+    """``call`` over the values of ``casts`` in their places; it is to be expanded again."""
+    values = {place: value for cast, value in casts.items() for place in cast.places}
+    count = iter(range(len(call.flat_args)))
+
+    def cast(p: Proxy) -> Proxy:
+        return values.get(next(count), p)
+
+    args = map_tree(cast, call.args, Proxy)
+    return call.replace(args=args, kwargs=map_tree(cast, call.kwargs, Proxy))
+
+
+def same_but_for_casts(
+    before: BoundSymbol, after: BoundSymbol, casts: Mapping[Cast, Proxy]
+) -> bool:
+    """Whether ``after``, over the values of ``casts``, does what ``before`` does."""
+    if before.body is None or after.body is None:
+        return False
+    if before.effects.aliases != after.effects.aliases:
+        return False
+    values = {cast.result: value.name for cast, value in casts.items()}
+    return _steps(before, before.body, values) == _steps(after, after.body, {})
+
+
+def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]:
+    """What ``body`` does, over values of the program; results of ``casts`` are such."""
+    names = {p.name: call.flat_args[int(p.name[1:])].name for p in body.inputs}
+    made: list[Any] = []
+    defined = 0
+    for inner in body.calls:
+        (first, *_) = (*(p.name for p in inner.flat_outs), "")
+        if first in casts:
+            names[first] = casts[first]
+            continue
+        step = (inner.symbol, _named(inner.args, names), _named(inner.kwargs, names))
+        for p in inner.flat_outs:
+            names.setdefault(p.name, f"{defined}")  # which no value is called
+            defined += 1
+        made.append((*step, tuple(_metadata(inner.flat_outs)), inner.effects))
+    return [*made, _named((body.outputs, body.updates), names)]
+
+
+def _metadata(values: Iterable[Proxy]) -> Iterator[Proxy]:
+    """``values`` without names, and before autograd."""
+    for p in values:
+        p = p.replace(name="", tags=NO_TAGS)
+        yield p.replace(requires_grad=False) if isinstance(p, TensorProxy) else p
+
+
+def _named(tree: Any, names: Mapping[str, str]) -> Any:
+    return map_tree(lambda p: (names[p.name],), tree, Proxy)

@@ -1,0 +1,68 @@
+"""The casts that autocast keeps: of a leaf one, until the outermost region ends.
+
+Eager keeps them by object: what is written to a leaf does not change a cast that there is. In a
+functional program a written leaf is another value, so it is followed through the calls that write.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.extend import BoundSymbol, Constant, Proxy, TensorProxy, Trace
+from tj_torch.extend import AUTOCAST, CAST_CACHE, LEAF
+
+__all__ = ["Kept", "Key"]
+
+Key = tuple[Any, str]
+"""Which calls share a cast, and of which leaf it is."""
+
+
+LOW = ("torch.bfloat16", "torch.float16")
+"""The data types that autocast may keep casts to."""
+
+
+@dataclass
+class Kept:
+    """The casts kept so far; ``leaf`` says which input a value is, however often it was written."""
+
+    casts: dict[Key, TensorProxy] = field(default_factory=dict)
+    leaf: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def at_start(cls, trace: Trace) -> Kept:
+        """No casts; the leaves are inputs of ``trace``."""
+        leaves = (p for p in trace.inputs if p.tags.get(LEAF.name, False) is not False)
+        return cls(leaf={p.name: p.name for p in leaves})
+
+    def follow(self, call: BoundSymbol) -> None:
+        """Learn which results of ``call`` are the objects that its arguments are."""
+        if call.symbol.qualname == "tj.with_value":
+            self.same(call.flat_args[0], call.flat_outs[0])
+        elif call.symbol.functional:
+            written = dict(call.kwargs).get("mutated", ())
+            for index, out in zip(written, call.flat_outs, strict=False):
+                self.same(call.flat_args[index], out)
+        for alias in call.effects.aliases:
+            if alias.identical and alias.index is not None:
+                values = call.flat_args if alias.kind == "arg" else call.flat_outs
+                self.same(values[alias.index], call.flat_outs[alias.output])
+
+    def same(self, p: Proxy, other: Proxy) -> None:
+        """``other`` is the object that ``p`` is."""
+        if p.name in self.leaf:
+            self.leaf[other.name] = self.leaf[p.name]
+
+    def key(self, call: BoundSymbol, p: Proxy, dtype: Constant) -> Key | None:
+        """By what a cast of ``p`` to ``dtype`` in ``call`` is kept; None if it is not.
+
+        ``call`` is under autocast, or of the body of a call that is.
+        """
+        cache, leaf = call.tags.get(CAST_CACHE.name), self.leaf.get(p.name)
+        if cache is None or leaf is None or call.context.get("inference"):
+            return None
+        if not isinstance(p, TensorProxy) or p.dtype.name != "float32":
+            return None
+        low = call.context.get(AUTOCAST + p.device.type)
+        lowered = (f"torch.{low}",) if low else LOW
+        return (cache, leaf) if dtype.text in lowered else None

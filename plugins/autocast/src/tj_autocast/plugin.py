@@ -1,0 +1,37 @@
+"""The plugin: autocast as explicit casts, and policies of others for single operations.
+
+Imports neither torch nor anything that does; the hooks do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import hookimpl
+
+if TYPE_CHECKING:
+    from tj_core.extend import RuleTable, Transform
+
+TJ_PLUGIN_API = 1
+
+
+@hookimpl
+def tj_available() -> str | None:
+    import importlib.util
+
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_autocast.inside import rules
+    from tj_autocast.policies import policies
+
+    return (policies(), rules())
+
+
+@hookimpl
+def tj_transforms() -> tuple[Transform, ...]:
+    from tj_autocast.transform import lower_autocast
+
+    return (lower_autocast(),)

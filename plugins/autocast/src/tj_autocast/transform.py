@@ -1,0 +1,246 @@
+"""The transform: calls under autocast become casts, and calls outside of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    Constant,
+    Context,
+    PassContext,
+    PassRecord,
+    Proxy,
+    Stage,
+    Symbol,
+    TensorProxy,
+    TjError,
+    Trace,
+    TraceEditor,
+    Transform,
+    bind_outputs,
+    substituted,
+)
+from tj_torch.extend import AUTOCAST, CAST_CACHE, TorchDialects, is_on
+
+from tj_autocast.bodies import NotTheBody, Opened, functions, operators
+from tj_autocast.casts import cast_of, casts_of, same_but_for_casts, with_casts
+from tj_autocast.inside import INSIDE, autocast_inside
+from tj_autocast.kept import Kept
+from tj_autocast.policies import off, with_policies
+
+__all__ = ["lower_autocast"]
+
+TO = Symbol("torch", "Tensor.to")
+
+
+def lower_autocast() -> Transform:
+    """The transform, which comes before gradients are taken: these see plain calls."""
+    return Transform("autocast", _apply, Stage.FUNCTIONAL, priority=50, falls_back=True)
+
+
+def _apply(trace: Trace, context: PassContext) -> Trace:
+    if not any(map(_autocasts, trace.calls)):
+        return trace
+    return _Lowering(with_policies(trace, context), context).lowered()
+
+
+def _autocasts(call: BoundSymbol) -> bool:
+    """Whether ``call`` says anything of autocast: that it is on, or is off."""
+    return any(key.startswith(AUTOCAST) for key, _ in call.context.items)
+
+
+@dataclass
+class _Lowering:
+    """One program without autocast, on its way."""
+
+    trace: Trace
+    context: PassContext
+
+    def __post_init__(self) -> None:
+        self.editor = TraceEditor(self.trace, self.context.tags)
+        self.kept = Kept.at_start(self.trace)
+        dialects = self.context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
+        assert isinstance(dialects, TorchDialects)
+        self.dialects: TorchDialects = dialects
+        grads = {c.tags.get(CAST_CACHE.name) for c in self.trace.calls if c.context.get("grad")}
+        self.differentiated = grads
+
+    def lowered(self) -> Trace:
+        """The program."""
+        for call in self.trace.calls:
+            self.step(self.editor.moved(call))
+        return self.editor.done(PassRecord(self.context.name, self.context.plugin))
+
+    def step(self, call: BoundSymbol) -> None:
+        """Put what ``call`` is outside of autocast in its place."""
+        self.kept.follow(call)
+        if not is_on(call.context):
+            if not self.is_kept(call):
+                self.editor.keep(self.outside(call))
+            return
+        for way in self.ways(call):
+            start, casts = len(self.editor.calls), dict(self.kept.casts)
+            try:
+                done = way(call)
+            except (TjError, NotTheBody):
+                done = False
+            if done:
+                self.editor.changed(call, way.__name__, self.context.plugin)
+                return
+            del self.editor.calls[start:]
+            self.kept.casts = casts
+        self.editor.keep(call.replace(tags=call.tags.without(CAST_CACHE.name)))
+
+    def ways(self, call: BoundSymbol) -> tuple[Callable[[BoundSymbol], bool], ...]:
+        """What may become of ``call``, in the order in which it is tried."""
+        devices = tuple(
+            key.removeprefix(AUTOCAST)
+            for key, value in call.context.items
+            if key.startswith(AUTOCAST) and value
+        )
+        if autocast_inside(call, self.context.tables[INSIDE], devices):
+            return ()
+        return (self.unchanged, self.by_casts, self.by_functions, self.by_operators)
+
+    def is_kept(self, call: BoundSymbol) -> bool:
+        """Whether ``call``, of the body of one under autocast, is a cast that is kept."""
+        found = cast_of(call)
+        if found is None or self.kept.key(call, *found) is None:
+            return False
+        self.editor.values[call.flat_outs[0].name] = self.cast(*found, call)
+        return True
+
+    def outside(self, call: BoundSymbol) -> BoundSymbol:
+        """``call`` in the context it has without autocast."""
+        return call.replace(
+            context=off(call.context, self.trace.context), tags=call.tags.without(CAST_CACHE.name)
+        )
+
+    # ------------------------------------------------------------------ the ways
+
+    def unchanged(self, call: BoundSymbol) -> bool:
+        """Autocast does nothing to the call."""
+        if call.symbol.qualname == "torch.clear_autocast_cache":
+            return True
+        if call.body is None and not call.effects.ordered:  # it computes with sizes
+            self.editor.keep(self.outside(call))
+            return not any(isinstance(p, TensorProxy) for p in call.flat_outs)
+        if call.regions or call.body is None:
+            return False
+        made = self.outside(call)
+        if self.context.expand.get(call.symbol) is not None:
+            again = self.again(made)
+            if not _agree(call, again) or not same_but_for_casts(call, again, {}):
+                return False
+        self.editor.keep(made.replace(body=_outside(call.body)))
+        return True
+
+    def again(self, call: BoundSymbol) -> BoundSymbol:
+        """``call`` expanded again."""
+        names = [p.name for p in call.flat_outs]
+        facts = self.context.expand.require(call).value(call)
+        return bind_outputs(call, facts, lambda i: names[i])
+
+    def by_casts(self, call: BoundSymbol) -> bool:
+        """Autocast casts arguments of the call."""
+        if call.regions or call.body is None:
+            return False
+        found = casts_of(call)
+        casts = {c: self.cast(call.flat_args[c.places[0]], c.dtype, call) for c in found}
+        if not casts:
+            return False
+        made = self.again(with_casts(self.outside(call), casts))
+        if not _agree(call, made) or not same_but_for_casts(call, made, casts):
+            return False
+        self.editor.keep(made.replace(outputs=call.outputs, body=_tagged(call, made)))
+        return True
+
+    def by_functions(self, call: BoundSymbol) -> bool:
+        """The call is a function of PyTorch's, in Python, that calls others."""
+        opened = functions(call, self.dialects, self.context, self.editor.fresh)
+        return self.taken_apart(call, opened)
+
+    def by_operators(self, call: BoundSymbol) -> bool:
+        """The call is what the operators in its body do, casts among them."""
+        opened = operators(call, self.dialects, self.context, self.editor.fresh)
+        return self.taken_apart(call, opened)
+
+    def taken_apart(self, call: BoundSymbol, opened: Opened) -> bool:
+        """Put the calls of ``opened`` in the place of ``call``."""
+        start, values = len(self.editor.calls), dict(self.editor.values)
+        for inner in opened.calls:
+            self.step(self.editor.moved(inner))
+        known = {p.name: p for c in self.editor.calls[start:] for p in c.flat_outs}
+        outs = [self.editor.mapped(substituted(p, opened.values)) for p in call.flat_outs]
+        outs = [substituted(p, known) for p in outs]
+        if not all(map(_same, call.flat_outs, outs)):
+            self.editor.values = values
+            return False
+        self.editor.stands_for(call, start, opened.values)
+        return True
+
+    # ------------------------------------------------------------------ casts
+
+    def cast(self, p: Proxy, dtype: Constant, call: BoundSymbol) -> TensorProxy:
+        """``p`` as autocast casts it to ``dtype`` for ``call``."""
+        key = self.kept.key(call, p, dtype)
+        if key is not None and key in self.kept.casts:
+            return self.kept.casts[key]
+        context = off(call.context, self.trace.context)
+        if key is not None and call.tags.get(CAST_CACHE.name) in self.differentiated:
+            context = context.with_("grad", True)
+        made = BoundSymbol(
+            TO,
+            (p, dtype),
+            context=context,
+            source=call.source,
+            tags=self.context.tags.propagated(call.tags.without(CAST_CACHE.name), "into_body"),
+            parent=call.parent or call.label,
+        )
+        facts = self.context.expand.require(made).value(made)
+        wish = f"{p.name}_{facts.outputs.dtype}"
+        made = bind_outputs(made, facts, lambda _: self.editor.fresh(wish))
+        self.editor.keep(made)
+        out = made.outputs
+        assert isinstance(out, TensorProxy)
+        if key is not None:
+            self.kept.casts[key] = out
+        return out
+
+
+def _outside(body: Body) -> Body:
+    """``body``, which says of its calls that they run outside of autocast, without saying so."""
+
+    def plain(call: BoundSymbol) -> BoundSymbol:
+        items = tuple(i for i in call.context.items if not i[0].startswith(AUTOCAST))
+        inside = None if call.body is None else _outside(call.body)
+        return call.replace(context=Context(items), body=inside)
+
+    return Body(body.inputs, tuple(map(plain, body.calls)), body.outputs, body.updates)
+
+
+def _tagged(before: BoundSymbol, after: BoundSymbol) -> Body | None:
+    """The body of ``after`` with the tags of the calls in that of ``before``, but its casts."""
+    if before.body is None or after.body is None:
+        return after.body
+    rest = iter(after.body.calls)
+    tags = [c.tags for c in before.body.calls if cast_of(c) is None]
+    if not any(tags):
+        return after.body
+    tagged = [c if cast_of(c) else c.replace(tags=tags.pop(0)) for c in rest]
+    return Body(after.body.inputs, tuple(tagged), after.body.outputs, after.body.updates)
+
+
+def _agree(before: BoundSymbol, after: BoundSymbol) -> bool:
+    """Whether the two return the same."""
+    return len(before.flat_outs) == len(after.flat_outs) and all(
+        map(_same, before.flat_outs, after.flat_outs)
+    )
+
+
+def _same(p: Proxy, other: Any) -> bool:
+    return isinstance(other, Proxy) and p.same_meta(other)

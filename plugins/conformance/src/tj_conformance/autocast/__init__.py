@@ -1,0 +1,1 @@
+"""Programs under autocast, each against eager: values, strides, gradients, writes, errors."""

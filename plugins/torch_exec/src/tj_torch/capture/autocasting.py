@@ -1,0 +1,86 @@
+"""What captures note of autocast: which calls share casts, and which inputs these are kept of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from tj_core.extend import BoundSymbol, CaptureError, TensorProxy, Trace
+
+from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, TABLE, CastCache, is_leaf, may_be_kept
+from tj_torch.ops.contexts import ContextTracker, is_on
+
+__all__ = ["Casts", "leaf_check"]
+
+
+@dataclass
+class Casts:
+    """What is noted of one program, if autocast is ``entered`` in it, or around it.
+
+    It is ``wanted`` by a plugin. Without one, ``leaves`` are the inputs that may not be written.
+    """
+
+    entered: bool
+    wanted: bool
+    leaves: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(
+        cls, graph: torch.fx.GraphModule, context: ContextTracker, tables: Container[str]
+    ) -> Casts:
+        """What is to be noted of ``graph``, at whose beginning ``context`` holds."""
+        entered = context.cache.depth > 0 or _enters_autocast(graph)
+        return cls(entered, entered and TABLE in tables)
+
+    def input(self, p: Any, value: object) -> Any:
+        """The input ``p``, which is ``value``, with what autocast sees in it."""
+        if not self.entered or not isinstance(p, TensorProxy) or not may_be_kept(p):
+            return p
+        assert isinstance(value, torch.Tensor)
+        leaf = is_leaf(value)
+        if leaf:
+            self.leaves.add(p.name)
+        if not self.wanted:
+            return p
+        known = leaf and isinstance(value, torch.nn.Parameter)  # their types are guarded
+        return p.replace(tags=p.tags.add(LEAF.name, None if known else leaf))
+
+    def call(self, call: BoundSymbol, cache: CastCache) -> BoundSymbol:
+        """``call`` with the number of what it shares casts by.
+
+        :raises CaptureError: if it writes to what a cast may be kept of, and nobody heeds that.
+        """
+        if not self.entered or cache.key is None:
+            return call
+        if self.wanted:
+            on = is_on(call.context)
+            return call.replace(tags=call.tags.add(CAST_CACHE.name, cache.key)) if on else call
+        if any(call.flat_args[i].name in self.leaves for i in call.effects.mutates):
+            raise CaptureError(
+                f"{call.symbol} writes to a tensor of which autocast may keep a cast",
+                source=call.source,
+            )
+        return call
+
+
+def _enters_autocast(graph: torch.fx.GraphModule) -> bool:
+    return any(
+        "autocast" in getattr(node.target, "__name__", str(node.target))
+        for module in graph.modules()
+        if isinstance(module, torch.fx.GraphModule)
+        for node in module.graph.nodes
+    )
+
+
+def leaf_check(trace: Trace) -> Callable[[Sequence[Any]], bool] | None:
+    """Whether inputs of ``trace`` are leaves as it says; None if it does not depend on that."""
+    places = [
+        (i, p.tags[LEAF.name])
+        for i, p in enumerate(trace.inputs)
+        if p.tags.get(LEAF.name) is not None
+    ]
+    if not places:
+        return None
+    return lambda values: all(is_leaf(values[i]) is leaf for i, leaf in places)

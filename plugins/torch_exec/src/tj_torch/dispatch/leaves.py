@@ -1,0 +1,37 @@
+"""Programs that hold for leaves of autograd, or for tensors that are none; guards do not tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tj_core.extend import Compilation
+
+__all__ = ["while_leaves"]
+
+Check = Callable[[Sequence[Any]], bool]
+
+
+def while_leaves(
+    compilation: Compilation,
+    check: Check | None,
+    make: Callable[[Sequence[Any]], Callable[..., Any]],
+) -> Compilation:
+    """``compilation``, whose function is for values for which ``check`` is true.
+
+    ``make`` makes, once, what runs for others: it has a check of its own.
+    """
+    if check is None:
+        return compilation
+    function = compilation.function
+    other: list[Callable[..., Any]] = []
+
+    def run(*values: Any) -> Any:
+        if check(values):
+            return function(*values)
+        if not other:
+            other.append(make(values))
+        return other[0](*values)
+
+    return replace(compilation, function=run)
