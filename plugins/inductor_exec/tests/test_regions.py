@@ -195,6 +195,16 @@ def test_equal_layers_are_compiled_once(fusing: Any) -> None:
     assert len(found) >= 3 and len(set(found)) <= 2, "six layers, in pairs, and one less in each"
 
 
+def test_parameters_in_inference(fusing: Any) -> None:
+    """Their views require gradients in PyTorch, under ``no_grad`` too; nothing comes of that."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.GELU())
+    jitted, x = fusing(model), torch.randn(3, 8)
+    with torch.no_grad():
+        got = jitted(x)
+        torch.testing.assert_close(got, model(x))
+    assert not got.requires_grad and regions(jitted)
+
+
 def test_two_programs_in_turns(fusing: Any) -> None:
     """One session, values of equal names in both: neither sees the other's."""
 

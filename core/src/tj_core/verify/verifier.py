@@ -71,7 +71,9 @@ def verify(
     scope = Scope(tags, {}, _taken(trace))
     for wrong in _header(trace, scope):
         raise VerificationError(f"{_when(trace)}: {wrong}")
-    metadata = _Metadata(expand, tags) if level >= CHECK_METADATA and expand is not None else None
+    metadata = None
+    if level >= CHECK_METADATA and expand is not None:
+        metadata = _Metadata(expand, tags, trace.stage >= Stage.CLAIMED)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)
         if problem is None and metadata is not None:
@@ -118,15 +120,19 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 
 @dataclass
 class _Metadata:
-    """Derives metadata again; each shared body once per context."""
+    """Derives metadata again; each shared body once per context.
+
+    ``inlined``: the program is claimed, so that calls of bodies stand in it, silent on autograd.
+    """
 
     expand: RuleTable[Expand]
     tags: TagRegistry
+    inlined: bool = False
     seen: dict[tuple[int, Context], None] = field(default_factory=dict)
 
     def problem(self, call: BoundSymbol) -> str | None:
         """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
-        problem = self.wrong(call, PLAIN_CONTEXT, False) or self.body(call, call.context)
+        problem = self.wrong(call, PLAIN_CONTEXT, self.inlined) or self.body(call, call.context)
         return problem or self.regions(call)
 
     def regions(self, call: BoundSymbol) -> str | None:
