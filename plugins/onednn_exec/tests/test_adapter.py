@@ -48,6 +48,17 @@ def test_kernels_compute_what_they_stand_for(name: str) -> None:
     assert (fake.shape, fake.stride()) == (expected.shape, expected.stride()), "it can be traced"
 
 
+def test_a_convolution_of_images() -> None:
+    """On fake tensors its strides are others, so that no region hosts it."""
+    x, w, b = torch.randn(2, 4, 9, 9), torch.randn(8, 2, 3, 3), torch.randn(8)
+    expected = torch.conv2d(x, w, b, 2, (1, 0), 1, 2)
+    got = kernels.convolution(x, w, b, 2, (1, 0), 1, 2)
+    torch.testing.assert_close(got, expected)
+    assert got.stride() == expected.stride()
+    both = kernels.convolution(x, w, b, stride=2, padding=(1, 0), groups=2, post=("relu", [], ""))
+    torch.testing.assert_close(both, expected.relu())
+
+
 def test_rounded_is_a_product_in_bfloat16() -> None:
     got = kernels.rounded(kernels.linear)(X, W, bias=B)
     expected = torch.nn.functional.linear(X.bfloat16(), W.bfloat16(), B.bfloat16()).float()
@@ -57,10 +68,10 @@ def test_rounded_is_a_product_in_bfloat16() -> None:
 
 
 def test_apart_is_outside_of_all_modes() -> None:
-    with FakeTensorMode(), torch.autocast("cpu", torch.bfloat16):
+    with FakeTensorMode(), torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         with adapter.apart():
             ones = torch.ones(2, 2, requires_grad=True, device="cpu")
             x = ones @ ones
             assert x.tolist() == [[2.0, 2.0], [2.0, 2.0]]
-            assert x.dtype == torch.float32 and not x.requires_grad
+            assert x.dtype == torch.float32 and not x.requires_grad and not x.is_inference()
         assert isinstance(torch.ones(2), FakeTensor)

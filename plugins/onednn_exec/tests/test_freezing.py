@@ -195,6 +195,17 @@ def test_parameters_that_nobody_counts_writes_of(freezing: Any) -> None:
     same(jitted, model, x)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_in_inference_mode(mode: Any, freezing: Any) -> None:
+    model, x = Net(), torch.randn(4, 16)
+    jitted = freezing(model)
+    with mode():
+        for _ in range(2):
+            torch.testing.assert_close(jitted(x), model(x))
+    if mode is torch.no_grad:
+        assert len(packed(jitted)) == 2
+
+
 def test_a_program_that_is_gone_holds_nothing(freezing: Any) -> None:
     model = Net()
     memory = weakref.ref(model.first.weight)

@@ -68,5 +68,8 @@ def version(x: torch.Tensor) -> int:
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
     """Inside, operators run as they are: no modes that interpret, no gradients, no autocast."""
-    with _disable_current_modes(), torch.no_grad(), torch.autocast("cpu", enabled=False):
+    plain = torch.inference_mode(False), torch.no_grad(), torch.autocast("cpu", enabled=False)
+    with _disable_current_modes(), contextlib.ExitStack() as stack:
+        for each in plain:
+            stack.enter_context(each)
         yield

@@ -7,11 +7,11 @@ two; every other call runs as it would alone.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-import torch
 from tj_core.extend import (
     BoundSymbol,
     Claim,
@@ -29,17 +29,13 @@ from tj_core.extend import (
 )
 from tj_torch.extend import resolve
 
-from tj_onednn.adapter import CONVOLUTION as CONVOLVE
-from tj_onednn.adapter import LINEAR as MULTIPLY
+from tj_onednn import kernels
 from tj_onednn.choice import Candidate, Choices
+from tj_onednn.kernels import Post
 from tj_onednn.layers import CONVOLUTION, LINEAR, disabled, no_images, product_in
 from tj_onednn.operands import unfit
-from tj_onednn.packing import pair
 
 __all__ = ["ACTIVATIONS", "epilogue_executor", "pairs"]
-
-Post: TypeAlias = "tuple[str, list[Any], str]"
-"""An activation as oneDNN calls it: its name, its numbers, its algorithm."""
 
 
 def _named(name: str) -> Callable[[BoundSymbol], Post | None]:
@@ -158,37 +154,8 @@ def _candidate(layer: BoundSymbol, activation: BoundSymbol) -> Candidate:
 
     name, numbers, algorithm = post
     way = f"float32 then {name} {numbers} {algorithm}".rstrip()
-    make = _linear if layer.symbol.qualname == LINEAR else _convolution
-    return Candidate(way, make(post), theirs=both)
-
-
-def _linear(post: Post) -> Callable[..., torch.Tensor]:
-    """A linear layer and ``post``."""
-
-    def linear(input: Any, weight: Any, bias: Any = None) -> torch.Tensor:
-        result: torch.Tensor = MULTIPLY(input, weight, bias, *post)
-        return result
-
-    return linear
-
-
-def _convolution(post: Post) -> Callable[..., torch.Tensor]:
-    """A convolution of images and ``post``."""
-
-    def convolution(
-        input: Any,
-        weight: Any,
-        bias: Any = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> torch.Tensor:
-        how = pair(padding), pair(stride), pair(dilation), groups
-        result: torch.Tensor = CONVOLVE(input, weight, bias, *how, *post)
-        return result
-
-    return convolution
+    kernel = kernels.linear if layer.symbol.qualname == LINEAR else kernels.convolution
+    return Candidate(way, functools.partial(kernel, post=post), theirs=both)
 
 
 class _Text:
@@ -200,7 +167,8 @@ class _Text:
 
     def put(self, function: Callable[..., Any], call: BoundSymbol, why: str = "") -> None:
         """Let ``function`` run ``call`` before all others; ``why`` it is one for itself."""
-        known = f"{getattr(function, '__name__', 'call')}_{len(self.steps)}"
+        named = function.func if isinstance(function, functools.partial) else function
+        known = f"{getattr(named, '__name__', 'call')}_{len(self.steps)}"
         self.scope[known] = function
         given = [self.spelled(arg) for arg in call.args]
         given += [f"{key}={self.spelled(arg)}" for key, arg in call.kwargs]

@@ -12,18 +12,54 @@ from typing import Any
 
 import torch
 
-from tj_onednn.adapter import LINEAR
+from tj_onednn.adapter import CONVOLUTION, LINEAR
 
-__all__ = ["addmm", "baddbmm", "bmm", "linear", "mm", "rounded"]
+__all__ = ["NOTHING", "Post", "addmm", "baddbmm", "bmm", "convolution", "linear", "mm", "rounded"]
 
 Tensor = torch.Tensor
 Kernel = Callable[..., Tensor]
 
+Post = tuple[str, list[Any], str]
+"""What is computed of a result at once, as oneDNN calls it: a name, numbers, an algorithm."""
 
-def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``torch.nn.functional.linear``."""
-    result: Tensor = LINEAR(input, weight, bias, "none", [], "")
+NOTHING: Post = ("none", [], "")
+
+
+def linear(
+    input: Tensor, weight: Tensor, bias: Tensor | None = None, *, post: Post = NOTHING
+) -> Tensor:
+    """``torch.nn.functional.linear``, and then ``post``."""
+    result: Tensor = LINEAR(input, weight, bias, *post)
     return result
+
+
+def convolution(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    *,
+    post: Post = NOTHING,
+    pack: Callable[..., Tensor] | None = None,
+) -> Tensor:
+    """``torch.conv2d`` of a batch of images, and then ``post``.
+
+    ``pack`` is given padding, stride, dilation, groups and the sizes of the input, and returns the
+    weight for these.
+    """
+    how = (_pair(padding), _pair(stride), _pair(dilation), groups)
+    used = weight if pack is None else pack(*how, tuple(input.shape))
+    result: Tensor = CONVOLUTION(input, used, bias, *how, *post)
+    return result
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """A number for both dimensions, or one for each."""
+    first, second = (value, value) if isinstance(value, int) else (*value, *value)[:2]
+    return first, second
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:

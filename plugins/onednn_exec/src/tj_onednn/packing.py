@@ -15,9 +15,10 @@ from weakref import WeakValueDictionary
 import torch
 from tj_core.extend import TjError
 
-from tj_onednn.adapter import CONVOLUTION, LINEAR, PACK_CONVOLUTION, PACK_LINEAR, version
+from tj_onednn import kernels
+from tj_onednn.adapter import PACK_CONVOLUTION, PACK_LINEAR, version
 
-__all__ = ["Frozen", "Weights", "convolution", "linear", "pair"]
+__all__ = ["Frozen", "Weights", "convolution", "linear"]
 
 Tensor = torch.Tensor
 
@@ -91,15 +92,12 @@ def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
         if frozen is None:
             return torch.nn.functional.linear(input, weight, bias)
         rows = input.numel() // input.shape[-1]
-        narrow = rounds and input.dtype == torch.float32
-        if narrow:
-            packed = frozen.pack((rows, True), lambda w: PACK_LINEAR(w.bfloat16(), rows))
+        if rounds and input.dtype == torch.float32:
+            narrow = frozen.pack((rows, "narrow"), lambda w: PACK_LINEAR(w.bfloat16(), rows))
             bias = None if bias is None else bias.bfloat16()
-            wide: Tensor = LINEAR(input.bfloat16(), packed, bias, "none", [], "").float()
-            return wide
+            return kernels.linear(input.bfloat16(), narrow, bias).float()
         packed = frozen.pack(rows, lambda w: PACK_LINEAR(w, rows))
-        result: Tensor = LINEAR(input, packed, bias, "none", [], "")
-        return result
+        return kernels.linear(input, packed, bias)
 
     return run
 
@@ -107,28 +105,14 @@ def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
 def convolution(weights: Weights) -> Callable[..., Tensor]:
     """``torch.conv2d`` of packed weights."""
 
-    def run(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-    ) -> Tensor:
+    def run(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         frozen = weights.find(weight)
         if frozen is None:
-            return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
-        how = (pair(padding), pair(stride), pair(dilation), groups)
-        sizes = tuple(input.shape)
-        packed = frozen.pack((sizes, how), lambda w: PACK_CONVOLUTION(w, *how, sizes))
-        result: Tensor = CONVOLUTION(input, packed, bias, *how, "none", [], "")
-        return result
+            return torch.conv2d(input, weight, *args, **kwargs)
+
+        def pack(*how: Any) -> Tensor:
+            return frozen.pack(how, lambda w: PACK_CONVOLUTION(w, *how))
+
+        return kernels.convolution(input, weight, *args, pack=pack, **kwargs)
 
     return run
-
-
-def pair(value: Any) -> tuple[int, int]:
-    """A number for both dimensions, or one for each."""
-    first, second = (value, value) if isinstance(value, int) else (*value, *value)[:2]
-    return first, second
