@@ -54,7 +54,7 @@ from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
 from tj_core.edit.reexpand import reexpand, reexpand_all
-from tj_core.edit.regions import joined_effects, summed_effects
+from tj_core.edit.regions import joined_effects, summed_effects, with_programs
 from tj_core.edit.rewrite import Editor, Replacement, RewriteRule, rewrite
 from tj_core.errors import (
     CannotExpandError,
@@ -281,5 +281,6 @@ __all__ = [
     "verify",
     "warn_of",
     "with_args",
+    "with_programs",
     "wrapped_body",
 ]

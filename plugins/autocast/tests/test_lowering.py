@@ -133,6 +133,31 @@ def test_below_pytorchs_hook() -> None:
         assert_equal(compiled(x, w).detach(), product(x, w).detach())
 
 
+def test_second_derivatives() -> None:
+    def f(x, w):
+        with bf16():
+            return torch.tanh(x @ w).float().square().sum() + (x @ w).float().pow(3).sum()
+
+    found = []
+    for run in (tj.jit(f), f):
+        x, w = arguments()
+        (grad,) = torch.autograd.grad(run(x, w), w, create_graph=True)
+        (second,) = torch.autograd.grad(grad.square().sum(), w)
+        found.append((grad.detach(), second))
+    assert_equal(*found)
+
+
+def test_what_became_of_each_call_is_in_the_history() -> None:
+    def f(x, w):
+        with bf16():
+            h = torch.lstm_cell(x, (x, x), *(w.repeat(4, 1) for _ in range(2)))[0]
+            return torch.cond(x.sum() > 0, lambda x: x @ x, lambda x: x @ x.t(), (x,)), h @ w
+
+    jitted = tj.jit(f)
+    assert_equal(*([t.detach() for t in run(*arguments())] for run in (jitted, f)))
+    assert {"by_casts", "by_regions", "unchanged"} <= set(ways(jitted).values())
+
+
 # ------------------------------------------------------------------------------ the option
 
 

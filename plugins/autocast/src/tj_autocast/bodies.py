@@ -41,7 +41,7 @@ def functions(
     :raises NotTheBody: if it is not written in Python.
     :raises CannotExpandError: if what it does is more than these calls.
     """
-    if call.regions or call.body is None or call.symbol.variant:
+    if call.body is None or call.symbol.variant:
         raise NotTheBody
     try:
         fn = resolve(call.symbol)
@@ -64,7 +64,7 @@ def operators(
 
     :raises NotTheBody: if the call has another gradient than they have.
     """
-    if call.regions or call.body is None or not can_inline(call):
+    if call.body is None or not can_inline(call):
         raise NotTheBody
     made = inline(call, fresh, context.tags)
     env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}

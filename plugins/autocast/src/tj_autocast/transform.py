@@ -23,11 +23,12 @@ from tj_core.extend import (
     Transform,
     bind_outputs,
     substituted,
+    with_programs,
 )
-from tj_torch.extend import AUTOCAST, CAST_CACHE, TorchDialects, is_on
+from tj_torch.extend import AUTOCAST, CAST_CACHE, WIRING, TorchDialects, is_on
 
 from tj_autocast.bodies import NotTheBody, Opened, functions, operators
-from tj_autocast.casts import cast_of, casts_of, same_but_for_casts, with_casts
+from tj_autocast.casts import Cast, cast_of, casts_of, same_but_for_casts, with_casts
 from tj_autocast.inside import INSIDE, autocast_inside
 from tj_autocast.kept import Kept
 from tj_autocast.policies import off, with_policies
@@ -45,7 +46,7 @@ def lower_autocast() -> Transform:
 def _apply(trace: Trace, context: PassContext) -> Trace:
     if not any(map(_autocasts, trace.calls)):
         return trace
-    return _Lowering(with_policies(trace, context), context).lowered()
+    return _Lowering(with_policies(trace, context), context, trace.context).lowered()
 
 
 def _autocasts(call: BoundSymbol) -> bool:
@@ -59,6 +60,7 @@ class _Lowering:
 
     trace: Trace
     context: PassContext
+    ambient: Context
 
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.context.tags)
@@ -74,6 +76,13 @@ class _Lowering:
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         return self.editor.done(PassRecord(self.context.name, self.context.plugin))
+
+    def region(self, program: Trace) -> Trace:
+        """The program of a region, which keeps no casts: its operation may run it many times."""
+        inner = _Lowering(program, self.context, self.ambient)
+        for call in program.calls:
+            inner.step(inner.editor.moved(call))
+        return inner.editor.done(context=off(program.context, self.ambient))
 
     def step(self, call: BoundSymbol) -> None:
         """Put what ``call`` is outside of autocast in its place."""
@@ -104,7 +113,10 @@ class _Lowering:
         )
         if autocast_inside(call, self.context.tables[INSIDE], devices):
             return ()
-        return (self.unchanged, self.by_casts, self.by_functions, self.by_operators)
+        if call.regions:
+            return (self.by_regions,)
+        apart = self.by_functions, self.by_operators
+        return (self.unchanged, self.by_casts, *apart, self.by_kept_casts)
 
     def is_kept(self, call: BoundSymbol) -> bool:
         """Whether ``call``, of the body of one under autocast, is a cast that is kept."""
@@ -117,7 +129,7 @@ class _Lowering:
     def outside(self, call: BoundSymbol) -> BoundSymbol:
         """``call`` in the context it has without autocast."""
         return call.replace(
-            context=off(call.context, self.trace.context), tags=call.tags.without(CAST_CACHE.name)
+            context=off(call.context, self.ambient), tags=call.tags.without(CAST_CACHE.name)
         )
 
     # ------------------------------------------------------------------ the ways
@@ -125,11 +137,13 @@ class _Lowering:
     def unchanged(self, call: BoundSymbol) -> bool:
         """Autocast does nothing to the call."""
         if call.symbol.qualname == "torch.clear_autocast_cache":
+            if is_on(self.ambient):  # of casts that are not the program's
+                self.editor.keep(self.outside(call))
             return True
         if call.body is None and not call.effects.ordered:  # it computes with sizes
             self.editor.keep(self.outside(call))
             return not any(isinstance(p, TensorProxy) for p in call.flat_outs)
-        if call.regions or call.body is None:
+        if call.body is None:
             return False
         made = self.outside(call)
         if self.context.expand.get(call.symbol) is not None:
@@ -147,16 +161,39 @@ class _Lowering:
 
     def by_casts(self, call: BoundSymbol) -> bool:
         """Autocast casts arguments of the call."""
-        if call.regions or call.body is None:
+        if call.body is None:
             return False
-        found = casts_of(call)
+        return self.over_casts(call, self.outside(call), casts_of(call))
+
+    def by_kept_casts(self, call: BoundSymbol) -> bool:
+        """The call stays under autocast, but for the casts that it shares with others."""
+        if call.body is None:
+            return False
+        args = call.flat_args
+        found = (c for c in casts_of(call) if self.kept.key(call, args[c.places[0]], c.dtype))
+        stays = call.replace(tags=call.tags.without(CAST_CACHE.name))
+        return self.over_casts(call, stays, tuple(found))
+
+    def over_casts(self, call: BoundSymbol, plain: BoundSymbol, found: tuple[Cast, ...]) -> bool:
+        """Put ``plain``, over the results of the casts ``found``, in the place of ``call``."""
         casts = {c: self.cast(call.flat_args[c.places[0]], c.dtype, call) for c in found}
         if not casts:
             return False
-        made = self.again(with_casts(self.outside(call), casts))
+        made = self.again(with_casts(plain, casts))
         if not _agree(call, made) or not same_but_for_casts(call, made, casts):
             return False
         self.editor.keep(made.replace(outputs=call.outputs, body=_tagged(call, made)))
+        return True
+
+    def by_regions(self, call: BoundSymbol) -> bool:
+        """The call does nothing but call its regions."""
+        rule = self.context.tables[WIRING].get(call.symbol)
+        if rule is None or not rule.value.plain:
+            return False
+        made = with_programs(self.outside(call), self.region)
+        if not _agree(call, made):
+            return False
+        self.editor.keep(made)
         return True
 
     def by_functions(self, call: BoundSymbol) -> bool:
@@ -190,7 +227,7 @@ class _Lowering:
         key = self.kept.key(call, p, dtype)
         if key is not None and key in self.kept.casts:
             return self.kept.casts[key]
-        context = off(call.context, self.trace.context)
+        context = off(call.context, self.ambient)
         if key is not None and call.tags.get(CAST_CACHE.name) in self.differentiated:
             context = context.with_("grad", True)
         made = BoundSymbol(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tj_conformance.autocast.case import Cases
-from tj_conformance.autocast.modules import CASES
+from tj_conformance.autocast.edges import CASES
 
 __all__ = ["PROGRAMS"]
 
