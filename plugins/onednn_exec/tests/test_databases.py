@@ -1,6 +1,7 @@
-"""PyTorch's samples of products, with every call that oneDNN can run really run by it.
+"""PyTorch's samples of products, and models, with every call that oneDNN can run run by it.
 
-``TJ_FULL=1`` takes all samples; the default a few of each operation.
+``TJ_FULL=1`` takes all samples and models, in regions of Inductor too; the default a few of each
+operation, and one model.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import tj_core as tj
 import torch
 from tj_conformance.databases.op_db import full_name, operations
 from tj_conformance.gradients.gradients import first_gradients
+from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import call_differences, differences, seeded
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.sample import samples
@@ -54,3 +56,20 @@ def test_samples(op: Any, dtype: torch.dtype, claiming: Any) -> None:
     assert found == []
     if op.name in ALWAYS:
         assert used or (cannot and dtype is torch.float16), "processors differ in float16"
+
+
+@pytest.mark.parametrize("before", [(), ("inductor",)] if FULL else [()])
+@pytest.mark.parametrize("name", tuple(MODELS) if FULL else ("llama",))
+def test_models_train(name: str, before: Any, claiming: Any) -> None:
+    model = MODELS[name].build().train()
+    batch = MODELS[name].batch()
+    expected = step(model, model, batch, 0)
+    jitted = claiming(model, *before)
+    for _ in range(2):
+        got = step(model, jitted, batch, 0)
+        torch.testing.assert_close(got["grads"], expected["grads"], rtol=1e-3, atol=1e-4)
+    assert tj.stats(jitted).fallbacks == ()
+    explained = tj.explain(jitted)
+    programs = (explained.claims, *explained.others.values())
+    taken = [[r for r in records if r.executor == "onednn"] for records in programs]
+    assert taken[0] and any(taken[1:]), "forward and backward"

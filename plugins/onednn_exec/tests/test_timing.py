@@ -68,3 +68,9 @@ def test_long_runs_are_few_and_short_ones_many() -> None:
         compare(clock.run(seconds), clock.run(seconds), clock)
         counts.append(clock.runs)
     assert counts[0] > 100 > counts[1] > counts[2] == 9
+
+
+def test_long_runs_that_disagree_are_not_repeated_for_long() -> None:
+    clock, factor = Clock(), iter(range(1, 100))
+    assert not compare(clock.run(1.0), lambda: clock.run(next(factor))(), clock).stable
+    assert clock.runs == 9

@@ -23,6 +23,9 @@ SAMPLE = 30e-6
 LONG = 0.05
 """Seconds of a run from which on two samples are a block: little disturbs so long a run."""
 
+LIMIT = 2.0
+"""Seconds that a comparison may take, if two blocks do not take more."""
+
 Run = Callable[[], object]
 Clock = Callable[[], float]
 
@@ -44,7 +47,7 @@ class Times:
 def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
     """The times of the two by ``clock``; each has run before."""
     first = _sample(theirs, 1, clock)
-    number = max(1, round(SAMPLE / max(first, 1e-7)))
+    number = max(1, round(SAMPLE / first))
     rounds = 2 if first > LONG else ROUNDS
 
     def block() -> tuple[float, float]:
@@ -52,13 +55,14 @@ def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
                  for _ in range(rounds)]  # fmt: skip
         return min(a for a, _ in pairs), min(b for _, b in pairs)
 
-    return compared(block)
+    spent = 2 * first * number * rounds
+    return compared(block, min(BLOCKS, max(2, round(LIMIT / spent))))
 
 
-def compared(block: Callable[[], tuple[float, float]]) -> Times:
+def compared(block: Callable[[], tuple[float, float]], blocks: int = BLOCKS) -> Times:
     """The times of the two, which each ``block`` measures once more, when they are stable."""
     before = Times(*block(), stable=False)
-    for _ in range(BLOCKS - 1):
+    for _ in range(blocks - 1):
         now = Times(*block(), stable=False)
         if abs(now.ratio - before.ratio) <= AGREE * before.ratio:
             return Times((now.theirs + before.theirs) / 2, (now.mine + before.mine) / 2)
