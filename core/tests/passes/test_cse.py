@@ -13,7 +13,7 @@ from tj_core.edit.bodies import formals
 from tj_core.host.session import Session
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.stage import Stage
-from tj_core.ir.symbol import Constant, Context
+from tj_core.ir.symbol import FUNCTIONAL, Constant, Context
 from tj_core.ir.tags import Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, Trace
 from tj_core.passes.claim import claim
@@ -211,6 +211,21 @@ def test_a_call_that_may_look_who_its_arguments_are_keeps_two():
     c = made("neg", X, out="c")
     z = made("curious", a.outputs, c.outputs, out="z")
     assert merged(a, b, c, z, outputs=(b.outputs, z.outputs)) == {"b"}
+
+
+def test_a_call_that_may_look_knows_objects_by_all_their_names():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    same = made("same", a.outputs, out="s")
+    z = made("curious", b.outputs, same.outputs, out="z")
+    assert not merged(a, b, same, z, outputs=(z.outputs,))
+
+
+def test_a_call_that_writes_two_objects_keeps_two():
+    a, b = made("neg", X, out="a"), made("neg", X, out="b")
+    z = made("add", a.outputs, b.outputs, out="z")
+    assert merged(a, b, z, outputs=(z.outputs,)) == {"b"}
+    z = z.replace(symbol=z.symbol.as_variant(FUNCTIONAL))
+    assert not merged(a, b, z, outputs=(z.outputs,))
 
 
 def test_a_result_that_stands_for_a_returned_one_is_returned():

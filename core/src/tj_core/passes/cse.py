@@ -61,7 +61,8 @@ class _Run:
         self.returned = {self.objects[p.name] for p in found}
         calls = self.trace.calls
         self.saved = set() if self.gradients_done else {self.facts.roots[n] for n in _saved(calls)}
-        self.curious = [{p.name for p in c.flat_args} for c in calls if _is_curious(c)]
+        taken = ([self.objects[p.name] for p in c.flat_args] for c in calls if _is_curious(c))
+        self.curious = [set(objects) for objects in taken]
 
     def step(self, call: BoundSymbol) -> None:
         """Keep ``call``, over what its arguments are now, unless an earlier one serves for it."""
@@ -113,13 +114,13 @@ class _Run:
         if one in self.returned:
             self.returned.add(other)
         self.objects = {n: other if o == one else o for n, o in self.objects.items()}
+        for taken in self.curious:
+            if one in taken:
+                taken.add(other)
         one, other = self.facts.roots[mine.name], self.facts.roots[others.name]
         for known in (self.escaping, self.saved):
             if one in known:
                 known.add(other)
-        for taken in self.curious:
-            if mine.name in taken:
-                taken.add(others.name)
 
     def told_apart(self, a: Proxy, b: Proxy) -> bool:
         """Whether somebody can tell that ``a`` and ``b`` became one object, or one memory."""
@@ -127,7 +128,7 @@ class _Run:
             return False
         if {self.objects[a.name], self.objects[b.name]} <= self.returned:
             return True
-        if any(a.name in taken and b.name in taken for taken in self.curious):
+        if any({self.objects[a.name], self.objects[b.name]} <= taken for taken in self.curious):
             return True
         one, other = self.facts.roots[a.name], self.facts.roots[b.name]
         if one == other:  # two views; what the program returns may tell which one it is a view of
@@ -167,10 +168,12 @@ def _is_curious(call: BoundSymbol) -> bool:
     """Whether ``call`` may do something else if two of its arguments are one object.
 
     Attention in PyTorch does (``query is key``). A call of a single operator cannot: it is not
-    written in Python.
+    written in Python. Where one writes, its functional form copies an object once.
     """
     if len({p.name for p in call.flat_args}) < 2:
         return False
+    if call.symbol.functional:
+        return True
     if call.body is None:
         return "side_effect" in call.effects.ordered
     return len(call.body.calls) != 1

@@ -137,3 +137,22 @@ def test_it_can_be_left_out() -> None:
     jitted = tj.jit(lambda x: (x.sin() * x.sin()).sum(), cse=False)
     jitted(torch.randn(3))
     assert operations(jitted).count("sin") == 2
+
+
+def adds_to_several(x: torch.Tensor) -> Any:
+    a, b = x * 2, x * 2
+    torch._foreach_add_([a, b], [x, x])
+    return a.sum(), b
+
+
+def fills_several(x: torch.Tensor) -> Any:
+    a, b = torch.empty(1, 3), torch.empty(1, 3)
+    torch.split_copy(x, 1, out=(a, b))
+    return a + b, b
+
+
+@pytest.mark.parametrize("f", [adds_to_several, fills_several])
+def test_what_one_call_writes_stays_two(f: Callable[..., Any]) -> None:
+    session = tj.Session(["torch"], overrides={"torch": {"functional": "always"}})
+    with torch.no_grad():
+        assert_jits(f, torch.randn(2, 3), jit=lambda fn: tj.jit(fn, session=session))
