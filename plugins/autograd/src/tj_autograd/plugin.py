@@ -25,11 +25,12 @@ def tj_options() -> type[Any]:
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
     from tj_autograd.joint.builtin import rules
+    from tj_autograd.joint.recorded import rules as recorded
     from tj_autograd.joint.rules import plugins_rules
     from tj_autograd.run.reads import rules as reads
     from tj_autograd.split.cheap import rules as cheap
 
-    return (plugins_rules(), rules(), cheap(), reads())
+    return (plugins_rules(), rules(), recorded(), cheap(), reads())
 
 
 @hookimpl

@@ -238,7 +238,6 @@ def test_script_modules() -> None:
     assert_equal(g(X), module(X))
 
 
-@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
 @pytest.mark.parametrize("cls", [nn.LSTM, nn.GRU, nn.RNN])
 def test_recurrent_modules(cls: Any) -> None:
     torch.manual_seed(0)

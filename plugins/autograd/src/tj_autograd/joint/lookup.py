@@ -39,7 +39,7 @@ from tj_autograd.joint.functions import (
     without_gradient,
 )
 from tj_autograd.joint.pairs import Declined, find_pair, paired
-from tj_autograd.joint.recorded import recorded
+from tj_autograd.joint.recorded import RECORDED, recorded
 from tj_autograd.joint.rules import GradRule, apply_rule, find_rule
 
 __all__ = ["Lookup", "Owner"]
@@ -58,6 +58,7 @@ class Lookup:
     dialects: TorchDialects
     rules: RuleTable[GradRule]
     builtin: RuleTable[GradRule]
+    recorded: RuleTable[str]
     modes: Modes
     executors: Sequence[Executor]
     kept_whole: Mapping[str, Declined] = field(default_factory=dict)
@@ -68,8 +69,9 @@ class Lookup:
         """The lookup in the tables of ``context``."""
         dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
-        rules, builtin = (context.tables.get(n) or RuleTable(n) for n in ("grad", BUILTIN))
-        return cls(dialects, rules, builtin, dialects.modes(), context.executors)
+        names = ("grad", BUILTIN, RECORDED)
+        rules, builtin, kept = (context.tables.get(n) or RuleTable(n) for n in names)
+        return cls(dialects, rules, builtin, kept, dialects.modes(), context.executors)
 
     def others(self) -> bool:
         """Whether any plugin or executor has a gradient."""
@@ -111,6 +113,7 @@ class Lookup:
             or self._by_rule(self.rules, call, slots, scope, declined)
             or self._by_rule(self.builtin, call, slots, scope, [])
             or self._by_function(call, slots, scope)
+            or self._by_autograd(call, slots, scope)
             or self._derived(call, slots, scope)
         )
         return replace(done, change=replace(done.change, declined=tuple(declined)))
@@ -164,6 +167,14 @@ class Lookup:
         change = Change(call.label, "autograd", "its own backward")
         made = differentiated(with_own_body(plain, rule), rule, slots, scope, change)
         return replace(made, backward=(*_checks(call, scope), *made.backward))
+
+    def _by_autograd(
+        self, call: BoundSymbol, slots: Slots, scope: JointScope
+    ) -> Differentiated | None:
+        parts = call.body.calls if call.body is not None else ()
+        found = (self.recorded.get(part.symbol) for part in (call, *parts))
+        rule = next((r for r in found if r is not None), None)
+        return None if rule is None else recorded(call, slots, scope, rule.value)
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""

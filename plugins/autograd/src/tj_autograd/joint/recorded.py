@@ -3,6 +3,8 @@
 An operation that looks at data cannot be run on fake tensors, so nobody knows its backward before
 it runs. Its forward runs under PyTorch's autograd and returns the graph beside the results; its
 backward asks that graph. Such a call is never taken apart, fused or computed again.
+
+Rule table ``recorded`` says so of others, for plugins too: the reason.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tj_core.extend import (
     OpaqueProxy,
     Proxy,
     Region,
+    RuleTable,
     Symbol,
     TensorProxy,
     leaves,
@@ -33,7 +36,19 @@ from tj_torch.extend import (
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
 
-__all__ = ["Graph", "backward", "forward", "recorded"]
+__all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules"]
+
+RECORDED = "recorded"
+"""The table's name."""
+
+
+def rules() -> RuleTable[str]:
+    """Recurrent networks: calls that are as many operations as their sequences are long."""
+    table: RuleTable[str] = RuleTable(RECORDED, rule_type=str)
+    for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
+        table.set(f"torch.{name}", "it is as many operations as its sequence is long")
+    table.set("aten.mkldnn_rnn_layer.default", "its workspace is made where autograd records")
+    return table
 
 
 # ---------------------------------------------------------------------------- what runs

@@ -301,7 +301,7 @@ def weak_references(jit: Jit) -> Any:
     return found, [r() is None for r in references]
 
 
-@falls_back("Dynamo does not capture recurrent layers", "RNN, GRU, or LSTM")
+@works
 def recurrent(jit: Jit) -> Any:
     """``LSTM``, ``GRU`` and cells: states, layers, both directions; training."""
     found = []

@@ -123,11 +123,6 @@ MODULES = (
         "a Python value depends on a tensor's data",
         ("nn.CTCLoss", "nn.GaussianNLLLoss"),
     ),
-    Known(
-        Kind.BREAK,
-        "Dynamo does not capture recurrent modules",
-        ("nn.GRU", "nn.LSTM", "nn.RNN"),
-    ),
 )
 """module_db, with gradients and buffers in training."""
 

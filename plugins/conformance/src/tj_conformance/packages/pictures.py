@@ -76,7 +76,6 @@ TIMM = Package(
                 **_SMALL,
             ),
             pictures(),
-            breaks=("Dynamo does not support RNN, GRU, or LSTM",),
         ),
     ),
 )

@@ -200,12 +200,13 @@ def _muted(*names: str) -> Iterator[None]:
 def _settings(dynamic: bool | None) -> dict[str, Any]:
     """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
 
-    Module hooks are guarded (Dynamo skips that by default, and goes wrong silently), and nothing
-    is recorded per call.
+    Module hooks are guarded (Dynamo skips that by default, and goes wrong silently), nothing is
+    recorded per call, and recurrent networks are captured (by default Dynamo leaves them to eager).
     """
     settings: dict[str, Any] = {
         "record_runtime_overhead": False,
         "skip_nnmodule_hook_guards": False,
+        "allow_rnn": True,
     }
     if dynamic is not None:
         settings |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
