@@ -106,6 +106,24 @@ def test_an_argument_that_is_a_leaf_in_some_calls() -> None:
     assert tj.stats(jitted).entries == 1  # which has two programs
 
 
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_leaves_where_sizes_change(dynamic: bool) -> None:
+    def f(x, w):
+        with bf16():
+            return (x @ w).sum() + (x @ (x @ w)).flatten().sum()
+
+    jitted = tj.jit(f, dynamic=dynamic)
+    for n, leaf in ((3, True), (3, False), (4, False), (4, True), (5, True)):
+        grads = []
+        for run in (jitted, f):
+            torch.manual_seed(n)
+            x, w = torch.randn(n, n), torch.randn(n, n, requires_grad=True)
+            run(x, w if leaf else w * 1).backward()
+            grads.append(w.grad)
+        assert torch.equal(*grads)
+    assert tj.stats(jitted).fallbacks == ()
+
+
 def test_leaves_of_a_graph() -> None:
     class Twice(torch.nn.Module):
         def forward(self, x, w):

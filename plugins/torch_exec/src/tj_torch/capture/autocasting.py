@@ -74,13 +74,14 @@ def _enters_autocast(graph: torch.fx.GraphModule) -> bool:
     )
 
 
-def leaf_check(trace: Trace) -> Callable[[Sequence[Any]], bool] | None:
-    """Whether inputs of ``trace`` are leaves as it says; None if it does not depend on that."""
-    places = [
-        (i, p.tags[LEAF.name])
-        for i, p in enumerate(trace.inputs)
-        if p.tags.get(LEAF.name) is not None
-    ]
+def leaf_check(trace: Trace, held: int = 0) -> Callable[[Sequence[Any]], bool] | None:
+    """Whether inputs of ``trace`` are leaves as it says; None if it does not depend on that.
+
+    The last ones, as many as are ``held``, are no arguments of a call.
+    """
+    given = trace.inputs[: len(trace.inputs) - held]
+    leaves = [(i, p.tags.get(LEAF.name)) for i, p in enumerate(given)]
+    places = [(i, leaf) for i, leaf in leaves if leaf is not None]
     if not places:
         return None
     return lambda values: all(is_leaf(values[i]) is leaf for i, leaf in places)

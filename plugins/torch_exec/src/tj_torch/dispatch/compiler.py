@@ -86,7 +86,7 @@ class GraphCompiler:
             compilation = _holding(self.finish(acquired), acquired.held)
         return while_leaves(
             compilation,
-            leaf_check(acquired.trace),
+            leaf_check(acquired.trace, len(acquired.held)),
             lambda values: self.again(graph, values, sources, parameters),
         )
 
