@@ -26,6 +26,7 @@ def interleaved(
     baseline: str,
     number: int,
     rounds: int = 40,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, Timing]:
     """Time each of ``calls`` ``number`` times per round, in rotating order, without the GC."""
     for call in calls.values():
@@ -40,10 +41,10 @@ def interleaved(
             shift = i % len(names)
             for name in names[shift:] + names[:shift]:
                 call = calls[name]
-                start = time.perf_counter()
+                start = clock()
                 for _ in range(number):
                     call()
-                samples[name].append((time.perf_counter() - start) / number)
+                samples[name].append((clock() - start) / number)
     finally:
         gc.enable()
     return {name: _summary(samples[name], samples[baseline]) for name in names}
