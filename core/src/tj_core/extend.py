@@ -78,6 +78,7 @@ from tj_core.host.commands import CliCommand
 from tj_core.host.frontends import Frontend
 from tj_core.host.hookspecs import PLUGIN_API, hookimpl
 from tj_core.host.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats, jitted_of
+from tj_core.host.reproducing import reproduce
 from tj_core.host.services import Services
 from tj_core.host.session import Session
 from tj_core.ir.effects import NO_EFFECTS, Alias, Effects
@@ -265,6 +266,7 @@ __all__ = [
     "parse_size",
     "reexpand",
     "reexpand_all",
+    "reproduce",
     "requires_grad",
     "rewrite",
     "same_metadata",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from tj_conformance.models import MODELS, step
 from tj_conformance.sampling import FULL
 from tj_core.extend import Session
+from tj_inductor import adapter
 from tj_inductor.variants import MOST, Variant, Variants
 
 SIZES = (5, 9, 300, 3, 17)
@@ -125,6 +128,23 @@ def test_a_region_that_does_not_compile_for_other_sizes_runs_one_by_one() -> Non
             (result,) = run([torch.ones(7)])
             torch.testing.assert_close(result, (torch.ones(7).sin() + 1).exp())
     assert len(caught) == 1
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_region_that_failed_leaves_a_script(
+    dynamic: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        raise RuntimeError("there is no C++ compiler")
+
+    here = Session(("inductor", "autograd", "torch"), overrides={"strict": False})
+    with monkeypatch.context() as patch, pytest.warns(tj.TjWarning, match="shows it") as caught:
+        patch.setattr(adapter, "compiled", broken)
+        tj.jit(mixed, session=here, dynamic=dynamic)(torch.randn(5, 16), torch.randn(16, 32))
+    (script,) = re.findall(r"python (\S+\.py) shows it", str(caught[0].message))
+    monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
+    runpy.run_path(script)
+    assert "returns what its operations return" in capsys.readouterr().out
 
 
 def compiled_region() -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from tj_core.compile.codegen import generate
 from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.reproducers import Reproducers
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fused, FusionRegion
 from tj_core.edit.editor import TraceEditor
@@ -23,7 +24,7 @@ from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body
 from tj_core.passes.claim import claim
 
-__all__ = ["FusedRegions"]
+__all__ = ["FusedRegions", "without_executor"]
 
 
 @dataclass
@@ -37,6 +38,7 @@ class FusedRegions:
     strict: bool = False
     kernels: dict[str, RegionKernel] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
+    reproducers: Reproducers = field(default_factory=Reproducers)
 
     def compile(
         self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
@@ -57,7 +59,7 @@ class FusedRegions:
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
         """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
-        without = partial(_unfused, executors=executors, tags=self.tags)
+        without = partial(without_executor, executors=executors, tags=self.tags)
         kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
         try:
             made = _compiled(owner, regions)
@@ -98,6 +100,8 @@ class FusedRegions:
             )
         where = f" (at {kernel.region.source})" if kernel.region.source else ""
         text = f"tj: {said}{where}; its operations run one by one"
+        if (path := self.reproducers.save(kernel, what)) is not None:
+            text += f"; python {path} shows it"
         warnings.warn(TjWarning(text), stacklevel=3)
 
 
@@ -122,7 +126,7 @@ def _timed(fuse: Callable[[FusionRegion], Fused], region: FusionRegion) -> Fused
     return fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
 
 
-def _unfused(
+def without_executor(
     region: FusionRegion, executors: Sequence[Executor], tags: TagRegistry
 ) -> Callable[[list[Any]], Sequence[Any]]:
     """A function that runs ``region`` by the fallbacks among ``executors``."""

@@ -21,7 +21,8 @@ class RuntimeValues:
     ``copy`` is a copy in memory of its own, with the same metadata. ``differs`` says in what the
     first value, which has the metadata of the second, is not equal to it within the tolerance of
     their data type; None if it is. ``plain``, if given, is any value as kernels get it: in the same
-    memory, and not part of differentiation.
+    memory, and not part of differentiation. ``example``, if given, makes a value with the metadata
+    of a proxy, whose sizes are numbers, always the same one; None where it knows no such values.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -30,3 +31,4 @@ class RuntimeValues:
     copy: Callable[[Any], Any]
     differs: Callable[[Any, Any], str | None]
     plain: Callable[[Any], Any] | None = None
+    example: Callable[[Proxy], Any] | None = None

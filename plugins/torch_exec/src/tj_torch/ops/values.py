@@ -6,9 +6,9 @@ from collections.abc import Hashable
 from typing import Any
 
 import torch
-from tj_core.extend import RuntimeValues, TensorProxy
+from tj_core.extend import Proxy, RuntimeValues, TensorProxy
 
-from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.ops.private import set_conj, set_neg, storage_id
 
 __all__ = ["VALUES"]
@@ -111,5 +111,22 @@ def plain(value: Any) -> Any:
     return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
-VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain)
+def example(p: Proxy) -> torch.Tensor | None:
+    """A tensor with the metadata of ``p``; floating-point values are normal, integers 0 or 1."""
+    if not isinstance(p, TensorProxy) or p.subclass is not None or p.layout != "strided":
+        return None
+    shape, strides = ([int(str(n)) for n in dims] for dims in (p.shape, p.strides))
+    spans = ((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    size = sum(spans) + 1 if 0 not in shape else 0
+    generator = torch.Generator().manual_seed(0)
+    dtype, device = dtype_to_torch(p.dtype), device_to_torch(p.device)
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+        memory = torch.randn(size, generator=generator, dtype=wide).to(dtype)
+    else:
+        memory = torch.randint(2, (size,), generator=generator).to(dtype)
+    return memory.to(device).as_strided(shape, strides)
+
+
+VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain, example)
 """What PyTorch's dialect knows of values at run time."""

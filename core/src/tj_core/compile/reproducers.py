@@ -1,0 +1,90 @@
+"""A region that failed, as a script that compiles and runs it again: `tj_core.extend.reproduce`."""
+
+from __future__ import annotations
+
+import platform
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tj_core.compile.kernels import RegionKernel
+from tj_core.contract.fusion import FusionRegion
+from tj_core.edit.editor import TraceEditor
+from tj_core.ir.proxy import NumberProxy, Proxy, SymDim, TensorProxy
+from tj_core.ir.sizes import size_symbols
+
+__all__ = ["Reproducers", "hints_of", "script"]
+
+SCRIPT = '''"""Region {key}, which failed in {owner}:
+{reason}
+
+Written by tj under Python {python}. It compiles the region again, runs it on made-up inputs, and
+holds what it returns against its operations one by one.
+"""
+
+from tj_core.extend import reproduce
+
+reproduce({executor!r}, {arguments}trace="""
+{trace}""")
+'''
+
+
+@dataclass
+class Reproducers:
+    """Writes scripts to a new folder among the temporary files, made with the first."""
+
+    folder: Path | None = field(default=None)
+
+    def save(self, kernel: RegionKernel, reason: str) -> Path | None:
+        """The script for a region that failed because of ``reason``; None if none can be saved."""
+        try:
+            if self.folder is None:
+                self.folder = Path(tempfile.mkdtemp(prefix="tj-reproducers-"))
+            path = self.folder / f"{kernel.region.name}.py"
+            path.write_text(script(kernel, reason), encoding="utf-8")
+        except OSError:
+            return None
+        return path
+
+
+def script(kernel: RegionKernel, reason: str) -> str:
+    """The text of a script that compiles and runs the region of ``kernel`` again."""
+    region = kernel.region
+    sizes = hints_of(region)
+    trace = TraceEditor.program_of(region.body, region.language, region.name)
+    arguments: dict[str, object] = {"backward": True} if region.backward else {}
+    arguments |= {"sizes": sizes} if sizes else {}
+    return SCRIPT.format(
+        key=region.key,
+        owner=kernel.owner,
+        reason=_quoted(reason),
+        python=platform.python_version(),
+        executor=kernel.executor,
+        arguments="".join(f"{name}={value!r}, " for name, value in arguments.items()),
+        trace=_quoted(str(trace)).rstrip("\n") + "\n",
+    )
+
+
+def hints_of(region: FusionRegion) -> Mapping[str, int]:
+    """The values that symbols in sizes had in the traced call."""
+    found: dict[str, int] = {}
+    for p in region.inputs:
+        for text, hint in _sizes(p):
+            if size_symbols(text) == (text,) and hint is not None:
+                found[text] = int(hint)
+    return found
+
+
+def _sizes(p: Proxy) -> list[tuple[str, float | None]]:
+    if isinstance(p, TensorProxy):
+        return [(n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim)]
+    if isinstance(p, NumberProxy) and p.expr and not isinstance(p.hint, complex):
+        return [(p.expr, p.hint)]
+    return []
+
+
+def _quoted(text: str) -> str:
+    """``text`` as it may stand between three quotes."""
+    return re.sub(r'\\|"""', lambda m: "".join("\\" + c for c in m[0]), text)

@@ -1,0 +1,108 @@
+"""Run a region that failed again: what the scripts call that tj saves for such regions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from tj_core.compile.fusing import without_executor
+from tj_core.compile.kernels import EveryRegionRun, RegionKernel
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import FusionRegion
+from tj_core.errors import PluginError, TjError
+from tj_core.host.session import Session
+from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
+from tj_core.ir.sizes import evaluate_size
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import Body, BoundSymbol, Trace
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    executor: str,
+    *,
+    trace: str,
+    sizes: Mapping[str, int] | None = None,
+    backward: bool = False,
+    session: Session | None = None,
+) -> None:
+    """Compile a region by ``executor``, run it, and compare it with its operations one by one.
+
+    ``trace`` is its text, ``sizes`` the values of symbols in it. It says so when all is well.
+
+    :raises TjError: if there is no such executor, or it does not fuse.
+    :raises PluginError: for what is wrong with the compiled region.
+    :raises Exception: what the executor raises.
+    """
+    session = session or Session()
+    owner = next((e for e in session.executors if e.name == executor and e.fusion), None)
+    if owner is None or owner.fusion is None:
+        known = ", ".join(e.name for e in session.executors if e.fusion) or "none"
+        raise TjError(f"there is no executor {executor!r} that fuses", hint=f"there are: {known}")
+    region = _region(trace.strip("\n"), sizes or {}, backward, session)
+    without = partial(without_executor, executors=session.executors, tags=session.tags)
+    kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
+    kernel.use(owner.fusion.fuse(region))
+    symbol = Symbol(owner.name, region.name)
+    call = BoundSymbol(symbol, region.inputs, outputs=region.outputs, body=region.body)
+    runtime = session.language.runtime
+    box = [_example(p, sizes or {}, session) for p in region.inputs]
+    EveryRegionRun(kernel, call, runtime, region.name, {})(box)
+    print(f"region {region.name} of {owner.owner} compiles, and returns what its operations return")
+
+
+def _raise(kernel: RegionKernel, reason: Exception | str) -> None:
+    if isinstance(reason, Exception):
+        raise reason
+    raise PluginError(f"{kernel.owner} ran region {kernel.region.key}: {reason}")
+
+
+def _region(text: str, sizes: Mapping[str, int], backward: bool, session: Session) -> FusionRegion:
+    trace = Trace.parse(text, language=session.language)
+    with_hints = partial(_with_hints, sizes=sizes)
+    calls = tuple(call.map_proxies(with_hints) for call in trace.calls)
+    outputs = tuple(map(with_hints, trace.outputs))
+    body = Body(tuple(map(with_hints, trace.inputs)), calls, outputs)
+    key = trace.name.removeprefix("region_")
+    hosted = {c.symbol: run for c in calls if (run := _hosted(c, session.executors)) is not None}
+    return FusionRegion(body, key, session.language, backward, implementations=hosted)
+
+
+def _hosted(call: BoundSymbol, executors: tuple[Executor, ...]) -> Callable[..., Any] | None:
+    """What runs a call that another executor claimed."""
+    owner = next((e for e in executors if e.name == call.symbol.namespace), None)
+    rule = owner.claims.get(Symbol.parse(call.symbol.name)) if owner is not None else None
+    return rule.value.implementation if rule is not None else None
+
+
+def _with_hints(p: Proxy, sizes: Mapping[str, int]) -> Proxy:
+    if isinstance(p, TensorProxy):
+        shape, strides = (tuple(_sized(n, sizes) for n in d) for d in (p.shape, p.strides))
+        return p.replace(shape=shape, strides=strides)
+    if isinstance(p, NumberProxy) and p.expr:
+        return p.replace(hint=evaluate_size(p.expr, sizes.__getitem__))
+    return p
+
+
+def _sized(size: Dim, sizes: Mapping[str, int]) -> Dim:
+    return size if isinstance(size, int) else SymDim(size.name, _value(size, sizes))
+
+
+def _value(size: Dim, sizes: Mapping[str, int]) -> int:
+    return size if isinstance(size, int) else int(evaluate_size(size.name, sizes.__getitem__))
+
+
+def _example(p: Proxy, sizes: Mapping[str, int], session: Session) -> Any:
+    """A value with the metadata of ``p``."""
+    if isinstance(p, NumberProxy):
+        return evaluate_size(p.expr or "0", sizes.__getitem__)
+    if isinstance(p, TensorProxy):
+        shape, strides = (tuple(_value(n, sizes) for n in d) for d in (p.shape, p.strides))
+        p = p.replace(shape=shape, strides=strides)
+    made = (v.example(p) for v in session.language.runtime if v.example is not None)
+    found = next((value for value in made if value is not None), None)
+    if found is None:
+        raise TjError(f"no dialect makes a value like {p.name}")
+    return found
