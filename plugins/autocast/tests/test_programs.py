@@ -19,6 +19,7 @@ STAY = {
     "given_out": "a result that is written to another type has no body",
     "a_leaf_made_inside": "what makes a leaf is not known",
     "in_a_hook": "a call of the hook's function, later",
+    "gated": "nn.GRU is differentiated by PyTorch as it runs",
     "numbers": "a number off a tensor is known when it runs",
 }
 """Programs with calls that run under autocast still, and why."""
@@ -47,7 +48,7 @@ def test_a_program(name: str) -> None:
 
 def test_there_are_enough_programs() -> None:
     assert len(PROGRAMS) >= 50
-    assert sum(bool(case.falls_back) for case in PROGRAMS.values()) <= 5
+    assert sum(bool(case.falls_back) for case in PROGRAMS.values()) <= 3
 
 
 LISTED = {f"{t}.{name}": case for t in TYPES for name, case in listed(t).items()}

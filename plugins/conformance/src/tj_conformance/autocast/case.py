@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import Difference, differences
 
-__all__ = ["Case", "Cases", "Verdict", "evaluate", "observe"]
+__all__ = ["Case", "Cases", "Verdict", "evaluate", "found_in", "observe"]
 
 Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
@@ -90,15 +90,8 @@ class Verdict:
 
 def evaluate(case: Case, jit: Callable[..., Any] = tj.jit) -> Verdict:
     """Run ``case`` in eager and jitted, twice each, and compare all that a caller sees."""
-    fn, _ = case.make()
-    jitted = jit(fn, **dict(case.options))
-    found: list[Difference] = []
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # fallbacks are in the verdict
-        for _ in range(2):
-            mine = observe(jitted, case)
-            theirs = observe(fn, case, dict(case.options).get("autocast"))
-            found += differences(mine, theirs, case.name)
+    jitted = jit(case.make()[0], **dict(case.options))
+    found = found_in(jitted, case)
     stats = tj.stats(jitted)
     return Verdict(
         case.name,
@@ -106,6 +99,24 @@ def evaluate(case: Case, jit: Callable[..., Any] = tj.jit) -> Verdict:
         tuple(f.reason for f in stats.fallbacks),
         tuple(_under_autocast(jitted)) if stats.entries and not stats.fallbacks else (),
     )
+
+
+def found_in(
+    compiled: Callable[..., Any], case: Case, autocast: torch.dtype | None = None
+) -> list[Difference]:
+    """What differs from eager in two runs of ``compiled``, in ``autocast`` if it does not enter it.
+
+    Warnings are not shown: fallbacks are in the verdict.
+    """
+    found: list[Difference] = []
+    fn, _ = case.make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            mine = observe(compiled, case, autocast)
+            theirs = observe(fn, case, dict(case.options).get("autocast"))
+            found += differences(mine, theirs, case.name)
+    return found
 
 
 def _under_autocast(jitted: Any) -> Iterator[str]:
@@ -124,10 +135,11 @@ def observe(
     """
     program, args = case.make()
     parameters = _parameters(program)
-    if parameters and isinstance(run, torch.nn.Module):
-        run.load_state_dict(program.state_dict())  # type: ignore[attr-defined]
-        parameters = _parameters(run)
-        run.zero_grad()
+    module = getattr(run, "_orig_mod", run)  # what torch.compile wraps
+    if parameters and isinstance(module, torch.nn.Module):
+        module.load_state_dict(program.state_dict())  # type: ignore[attr-defined]
+        parameters = _parameters(module)
+        module.zero_grad()
     torch.manual_seed(1)
     try:
         with case.around():

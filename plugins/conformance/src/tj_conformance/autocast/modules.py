@@ -60,12 +60,12 @@ def encoder() -> Any:
     return Within(layer), (torch.randn(2, 5, 8),)
 
 
-@CASES.made(falls_back="graph break")
+@CASES.made()
 def recurrent() -> Any:
     return Within(nn.LSTM(4, 4)), (torch.randn(3, 2, 4),)
 
 
-@CASES.made(falls_back="graph break")
+@CASES.made()
 def gated() -> Any:
     return Within(nn.GRU(4, 4)), (torch.randn(3, 2, 4),)
 
