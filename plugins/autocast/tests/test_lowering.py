@@ -176,6 +176,21 @@ def test_what_became_of_each_call_is_in_the_history() -> None:
     assert {"by_casts", "by_regions", "unchanged"} <= set(ways(jitted).values())
 
 
+def test_a_layer_that_casts_its_weights_at_each_step() -> None:
+    """It stays under autocast, and its weights are cast once for all steps of all its calls."""
+    layer = torch.nn.GRU(4, 4)
+
+    @tj.jit
+    def f(x):
+        with bf16():
+            return layer(layer(x)[0].float())[0]
+
+    f(torch.ones(3, 2, 4))
+    casts = [c.args[0].name for c in lowered(f).calls if c.symbol.name == "Tensor.to"]
+    assert len(casts) == len(set(casts)) == 4
+    assert "by_kept_casts" in ways(f).values()
+
+
 # ------------------------------------------------------------------------------ the option
 
 

@@ -31,7 +31,8 @@ class Cast:
     """A cast in a body: its result there, the arguments' places that it is for, the data type.
 
     An argument that a call takes twice is cast twice, by the last place first, as C++ evaluates
-    arguments.
+    arguments. One that it casts more often, at each step say, has casts for all of its places:
+    only where these are one, as they are of what is kept, do they stand for it.
     """
 
     result: str
@@ -75,11 +76,12 @@ def _placed(
     """The casts of the argument that ``formal`` stands for, with their places among all."""
     name = call.flat_args[int(formal.name[1:])].name
     places = tuple(i for i, p in enumerate(call.flat_args) if p.name == name)
-    if len(results) == 1:
-        yield Cast(results[0][0], places, results[0][1])
-    elif len(results) == len(places):
+    if len(results) == len(places):
         for (result, dtype), place in zip(results, reversed(places), strict=True):
             yield Cast(result, (place,), dtype)
+    else:
+        for result, dtype in results:
+            yield Cast(result, places, dtype)
 
 
 def with_casts(call: BoundSymbol, casts: Mapping[Cast, Proxy]) -> BoundSymbol:

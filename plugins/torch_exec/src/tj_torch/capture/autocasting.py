@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, CaptureError, TensorProxy, Trace
+from tj_core.extend import BoundSymbol, CaptureError, TensorProxy, Trace, requires_grad
 
 from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, TABLE, CastCache, is_leaf, may_be_kept
 from tj_torch.ops.contexts import ContextTracker, is_on
@@ -19,12 +19,15 @@ __all__ = ["Casts", "leaf_check"]
 class Casts:
     """What is noted of one program, if autocast is ``entered`` in it, or around it.
 
-    It is ``wanted`` by a plugin. Without one, ``leaves`` are the inputs that may not be written.
+    It is ``wanted`` by a plugin. ``leaves`` are the inputs that casts are kept of: without a plugin
+    they may not be written. ``uses`` says of those used, in each stretch that shares casts, whether
+    it is not known what a call casts.
     """
 
     entered: bool
     wanted: bool
     leaves: set[str] = field(default_factory=set)
+    uses: dict[tuple[int, str], bool] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -55,14 +58,32 @@ class Casts:
         if not self.entered or cache.key is None:
             return call
         if self.wanted:
-            on = is_on(call.context)
-            return call.replace(tags=call.tags.add(CAST_CACHE.name, cache.key)) if on else call
+            if not is_on(call.context):
+                return call
+            self.note_uses(call, cache.key)
+            return call.replace(tags=call.tags.add(CAST_CACHE.name, cache.key))
         if any(call.flat_args[i].name in self.leaves for i in call.effects.mutates):
             raise CaptureError(
                 f"{call.symbol} writes to a tensor of which autocast may keep a cast",
                 source=call.source,
             )
         return call
+
+    def note_uses(self, call: BoundSymbol, key: int) -> None:
+        """Note which leaves ``call`` uses.
+
+        :raises CaptureError: if it may share a cast with others, and nobody knows what it casts.
+        """
+        differentiated = any(map(requires_grad, call.flat_outs))
+        unknown = call.body is None and not call.regions and differentiated
+        for name in self.leaves.intersection(p.name for p in call.flat_args):
+            before = self.uses.get((key, name))
+            if before is not None and (unknown or before):
+                raise CaptureError(
+                    f"{call.symbol} may share casts with other calls, of which not all are known",
+                    source=call.source,
+                )
+            self.uses[key, name] = unknown or bool(before)
 
 
 def _enters_autocast(graph: torch.fx.GraphModule) -> bool:
