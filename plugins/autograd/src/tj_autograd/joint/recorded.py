@@ -18,6 +18,7 @@ from tj_core.extend import (
     NO_TAGS,
     BoundSymbol,
     Change,
+    Dim,
     OpaqueProxy,
     Proxy,
     Region,
@@ -29,12 +30,14 @@ from tj_core.extend import (
     requires_grad,
 )
 from tj_torch.extend import (
+    Slot,
     backward_keeps_graph,
     constant,
     resolve,
 )
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
+from tj_autograd.joint.functions import APPLY
 
 __all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules"]
 
@@ -93,9 +96,12 @@ def _plain(result: Any) -> Any:
 
 
 def backward(
-    graph: Graph, at: tuple[int, ...], *tangents: torch.Tensor
+    graph: Graph,
+    at: tuple[int, ...],
+    strides: tuple[tuple[int, ...] | None, ...],
+    *tangents: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of the graph's inputs, zero where there is none.
+    """The gradients of the graph's inputs, zero where there is none, laid out by ``strides``.
 
     ``tangents`` are those of the ``at``-th tensors among the results. The graph is kept if that of
     the program is.
@@ -105,15 +111,25 @@ def backward(
     found = torch.autograd.grad(
         outputs, graph.inputs, list(tangents), retain_graph=kept, allow_unused=True
     )
-    pairs = zip(graph.inputs, found, strict=True)
-    return tuple(torch.zeros_like(x) if g is None else _like(g, x) for x, g in pairs)
+    triples = zip(graph.inputs, found, strides, strict=True)
+    return tuple(_laid_out(g, x, how) for x, g, how in triples)
 
 
-def _like(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """``gradient`` laid out as the trace says: like ``x`` where that is dense, else contiguous."""
-    dense = torch.ops.aten.is_non_overlapping_and_dense.default(x)
-    kept = torch.preserve_format if dense else torch.contiguous_format
-    made = torch.empty_like(x, memory_format=kept)
+def _laid_out(
+    gradient: torch.Tensor | None, x: torch.Tensor, strides: tuple[int, ...] | None
+) -> torch.Tensor:
+    """``gradient`` of ``x`` as the trace says: without ``strides`` like ``x`` where that is dense,
+    else contiguous."""
+    if strides is not None:
+        made = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
+    elif gradient is None:
+        return torch.zeros_like(x)
+    else:
+        dense = torch.ops.aten.is_non_overlapping_and_dense.default(x)
+        kept = torch.preserve_format if dense else torch.contiguous_format
+        made = torch.empty_like(x, memory_format=kept)
+    if gradient is None:
+        return made.zero_()
     return gradient if gradient.stride() == made.stride() else made.copy_(gradient)
 
 
@@ -151,14 +167,39 @@ def recorded(
         parent=call.parent or call.label,
     )
     at = _among_tensors([slot.index for slot in slots], call.flat_outs)
+    said = _strides(call, slots)
+    strides = tuple(said.get(i) for i in wrt)
     back = scope.backward(
-        call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, *slots.values()
+        call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, strides, *slots.values()
     )
-    arguments = {i: call.flat_args[i] for i in wrt}
-    gradients = {i: _gradient(p, scope) for i, p in arguments.items()}
+    gradients = {i: _gradient(call.flat_args[i], scope) for i in wrt}
+    gradients |= {i: p.replace(strides=said[i]) for i, p in gradients.items() if i in said}
     back = back.replace(outputs=tuple(gradients.values()))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)
+
+
+def _strides(call: BoundSymbol, slots: Slots) -> dict[int, tuple[Dim, ...]]:
+    """The strides of the gradients that the backward of a Function returns, as capture saw them.
+
+    By flat index of the argument; of others, and where tangents have other strides than there, it
+    is not known.
+    """
+    if call.symbol.qualname != APPLY:
+        return {}
+    program = call.regions[1].program
+    given = [slots.get(Slot("out", i)) for i in range(len(call.flat_outs))]
+    pairs = zip(given, program.inputs, strict=False)
+    if not all(p and isinstance(q, TensorProxy) and p.strides == q.strides for p, q in pairs):
+        return {}
+    found = {}
+    for i, (p, g) in enumerate(zip(call.flat_args, program.outputs, strict=False)):
+        if not isinstance(p, TensorProxy) or not isinstance(g, TensorProxy):
+            continue
+        numbers = all(isinstance(n, int) for n in (*g.shape, *g.strides))
+        if numbers and (p.shape, p.dtype) == (g.shape, g.dtype):
+            found[i] = g.strides
+    return found
 
 
 def _as_operands(tree: Any) -> Any:
