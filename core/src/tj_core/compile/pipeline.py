@@ -21,6 +21,7 @@ from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
+from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage, recorded, timed
@@ -301,17 +302,24 @@ class _Run:
 
         self.own_step("claim", apply)
         if any(e.fusion is not None for e in self.pipeline.executors):
-            self.own_step("fuse", self.fuse)
+            self.fuse()
 
-    def fuse(self, trace: Trace) -> Trace:
-        """``trace`` with the regions of executors that fuse; they are compiled."""
+    def fuse(self) -> None:
+        """Put the regions of executors that fuse into the program, and compile them."""
         p = self.pipeline
-        made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted)
+        found: dict[Symbol, FusionRegion] = {}
+
+        def apply(trace: Trace) -> Trace:
+            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted)
+            found.update(made.regions)
+            return made.trace
+
+        self.own_step("fuse", apply)
         start = time.perf_counter()
-        regions = p.regions or FusedRegions(p.tags, p.strict)
-        self.implementations |= regions.compile(made.regions, p.executors)
+        with p.own("compile regions"), self.blaming():
+            regions = p.regions or FusedRegions(p.tags, p.strict)
+            self.implementations |= regions.compile(found.items(), p.executors)
         self.spend("compile regions", start)
-        return made.trace
 
     def program(self, boxed: bool) -> Program:
         start = time.perf_counter()

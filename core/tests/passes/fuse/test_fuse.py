@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -232,6 +233,21 @@ def test_a_claimed_call_stands_in_the_region_of_a_host() -> None:
     apart = jitted(f, Axpy(), LoopPlugin())
     assert apart(X, Y) == expected
     assert shape(apart) == ["add", "fast(axpy)", "mul"]
+
+
+def test_compiling_is_no_part_of_the_pass_that_finds_regions() -> None:
+    loop = LoopPlugin()
+    fuse = loop.fuse
+
+    def slow(region: Any) -> Any:
+        time.sleep(0.2)
+        return fuse(region)
+
+    loop.fuse = slow  # type: ignore[method-assign]
+    g = jitted(chain, loop)
+    g(X, Y)
+    seconds = tj.stats(g).seconds
+    assert seconds["compile regions"] > seconds["fuse"]
 
 
 def test_a_claimed_call_alone_is_no_region_of_a_host() -> None:
