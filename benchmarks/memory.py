@@ -37,7 +37,7 @@ class Memory:
 def measure(workload: str, system: str, scale: float = 1.0) -> Memory:
     """The memory of a train step."""
     torch.manual_seed(0)
-    model, args = WORKLOADS[workload](scale)
+    model, (args, *_) = WORKLOADS[workload](scale)
     torch._dynamo.reset()
     step = SYSTEMS[system](model)
 

@@ -18,7 +18,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,40 +67,42 @@ class Row:
         return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def train(model: torch.nn.Module, f: Any, args: tuple[Any, ...]) -> torch.Tensor:
-    """A step without an optimizer: loss and gradients."""
+def train(model: torch.nn.Module, f: Any, calls: Sequence[tuple[Any, ...]]) -> torch.Tensor:
+    """A step without an optimizer: losses and gradients."""
     for p in model.parameters():
         p.grad = None
-    loss: torch.Tensor = f(*args)
-    loss.backward()
-    return loss.detach()
+    losses = []
+    for args in calls:
+        loss: torch.Tensor = f(*args)
+        loss.backward()
+        losses.append(loss.detach())
+    return torch.stack(losses)
 
 
-def infer(model: torch.nn.Module, f: Any, args: tuple[Any, ...]) -> torch.Tensor:
-    """A forward without gradients."""
+def infer(model: torch.nn.Module, f: Any, calls: Sequence[tuple[Any, ...]]) -> torch.Tensor:
+    """Forwards without gradients."""
     with torch.no_grad():
-        found: torch.Tensor = f(*args)
-    return found
+        return torch.stack([f(*args) for args in calls])
 
 
 def measure(workload: str, run: Any, rounds: int, scale: float) -> dict[str, Row]:
     """The rounds of every system; results are compared first."""
     torch.manual_seed(0)
-    model, args = WORKLOADS[workload](scale)
+    model, calls = WORKLOADS[workload](scale)
     torch.compiler.reset()
     made: dict[str, Any] = {"eager": model} | {n: make(model) for n, make in systems().items()}
     rows = {name: Row() for name in made}
-    expected = run(model, model, args)
+    expected = run(model, model, calls)
     for name, f in made.items():
         start = time.process_time()
-        got = run(model, f, args)
+        got = run(model, f, calls)
         rows[name].first = time.process_time() - start
         torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
     names = list(made)
     for i in range(rounds):
         for name in names[i % len(names) :] + names[: i % len(names)]:
             start = time.process_time()
-            run(model, made[name], args)
+            run(model, made[name], calls)
             rows[name].rounds.append(time.process_time() - start)
     return rows
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,9 +79,9 @@ class Llama(nn.Module):
         self.register_buffer("sin", angles.sin())
 
     def forward(self, index: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(index)
+        x, time = self.tokens(index), index.shape[1]
         for block in self.blocks:
-            x = block(x, self.cos, self.sin)
+            x = block(x, self.cos[:time], self.sin[:time])
         logits = self.head(self.norm(x))
         return F.cross_entropy(logits.view(-1, logits.shape[-1]), target.view(-1))
 
@@ -164,43 +163,162 @@ class Entropies(nn.Module):
         return F.cross_entropy(x, target) - 0.01 * spread
 
 
-def language(make: Callable[[int, int], nn.Module]) -> Callable[[float], Any]:
+class Recurrent(nn.Module):
+    """An embedding, two LSTM layers and a loss; tokens and targets ``[time, n]`` in, scalar out."""
+
+    def __init__(self, d: int, vocab: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocab, d)
+        self.layers, self.norm = nn.LSTM(d, d, 2), nn.LayerNorm(d)
+        self.head = nn.Linear(d, vocab)
+
+    def forward(self, index: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        y, _ = self.layers(F.gelu(self.tokens(index)))
+        return F.cross_entropy(self.head(self.norm(y)).flatten(0, 1), target.flatten())
+
+
+class Depthwise(nn.Module):
+    """Three inverted residuals, depthwise convolutions inside; ``[n, c, h, w]`` in, scalar out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([self.block(width) for _ in range(3)])
+
+    @staticmethod
+    def block(width: int) -> nn.Module:
+        wide = 4 * width
+        return nn.Sequential(
+            nn.Conv2d(width, wide, 1, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.SiLU(),
+            nn.Conv2d(wide, wide, 3, 1, 1, groups=wide, bias=False),
+            nn.BatchNorm2d(wide),
+            nn.SiLU(),
+            nn.Conv2d(wide, width, 1, bias=False),
+            nn.BatchNorm2d(width),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = x + block(x)
+        return x.square().mean()
+
+
+class UNet(nn.Module):
+    """Down, attention over all places, up with what was there before; images in, scalar out."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.down = nn.Conv2d(width, 2 * width, 3, 2, 1)
+        self.norm1, self.norm2 = nn.GroupNorm(8, width), nn.GroupNorm(8, 2 * width)
+        self.qkv, self.out = nn.Conv2d(2 * width, 6 * width, 1), nn.Conv2d(2 * width, 2 * width, 1)
+        self.up = nn.Conv2d(3 * width, width, 3, 1, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(F.silu(self.norm1(x)))
+        q, k, v = (p.flatten(2).transpose(1, 2) for p in self.qkv(self.norm2(y)).chunk(3, 1))
+        found = F.scaled_dot_product_attention(q, k, v)
+        y = y + self.out(found.transpose(1, 2).reshape(y.shape))
+        y = F.interpolate(y, scale_factor=2.0, mode="nearest")
+        return (x + self.up(torch.cat([x, F.silu(y)], 1))).square().mean()
+
+
+class Bags(nn.Module):
+    """Sums of embeddings beside numbers, then layers; a recommender's. Scalar out."""
+
+    def __init__(self, tables: int, rows: int, d: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList([nn.EmbeddingBag(rows, d, mode="sum") for _ in range(tables)])
+        self.below, self.above = nn.Linear(16, d), nn.Linear((tables + 1) * d, d)
+        self.head = nn.Linear(d, 1)
+
+    def forward(self, numbers: torch.Tensor, *bags: torch.Tensor) -> torch.Tensor:
+        found = [table(bag) for table, bag in zip(self.tables, bags, strict=True)]
+        y = torch.cat([F.relu(self.below(numbers)), *found], -1)
+        return torch.sigmoid(self.head(F.relu(self.above(y)))).mean()
+
+
+Arguments = tuple[torch.Tensor, ...]
+Make = Callable[[float], tuple[nn.Module, list[Arguments]]]
+
+
+def language(make: Callable[[int, int], nn.Module]) -> Make:
     """A language model of four layers with tokens and targets."""
 
-    def made(scale: float) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
         d, vocab, time = int(256 * scale), int(1024 * scale), 32
         tokens = [torch.randint(0, vocab, (int(16 * scale), time)) for _ in range(2)]
-        return make(d, vocab), tuple(tokens)
+        return make(d, vocab), [tuple(tokens)]
 
     return made
 
 
-def square(make: Callable[[int], nn.Module]) -> Callable[[float], Any]:
+def lengths(scale: float) -> tuple[nn.Module, list[Arguments]]:
+    """A language model with batches of eight lengths."""
+    d, vocab = int(256 * scale), int(1024 * scale)
+    times = (32, 24, 17, 29, 12, 21, 31, 9)
+    shapes = [(int(16 * scale), time) for time in times]
+    batches = [tuple(torch.randint(0, vocab, shape) for _ in range(2)) for shape in shapes]
+    return Llama(2, d, 8, vocab, 32), batches
+
+
+def recurrent(scale: float) -> tuple[nn.Module, list[Arguments]]:
+    d, vocab = int(256 * scale), int(1024 * scale)
+    tokens = tuple(torch.randint(0, vocab, (32, int(16 * scale))) for _ in range(2))
+    return Recurrent(d, vocab), [tokens]
+
+
+def pictures(make: Callable[[int], nn.Module], channels_last: bool) -> Make:
+    """A model of images with 32 channels, which may be laid out as convolutions like it."""
+
+    def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
+        width = int(32 * scale)
+        model, x = make(width), torch.randn(int(8 * scale), width, 32, 32)
+        if channels_last:
+            x = x.to(memory_format=torch.channels_last)
+            model = model.to(memory_format=torch.channels_last)
+        return model, [(x,)]
+
+    return made
+
+
+def bags(scale: float) -> tuple[nn.Module, list[Arguments]]:
+    n, rows = int(512 * scale), int(4096 * scale)
+    given = [torch.randint(0, rows, (n, 8)) for _ in range(6)]
+    return Bags(6, rows, int(64 * scale)), [(torch.randn(n, 16), *given)]
+
+
+def square(make: Callable[[int], nn.Module]) -> Make:
     """A model with a square input."""
 
-    def made(scale: float) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+    def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
         d = int(1024 * scale)
-        return make(d), (torch.randn(d, d),)
+        return make(d), [(torch.randn(d, d),)]
 
     return made
 
 
-def resnet(scale: float) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def resnet(scale: float) -> tuple[nn.Module, list[Arguments]]:
     images, classes = torch.randn(int(16 * scale), 3, 32, 32), torch.randint(0, 10, (16,))
-    return ResNet(int(32 * scale)), (images, classes[: len(images)])
+    return ResNet(int(32 * scale)), [(images, classes[: len(images)])]
 
 
-def entropies(scale: float) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
+def entropies(scale: float) -> tuple[nn.Module, list[Arguments]]:
     n, vocab = int(512 * scale), int(8192 * scale)
-    return Entropies(vocab), (torch.randn(n, vocab), torch.randint(0, vocab, (n,)))
+    return Entropies(vocab), [(torch.randn(n, vocab), torch.randint(0, vocab, (n,)))]
 
 
-WORKLOADS: dict[str, Callable[[float], tuple[nn.Module, tuple[torch.Tensor, ...]]]] = {
+WORKLOADS: dict[str, Make] = {
     "gpt": language(lambda d, vocab: GPT(4, d, 8, vocab)),
     "llama": language(lambda d, vocab: Llama(4, d, 8, vocab, 32)),
     "perceptron": square(Perceptron),
     "elementwise": square(Elementwise),
     "resnet": resnet,
     "entropies": entropies,
+    "lengths": lengths,
+    "lstm": recurrent,
+    "depthwise": pictures(Depthwise, channels_last=True),
+    "unet": pictures(UNet, channels_last=False),
+    "bags": bags,
 }
-"""By name, a model in training mode and its arguments, of a size."""
+"""By name, a model in training mode and the arguments of the calls of one step, of a size."""

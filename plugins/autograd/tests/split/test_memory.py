@@ -22,13 +22,18 @@ def memory() -> ModuleType:
 
 
 pytestmark = pytest.mark.long
-WORKLOADS = ("gpt", "llama", "perceptron", "elementwise", "resnet", "entropies")
+WORKLOADS = (
+    *("gpt", "llama", "perceptron", "elementwise", "resnet", "entropies"),
+    *("lengths", "depthwise", "unet", "bags"),
+)
+NOT_MEASURED = {"lstm"}
+"""torch.compile breaks the graph there, and Dynamo captures the hook that counts bytes."""
 SAVES_LESS = {"gpt": 0.8, "llama": 0.7, "perceptron": 0.5, "elementwise": 0.6}
 """What tj saves of aot_eager's bytes at most, where running cheap operations again pays."""
 
 
 def test_every_workload_is_here(memory: ModuleType) -> None:
-    assert set(WORKLOADS) == set(memory.WORKLOADS)
+    assert set(WORKLOADS) == set(memory.WORKLOADS) - NOT_MEASURED
 
 
 @pytest.mark.parametrize("workload", WORKLOADS)
@@ -36,4 +41,6 @@ def test_saved_bytes_and_peak(memory: ModuleType, workload: str) -> None:
     found = {system: memory.measure(workload, system, 0.25) for system in memory.SYSTEMS}
     mine, ahead = found["tj"], found["aot_eager"]
     assert 0 < mine.saved <= ahead.saved * SAVES_LESS.get(workload, 1.0)
-    assert mine.peak <= 1.02 * min(found["eager"].peak, ahead.peak)
+    # One backward program has all gradients before the first is accumulated, aot_eager's too.
+    lowest = ahead.peak if workload == "bags" else min(found["eager"].peak, ahead.peak)
+    assert mine.peak <= 1.02 * lowest
