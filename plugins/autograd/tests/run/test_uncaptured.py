@@ -20,8 +20,8 @@ pytestmark = [
 ]
 
 PACKAGES = ("tj_core", "tj_torch", "tj_autograd")
-PROGRAMS = ("conformance", "demo.py", "dispatch/module.py")
-"""What is in the packages, and is captured as any program is; the last calls jitted modules."""
+PROGRAMS = ("conformance", "demo.py", "dispatch/module.py", "dispatch/autocast.py")
+"""What is in the packages, and is captured as any program is; the last two call jitted ones."""
 
 
 def files() -> Iterator[tuple[Path, bool]]:
