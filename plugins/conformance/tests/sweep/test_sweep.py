@@ -45,7 +45,7 @@ def cases() -> Iterator[Any]:
     for dtype in DTYPES:
         for op in operations(dtype):
             name = case_name(dtype, op)
-            if is_sampled(name, 11 if dtype is torch.float32 else 96):
+            if is_sampled(name, 16 if dtype is torch.float32 else 144):
                 yield pytest.param(dtype, op, None if FULL else 2, WAYS, id=name)
             elif dtype is torch.float32:
                 yield pytest.param(dtype, op, 1, FAST, id=f"fast-{name}")

@@ -21,7 +21,7 @@ from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 from torch import fx
 
-COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "150"))
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}

@@ -1,4 +1,4 @@
-"""Made-up programs against eager: 150 in every run, more with ``TJ_FULL=1`` or ``TJ_FUZZ=number``.
+"""Made-up programs against eager: 100 in every run, more with ``TJ_FULL=1`` or ``TJ_FUZZ=number``.
 
 ``TJ_FUZZ_FRONTEND`` is the frontend that they go through; 200 more, or ``TJ_FUZZ_FX``, go through
 ``fx``. A program that differs is printed as a test.
@@ -15,7 +15,7 @@ from tj_conformance.programs.fuzz import Figures, Untraceable, chunks, compare_p
 from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 
-COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "150"))
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
 COUNT_FX = int(os.environ.get("TJ_FUZZ_FX", "50000" if FULL else "200"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
