@@ -50,8 +50,8 @@ class Tally:
         self.not_compared += result.eager_errors
         self.differing += Counter(_differing(result))
         self.breaking += bool(result.fallbacks)
-        told = known.disagreements(result, table, case, complete=complete)
-        found = [f"{result.name} [{case}]: {text}" for text in told]
+        texts = known.disagreements(result, table, case, complete=complete)
+        found = [f"{result.name} [{case}]: {text}" for text in texts]
         self.disagreements += found
         return found
 
@@ -126,9 +126,9 @@ def main(names: list[str]) -> int:
     for given in names or [*known.DTYPES, "errors"]:
         name, _, text = given.partition(":")
         part = Part.parse(text)
-        for told in tally_errors(part) if name == "errors" else tally_dtype(name, part):
-            wrong += isinstance(told, str)
-            print(told, flush=True)
+        for line in tally_errors(part) if name == "errors" else tally_dtype(name, part):
+            wrong += isinstance(line, str)
+            print(line, flush=True)
     return int(wrong > 0)
 
 

@@ -200,8 +200,7 @@ def _muted(*names: str) -> Iterator[None]:
 def _settings(dynamic: bool | None) -> dict[str, Any]:
     """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
 
-    Module hooks are guarded (Dynamo skips that by default, and goes wrong silently), nothing is
-    recorded per call, and recurrent networks are captured (by default Dynamo leaves them to eager).
+    Unlike by default, hooks of modules are guarded and recurrent networks are captured.
     """
     settings: dict[str, Any] = {
         "record_runtime_overhead": False,
