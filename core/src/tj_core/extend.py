@@ -95,6 +95,8 @@ from tj_core.ir.proxy import (
     TensorProxy,
     contiguous_strides,
     requires_grad,
+    size_expressions,
+    size_hints,
 )
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import (
@@ -272,6 +274,8 @@ __all__ = [
     "same_metadata",
     "same_objects",
     "same_size",
+    "size_expressions",
+    "size_hints",
     "size_symbols",
     "source_of",
     "storage_roots",

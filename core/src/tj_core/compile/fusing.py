@@ -62,7 +62,7 @@ class FusedRegions:
         without = partial(without_executor, executors=executors, tags=self.tags)
         kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
         try:
-            made = _compiled(owner, regions)
+            made = compiled(owner, regions)
         except Exception:  # one of them is at fault; `single` finds it, and says so
             for kernel in kernels:
                 self.single(owner, kernel)
@@ -77,7 +77,7 @@ class FusedRegions:
         It is known only then: where the failure is raised, the next program tries again.
         """
         try:
-            (fused,) = _compiled(owner, [kernel.region])
+            (fused,) = compiled(owner, [kernel.region])
         except Exception as error:
             kernel.fail(error)
         else:
@@ -109,7 +109,7 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
     return item[0].namespace
 
 
-def _compiled(owner: Executor, regions: Sequence[FusionRegion]) -> list[Fused]:
+def compiled(owner: Executor, regions: Sequence[FusionRegion]) -> list[Fused]:
     """What ``owner`` makes of ``regions``, each with the seconds that it took."""
     fusion = owner.fusion
     assert fusion is not None

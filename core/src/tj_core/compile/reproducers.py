@@ -5,17 +5,14 @@ from __future__ import annotations
 import platform
 import re
 import tempfile
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tj_core.compile.kernels import RegionKernel
-from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.editor import TraceEditor
-from tj_core.ir.proxy import NumberProxy, Proxy, SymDim, TensorProxy
-from tj_core.ir.sizes import size_symbols
+from tj_core.ir.proxy import size_hints
 
-__all__ = ["Reproducers", "hints_of", "script"]
+__all__ = ["Reproducers", "script"]
 
 SCRIPT = '''"""Region {key}, which failed in {owner}:
 {reason}
@@ -52,7 +49,7 @@ class Reproducers:
 def script(kernel: RegionKernel, reason: str) -> str:
     """The text of a script that compiles and runs the region of ``kernel`` again."""
     region = kernel.region
-    sizes = hints_of(region)
+    sizes = size_hints(region.inputs)
     trace = TraceEditor.program_of(region.body, region.language, region.name)
     arguments: dict[str, object] = {"backward": True} if region.backward else {}
     arguments |= {"sizes": sizes} if sizes else {}
@@ -65,24 +62,6 @@ def script(kernel: RegionKernel, reason: str) -> str:
         arguments="".join(f"{name}={value!r}, " for name, value in arguments.items()),
         trace=_quoted(str(trace)).rstrip("\n") + "\n",
     )
-
-
-def hints_of(region: FusionRegion) -> Mapping[str, int]:
-    """The values that symbols in sizes had in the traced call."""
-    found: dict[str, int] = {}
-    for p in region.inputs:
-        for text, hint in _sizes(p):
-            if size_symbols(text) == (text,) and hint is not None:
-                found[text] = int(hint)
-    return found
-
-
-def _sizes(p: Proxy) -> list[tuple[str, float | None]]:
-    if isinstance(p, TensorProxy):
-        return [(n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim)]
-    if isinstance(p, NumberProxy) and p.expr and not isinstance(p.hint, complex):
-        return [(p.expr, p.hint)]
-    return []
 
 
 def _quoted(text: str) -> str:

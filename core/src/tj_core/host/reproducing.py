@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from tj_core.compile.fusing import without_executor
+from tj_core.compile.fusing import compiled, without_executor
 from tj_core.compile.kernels import EveryRegionRun, RegionKernel
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
@@ -38,13 +38,13 @@ def reproduce(
     """
     session = session or Session()
     owner = next((e for e in session.executors if e.name == executor and e.fusion), None)
-    if owner is None or owner.fusion is None:
+    if owner is None:
         known = ", ".join(e.name for e in session.executors if e.fusion) or "none"
         raise TjError(f"there is no executor {executor!r} that fuses", hint=f"there are: {known}")
     region = _region(trace.strip("\n"), sizes or {}, backward, session)
     without = partial(without_executor, executors=session.executors, tags=session.tags)
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
-    kernel.use(owner.fusion.fuse(region))
+    kernel.use(*compiled(owner, [region]))
     symbol = Symbol(owner.name, region.name)
     call = BoundSymbol(symbol, region.inputs, outputs=region.outputs, body=region.body)
     runtime = session.language.runtime

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from tj_core.errors import ParseError
 from tj_core.ir.tags import NO_TAGS, TagSet
@@ -22,6 +22,8 @@ __all__ = [
     "TensorProxy",
     "contiguous_strides",
     "requires_grad",
+    "size_expressions",
+    "size_hints",
 ]
 
 _PREFIXES = {"float": "f", "bfloat": "bf", "int": "i", "uint": "u", "complex": "c"}
@@ -190,6 +192,23 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
         strides.append(step)
         step *= max(dim, 1) if isinstance(dim, int) else 1
     return tuple(reversed(strides))
+
+
+def size_expressions(p: object) -> Iterator[tuple[str, Any]]:
+    """The expressions over symbols in the metadata of ``p``, each with its value when traced.
+
+    Those of a tensor's sizes, then of its strides; that of a number. None of other values.
+    """
+    if isinstance(p, TensorProxy):
+        yield from ((n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim))
+    elif isinstance(p, NumberProxy) and p.expr:
+        yield p.expr, p.hint
+
+
+def size_hints(values: Iterable[object]) -> dict[str, int]:
+    """The values when traced of the symbols that stand alone in the metadata of ``values``."""
+    found = (pair for p in values for pair in size_expressions(p))
+    return {text: int(hint) for text, hint in found if text.isidentifier() and hint is not None}
 
 
 def requires_grad(value: object) -> bool:

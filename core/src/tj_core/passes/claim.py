@@ -170,8 +170,16 @@ class _Walk:
         if key not in self.regions:
             executors = self.executors if shared else []
             editor = self.editor.of_region(program)
-            walk = replace(self, executors=executors, editor=editor, wanted={}, reasons={})
-            walk = replace(walk, fused={}, single=set(), path=())
+            walk = replace(
+                self,
+                executors=executors,
+                editor=editor,
+                wanted={},
+                reasons={},
+                fused={},
+                single=set(),
+                path=(),
+            )
             walk.settle(depth)
             self.regions[key] = program, walk.editor.done()
         return self.regions[key][1]

@@ -212,17 +212,19 @@ def test_a_value_that_only_the_region_reads_is_not_returned() -> None:
     assert [p.name for p in loop.compiled[0].outputs] == ["_0", "_2"]
 
 
+class Axpy:
+    """Claims axpy with a function that may stand in the regions of others."""
+
+    tj_name = "fast"
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        claims.set("num.axpy", Claim(MEANING["axpy"], traceable=True))
+        return (Executor("fast", claims),)
+
+
 def test_a_claimed_call_stands_in_the_region_of_a_host() -> None:
-    claims: RuleTable[Claim] = RuleTable("claim")
-    claims.set("num.axpy", Claim(MEANING["axpy"], traceable=True))
-
-    class Axpy:
-        tj_name = "fast"
-
-        @hookimpl
-        def tj_executors(self) -> tuple[Executor, ...]:
-            return (Executor("fast", claims),)
-
     def f(x: Any, y: Any) -> Any:
         return (x + y).axpy(x, y) * y
 
@@ -251,16 +253,6 @@ def test_compiling_is_no_part_of_the_pass_that_finds_regions() -> None:
 
 
 def test_a_claimed_call_alone_is_no_region_of_a_host() -> None:
-    claims: RuleTable[Claim] = RuleTable("claim")
-    claims.set("num.axpy", Claim(MEANING["axpy"], traceable=True))
-
-    class Axpy:
-        tj_name = "fast"
-
-        @hookimpl
-        def tj_executors(self) -> tuple[Executor, ...]:
-            return (Executor("fast", claims),)
-
     g = jitted(lambda x, y: x.axpy(x, y), Axpy(), LoopPlugin(hosts=True))
     assert g(X, Y) == [a * a + b for a, b in zip(X, Y, strict=True)]
     assert shape(g) == ["fast(axpy)"]

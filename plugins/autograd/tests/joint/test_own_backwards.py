@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.gradients.own import WAYS
 from tj_conformance.oracle.compare import assert_equal
 from torch.autograd import forward_ad
 
@@ -88,12 +89,6 @@ PROGRAMS: dict[str, Callable[[Program], Program]] = {
     "twice": lambda f: lambda x, z: f(x) * f(z) + f(x.cos()),
 }
 
-WAYS: dict[str, Callable[[Program], Program]] = {
-    "jit": lambda f: tj.jit(f, plugins=["torch", "autograd"]),
-    "without autograd": lambda f: tj.jit(f, plugins=["torch"]),
-    "backend": lambda f: torch.compile(f, backend="tj"),
-}
-
 
 def gradients(f: Program, which: int) -> Any:
     """The gradients of the ``which``-th output, as values; None where there is none."""
@@ -108,7 +103,7 @@ def gradients(f: Program, which: int) -> Any:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_gradient_is_missing_where_autograd_has_none(name: str, program: str) -> None:
     f = PROGRAMS[program](FUNCTIONS[name])
-    check(WAYS["jit"](f), f, program)
+    check(WAYS["torch,autograd"](f), f, program)
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -448,57 +443,3 @@ def test_a_write_in_the_backward_of_a_custom_operator(way: str) -> None:
     for f in (lambda a, w: clearing(a, w), lambda a, w: clearing(a.sin(), w) + a):
         assert_equal(run(WAYS[way](f)), run(f))
         torch._dynamo.reset()
-
-
-class AsGiven(torch.autograd.Function):
-    """Returns its argument, alone or beside another result."""
-
-    @staticmethod
-    def forward(ctx, x, several):
-        return (x, x * 2) if several else x
-
-    @staticmethod
-    def backward(ctx, g, *others):
-        return g * 3, None
-
-
-@pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("wrap", [tj.jit, lambda f: torch.compile(f, backend="tj")])
-def test_an_argument_that_is_returned_where_gradients_are_off(wrap, several) -> None:
-    def f(x):
-        a = x * 1
-        with torch.no_grad():
-            o = AsGiven.apply(a, several)
-        first = o[0] if several else o
-        return first, first * x
-
-    torch._dynamo.reset()
-    seen = []
-    for fn in (wrap(f), f):
-        x = torch.ones(3, requires_grad=True)
-        first, second = fn(x)
-        second.sum().backward()
-        seen.append((first.requires_grad, x.grad.tolist()))
-    assert seen[0] == seen[1]
-
-
-class Fresh(torch.autograd.Function):
-    """Returns a tensor that its forward writes out."""
-
-    @staticmethod
-    def forward(ctx, x):
-        return torch.tensor([1.0])
-
-    @staticmethod
-    def backward(ctx, g):
-        return g.expand(3)
-
-
-@pytest.mark.parametrize("way", WAYS)
-def test_each_call_returns_a_tensor_of_its_own(way: str) -> None:
-    compiled = WAYS[way](lambda x: (Fresh.apply(x), Fresh.apply(x)))
-    for _ in range(2):
-        first, second = compiled(X.clone().requires_grad_())
-        first.detach().mul_(7)
-        assert (first.item(), second.item()) == (7.0, 1.0)

@@ -16,7 +16,7 @@ from tj_core.extend import (
     TensorProxy,
     makes_views,
 )
-from tj_torch.extend import resolve
+from tj_torch.extend import is_on, resolve
 
 __all__ = ["can_fuse", "is_kernel"]
 
@@ -43,7 +43,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
         return Decline("PyTorch has no such operator")
     if torch.Tag.dynamic_output_shape in operator.tags:
         return Decline("the shape of its result depends on data")
-    if any(key.startswith("autocast.") and value for key, value in call.context.items):
+    if is_on(call.context):
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
     reason = next(filter(None, map(_unfit, values)), None)

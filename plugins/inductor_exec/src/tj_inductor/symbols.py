@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
@@ -13,10 +12,11 @@ from tj_core.extend import (
     Proxy,
     SymDim,
     TensorProxy,
+    size_expressions,
     size_symbols,
 )
 
-__all__ = ["Place", "are_bound", "hints_of", "places_of", "symbols_in"]
+__all__ = ["Place", "are_bound", "places_of", "symbols_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,9 @@ class Place:
         return f"box[{self.index}]" + ("" if self.dim is None else f".size({self.dim})")
 
 
-def _expressions(p: Proxy) -> Iterator[tuple[str, Any]]:
-    """The expressions in the metadata of ``p``, and their values in the traced call."""
-    if isinstance(p, TensorProxy):
-        yield from ((n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim))
-    elif isinstance(p, NumberProxy) and p.expr:
-        yield p.expr, p.hint
-
-
 def symbols_in(values: Iterable[Proxy]) -> tuple[str, ...]:
     """The symbols in the metadata of ``values``, each once, in order of appearance."""
-    texts = (text for p in values for text, _ in _expressions(p))
+    texts = (text for p in values for text, _ in size_expressions(p))
     return tuple(dict.fromkeys(name for text in texts for name in size_symbols(text)))
 
 
@@ -57,12 +49,6 @@ def places_of(inputs: Sequence[Proxy]) -> dict[str, Place]:
                 if isinstance(size, SymDim):
                     found.setdefault(size.name, Place(index, dim))
     return {text: place for text, place in found.items() if size_symbols(text) == (text,)}
-
-
-def hints_of(inputs: Sequence[Proxy]) -> Mapping[str, int]:
-    """The values of symbols in the traced call."""
-    found = (pair for p in inputs for pair in _expressions(p))
-    return {text: int(hint) for text, hint in found if text.isidentifier() and hint is not None}
 
 
 def are_bound(calls: Sequence[BoundSymbol]) -> bool | Decline:

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import FusionRegion, TjWarning, evaluate_size
+from tj_core.extend import FusionRegion, TjWarning, evaluate_size, size_hints
 
 from tj_inductor.graph import interpreter
-from tj_inductor.symbols import hints_of, places_of, symbols_in
+from tj_inductor.symbols import places_of, symbols_in
 
 __all__ = ["MOST", "Variant", "Variants"]
 
@@ -56,7 +56,7 @@ class Variants:
         text = ", ".join(places[name].text for name in self.names)
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
-        hints = hints_of(region.inputs)
+        hints = size_hints(region.inputs)
         self.made = [compile({name: hints[name] for name in self.names})]
         self.one_by_one = interpreter(region)
         self.chosen: dict[tuple[int, ...], Boxed] = {}

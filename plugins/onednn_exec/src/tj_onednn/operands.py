@@ -17,7 +17,7 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
-from tj_torch.extend import dtype_to_torch
+from tj_torch.extend import dtype_to_torch, is_on
 
 __all__ = ["call_key", "example", "factors", "tensors_of", "unfit"]
 
@@ -29,7 +29,7 @@ LARGEST = 1 << 31
 
 def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
     """Why ``call`` is none for oneDNN's operators, which lay results out ``by_rows``, or None."""
-    if any(key.startswith("autocast.") and value for key, value in call.context.items):
+    if is_on(call.context):
         return "it runs under autocast"
     values = (*call.flat_args, *call.flat_outs)
     reason = next(filter(None, map(_unfit, values)), None)

@@ -25,7 +25,7 @@ MayRaise = Callable[[BoundSymbol], bool]
 def rules() -> RuleTable[MayRaise]:
     """Views that need strides which allow the new sizes."""
     table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)  # type: ignore[arg-type]
-    for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view.default"):
+    for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"):
         table.set(name, _is_refused_view)
     return table
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from tj_core.extend import Context, RuleTable, leaves
 
+from tj_torch.ops.context import AUTOCAST
+
 __all__ = ["MADE", "UNKNOWN", "WIRING", "Operands", "Wiring", "rules"]
 
 WIRING = "wiring"
@@ -62,7 +64,7 @@ def _made(count: int, *more: Any) -> Operands:
 
 def _autocast(context: Context, args: tuple[Any, ...], n: int) -> Context:
     device, dtype, enabled, *_ = args
-    key = f"autocast.{device}"
+    key = AUTOCAST + str(device)
     if not enabled:
         return context if context.get(key) is None else context.with_(key, None)
     given = torch.get_autocast_dtype(str(device)) if dtype is None else dtype.value
@@ -74,7 +76,7 @@ def _of_function(context: Context, n: int) -> Context:
 
     Gradients may be on there after all.
     """
-    off = {k: None for k, v in context.items if n and k.startswith("autocast.") and v}
+    off = {k: None for k, v in context.items if n and k.startswith(AUTOCAST) and v}
     return Context.of(**off, grad=False).over(context)
 
 

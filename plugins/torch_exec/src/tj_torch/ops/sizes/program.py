@@ -22,6 +22,7 @@ from tj_core.extend import (
     evaluate_size,
     leaves,
     same_size,
+    size_expressions,
     size_symbols,
 )
 
@@ -60,7 +61,7 @@ def symbols_in(tree: Any) -> tuple[str, ...]:
 
     Those that stand alone come first: how a sum orders its terms depends on their names.
     """
-    found = [size_symbols(text) for leaf in leaves(tree) for text in _texts(leaf)]
+    found = [size_symbols(text) for leaf in leaves(tree) for text, _ in size_expressions(leaf)]
     return tuple(dict.fromkeys(name for names in sorted(found, key=_many) for name in names))
 
 
@@ -71,12 +72,6 @@ def known_sizes(proxy: TensorProxy, symbols: Sequence[str]) -> bool:
 
 def _many(names: tuple[str, ...]) -> bool:
     return len(names) > 1
-
-
-def _texts(leaf: Any) -> Iterable[str]:
-    if isinstance(leaf, TensorProxy):
-        return [n.name for n in (*leaf.shape, *leaf.strides) if type(n) is SymDim]
-    return [leaf.expr] if isinstance(leaf, NumberProxy) and leaf.expr else []
 
 
 def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
