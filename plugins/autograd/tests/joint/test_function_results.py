@@ -7,8 +7,11 @@ import tj_core as tj
 import torch
 from tj_conformance.gradients.own import WAYS
 
-# Dynamo makes one where it captures a call of a Function.
-pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated")
+# Dynamo makes one where it captures a call of a Function, and looks at ``.grad`` of values.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
+]
 
 X = torch.tensor([-1.0, 0.5, 2.0])
 
