@@ -39,7 +39,7 @@ ROOMS = {
     ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
-        "composability", "packages", "upstream", "plugin",
+        "subclasses", "composability", "packages", "upstream", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.autocast.case import Case, evaluate
+from tj_conformance.autocast.case import evaluate
+from tj_conformance.oracle.case import Case
 from torch.utils.checkpoint import checkpoint
 
 Program = Callable[..., Any]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.autocast.case import Case, Verdict, evaluate
+from tj_conformance.autocast.case import evaluate
 from tj_conformance.autocast.lists import listed, sampled
 from tj_conformance.autocast.programs import PROGRAMS
 from tj_conformance.models import MODELS, step
+from tj_conformance.oracle.case import Case, Verdict
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 

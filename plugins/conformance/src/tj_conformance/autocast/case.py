@@ -1,187 +1,32 @@
-"""A program under autocast, and how a run of it under tj differs from eager."""
+"""How a run of a program under autocast by tj differs from eager."""
 
 from __future__ import annotations
 
 import contextlib
-import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import tj_core as tj
 import torch
-from torch.utils import _pytree as pytree
+from tj_core.extend import BoundSymbol
 
-from tj_conformance.oracle.compare import Difference, differences
+from tj_conformance.oracle import case as cases
+from tj_conformance.oracle.case import Around, Case, Verdict
 
-__all__ = ["Case", "Cases", "Verdict", "evaluate", "found_in", "observe"]
-
-Around = Callable[[], contextlib.AbstractContextManager[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One program: ``make`` gives a function and its arguments, the same in every call.
-
-    ``around`` is what a call of it stands in; ``options`` are `tj.jit`'s. ``falls_back``: the
-    program is not tj's as a whole, and why.
-    """
-
-    name: str
-    make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
-    around: Around = contextlib.nullcontext
-    options: tuple[tuple[str, Any], ...] = ()
-    falls_back: str = ""
-
-
-class Cases(dict[str, Case]):
-    """Cases by name; called, it gives a decorator that adds one."""
-
-    def __call__(self, *args: Callable[[], Any], **facts: Any) -> Callable[[Any], Any]:
-        """Add a function of tensors, which ``args`` make."""
-
-        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
-            def make() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-                torch.manual_seed(0)
-                return fn, tuple(arg() for arg in args)
-
-            self.add(fn.__name__, make, **facts)
-            return fn
-
-        return add
-
-    def made(self, **facts: Any) -> Callable[[Any], Any]:
-        """Add what makes a function and its arguments."""
-
-        def add(make: Callable[[], Any]) -> Callable[[], Any]:
-            def seeded() -> Any:
-                torch.manual_seed(0)
-                return make()
-
-            self.add(make.__name__, seeded, **facts)
-            return make
-
-        return add
-
-    def add(self, name: str, make: Callable[[], Any], **facts: Any) -> None:
-        """Add one case."""
-        if name in self:
-            raise ValueError(f"there are two cases {name!r}")
-        options = tuple(facts.pop("options", {}).items())
-        self[name] = Case(name, make, options=options, **facts)
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """How a case came out: what differs from eager, and why tj did not run all of it.
-
-    ``left`` are the calls that run under autocast.
-    """
-
-    name: str
-    differences: tuple[Difference, ...]
-    fallbacks: tuple[str, ...]
-    left: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        found = [*map(str, self.differences), *(f"falls back: {f}" for f in self.fallbacks)]
-        return f"{self.name}: " + ("; ".join(found) or "equal")
+__all__ = ["entered", "evaluate"]
 
 
 def evaluate(case: Case, jit: Callable[..., Any] = tj.jit) -> Verdict:
-    """Run ``case`` in eager and jitted, twice each, and compare all that a caller sees."""
-    jitted = jit(case.make()[0], **dict(case.options))
-    found = found_in(jitted, case)
-    stats = tj.stats(jitted)
-    return Verdict(
-        case.name,
-        tuple(found),
-        tuple(f.reason for f in stats.fallbacks),
-        tuple(_under_autocast(jitted)) if stats.entries and not stats.fallbacks else (),
-    )
+    """Run ``case`` in eager and jitted; ``left`` are the calls that run under autocast."""
+    return cases.evaluate(case, jit, _under_autocast, entered(case))
 
 
-def found_in(
-    compiled: Callable[..., Any], case: Case, autocast: torch.dtype | None = None
-) -> list[Difference]:
-    """What differs from eager in two runs of ``compiled``, in ``autocast`` if it does not enter it.
-
-    Warnings are not shown: fallbacks are in the verdict.
-    """
-    found: list[Difference] = []
-    fn, _ = case.make()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        for _ in range(2):
-            mine = observe(compiled, case, autocast)
-            theirs = observe(fn, case, dict(case.options).get("autocast"))
-            found += differences(mine, theirs, case.name)
-    return found
+def entered(case: Case) -> Around:
+    """What enters the autocast that the options of ``case`` say."""
+    dtype = dict(case.options).get("autocast")
+    return contextlib.nullcontext if dtype is None else partial(torch.autocast, "cpu", dtype=dtype)
 
 
-def _under_autocast(jitted: Any) -> Iterator[str]:
-    """The symbols of the calls of the program that runs which are under autocast."""
-    for call in tj.last_trace(jitted).calls:
-        if any(key.startswith("autocast.") and value for key, value in call.context.items):
-            yield call.symbol.qualname
-
-
-def observe(
-    run: Callable[..., Any], case: Case, autocast: torch.dtype | None = None
-) -> dict[str, Any]:
-    """What a call of ``run`` for ``case``'s arguments returns, writes, differentiates, or raises.
-
-    ``autocast`` is entered around the call, as the option of that name does.
-    """
-    program, args = case.make()
-    parameters = _parameters(program)
-    module = getattr(run, "_orig_mod", run)  # what torch.compile wraps
-    if parameters and isinstance(module, torch.nn.Module):
-        module.load_state_dict(program.state_dict())  # type: ignore[attr-defined]
-        parameters = _parameters(module)
-        module.zero_grad()
-    torch.manual_seed(1)
-    try:
-        with case.around():
-            with _entered(autocast):
-                out = run(*args)
-            state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-    except Exception as error:
-        return {"raises": type(error).__name__, "arguments": _detached(args)}
-    wanted = [t for t in _tensors(out) if t.requires_grad and t.is_floating_point()]
-    raised = None
-    if wanted:
-        loss = sum((t.float() * _weights(t)).sum() for t in wanted)
-        try:
-            loss.backward()  # type: ignore[union-attr]
-        except Exception as error:
-            raised = type(error).__name__
-    grads = [t.grad for t in (*_tensors(args), *parameters) if t.is_leaf]
-    return {
-        "out": _detached(out),
-        "needs": [t.requires_grad for t in _tensors(out)],
-        "grads": grads,
-        "arguments": _detached(args),
-        "backward raises": raised,
-        "autocast": state,
-    }
-
-
-def _entered(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[Any]:
-    return contextlib.nullcontext() if dtype is None else torch.autocast("cpu", dtype=dtype)
-
-
-def _parameters(program: Any) -> list[torch.nn.Parameter]:
-    return list(program.parameters()) if isinstance(program, torch.nn.Module) else []
-
-
-def _weights(t: torch.Tensor) -> torch.Tensor:
-    return torch.arange(1, t.numel() + 1).reshape(t.shape).float().remainder(3.7) - 1.3
-
-
-def _tensors(tree: Any) -> Iterator[torch.Tensor]:
-    return (t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
-
-
-def _detached(tree: Any) -> Any:
-    return pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, tree)
+def _under_autocast(call: BoundSymbol) -> bool:
+    return any(key.startswith("autocast.") and value for key, value in call.context.items)

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from tj_conformance.autocast.case import Case, Cases
 from tj_conformance.databases.op_db import full_name, operations, sample_arguments
+from tj_conformance.oracle.case import Case, Cases
 
 __all__ = ["listed", "sampled"]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tj_conformance.autocast.case import Cases
 from tj_conformance.autocast.edges import CASES
+from tj_conformance.oracle.case import Cases
 
 __all__ = ["PROGRAMS"]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tj_conformance.autocast.case import Cases
+from tj_conformance.oracle.case import Cases
 
 __all__ = ["CASES", "bf16", "f16", "off"]
 

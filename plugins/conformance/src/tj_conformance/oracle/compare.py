@@ -12,6 +12,7 @@ import tj_core as tj
 import torch
 from tj_torch.extend import storage_id
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tj_conformance.oracle.twins import clone_tree
 
@@ -103,8 +104,21 @@ def _leaf(got: Any, expected: Any, values: bool) -> Iterator[tuple[str, bool]]:
             yield f"{got!r} instead of {expected!r}", False
     elif what := _metadata(got, expected):
         yield what, False
+    elif is_traceable_wrapper_subclass(expected):
+        yield from _inner(got, expected, values)
     elif values and not same_bits(got, expected):
         yield _values(got, expected)
+
+
+def _inner(got: Any, expected: Any, values: bool) -> Iterator[tuple[str, bool]]:
+    """What differs in what two tensors of one wrapper subclass hold."""
+    (names, mine), (their_names, theirs) = got.__tensor_flatten__(), expected.__tensor_flatten__()
+    if (names, mine) != (their_names, theirs):
+        yield f"holds {names}, {mine} instead of {their_names}, {theirs}", False
+        return
+    for name in names:
+        for what, rounding in _leaf(getattr(got, name), getattr(expected, name), values):
+            yield f"{name}: {what}", rounding
 
 
 def _metadata(got: Any, expected: torch.Tensor) -> str | None:

@@ -1,0 +1,191 @@
+"""A program with its arguments, and how a run of it under tj differs from eager."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_core.extend import BoundSymbol
+from torch.utils import _pytree as pytree
+
+from tj_conformance.oracle.compare import Difference, differences
+
+__all__ = ["Case", "Cases", "Verdict", "evaluate", "found_in", "observe"]
+
+Around = Callable[[], contextlib.AbstractContextManager[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One program: ``make`` gives a function and its arguments, the same in every call.
+
+    ``around`` is what a call of it stands in; ``options`` are `tj.jit`'s. ``falls_back``: the
+    program is not tj's as a whole, and why.
+    """
+
+    name: str
+    make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]
+    around: Around = contextlib.nullcontext
+    options: tuple[tuple[str, Any], ...] = ()
+    falls_back: str = ""
+
+
+class Cases(dict[str, Case]):
+    """Cases by name; called, it gives a decorator that adds one."""
+
+    def __call__(self, *args: Callable[[], Any], **facts: Any) -> Callable[[Any], Any]:
+        """Add a function of tensors, which ``args`` make."""
+
+        def add(fn: Callable[..., Any]) -> Callable[..., Any]:
+            def make() -> tuple[Callable[..., Any], tuple[Any, ...]]:
+                torch.manual_seed(0)
+                return fn, tuple(arg() for arg in args)
+
+            self.add(fn.__name__, make, **facts)
+            return fn
+
+        return add
+
+    def made(self, **facts: Any) -> Callable[[Any], Any]:
+        """Add what makes a function and its arguments."""
+
+        def add(make: Callable[[], Any]) -> Callable[[], Any]:
+            def seeded() -> Any:
+                torch.manual_seed(0)
+                return make()
+
+            self.add(make.__name__, seeded, **facts)
+            return make
+
+        return add
+
+    def add(self, name: str, make: Callable[[], Any], **facts: Any) -> None:
+        """Add one case."""
+        if name in self:
+            raise ValueError(f"there are two cases {name!r}")
+        options = tuple(facts.pop("options", {}).items())
+        self[name] = Case(name, make, options=options, **facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a case came out: what differs from eager, and why tj did not run all of it.
+
+    ``left`` are the symbols of the calls of the program that the caller of `evaluate` asks for.
+    """
+
+    name: str
+    differences: tuple[Difference, ...]
+    fallbacks: tuple[str, ...]
+    left: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        found = [*map(str, self.differences), *(f"falls back: {f}" for f in self.fallbacks)]
+        return f"{self.name}: " + ("; ".join(found) or "equal")
+
+
+def evaluate(
+    case: Case,
+    jit: Callable[..., Any] = tj.jit,
+    left: Callable[[BoundSymbol], bool] = lambda call: False,
+    eager: Around = contextlib.nullcontext,
+) -> Verdict:
+    """Run ``case`` in eager and jitted, twice each, and compare all that a caller sees.
+
+    ``eager`` is what the program of eager runs in. The verdict names the calls of the program
+    that runs of which ``left`` is true.
+    """
+    jitted = jit(case.make()[0], **dict(case.options))
+    found = found_in(jitted, case, eager=eager)
+    stats = tj.stats(jitted)
+    whole = stats.entries and not stats.fallbacks
+    calls = tj.last_trace(jitted).calls if whole else ()
+    return Verdict(
+        case.name,
+        tuple(found),
+        tuple(f.reason for f in stats.fallbacks),
+        tuple(call.symbol.qualname for call in calls if left(call)),
+    )
+
+
+def found_in(
+    compiled: Callable[..., Any],
+    case: Case,
+    around: Around = contextlib.nullcontext,
+    eager: Around = contextlib.nullcontext,
+) -> list[Difference]:
+    """What differs from eager in two runs of ``compiled``.
+
+    ``around`` is what these run in, ``eager`` what eager's do. Warnings are not shown: fallbacks
+    are in the verdict.
+    """
+    found: list[Difference] = []
+    fn, _ = case.make()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(2):
+            mine = observe(compiled, case, around)
+            found += differences(mine, observe(fn, case, eager), case.name)
+    return found
+
+
+def observe(
+    run: Callable[..., Any], case: Case, around: Around = contextlib.nullcontext
+) -> dict[str, Any]:
+    """What a call of ``run`` for ``case``'s arguments returns, writes, differentiates, or raises.
+
+    ``around`` is entered around the call alone, as options of `tj.jit` do.
+    """
+    program, args = case.make()
+    parameters = _parameters(program)
+    module = getattr(run, "_orig_mod", run)  # what torch.compile wraps
+    if parameters and isinstance(module, torch.nn.Module):
+        module.load_state_dict(program.state_dict())  # type: ignore[attr-defined]
+        parameters = _parameters(module)
+        module.zero_grad()
+    torch.manual_seed(1)
+    try:
+        with case.around():
+            with around():
+                out = run(*args)
+            state = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+    except Exception as error:
+        return {"raises": type(error).__name__, "arguments": _detached(args)}
+    wanted = [t for t in _tensors(out) if t.requires_grad and t.is_floating_point()]
+    raised = None
+    if wanted:
+        loss = sum((t.float() * _weights(t)).sum() for t in wanted)
+        try:
+            loss.backward()  # type: ignore[union-attr]
+        except Exception as error:
+            raised = type(error).__name__
+    grads = [t.grad for t in (*_tensors(args), *parameters) if t.is_leaf]
+    return {
+        "out": _detached(out),
+        "needs": [t.requires_grad for t in _tensors(out)],
+        "grads": grads,
+        "arguments": _detached(args),
+        "backward raises": raised,
+        "autocast": state,
+    }
+
+
+def _parameters(program: Any) -> list[torch.nn.Parameter]:
+    return list(program.parameters()) if isinstance(program, torch.nn.Module) else []
+
+
+def _weights(t: torch.Tensor) -> torch.Tensor:
+    return torch.arange(1, t.numel() + 1).reshape(t.shape).float().remainder(3.7) - 1.3
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    return (t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor))
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map(lambda t: t.detach() if isinstance(t, torch.Tensor) else t, tree)

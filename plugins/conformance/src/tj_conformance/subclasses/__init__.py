@@ -1,0 +1,1 @@
+"""Programs of tensor subclasses, each of which tj runs as eager does."""
