@@ -159,9 +159,9 @@ def observe(
     wanted = [t for t in _tensors(out) if t.requires_grad and t.is_floating_point()]
     raised = None
     if wanted:
-        loss = sum((t.float() * _weights(t)).sum() for t in wanted)
+        losses = [(t.float() * t.detach().float().cos()).sum() for t in wanted]
         try:
-            loss.backward()  # type: ignore[union-attr]
+            torch.autograd.backward(losses)
         except Exception as error:
             raised = type(error).__name__
     grads = [t.grad for t in (*_tensors(args), *parameters) if t.is_leaf]
@@ -177,10 +177,6 @@ def observe(
 
 def _parameters(program: Any) -> list[torch.nn.Parameter]:
     return list(program.parameters()) if isinstance(program, torch.nn.Module) else []
-
-
-def _weights(t: torch.Tensor) -> torch.Tensor:
-    return torch.arange(1, t.numel() + 1).reshape(t.shape).float().remainder(3.7) - 1.3
 
 
 def _tensors(tree: Any) -> Iterator[torch.Tensor]:

@@ -12,6 +12,7 @@ import tj_core as tj
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tj_conformance.oracle.compare import differences
 
@@ -111,6 +112,8 @@ def train(
 
 def _snapshot(tensor: torch.Tensor) -> torch.Tensor:
     """A copy that later steps do not write to, with the strides of ``tensor``."""
+    if is_traceable_wrapper_subclass(tensor):
+        return tensor.detach().clone()
     copy = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
     return copy.copy_(tensor.detach()).requires_grad_(tensor.requires_grad)
 

@@ -1,0 +1,32 @@
+"""Programs of ``DTensor`` against eager: results, gradients, and the collectives in their order."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from torch import distributed
+
+if not distributed.is_gloo_available():
+    pytest.skip("this PyTorch has no gloo", allow_module_level=True)
+
+from tj_conformance.subclasses.distributed import PROGRAMS, group, verdicts
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program_on_one_process(name: str, tmp_path: Path) -> None:
+    with group(0, 1, str(tmp_path / "store")):
+        ((verdict, mine, eagers),) = verdicts([name])
+    assert not verdict.differences and not verdict.fallbacks, str(verdict)
+    assert mine == eagers
+
+
+def test_all_programs_on_two_processes() -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tj_conformance.subclasses.distributed", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    said = [line for line in done.stdout.splitlines() if line.startswith("process ")]
+    assert done.returncode == 0, "\n".join(said) + done.stderr
+    expected = sorted(f"process {i}: {name}: equal" for i in range(2) for name in PROGRAMS)
+    assert sorted(said) == expected
