@@ -124,6 +124,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             within=lambda: dialects.among(sizes),
             depended=depended(whole, gradients, [p.name for p in segments.taken(index)], reads),
             reads=reads,
+            expand=context.expand,
             frees=frees(made, segments, index),
             strict=context.strict,
         )

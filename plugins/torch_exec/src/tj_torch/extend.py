@@ -14,7 +14,7 @@ from tj_torch.functionalize.objects import strided_beyond
 from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, may_be_kept
 from tj_torch.ops.cast_cache import TABLE as AUTOCAST_TABLE
 from tj_torch.ops.context import AUTOCAST
-from tj_torch.ops.contexts import is_on
+from tj_torch.ops.contexts import ambient_autocast, autocast_as_in, is_on
 from tj_torch.ops.convert import (
     constant,
     device_to_torch,
@@ -70,6 +70,8 @@ __all__ = [
     "TorchDialects",
     "Unkeyable",
     "Wiring",
+    "ambient_autocast",
+    "autocast_as_in",
     "autograd_function",
     "backward_keeps_graph",
     "call_key",

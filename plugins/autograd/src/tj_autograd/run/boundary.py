@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from tj_core.extend import Proxy, TensorProxy, define, requires_grad, value_text
 from tj_torch.extend import (
+    ambient_autocast,
+    autocast_as_in,
     backward_keeps_graph,
     device_to_torch,
     dtype_to_torch,
@@ -138,7 +140,7 @@ class Compiled(torch.autograd.Function):
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
-        if no_tangent or torch.is_grad_enabled():
+        if no_tangent or torch.is_grad_enabled() or _has_other_casts(plan, tangents):
             found = _gradients_by_pytorch(ctx, plan, tangents)
             _free(ctx, plan)
             return (None, None, *found)
@@ -163,6 +165,12 @@ class Compiled(torch.autograd.Function):
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
+    """Whether eager's backward computes something else under the autocast that is on."""
+    ambient = ambient_autocast()
+    return bool(ambient.items) and plan.variants.casts(plan.layout(tangents), ambient)
 
 
 def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
@@ -222,7 +230,9 @@ class _Unanswered(torch.autograd.Function):
 def _gradients_by_pytorch(
     ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients as functions of inputs and tangents, by running the program once more.
+    """The gradients by PyTorch's autograd, of the program run once more.
+
+    They are functions of inputs and tangents where gradients are on.
 
     Where there is no tangent, users' backwards are called with zeros. They are gradients of aliases
     of the inputs: one input may be made of another, and the way between them is not the program's.
@@ -239,7 +249,8 @@ def _gradients_by_pytorch(
         now = states(plan.devices)
         advance(plan.devices, ctx.states)
         try:
-            roots = plan.variants.again(*inputs)
+            with autocast_as_in(plan.variants.functional.context):
+                roots = plan.variants.again(*inputs)
         finally:
             advance(plan.devices, now)
         present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]

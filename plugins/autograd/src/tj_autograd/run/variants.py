@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from tj_core.extend import (
     BoundSymbol,
+    Context,
+    Expand,
     PassError,
     Program,
     RuleTable,
@@ -25,10 +27,11 @@ from tj_torch.extend import compiling
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
+from tj_autograd.run.ambient import casts
 from tj_autograd.run.reads import Reads
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
-from tj_autograd.split.halves import Halves, Part
+from tj_autograd.split.halves import Halves, Part, is_backward
 
 __all__ = ["Boxed", "Key", "Pullback", "Variants"]
 
@@ -49,13 +52,16 @@ class Pullback:
 
     ``tangents`` has a place for each root; None where the program takes none. ``missing`` are
     gradients that PyTorch's autograd has not, though the program may return one: it takes
-    zeros for a tangent that does not exist.
+    zeros for a tangent that does not exist. ``calls`` are the program's, ``under`` says in which
+    autocasts eager's backward has other casts.
     """
 
     program: Boxed
     saved: tuple[int, ...]
     tangents: tuple[TensorProxy | None, ...]
     missing: frozenset[Key] = frozenset()
+    calls: tuple[BoundSymbol, ...] = ()
+    under: dict[Context, bool] = field(default_factory=dict)
 
 
 @dataclass
@@ -67,7 +73,7 @@ class Variants:
     values than those named. ``within`` is entered while one is compiled: the sizes of the program.
     ``depended`` are the values that the gradients depend on, ``reads`` is the rule table;
     ``frees`` says whether PyTorch's autograd saves any tensor for the segment. ``strict``: see
-    `tj_core.compile.failures.own_pass`.
+    `tj_core.compile.failures.own_pass`. ``expand`` knows what calls do under autocast.
     """
 
     halves: Halves
@@ -81,6 +87,7 @@ class Variants:
     within: Callable[[], AbstractContextManager[None]]
     depended: frozenset[str]
     reads: RuleTable[Reads]
+    expand: RuleTable[Expand]
     frees: bool
     strict: bool = False
     known: dict[Layout, Pullback] = field(default_factory=dict)
@@ -97,6 +104,19 @@ class Variants:
                 found = self.known.get(layout) or self._make(layout)
                 self.known[layout] = found
         return found
+
+    def casts(self, layout: Layout, ambient: Context) -> bool:
+        """Whether eager's backward for ``layout`` has other casts in the autocast of ``ambient``.
+
+        The formulas are asked as they were before decompositions, and what is computed again here.
+        """
+        pullback = self[layout]
+        if ambient not in pullback.under:
+            with compiling(), self.within():
+                joint = self.joint(self.cut.shown(self.index, layout))
+                calls = (*filter(is_backward, joint.calls), *pullback.calls)
+                pullback.under[ambient] = casts(calls, ambient, self.expand)
+        return pullback.under[ambient]
 
     @functools.cached_property
     def rerun(self) -> Rerun:
@@ -130,7 +150,8 @@ class Variants:
         if layout == self.default:
             program = self._compiled(self.named("backward"), self.part.backward)
             every = tuple(range(len(self.part.saved)))
-            return Pullback(program, every, self.part.tangents)  # type: ignore[arg-type]
+            tangents: Any = self.part.tangents
+            return Pullback(program, every, tangents, calls=self.part.backward.calls)
         whole = self.cut.shown(self.index, layout)
         try:
             with own_pass("joint", strict=self.strict):
@@ -168,6 +189,7 @@ class Variants:
             tuple(mine[p.name] for p in part.saved),
             expected,  # type: ignore[arg-type]
             self._missing(joint),
+            part.backward.calls,
         )
 
     def _missing(self, joint: Trace) -> frozenset[Key]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -21,7 +22,14 @@ from tj_torch.runtime.private import (
     to_attention_backend,
 )
 
-__all__ = ["ContextTracker", "ambient_context", "autocast_devices", "is_on"]
+__all__ = [
+    "ContextTracker",
+    "ambient_autocast",
+    "ambient_context",
+    "autocast_as_in",
+    "autocast_devices",
+    "is_on",
+]
 
 
 def autocast_devices() -> tuple[str, ...]:
@@ -34,10 +42,30 @@ def ambient_context() -> Context:
     values: dict[str, Any] = {"grad": torch.is_grad_enabled()}
     if torch.is_inference_mode_enabled():
         values["inference"] = True
-    for device in autocast_devices():
-        if torch.is_autocast_enabled(device):
-            values[f"autocast.{device}"] = _dtype_name(torch.get_autocast_dtype(device))
-    return Context(tuple(sorted(values.items())))
+    return ambient_autocast().over(Context(tuple(sorted(values.items()))))
+
+
+def ambient_autocast() -> Context:
+    """The autocasts that are on in the calling thread, alone."""
+    return Context.of(
+        **{
+            AUTOCAST + device: _dtype_name(torch.get_autocast_dtype(device))
+            for device in autocast_devices()
+            if torch.is_autocast_enabled(device)
+        }
+    )
+
+
+@contextlib.contextmanager
+def autocast_as_in(context: Context) -> Iterator[None]:
+    """Autocast on for the devices, and to the types, that ``context`` names, and off for others."""
+    with contextlib.ExitStack() as stack:
+        for device in autocast_devices():
+            name = context.get(AUTOCAST + device)
+            if name or torch.is_autocast_enabled(device):
+                dtype = getattr(torch, name) if name else None
+                stack.enter_context(torch.autocast(device, dtype=dtype, enabled=bool(name)))
+        yield
 
 
 def is_on(context: Context) -> bool:

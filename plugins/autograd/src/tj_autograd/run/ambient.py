@@ -1,0 +1,37 @@
+"""Whether a backward that is called under autocast computes something else there.
+
+In eager, formulas run under the autocast that ``backward()`` is called in. Where this has casts for
+a call of the backward, PyTorch's autograd computes the gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tj_core.extend import BoundSymbol, Context, Expand, RuleTable, TjError
+
+__all__ = ["casts"]
+
+
+def casts(calls: Iterable[BoundSymbol], ambient: Context, expand: RuleTable[Expand]) -> bool:
+    """Whether autocast as in ``ambient`` casts what any of ``calls`` takes, or nobody knows."""
+    return any(_casts(call, ambient, expand) for call in calls)
+
+
+def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bool:
+    if call.symbol.variant and call.body is not None:  # the formula of one that is whole
+        return casts(call.body.calls, ambient, expand)
+    ambient = ambient.over(call.context)
+    if call.context == ambient:
+        return False
+    rule = expand.of(call)
+    if rule is None or call.regions:
+        return True
+    call = call.replace(body=None)
+    try:
+        outside, inside = (rule.value(call.replace(context=c)) for c in (call.context, ambient))
+    except TjError:
+        return True
+    if outside.body is None or inside.body is None:
+        return True
+    return [c.symbol for c in outside.body.calls] != [c.symbol for c in inside.body.calls]
