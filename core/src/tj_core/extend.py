@@ -47,7 +47,7 @@ from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
-from tj_core.contract.fusion import Fused, Fusion, FusionRegion
+from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
@@ -153,6 +153,7 @@ __all__ = [
     "AliasFacts",
     "Body",
     "BoundSymbol",
+    "Boxed",
     "CannotExpandError",
     "CaptureError",
     "Change",

@@ -7,13 +7,24 @@ neither writes nor shares. What values are is known by the dialects alone: see `
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
 from tj_core.ir.effects import NO_EFFECTS, Effects
-from tj_core.ir.proxy import Dim, NumberProxy, OpaqueProxy, Proxy, TensorProxy, requires_grad
+from tj_core.ir.proxy import (
+    Dim,
+    NumberProxy,
+    OpaqueProxy,
+    Proxy,
+    SymDim,
+    TensorProxy,
+    requires_grad,
+)
 from tj_core.ir.runtime import RuntimeValues
+from tj_core.ir.sizes import evaluate_size, size_symbols
 from tj_core.ir.trace import BoundSymbol
+from tj_core.ir.tree import map_tree
 
 __all__ = ["Given", "Run", "differences", "given_values", "in_memory", "unequal"]
 
@@ -63,6 +74,32 @@ class Run:
         """What is wrong with ``result``."""
         found = list(differences(outputs, result, self.runtime))
         yield from found or self.undeclared(outputs, result)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The values of the symbols that stand alone in the arguments' metadata."""
+        found: dict[str, int] = {}
+        for p, value in self.given:
+            if isinstance(p, NumberProxy) and p.expr.isidentifier():
+                found[p.expr] = value
+            elif isinstance(p, TensorProxy):
+                found |= _bound(p.shape, _shape(value, self.runtime))
+        return found
+
+    def sized(self, outputs: Any) -> Any:
+        """``outputs`` with the sizes and strides that follow from the arguments'."""
+        return map_tree(self._sized, outputs) if self.sizes else outputs
+
+    def _sized(self, p: Any) -> Any:
+        if not isinstance(p, TensorProxy):
+            return p
+        shape, strides = (tuple(map(self._size, dims)) for dims in (p.shape, p.strides))
+        return p.replace(shape=shape, strides=strides)
+
+    def _size(self, size: Dim) -> Dim:
+        if isinstance(size, int) or not self.sizes.keys() >= set(size_symbols(size.name)):
+            return size
+        return int(evaluate_size(size.name, self.sizes.__getitem__))
 
     def writes(self) -> Iterator[str]:
         """Which arguments were written since, that should not have been."""
@@ -178,6 +215,22 @@ def _dialect(value: Any, runtime: Runtime) -> RuntimeValues | None:
 def _memory(value: Any, runtime: Runtime) -> Hashable | None:
     dialect = _dialect(value, runtime)
     return None if dialect is None else dialect.memory(value)
+
+
+def _shape(value: Any, runtime: Runtime) -> tuple[Dim, ...]:
+    dialect = _dialect(value, runtime)
+    found = dialect.observe(value) if dialect is not None else None
+    return found.shape if isinstance(found, TensorProxy) else ()
+
+
+def _bound(said: tuple[Dim, ...], found: tuple[Dim, ...]) -> dict[str, int]:
+    """The values in ``found`` of the symbols that stand alone in ``said``."""
+    pairs = zip(said, found, strict=False)
+    return {
+        n.name: size
+        for n, size in pairs
+        if isinstance(n, SymDim) and n.name.isidentifier() and isinstance(size, int)
+    }
 
 
 def _is_tracked(value: Any, runtime: Runtime) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -62,7 +62,7 @@ class FusedRegions:
         without = partial(without_executor, executors=executors, tags=self.tags)
         kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
         try:
-            made = compiled(owner, regions)
+            made = compiled(owner, kernels)
         except Exception:  # one of them is at fault; `single` finds it, and says so
             for kernel in kernels:
                 self.single(owner, kernel)
@@ -77,30 +77,31 @@ class FusedRegions:
         It is known only then: where the failure is raised, the next program tries again.
         """
         try:
-            (fused,) = compiled(owner, [kernel.region])
+            (fused,) = compiled(owner, [kernel])
         except Exception as error:
             kernel.fail(error)
         else:
             kernel.use(fused)
         self.kernels[kernel.region.key] = kernel
 
-    def warn(self, kernel: RegionKernel, reason: Exception | str) -> None:
-        """Say that a region runs without its executor.
+    def warn(self, kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
+        """Say that a region runs without its executor, or does so for ``sizes``.
 
         :raises PluginError: instead, in strict mode.
         """
         what = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
+        where = f" for {', '.join(f'{k} = {n}' for k, n in sizes.items())}" if sizes else ""
         said = (
             f"{kernel.owner} failed on region {kernel.region.key} "
-            f"({len(kernel.region.body.calls)} calls): {what}"
+            f"({len(kernel.region.body.calls)} calls){where}: {what}"
         )
         if self.strict:
             raise PluginError(said, source=kernel.region.source) from (
                 reason if isinstance(reason, Exception) else None
             )
-        where = f" (at {kernel.region.source})" if kernel.region.source else ""
-        text = f"tj: {said}{where}; its operations run one by one"
-        if (path := self.reproducers.save(kernel, what)) is not None:
+        line = f" (at {kernel.region.source})" if kernel.region.source else ""
+        text = f"tj: {said}{line}; its operations run one by one"
+        if (path := self.reproducers.save(kernel, what, sizes)) is not None:
             text += f"; python {path} shows it"
         warnings.warn(TjWarning(text), stacklevel=3)
 
@@ -109,13 +110,13 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
     return item[0].namespace
 
 
-def compiled(owner: Executor, regions: Sequence[FusionRegion]) -> list[Fused]:
-    """What ``owner`` makes of ``regions``, each with the seconds that it took."""
+def compiled(owner: Executor, kernels: Sequence[RegionKernel]) -> list[Fused]:
+    """What ``owner`` makes of the regions of ``kernels``, each with the seconds that it took."""
     fusion = owner.fusion
     assert fusion is not None
     together = fusion.together or contextlib.nullcontext
     with together():
-        return [_timed(fusion.fuse, region) for region in regions]
+        return [_timed(fusion.fuse, replace(k.region, first_run=k.first_run)) for k in kernels]
 
 
 def _timed(fuse: Callable[[FusionRegion], Fused], region: FusionRegion) -> Fused:

@@ -3,27 +3,27 @@
 What an executor compiled is not believed: its first run is held against the trace, with the inputs
 at hand. Where it raises or returns something else, the region runs without the executor from then
 on, wherever it stands, and one warning says so. Where it wrote to an input, that is an error: the
-program cannot go on with what it was given.
+program cannot go on with what it was given. What an executor compiles later, for other sizes, is
+held against the trace in the same way; if that fails, the region runs without the executor for such
+sizes alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
 from tj_core.analysis.results import Run, given_values, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
-from tj_core.contract.fusion import Fused, FusionRegion
+from tj_core.contract.fusion import Boxed, Fused, FusionRegion
 from tj_core.errors import PluginError
 from tj_core.ir.runtime import RuntimeValues
+from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["EveryRegionRun", "FirstRegionRun", "RegionKernel"]
-
-Boxed = Callable[[list[Any]], Sequence[Any]]
-"""Takes one list, which it may empty, and returns the outputs in order."""
 
 
 @dataclass
@@ -31,14 +31,14 @@ class RegionKernel:
     """What runs ``region`` of ``executor``, which messages call ``owner``.
 
     ``without`` makes a function that does the same without the executor; ``warn`` gets the
-    reason. ``failure`` is the reason, once there is one.
+    reason, and the sizes if it fails for them alone. ``failure`` is the reason, once there is one.
     """
 
     region: FusionRegion
     executor: str
     owner: str
     without: Callable[[FusionRegion], Boxed]
-    warn: Callable[[RegionKernel, Exception | str], None]
+    warn: Callable[[RegionKernel, Exception | str, Mapping[str, int]], None]
     fused: Fused | None = None
     failure: str | None = None
     function: Boxed = field(init=False)
@@ -57,7 +57,48 @@ class RegionKernel:
         self.failure = str(reason) or type(reason).__name__
         self.function = self.without(self.region)
         self.confirmed = True
-        self.warn(self, reason)
+        self.warn(self, reason, {})
+
+    @property
+    def call(self) -> BoundSymbol:
+        """A call of the region with its formal arguments."""
+        symbol, region = Symbol(self.executor, self.region.name), self.region
+        return BoundSymbol(symbol, region.inputs, outputs=region.outputs, body=region.body)
+
+    def first_run(self, make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | None:
+        """See `FusionRegion.first_run`.
+
+        :raises PluginError: if an input was written.
+        """
+        if not self.confirmed:  # `checked` looks at what comes of it
+            return make()(box)
+        inputs, call = list(box), self.call
+        box.clear()
+        run = Run(given_values(call, tuple(inputs), {}), self.region.language.runtime)
+        result, wrong = self.tried(make, inputs, run, call)
+        if wrong is not None:
+            box.extend(inputs)
+            self.warn(self, wrong, run.sizes)
+            return None
+        return result
+
+    def tried(
+        self, make: Callable[[], Boxed], inputs: list[Any], run: Run, call: BoundSymbol
+    ) -> tuple[Sequence[Any], Exception | str | None]:
+        """What the function returns that ``make`` makes, and what is wrong with that.
+
+        :raises PluginError: if an input was written.
+        """
+        result: Sequence[Any] = ()
+        wrong: Exception | str | None
+        try:
+            result = make()(list(inputs))
+            wrong = next(run.wrong(run.sized(call.outputs), result), None)
+        except Exception as error:
+            wrong = error
+        for written in run.writes():
+            raise self.error(written)
+        return result, wrong
 
     def checked(
         self,
@@ -73,13 +114,7 @@ class RegionKernel:
         inputs = list(box)
         box.clear()
         run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, set(alive))
-        try:
-            result = self.function(list(inputs))
-            wrong: Exception | str | None = next(run.wrong(call.outputs, result), None)
-        except Exception as error:
-            wrong = error
-        for written in run.writes():
-            raise self.error(written)
+        result, wrong = self.tried(lambda: self.function, inputs, run, call)
         if wrong is not None:
             self.fail(wrong)
             return self.function(inputs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,22 +35,25 @@ class Reproducers:
 
     folder: Path | None = field(default=None)
 
-    def save(self, kernel: RegionKernel, reason: str) -> Path | None:
-        """The script for a region that failed because of ``reason``; None if none can be saved."""
+    def save(self, kernel: RegionKernel, reason: str, sizes: Mapping[str, int]) -> Path | None:
+        """The script for a region that failed because of ``reason``; None if none can be saved.
+
+        ``sizes``: those for which it failed, if they are not those it was traced with.
+        """
         try:
             if self.folder is None:
                 self.folder = Path(tempfile.mkdtemp(prefix="tj-reproducers-"))
             path = self.folder / f"{kernel.region.name}.py"
-            path.write_text(script(kernel, reason), encoding="utf-8")
+            path.write_text(script(kernel, reason, sizes), encoding="utf-8")
         except OSError:
             return None
         return path
 
 
-def script(kernel: RegionKernel, reason: str) -> str:
+def script(kernel: RegionKernel, reason: str, sizes: Mapping[str, int]) -> str:
     """The text of a script that compiles and runs the region of ``kernel`` again."""
     region = kernel.region
-    sizes = size_hints(region.inputs)
+    sizes = size_hints(region.inputs) | dict(sizes)
     trace = TraceEditor.program_of(region.body, region.language, region.name)
     arguments: dict[str, object] = {"backward": True} if region.backward else {}
     arguments |= {"sizes": sizes} if sizes else {}

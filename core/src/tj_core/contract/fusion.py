@@ -19,7 +19,14 @@ from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves
 from tj_core.source import Source
 
-__all__ = ["Fused", "Fusion", "FusionRegion"]
+__all__ = ["Boxed", "Fused", "Fusion", "FusionRegion"]
+
+Boxed = Callable[[list[Any]], Sequence[Any]]
+"""Takes one list, which it may empty, and returns the outputs in order."""
+
+
+def _unchecked(make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | None:
+    return make()(box)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,11 @@ class FusionRegion:
     they are. ``implementations``: what runs calls that another executor claimed and lets stand here
     (`Claim.traceable`), by symbol; ``language`` resolves all others. ``source``: the user's line
     behind the first call.
+
+    ``first_run`` is for an executor that compiles the region again later, for other sizes: it calls
+    its first argument, which compiles, runs the function that this returns for the inputs in the
+    second, and returns the outputs, held against the trace. It returns None if that failed, which
+    it has reported; then the executor runs the calls one by one for such inputs.
     """
 
     body: Body
@@ -46,6 +58,9 @@ class FusionRegion:
     flexible: frozenset[int] = frozenset()
     implementations: Mapping[Symbol, Callable[..., Any]] = field(default_factory=dict)
     source: Source | None = None
+    first_run: Callable[[Callable[[], Boxed], list[Any]], Sequence[Any] | None] = field(
+        default=_unchecked, compare=False, repr=False
+    )
 
     @property
     def name(self) -> str:

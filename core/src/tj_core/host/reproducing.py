@@ -44,16 +44,14 @@ def reproduce(
     region = _region(trace.strip("\n"), sizes or {}, backward, session)
     without = partial(without_executor, executors=session.executors, tags=session.tags)
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
-    kernel.use(*compiled(owner, [region]))
-    symbol = Symbol(owner.name, region.name)
-    call = BoundSymbol(symbol, region.inputs, outputs=region.outputs, body=region.body)
+    kernel.use(*compiled(owner, [kernel]))
     runtime = session.language.runtime
     box = [_example(p, sizes or {}, session) for p in region.inputs]
-    EveryRegionRun(kernel, call, runtime, region.name, {})(box)
+    EveryRegionRun(kernel, kernel.call, runtime, region.name, {})(box)
     print(f"region {region.name} of {owner.owner} compiles, and returns what its operations return")
 
 
-def _raise(kernel: RegionKernel, reason: Exception | str) -> None:
+def _raise(kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
     if isinstance(reason, Exception):
         raise reason
     raise PluginError(f"{kernel.owner} ran region {kernel.region.key}: {reason}")

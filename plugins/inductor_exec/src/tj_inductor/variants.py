@@ -2,17 +2,16 @@
 
 Inductor decides on sizes as it compiles, by their values in the traced call; it says on what. For
 sizes for which that is not true the region is compiled again, and where that has happened often,
-its operations run one by one.
+its operations run one by one. The first run of each function is held against the trace.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import FusionRegion, TjWarning, evaluate_size, size_hints
+from tj_core.extend import Boxed, FusionRegion, evaluate_size, size_hints
 
 from tj_inductor.graph import interpreter
 from tj_inductor.symbols import places_of, symbols_in
@@ -25,19 +24,19 @@ MOST = 4
 REMEMBERED = 1024
 """The number of sizes whose function is remembered."""
 
-Boxed = Callable[[list[Any]], Sequence[Any]]
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Variant:
     """A compiled function, the conditions on symbols that it was compiled under, and its text.
 
-    The function takes a list of the values of the symbols, then of the inputs.
+    The function takes a list of the values of the symbols, then of the inputs. ``ran``: it has run
+    once, which is held against the trace.
     """
 
     function: Boxed
-    conditions: tuple[str, ...]
+    conditions: tuple[str, ...] = ()
     source: str = ""
+    ran: bool = False
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
         """Whether it may run for ``sizes``."""
@@ -50,7 +49,7 @@ class Variants:
     def __init__(
         self, region: FusionRegion, compile: Callable[[Mapping[str, int]], Variant]
     ) -> None:
-        self.key = region.key
+        self.first_run = region.first_run
         self.names = symbols_in(region.inputs)
         places = places_of(region.inputs)
         text = ", ".join(places[name].text for name in self.names)
@@ -58,6 +57,7 @@ class Variants:
         self.compile = compile
         hints = size_hints(region.inputs)
         self.made = [compile({name: hints[name] for name in self.names})]
+        self.compiled = 1
         self.one_by_one = interpreter(region)
         self.chosen: dict[tuple[int, ...], Boxed] = {}
 
@@ -66,36 +66,55 @@ class Variants:
         sizes = self.read(box)
         function = self.chosen.get(sizes)
         if function is None:
-            function = self.choose(sizes)
-        given = [*sizes, *box]
-        box.clear()
-        return function(given)
+            return self.first(sizes, box)
+        return function(_moved(sizes, box))
 
-    def choose(self, values: tuple[int, ...]) -> Boxed:
-        """What runs the region where the symbols have ``values``."""
+    def first(self, values: tuple[int, ...], box: list[Any]) -> Sequence[Any]:
+        """Run the region for the first time where the symbols have ``values``."""
         sizes = dict(zip(self.names, values, strict=True))
+        found = next((v for v in self.made if v.serves(sizes)), None)
+        outputs = None
+        if found is None and self.compiled <= MOST and min(values) >= 2:
+            self.compiled += 1
+            found, outputs = self.tried(None, sizes, box)
+        elif found is not None and not found.ran:
+            found, outputs = self.tried(found, sizes, box)
+        function = self.unfused if found is None else found.function
         if len(self.chosen) >= REMEMBERED:
             self.chosen.clear()
-        found = next((v.function for v in self.made if v.serves(sizes)), None)
-        if found is None:
-            found = self.compiled(sizes)
-        self.chosen[values] = found
-        return found
+        self.chosen[values] = function
+        return function(_moved(values, box)) if outputs is None else outputs
 
-    def compiled(self, sizes: Mapping[str, int]) -> Boxed:
-        """A function for ``sizes``, which none that there is serves."""
-        if len(self.made) > MOST or min(sizes.values()) < 2:
-            return self.unfused
-        try:
-            variant = self.compile(sizes)
-        except Exception as error:
-            said = f"tj: region {self.key} does not compile for {dict(sizes)}: {error}"
-            warnings.warn(TjWarning(f"{said}; its operations run one by one"), stacklevel=4)
-            return self.unfused
-        if not variant.serves(sizes):
-            return self.unfused
-        self.made.append(variant)
-        return variant.function
+    def tried(
+        self, known: Variant | None, sizes: Mapping[str, int], box: list[Any]
+    ) -> tuple[Variant | None, Sequence[Any] | None]:
+        """The variant for ``sizes`` if it compiles, and what its first run returns if all is well.
+
+        If not all is, operations run one by one for the sizes that it serves.
+        """
+        made: list[Variant] = []
+
+        def compiled() -> Boxed:
+            made.append(known or self.variant(sizes))
+            return lambda inputs: made[0].function(_moved(sizes.values(), inputs))
+
+        outputs = self.first_run(compiled, box)
+        if not made:
+            return None, None
+        variant = made[0]
+        variant.ran = True
+        if outputs is None:
+            variant.function = self.unfused
+        if variant is not known:
+            self.made.append(variant)
+        return variant, outputs
+
+    def variant(self, sizes: Mapping[str, int]) -> Variant:
+        """The region compiled for ``sizes``."""
+        made = self.compile(sizes)
+        if not made.serves(sizes):
+            raise ValueError("what was compiled does not serve the sizes it was compiled for")
+        return made
 
     def unfused(self, box: list[Any]) -> Sequence[Any]:
         """Run the operations of the region one by one."""
@@ -107,3 +126,10 @@ class Variants:
     def source(self) -> str:
         """The text of what was generated first."""
         return self.made[0].source
+
+
+def _moved(values: Iterable[int], box: list[Any]) -> list[Any]:
+    """``values`` and what is in ``box``, which is empty afterwards."""
+    given = [*values, *box]
+    box.clear()
+    return given
