@@ -26,6 +26,7 @@ from tj_core.analysis.alias import (
     same_objects,
     storage_roots,
 )
+from tj_core.analysis.bound_sizes import SizePlace, size_places, sizes_are_bound, symbols_in
 from tj_core.analysis.liveness import (
     dependent_values,
     free_values,
@@ -47,7 +48,7 @@ from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
 from tj_core.contract.executors import Claim, Executor, Pair
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
-from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion
+from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
@@ -212,6 +213,7 @@ __all__ = [
     "RuntimeValues",
     "Services",
     "Session",
+    "SizePlace",
     "SizeTree",
     "Source",
     "Stage",
@@ -254,6 +256,7 @@ __all__ = [
     "generate",
     "hookimpl",
     "inline",
+    "interpreter",
     "jitted_of",
     "joined_effects",
     "last_uses",
@@ -277,12 +280,15 @@ __all__ = [
     "same_size",
     "size_expressions",
     "size_hints",
+    "size_places",
     "size_symbols",
+    "sizes_are_bound",
     "source_of",
     "storage_roots",
     "substituted",
     "substitution",
     "summed_effects",
+    "symbols_in",
     "value_names",
     "value_text",
     "verify",

@@ -14,12 +14,12 @@ from typing import Any
 from tj_core.contract.decline import Decline
 from tj_core.contract.fields import FLAG, FUNCTION, NUMBER, OPTIONAL_FUNCTION, check_fields
 from tj_core.ir.proxy import Proxy
-from tj_core.ir.symbol import Symbol
+from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Notation
-from tj_core.ir.tree import leaves
+from tj_core.ir.tree import leaves, map_tree
 from tj_core.source import Source
 
-__all__ = ["Boxed", "Fused", "Fusion", "FusionRegion"]
+__all__ = ["Boxed", "Fused", "Fusion", "FusionRegion", "interpreter"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
 """Takes one list, which it may empty, and returns the outputs in order."""
@@ -143,3 +143,33 @@ class Fusion:
             hosts=FLAG,
             together=OPTIONAL_FUNCTION,
         )
+
+
+def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:
+    """A function that runs the calls of ``region`` one by one: to be traced, or in its place."""
+    names = [p.name for p in region.inputs]
+    steps = [(region.resolve(call), call) for call in region.body.calls]
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        values: dict[str, Any] = dict(zip(names, inputs, strict=True))
+
+        def value(leaf: Any) -> Any:
+            if isinstance(leaf, Proxy):
+                return values[leaf.name]
+            return leaf.value if isinstance(leaf, Constant) else leaf
+
+        for function, call in steps:
+            args, kwargs = map_tree(value, call.args), map_tree(value, call.kwargs)
+            _bind(call.outputs, function(*args, **dict(kwargs)), values)
+        return tuple(values[p.name] for p in region.outputs)
+
+    return run
+
+
+def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
+    """Give the values of ``result`` the names that they have in ``outputs``."""
+    if isinstance(outputs, tuple | list):
+        for output, item in zip(outputs, result, strict=True):
+            _bind(output, item, values)
+    elif isinstance(outputs, Proxy):
+        values[outputs.name] = result

@@ -8,14 +8,13 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 
 import torch
-from tj_core.extend import Fused, FusionRegion
+from tj_core.extend import Fused, FusionRegion, interpreter, symbols_in
 from tj_torch.extend import RunSymbols, SymbolFacts
 
 from tj_inductor import adapter
-from tj_inductor.graph import example_inputs, interpreter
+from tj_inductor.graph import example_inputs
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
-from tj_inductor.symbols import symbols_in
 from tj_inductor.variants import Variant, Variants
 
 __all__ = ["Compiler"]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from tj_core.extend import Claim, Executor, Fusion, RuleTable
+from tj_core.extend import Claim, Executor, Fusion, RuleTable, sizes_are_bound
 
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, is_kernel
 from tj_inductor.options import Options
-from tj_inductor.symbols import are_bound
 
 __all__ = ["inductor_executor"]
 
@@ -20,7 +19,7 @@ def inductor_executor(options: Options) -> Executor:
         can_fuse,
         compiler.compile,
         kernel=is_kernel,
-        check=are_bound,
+        check=sizes_are_bound,
         minimum=options.minimum,
         hosts=True,
         together=compiler.together,

@@ -11,10 +11,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_core.extend import Boxed, FusionRegion, evaluate_size, size_hints
-
-from tj_inductor.graph import interpreter
-from tj_inductor.symbols import places_of, symbols_in
+from tj_core.extend import (
+    Boxed,
+    FusionRegion,
+    evaluate_size,
+    interpreter,
+    size_hints,
+    size_places,
+    symbols_in,
+)
 
 __all__ = ["MOST", "Variant", "Variants"]
 
@@ -51,7 +56,7 @@ class Variants:
     ) -> None:
         self.first_run = region.first_run
         self.names = symbols_in(region.inputs)
-        places = places_of(region.inputs)
+        places = size_places(region.inputs)
         text = ", ".join(places[name].text for name in self.names)
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
