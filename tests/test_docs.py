@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
 BLOCK = re.compile(r"^```(python|text output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _serial = itertools.count()
-NEEDED = {"autocast.md": "tj_autocast"}
+NEEDED = {"autocast.md": "tj_autocast", "nvfuser.md": "tj_nvfuser"}
 """The plugins that pages are about, where the other pages do without."""
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 
@@ -218,6 +218,7 @@ SOURCES = {
     "tj-autocast": "plugins/autocast/src/tj_autocast",
     "tj-inductor": "plugins/inductor_exec/src/tj_inductor",
     "tj-onednn": "plugins/onednn_exec/src/tj_onednn",
+    "tj-nvfuser": "plugins/nvfuser_exec/src/tj_nvfuser",
     "tj-conformance": "plugins/conformance/src/tj_conformance",
 }
 

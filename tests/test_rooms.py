@@ -37,6 +37,10 @@ ROOMS = {
         "options", "timing", "store", "adapter", "kernels", "packing", "operands", "layers",
         "choice", "epilogues", "executor", "freezing", "plugin",
     ),
+    "tj_nvfuser": (
+        "options", "availability", "refused", "layouts", "definition", "operations", "translate",
+        "operators", "bindings", "runs", "compiler", "executor", "testing", "plugin",
+    ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
         "subclasses", "composability", "packages", "upstream", "plugin",

@@ -106,7 +106,7 @@ class _Walk:
     ``wanted`` says of bodies whether anybody takes a part, ``reasons`` why those declined who have
     a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
     label, ``single`` the paths of calls that an executor, by name, is not to fuse, they and their
-    parts.
+    parts, and why.
     ``numbers`` are the numbers there are so far, by type and expression over symbols.
     """
 
@@ -122,7 +122,7 @@ class _Walk:
     regions: dict[tuple[int, bool], tuple[Trace, Trace]] = field(default_factory=dict)
     hosted: set[Symbol] = field(default_factory=set)
     fused: dict[str, tuple[str, Path]] = field(default_factory=dict)
-    single: set[tuple[str, Path]] = field(default_factory=set)
+    single: dict[tuple[str, Path], str] = field(default_factory=dict)
     numbers: dict[tuple[str, str], Proxy] = field(default_factory=dict)
     path: Path = ()
 
@@ -146,17 +146,17 @@ class _Walk:
             self.path = (place,)
             self.call(self.editor.moved(call), depth)
 
-    def left_over(self) -> set[tuple[str, Path]]:
-        """The highest calls whose parts are in no region, with whoever wanted them there."""
+    def left_over(self) -> dict[tuple[str, Path], str]:
+        """The highest calls whose parts are in no region, with whoever wanted them there: why."""
         if not self.fused:
-            return set()
+            return {}
         fusers = Fusers.of(self.executors, self.hosted)
         refused = plan(self.editor.calls, fusers).refused
         kept = [path for label, (_, path) in self.fused.items() if label not in refused]
         stays = {path[:n] for path in kept for n in range(len(path) + 1)}
         return {
-            (name, next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays))
-            for name, p in (self.fused[label] for label in refused)
+            (name, next(p[:n] for n in range(1, len(p) + 1) if p[:n] not in stays)): reason
+            for (name, p), reason in ((self.fused[label], why) for label, why in refused.items())
         }
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
@@ -177,7 +177,7 @@ class _Walk:
                 wanted={},
                 reasons={},
                 fused={},
-                single=set(),
+                single={},
                 path=(),
             )
             walk.settle(depth)
@@ -254,8 +254,8 @@ class _Walk:
 
     def why_not_fused(self, executor: Executor, fusion: Fusion, call: BoundSymbol) -> str | None:
         """Why ``call`` does not stand in a region of ``executor``, or None: it may."""
-        if self.is_single(executor.name):
-            return "there is nothing to fuse it with"
+        if (reason := self.why_single(executor.name)) is not None:
+            return f"it stands in no region: {reason}"
         if call.on_subclass:
             return "fuses calls of plain tensors, and this is one of a tensor subclass"
         if not self.grad_done and _carries_gradient(call):
@@ -272,7 +272,7 @@ class _Walk:
         if executor is None or executor.claims.get(call.symbol) is not None:
             return name, reason
         found = self.reasons.get(self.key(call.body, call.context), {}).get(name)
-        if found is not None or executor.fusion is None or self.is_single(name):
+        if found is not None or executor.fusion is None or self.why_single(name) is not None:
             return name, found or reason
         while can_inline(call) and call.body is not None and call.body.calls:
             call = call.body.calls[0]
@@ -280,9 +280,10 @@ class _Walk:
             reason = f"{call.symbol}: {why}" if why is not None else reason
         return name, reason
 
-    def is_single(self, name: str) -> bool:
-        """Whether executor ``name`` is not to fuse this call, or one that it is a part of."""
-        return any((name, self.path[: n + 1]) in self.single for n in range(len(self.path)))
+    def why_single(self, name: str) -> str | None:
+        """Why executor ``name`` is not to fuse this call, or one that it is a part of, or None."""
+        upwards = ((name, self.path[: n + 1]) for n in range(len(self.path)))
+        return next((self.single[key] for key in upwards if key in self.single), None)
 
     def check(self, executor: Executor, call: BoundSymbol) -> str | None:
         """Why ``executor`` does not take ``call``, or None: it does."""
@@ -383,7 +384,9 @@ class _Walk:
 
     def key(self, body: Body | None, context: Context) -> _Key:
         """What the answers for ``body`` are remembered by."""
-        names = (e.name for e in self.executors if self.single and self.is_single(e.name))
+        names = (
+            e.name for e in self.executors if self.single and self.why_single(e.name) is not None
+        )
         return id(body), context, tuple(names)
 
     def descend(

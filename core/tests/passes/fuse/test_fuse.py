@@ -77,7 +77,8 @@ def test_a_call_alone_is_no_region() -> None:
     assert shape(g) == ["add"] and not loop.compiled
     (record,) = tj.explain(g).claims
     assert record.executor == "python"
-    assert record.declined == (("loop", "there is nothing to fuse it with"),)
+    why = "it stands in no region: of 2 calls that compute, at least, there are 1"
+    assert record.declined == (("loop", why),)
 
 
 def test_what_is_left_over_goes_to_the_highest_call() -> None:

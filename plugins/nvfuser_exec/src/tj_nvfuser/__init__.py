@@ -1,0 +1,1 @@
+"""tj-nvfuser: regions of PyTorch operators on CUDA devices, compiled by nvFuser."""

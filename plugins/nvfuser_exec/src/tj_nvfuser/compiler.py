@@ -1,0 +1,35 @@
+"""Compiles regions: a definition for each, and what runs it."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+
+from tj_core.extend import Fused, FusionRegion
+
+from tj_nvfuser.bindings import Run, Target
+from tj_nvfuser.options import Options
+from tj_nvfuser.runs import RegionRun
+from tj_nvfuser.translate import translated
+
+__all__ = ["Compiler"]
+
+
+class Compiler:
+    """Compiles regions with ``options`` for ``target``; of equal definitions, the first."""
+
+    def __init__(self, options: Options, target: Target) -> None:
+        self.options = options
+        cached = functools.lru_cache(maxsize=options.cache)
+        self.build: Callable[[str], Run] = cached(target.build)
+
+    def compile(self, region: FusionRegion) -> Fused:
+        """The region as a function of a list of its inputs.
+
+        :raises Refused: if a call has no definition.
+        """
+        start = time.perf_counter()
+        text = translated(region, self.options.emulate_precision).text
+        run = RegionRun(region, self.build(text))
+        return Fused(run, True, text, time.perf_counter() - start)

@@ -1,0 +1,348 @@
+"""A definition of nvFuser, recorded as the text of a Python program.
+
+The text defines a region for anything that has the methods of nvFuser's ``FusionDefinition``. What
+is recorded has data types and shapes, so that a definition is complete without nvFuser.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+from tj_core.extend import (
+    Dim,
+    NumberProxy,
+    ParseError,
+    SizePlace,
+    SymDim,
+    TensorProxy,
+    evaluate_size,
+)
+
+from tj_nvfuser.layouts import dense_order, layout_of
+from tj_nvfuser.refused import Refused
+
+__all__ = [
+    "COMPUTE",
+    "DTYPES",
+    "Definition",
+    "Meta",
+    "Number",
+    "Text",
+    "Value",
+    "dtype_of",
+    "same_shape",
+]
+
+DTYPES: Mapping[str, str] = {
+    "float64": "Double",
+    "float32": "Float",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int64": "Int",
+    "int32": "Int32",
+    "bool": "Bool",
+}
+"""nvFuser's names of the data types that regions have."""
+
+COMPUTE: Mapping[str, str] = {name: name for name in DTYPES.values()} | {
+    "Half": "Float",
+    "BFloat16": "Float",
+}
+"""What values of a data type are computed in: many operations on 16 bits have no kernel."""
+
+Meta: TypeAlias = "tuple[str, Sequence[Dim]]"
+"""What is known of a result: its data type, by nvFuser's name, and its shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of the definition."""
+
+    name: str
+    dtype: str
+    shape: tuple[Dim, ...]
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+
+class Text(str):
+    """An argument as it stands in the program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """An argument that is a number known as the definition runs, with its expression."""
+
+    name: str
+    size: SymDim
+
+
+@dataclass
+class Definition:
+    """The text so far.
+
+    ``places`` are where symbols stand in the inputs; None: all are known, since nothing will run.
+    ``device`` is the type of device that it runs on.
+    """
+
+    places: Mapping[str, SizePlace] | None = None
+    device: str = "cuda"
+    inputs: list[Value | Number] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    sizes: dict[str, Text] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The program: a function of a ``FusionDefinition``."""
+        head = "def nvfuser_fusion(fd: FusionDefinition) -> None:"
+        return "\n".join([head, *(f"    {line}" for line in self.lines), ""])
+
+    def line(self, text: str, *args: Any, **kwargs: Any) -> None:
+        """Add a call."""
+        named = (f"{key}={_argument(value)}" for key, value in kwargs.items())
+        self.lines.append(f"{text}({', '.join([*map(_argument, args), *named])})")
+
+    # -------------------------------------------------------------------- what goes in and out
+
+    def tensor(self, p: TensorProxy) -> Value:
+        """An input.
+
+        :raises Refused: if nvFuser cannot have it.
+        """
+        layout = layout_of(p)
+        value = Value(f"T{len(self.inputs)}", dtype_of(p), p.shape)
+        self.line(
+            f"{value.name} = fd.define_tensor",
+            shape=[n if isinstance(n, int) else -1 for n in p.shape],
+            contiguity=list(layout.contiguity),
+            dtype=_dtype(value.dtype),
+            is_cpu=p.device.type != self.device,
+            stride_order=list(layout.order),
+        )
+        self.inputs.append(value)
+        return value
+
+    def number(self, p: NumberProxy) -> Number:
+        """An input that is a number."""
+        value = Number(f"N{len(self.inputs)}", SymDim(p.expr, _whole(p.hint)))
+        self.line(f"{value.name} = fd.define_scalar", None, dtype=_dtype("Int"))
+        self.inputs.append(value)
+        return value
+
+    def output(self, value: Value, p: TensorProxy) -> None:
+        """Return ``value`` with the strides of ``p``.
+
+        :raises Refused: if it has gaps.
+        """
+        if p.ndim > 1:  # said always: else nvFuser may choose the order of the inputs
+            order = list(dense_order(p))
+            value = self.op("stride_order", (value.dtype, value.shape), value, stride_order=order)
+        self.line("fd.add_output", value)
+
+    # -------------------------------------------------------------------- operations
+
+    def op(self, name: str, meta: Meta, *args: Any, **kwargs: Any) -> Value:
+        """``fd.ops.NAME``, whose result is known to be like ``meta``."""
+        (value,) = self.ops(name, [meta], *args, **kwargs)
+        return value
+
+    def ops(self, name: str, metas: Sequence[Meta], *args: Any, **kwargs: Any) -> list[Value]:
+        """An operation with several results."""
+        place = len(self.lines)
+        names = [f"t{place}"] if len(metas) == 1 else [f"t{place}_{i}" for i in range(len(metas))]
+        self.line(f"{', '.join(names)} = fd.ops.{name}", *args, **kwargs)
+        return [Value(n, dtype, tuple(s)) for n, (dtype, s) in zip(names, metas, strict=True)]
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """``value`` in ``dtype``."""
+        if value.dtype == dtype:
+            return value
+        return self.op("cast", (dtype, value.shape), value, dtype=_dtype(dtype))
+
+    def broadcast(
+        self, value: Value, shape: Sequence[Dim], dims: Sequence[int] | None = None
+    ) -> Value:
+        """``value`` in ``shape``, where its dimensions are ``dims``; the last ones by default."""
+        if same_shape(value.shape, shape):
+            return value
+        dims = list(range(len(shape) - value.ndim, len(shape)) if dims is None else dims)
+        sizes = self.shape(shape)
+        meta = value.dtype, shape
+        return self.op("broadcast_in_dim", meta, value, shape=sizes, broadcast_dims=dims)
+
+    def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
+        """``value`` in ``shape``, with as many elements."""
+        if same_shape(value.shape, shape):
+            return value
+        return self.op("reshape", (value.dtype, shape), value, new_shape=self.shape(shape))
+
+    def permute(self, value: Value, dims: Sequence[int]) -> Value:
+        """``value`` with its dimensions in another order."""
+        dims = [d % value.ndim for d in dims] if value.ndim else []
+        if dims == list(range(value.ndim)):
+            return value
+        shape = [value.shape[d] for d in dims]
+        return self.op("permute", (value.dtype, shape), value, dims=dims)
+
+    def squeeze(self, value: Value, dims: Sequence[int]) -> Value:
+        """``value`` without ``dims``, whose sizes are 1."""
+        if not dims:
+            return value
+        shape = [n for d, n in enumerate(value.shape) if d not in dims]
+        return self.op("squeeze", (value.dtype, shape), value, dims=list(dims))
+
+    def part(self, value: Value, dim: int, start: Any, end: Any, size: Dim) -> Value:
+        """The elements of ``value`` from ``start`` to ``end`` along ``dim``: ``size`` of them."""
+        if (start, size) == (0, value.shape[dim]):
+            return value
+        starts: list[Any] = [0] * value.ndim
+        ends = self.shape(value.shape)
+        starts[dim], ends[dim] = start, end
+        shape = [*value.shape[:dim], size, *value.shape[dim + 1 :]]
+        where = {"start_indices": starts, "end_indices": ends}
+        return self.op("slice", (value.dtype, shape), value, **where)
+
+    def pad(self, value: Value, widths: Sequence[Any], fill: Any, shape: Sequence[Dim]) -> Value:
+        """``value`` with ``fill`` around it: ``widths`` before and after, of the last first."""
+        meta = value.dtype, shape
+        return self.op("pad", meta, value, pad_widths=widths, value=typed(fill, value.dtype))
+
+    def full(self, shape: Sequence[Dim], fill: Any, dtype: str) -> Value:
+        """A tensor with ``fill`` everywhere."""
+        sizes, fill = self.shape(shape), typed(fill, dtype)
+        meta = dtype, shape
+        return self.op("full", meta, shape=sizes, fill_value=fill, dtype=_dtype(dtype))
+
+    def iota(self, length: Dim, start: Any = 0, step: Any = 1) -> Value:
+        """Integers from ``start`` on."""
+        arguments = {"start": start, "step": step, "dtype": _dtype("Int")}
+        return self.op("iota", ("Int", (length,)), self.size(length), **arguments)
+
+    def constant(self, value: int) -> Text:
+        """A constant, for operations that take no number of Python."""
+        name = f"c{len(self.lines)}"
+        self.line(f"{name} = fd.define_scalar", value, dtype=_dtype("Int"))
+        return Text(name)
+
+    # -------------------------------------------------------------------- sizes
+
+    def shape(self, shape: Sequence[Dim]) -> list[Any]:
+        """``shape`` as an argument."""
+        return [self.size(n) for n in shape]
+
+    def size(self, size: Dim) -> int | Text:
+        """``size`` as an argument: a number, or the name of what computes it.
+
+        :raises Refused: if nvFuser cannot compute it.
+        """
+        if isinstance(size, int):
+            return size
+        if size.name not in self.sizes:
+            try:
+                found = evaluate_size(size.name, self.symbol, self.algebra())
+            except ParseError as error:
+                raise Refused(str(error)) from None
+            self.sizes[size.name] = found
+        return self.sizes[size.name]
+
+    def symbol(self, name: str) -> Text:
+        """The value of a symbol."""
+        if self.places is None:
+            return Text(name)
+        if name not in self.sizes:
+            place = self.places[name]
+            source = self.inputs[place.index].name
+            self.sizes[name] = Text(f"n{len(self.lines)}" if place.dim is not None else source)
+            if place.dim is not None:
+                self.line(f"{self.sizes[name]} = fd.ops.size", Text(source), dim=place.dim)
+        return self.sizes[name]
+
+    def plus(self, a: Any, b: Any, minus: bool = False) -> Any:
+        """The sum of two sizes, or their difference."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b if minus else a + b
+        return self._computed("sub" if minus else "add", a, b)
+
+    def times(self, a: Any, b: Any) -> Any:
+        """The product of two sizes."""
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        return self._computed("mul", a, b)
+
+    def algebra(self) -> Mapping[str, Callable[..., Any]]:
+        """What computes sizes."""
+        return {name: self._computes(op) for name, op in SIZES.items()} | {
+            "neg": lambda a: self._computed("mul", a, -1),
+        }
+
+    def _computes(self, op: str) -> Callable[..., Any]:
+        return lambda a, b: self._computed(op, a, b)
+
+    def _computed(self, op: str, a: Any, b: Any) -> Text:
+        name = f"n{len(self.lines)}"
+        self.line(f"{name} = fd.ops.{op}", a, b)
+        return Text(name)
+
+
+SIZES: Mapping[str, str] = {
+    "add": "add",
+    "sub": "sub",
+    "mul": "mul",
+    "floordiv": "div",  # sizes are not negative
+    "FloorDiv": "div",
+    "CleanDiv": "div",
+    "mod": "mod",
+    "Mod": "mod",
+    "PythonMod": "mod",
+    "Max": "maximum",
+    "Min": "minimum",
+}
+"""What operations on sizes are called."""
+
+
+def dtype_of(p: TensorProxy) -> str:
+    """nvFuser's name of the data type of ``p``.
+
+    :raises Refused: if it has none.
+    """
+    if p.dtype.name not in DTYPES:
+        raise Refused(f"no kernels for {p.dtype.name}")
+    return DTYPES[p.dtype.name]
+
+
+def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
+    """Whether two shapes are equal, as far as it is known."""
+    return tuple(a) == tuple(b)
+
+
+def typed(number: Any, dtype: str) -> Any:
+    """A number of Python as one of ``dtype``; what the definition computes stays."""
+    if isinstance(number, Text | Number):
+        return number
+    kind = {"Bool": bool, "Int": int, "Int32": int}.get(dtype, float)
+    return kind(number)
+
+
+def _whole(hint: object) -> int:
+    return hint if isinstance(hint, int) else 0
+
+
+def _dtype(name: str) -> Text:
+    return Text(f"DataType.{name}")
+
+
+def _argument(value: Any) -> str:
+    if isinstance(value, Text):
+        return str(value)
+    if isinstance(value, Value | Number):
+        return value.name
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_argument, value))}]"
+    if isinstance(value, float) and (value != value or value in (float("inf"), -float("inf"))):
+        return f'float("{value}")'
+    return repr(value)

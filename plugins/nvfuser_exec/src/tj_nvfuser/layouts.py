@@ -1,0 +1,103 @@
+"""Strides, as nvFuser describes them: an order of dimensions, and which of them are contiguous."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from tj_core.extend import Dim, SymDim, TensorProxy, same_size
+
+from tj_nvfuser.refused import Refused
+
+__all__ = ["Layout", "dense_order", "layout_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a tensor lies in memory.
+
+    ``order``: for each dimension, how many dimensions have smaller strides. ``contiguity``: for
+    each dimension, from the largest stride to the smallest, whether its stride is what is inside of
+    it takes; None for a dimension with one element in memory.
+    """
+
+    order: tuple[int, ...]
+    contiguity: tuple[bool | None, ...]
+
+
+def layout_of(p: TensorProxy) -> Layout:
+    """The layout of ``p``.
+
+    :raises Refused: if the order of its strides depends on the values of symbols.
+    """
+    ranked = _ranked(p)
+    order = [0] * p.ndim
+    contiguity: list[bool | None] = []
+    for place, dim in enumerate(ranked):
+        order[dim] = p.ndim - 1 - place
+        contiguity.append(_contiguity(p, dim, ranked[place + 1 :]))
+    return Layout(tuple(order), tuple(contiguity))
+
+
+def dense_order(p: TensorProxy) -> tuple[int, ...]:
+    """The order of the dimensions of ``p``, which has no gaps and no element twice in memory.
+
+    :raises Refused: if it has.
+    """
+    layout, ranked = layout_of(p), _ranked(p)
+    known = zip(layout.contiguity, ranked, strict=True)
+    if not all(contiguous for contiguous, dim in known if p.shape[dim] != 1):
+        raise Refused(f"{p.name} has gaps in memory")
+    return layout.order
+
+
+def _ranked(p: TensorProxy) -> list[int]:
+    """The dimensions, from the largest stride to the smallest; those with stride 0 in place."""
+    spread = [dim for dim in range(p.ndim) if p.strides[dim] != 0]
+    spread.sort(key=lambda dim: -_hint(p.strides[dim]))
+    for outer, inner in pairwise(spread):
+        _in_order(p, outer, inner)
+    for dim in range(p.ndim):
+        if p.strides[dim] == 0:
+            spread.insert(dim, dim)
+    return spread
+
+
+def _hint(n: Dim) -> int:
+    if isinstance(n, int):
+        return n
+    if n.hint is None:
+        raise Refused(f"the size {n} depends on data")
+    return n.hint
+
+
+def _in_order(p: TensorProxy, outer: int, inner: int) -> None:
+    """Whether the stride of ``outer`` is at least that of ``inner``, whatever symbols are."""
+    a, b = p.strides[outer], p.strides[inner]
+    if isinstance(a, int) and isinstance(b, int):
+        return
+    if b == 1 or _equal(a, b) or _equal(a, _times(b, p.shape[inner])):
+        return
+    raise Refused(f"the order of the strides of {p.name} depends on its sizes")
+
+
+def _contiguity(p: TensorProxy, dim: int, inside: Sequence[int]) -> bool | None:
+    if p.shape[dim] == 1 or p.strides[dim] == 0:
+        return None
+    inner = next((d for d in inside if p.shape[d] != 1 and p.strides[d] != 0), None)
+    if inner is None:
+        return p.strides[dim] == 1
+    return _equal(p.strides[dim], _times(p.strides[inner], p.shape[inner]))
+
+
+def _times(a: Dim, b: Dim) -> Dim:
+    if isinstance(a, int) and isinstance(b, int):
+        return a * b
+    return SymDim(f"({a})*({b})", _hint(a) * _hint(b))
+
+
+def _equal(a: Dim, b: Dim) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    return same_size(str(a), str(b))

@@ -1,0 +1,142 @@
+"""Operations that read or write by index, scans, and sorts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tj_core.extend import Dim, SymDim
+
+from tj_nvfuser.definition import Value
+from tj_nvfuser.operations.call import Call, Operation, Operations, Translate, axis_of
+from tj_nvfuser.refused import refuse
+
+__all__ = ["OPERATIONS"]
+
+
+def index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
+    refuse(index.ndim != 1, "an index that is no list")
+    return rows(call, x, index, axis_of(dim, x.ndim))
+
+
+def rows(call: Call, x: Value, index: Value, dim: int) -> Value:
+    """What a list of indices picks along ``dim``."""
+    shape = [*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]]
+    return call.d.op("index_select", (x.dtype, shape), x, index, dim=dim)
+
+
+def embedding(
+    call: Call, weight: Value, index: Value, _: Any = -1, scaled: bool = False, sparse: bool = False
+) -> Value:
+    refuse(scaled or sparse, "gradients of another form")
+    if not index.ndim:
+        return call.d.squeeze(rows(call, weight, call.d.broadcast(index, (1,)), 0), [0])
+    if index.ndim == 1:
+        return rows(call, weight, index, 0)
+    found = rows(call, weight, call.d.reshape(index, (flat(index.shape),)), 0)
+    return call.d.reshape(found, call.out.shape)
+
+
+def flat(shape: Sequence[Dim]) -> Dim:
+    """How many elements there are."""
+    number: Dim = 1
+    for n in shape:
+        if isinstance(number, int) and isinstance(n, int):
+            number *= n
+        else:
+            hints = [v if isinstance(v, int) else v.hint or 0 for v in (number, n)]
+            number = SymDim(f"({number})*({n})", hints[0] * hints[1])
+    return number
+
+
+def index(call: Call, x: Value, indices: Sequence[Any]) -> Value:
+    """By one list of integers along one dimension."""
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
+    refuse(len(given) != 1, "several indices")
+    dim, chosen = given[0]
+    refuse(chosen.dtype == "Bool" or chosen.ndim != 1, "an index that is no list of integers")
+    size = call.d.size(x.shape[dim])
+    shape, dtype = chosen.shape, chosen.dtype
+    below = call.each("lt", shape, chosen, 0, compute=dtype, result="Bool")
+    wrapped = call.each("add", shape, chosen, size, compute=dtype)
+    return rows(call, x, call.d.op("where", (dtype, shape), below, wrapped, chosen), dim)
+
+
+def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
+    refuse(sparse_grad, "a sparse gradient")
+    meta = x.dtype, index.shape
+    return call.d.op("gather", meta, x, index, dim=axis_of(dim, x.ndim))
+
+
+def scatter(call: Call, x: Value, dim: int, index: Value, source: Any) -> Value:
+    refuse(not isinstance(source, Value), "a number")
+    refuse(source.shape != index.shape, "a source that is larger than its index")
+    meta = x.dtype, x.shape
+    return call.d.op(
+        "scatter", meta, x, index, call.d.cast(source, x.dtype), dim=axis_of(dim, x.ndim)
+    )
+
+
+def scan(name: str) -> Translate:
+    def translate(call: Call, x: Value, dim: int, **_: Any) -> Value:
+        x = call.d.cast(x, call.compute)
+        return call.d.op(name, (x.dtype, x.shape), x, dim=axis_of(dim, x.ndim))
+
+    return translate
+
+
+def topk(
+    call: Call, x: Value, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> list[Value]:
+    refuse(x.dtype == "Bool", "an order of booleans")
+    refuse(type(k) is not int, "an unknown number of elements")
+    x, dim = call.wide(x), axis_of(dim, x.ndim)
+    shape = [*x.shape[:dim], k, *x.shape[dim + 1 :]]
+    how = {"dim": dim, "largest": largest, "sorted": sorted}
+    return call.d.ops("topk", [(x.dtype, shape), ("Int", shape)], x, call.d.constant(k), **how)
+
+
+def argsort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> Value:
+    return stable_argsort(call, x, dim=dim, descending=descending)
+
+
+def stable_argsort(
+    call: Call, x: Value, *, stable: bool = False, dim: int = -1, descending: bool = False
+) -> Value:
+    refuse(x.dtype == "Bool", "an order of booleans")
+    x = call.wide(x)
+    how = {"dim": axis_of(dim, x.ndim), "descending": descending, "stable": stable}
+    return call.d.op("argsort", ("Int", x.shape), x, **how)
+
+
+def sort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> list[Value]:
+    return stable_sort(call, x, stable=False, dim=dim, descending=descending)
+
+
+def stable_sort(
+    call: Call, x: Value, *, stable: Any = False, dim: int = -1, descending: bool = False
+) -> list[Value]:
+    order = stable_argsort(call, x, stable=bool(stable), dim=dim, descending=descending)
+    how = {"dim": axis_of(dim, x.ndim)}
+    return [call.d.op("take_along_axis", (x.dtype, x.shape), x, order, **how), order]
+
+
+def alone(translate: Translate) -> Operation:
+    return Operation(translate, joins=False, option="scans")
+
+
+OPERATIONS: Operations = {
+    "aten.index_select.default": Operation(index_select),
+    "aten.embedding.default": Operation(embedding),
+    "aten.index.Tensor": Operation(index),
+    "aten.gather.default": Operation(gather),
+    "aten.scatter.src": alone(scatter),
+    "aten.cumsum.default": alone(scan("cumsum")),
+    "aten.cumprod.default": alone(scan("cumprod")),
+    "aten.topk.default": alone(topk),
+    "aten.argsort.default": alone(argsort),
+    "aten.argsort.stable": alone(stable_argsort),
+    "aten.sort.default": alone(sort),
+    "aten.sort.stable": alone(stable_sort),
+}
+"""Operations by index, by the names of their symbols."""

@@ -1,0 +1,45 @@
+"""Products of matrices, where the options ask for them: nvFuser calls PyTorch's for each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tj_nvfuser.definition import Value
+from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
+from tj_nvfuser.operations.pointwise import WHOLE
+from tj_nvfuser.refused import refuse
+
+__all__ = ["OPERATIONS"]
+
+
+def matmul(call: Call, a: Value, b: Value) -> Value:
+    refuse(a.dtype in WHOLE or a.dtype != b.dtype, "a product of such data types")
+    return call.d.op("matmul", (a.dtype, call.out.shape), a, b)
+
+
+def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
+    refuse(beta != 1 or alpha != 1, "a product that is scaled")
+    refuse(a.dtype in WHOLE or not a.dtype == b.dtype == bias.dtype, "a product of such data types")
+    if bias.ndim == 1 and bias.shape == b.shape[1:]:
+        meta = a.dtype, call.out.shape
+        return call.d.op("linear", meta, a, call.d.permute(b, [1, 0]), bias)
+    return call.pointwise("add", bias, call.d.op("matmul", (a.dtype, call.out.shape), a, b))
+
+
+def linear(call: Call, x: Value, weight: Value, bias: Any = None) -> Value:
+    refuse(x.dtype in WHOLE or x.dtype != weight.dtype, "a product of such data types")
+    given = (x, weight) if bias is None else (x, weight, bias)
+    return call.d.op("linear", (x.dtype, call.out.shape), *given)
+
+
+def product(translate: Translate) -> Operation:
+    return Operation(translate, joins=False, option="matmul")
+
+
+OPERATIONS: Operations = {
+    "aten.mm.default": product(matmul),
+    "aten.bmm.default": product(matmul),
+    "aten.addmm.default": product(addmm),
+    "aten.linear.default": product(linear),
+}
+"""Products, by the names of their symbols."""

@@ -1,0 +1,23 @@
+"""All operations that regions may hold, by the names of their symbols."""
+
+from __future__ import annotations
+
+from tj_nvfuser.operations import (
+    activations,
+    indexing,
+    norms,
+    pointwise,
+    products,
+    reductions,
+    shapes,
+)
+from tj_nvfuser.operations.call import Operations
+
+__all__ = ["OPERATIONS"]
+
+OPERATIONS: Operations = {
+    name: operation
+    for part in (pointwise, activations, reductions, norms, shapes, indexing, products)
+    for name, operation in part.OPERATIONS.items()
+}
+"""What each operator is in nvFuser; what is not here runs outside of regions."""

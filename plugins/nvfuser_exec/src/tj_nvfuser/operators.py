@@ -1,0 +1,105 @@
+"""Which calls may stand in a region, read off metadata alone: nvFuser is not asked."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    NumberProxy,
+    Proxy,
+    SymDim,
+    TensorProxy,
+    makes_views,
+    sizes_are_bound,
+)
+from tj_torch.extend import is_on
+
+from tj_nvfuser.layouts import dense_order
+from tj_nvfuser.operations.table import OPERATIONS
+from tj_nvfuser.options import Options
+from tj_nvfuser.refused import Refused
+from tj_nvfuser.translate import tried, without_tensors
+
+__all__ = ["Operators"]
+
+MOST_DIMENSIONS = 8
+"""Dimensions of a tensor in a kernel of nvFuser's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operators:
+    """The answers of an executor with ``options``, for tensors on ``devices``, by type."""
+
+    options: Options
+    devices: Collection[str]
+
+    def can_fuse(self, call: BoundSymbol) -> bool | Decline:
+        """Whether ``call`` has a definition."""
+        operation = OPERATIONS.get(call.symbol.qualname)
+        if operation is None:
+            return Decline("nvFuser has no such operation")
+        if operation.option and not getattr(self.options, operation.option):
+            return Decline(f"[tool.tj.nvfuser] {operation.option} is not on")
+        if is_on(call.context):
+            return Decline("it runs under autocast")
+        try:
+            self.metadata(call)
+            tried(call)
+        except Refused as refused:
+            return Decline(str(refused))
+        return True
+
+    def metadata(self, call: BoundSymbol) -> None:
+        """Refuse values that no region takes.
+
+        :raises Refused: then.
+        """
+        for p in without_tensors(call).flat_args:
+            self.value(p, argument=True)
+        for p in call.flat_outs:
+            self.value(p, argument=False)
+            if isinstance(p, TensorProxy) and not makes_views(call):
+                dense_order(p)
+        if not any(isinstance(p, TensorProxy) for p in call.flat_outs):
+            raise Refused("it returns no tensor")
+
+    def value(self, p: Proxy, argument: bool) -> None:
+        """Refuse ``p``, if no region takes it."""
+        if isinstance(p, NumberProxy):
+            if p.hint is None:
+                raise Refused(f"{p.name} depends on data")
+            return
+        if not isinstance(p, TensorProxy):
+            raise Refused(f"{p.name} is no tensor")
+        if p.subclass is not None or p.layout != "strided" or p.flags:
+            raise Refused(f"{p.name} is no plain tensor")
+        number = argument and p.device.type == "cpu" and not p.shape
+        if p.device.type not in self.devices and not number:
+            raise Refused(f"{p.name} is on {p.device}")
+        if any(isinstance(n, SymDim) and n.hint is None for n in (*p.shape, *p.strides)):
+            raise Refused(f"the sizes of {p.name} depend on data")
+        if 0 in p.shape:
+            raise Refused(f"{p.name} has no elements")
+        if p.ndim > MOST_DIMENSIONS:
+            raise Refused(f"{p.name} has more than {MOST_DIMENSIONS} dimensions")
+
+    def is_kernel(self, call: BoundSymbol) -> bool:
+        """Whether ``call`` shares a kernel with its neighbours."""
+        operation = OPERATIONS.get(call.symbol.qualname)
+        return operation is not None and operation.joins
+
+    def check(self, calls: Sequence[BoundSymbol]) -> bool | Decline:
+        """Whether ``calls`` are worth a region: they compute, on one device, of tensors."""
+        if not any(OPERATIONS[call.symbol.qualname].computes for call in calls):
+            return Decline("they place elements, and compute nothing")
+        devices = {p.device for call in calls for p in call.flat_outs if isinstance(p, TensorProxy)}
+        if len(devices) != 1:
+            return Decline("they are on several devices")
+        made = {p.name for call in calls for p in call.flat_outs}
+        taken = (p for call in calls for p in call.flat_args if p.name not in made)
+        if not any(isinstance(p, TensorProxy) and p.device in devices for p in taken):
+            return Decline("they take no tensor, which would say where to run")
+        return sizes_are_bound(calls)

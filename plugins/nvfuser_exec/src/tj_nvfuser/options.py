@@ -1,0 +1,31 @@
+"""The options of tj-nvfuser, ``[tool.tj.nvfuser]``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+__all__ = ["Options"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``[tool.tj.nvfuser]``.
+
+    ``minimum``: calls that compute, in the smallest region. ``cache``: definitions that are kept,
+    compiled. ``emulate_precision``: values of bfloat16 and float16 are rounded between fused
+    operations, as eager does; else they stay in float32 inside of regions. ``matmul``: products of
+    matrices stand in regions, where nvFuser calls PyTorch's. ``scans``: cumulative sums and
+    products, sorts, top-k and scatters do; to compile some of these, nvFuser needs the headers of
+    its version of CUDA in ``/usr/local/cuda``.
+    """
+
+    minimum: int = 3
+    cache: int = 1024
+    emulate_precision: bool = True
+    matmul: bool = False
+    scans: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("minimum", "cache"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, and at least 1")

@@ -1,0 +1,39 @@
+"""The plugin: an executor that fuses with nvFuser, on CUDA devices.
+
+Imports neither torch nor nvFuser nor anything that does; the hooks do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tj_core.extend import hookimpl
+
+from tj_nvfuser.options import Options
+
+if TYPE_CHECKING:
+    from tj_core.extend import Executor
+
+TJ_PLUGIN_API = 1
+
+TJ_PRIORITY = 5  # asked before Inductor, where a project does not say otherwise
+
+
+@hookimpl
+def tj_available() -> str | None:
+    from tj_nvfuser.availability import state
+
+    return state().reason
+
+
+@hookimpl
+def tj_options() -> type[Any]:
+    return Options
+
+
+@hookimpl
+def tj_executors(options: Options) -> tuple[Executor, ...]:
+    from tj_nvfuser.bindings import NvFuser
+    from tj_nvfuser.executor import nvfuser_executor
+
+    return (nvfuser_executor(options, NvFuser()),)

@@ -1,0 +1,108 @@
+"""Runs of a region: what nvFuser may do otherwise than PyTorch is put right.
+
+nvFuser returns views of its inputs where a definition only copies, spreads a value by strides of 0,
+and chooses the strides of dimensions with one element. A region's outputs are tensors of their own
+with the strides that the trace says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    Dim,
+    FusionRegion,
+    Proxy,
+    SymDim,
+    TensorProxy,
+    evaluate_size,
+    interpreter,
+    size_places,
+    symbols_in,
+)
+
+from tj_nvfuser.bindings import Run
+
+__all__ = ["RegionRun"]
+
+REMEMBERED = 1024
+"""The number of sizes whose strides are remembered."""
+
+Strides = tuple[tuple[int, ...], ...]
+
+
+class RegionRun:
+    """Runs ``region`` by ``run``; its operations one by one for sizes of 0 and 1.
+
+    The definition takes symbols for sizes that are neither.
+    """
+
+    def __init__(self, region: FusionRegion, run: Run) -> None:
+        self.run = run
+        self.outputs = [p for p in region.outputs if isinstance(p, TensorProxy)]
+        self.names = symbols_in(region.inputs)
+        self.sizes = _reader(region.inputs, self.names)
+        self.one_by_one = interpreter(region)
+        self.known: dict[tuple[int, ...], Strides | None] = {}
+
+    def __call__(self, box: list[Any]) -> Sequence[Any]:
+        """Run the region for the inputs in ``box``, which is empty afterwards."""
+        sizes = self.sizes(box)
+        inputs = box[:]
+        box.clear()
+        strides = self.strides(sizes)
+        if strides is None:
+            return self.one_by_one(*inputs)
+        return list(_settled(self.run(inputs), strides, inputs))
+
+    def strides(self, sizes: tuple[int, ...]) -> Strides | None:
+        """The strides of the outputs where symbols have ``sizes``; None: not for the definition."""
+        if sizes not in self.known:
+            if len(self.known) >= REMEMBERED:
+                self.known.clear()
+            self.known[sizes] = self.computed(dict(zip(self.names, sizes, strict=True)))
+        return self.known[sizes]
+
+    def computed(self, sizes: dict[str, int]) -> Strides | None:
+        """What `strides` finds out once."""
+        if any(n < 2 for n in sizes.values()):
+            return None
+
+        def number(n: Dim) -> int:
+            return int(evaluate_size(n.name, sizes.__getitem__)) if isinstance(n, SymDim) else n
+
+        return tuple(tuple(map(number, p.strides)) for p in self.outputs)
+
+
+def _reader(
+    inputs: Sequence[Proxy], names: Sequence[str]
+) -> Callable[[list[Any]], tuple[int, ...]]:
+    """What reads the values of symbols off the inputs."""
+    places = size_places(inputs)
+    found = [places[name] for name in names]
+
+    def read(box: list[Any]) -> tuple[int, ...]:
+        return tuple(box[p.index] if p.dim is None else box[p.index].size(p.dim) for p in found)
+
+    return read
+
+
+def _settled(
+    results: Sequence[torch.Tensor], strides: Strides, inputs: Sequence[Any]
+) -> Iterator[torch.Tensor]:
+    """``results`` with ``strides``, each in memory of its own."""
+    taken = {_memory(x) for x in inputs if isinstance(x, torch.Tensor)}
+    for result, wanted in zip(results, strides, strict=True):
+        if result.stride() != wanted or _memory(result) in taken:
+            made = torch.empty_strided(
+                result.shape, wanted, dtype=result.dtype, device=result.device
+            )
+            result = made.copy_(result)
+        taken.add(_memory(result))
+        yield result
+
+
+def _memory(x: torch.Tensor) -> int:
+    return x.untyped_storage().data_ptr()

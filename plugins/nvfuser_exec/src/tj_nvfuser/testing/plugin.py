@@ -1,0 +1,33 @@
+"""The plugin of tj-nvfuser with the reference in nvFuser's place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tj_core.extend import Executor, hookimpl
+
+from tj_nvfuser.bindings import Target
+from tj_nvfuser.executor import nvfuser_executor
+from tj_nvfuser.options import Options
+from tj_nvfuser.testing.reference import Reference
+
+__all__ = ["ReferencePlugin"]
+
+
+class ReferencePlugin:
+    """Takes what tj-nvfuser takes, on CPUs."""
+
+    tj_name = "nvfuser_reference"
+
+    def __init__(self, target: Target | None = None) -> None:
+        self.target = target or Reference()
+
+    @hookimpl
+    def tj_options(self) -> type[Any]:
+        """Those of tj-nvfuser."""
+        return Options
+
+    @hookimpl
+    def tj_executors(self, options: Options) -> tuple[Executor, ...]:
+        """The executor, with the target."""
+        return (nvfuser_executor(options, self.target),)

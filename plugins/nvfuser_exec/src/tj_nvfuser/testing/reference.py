@@ -1,0 +1,330 @@
+"""A stand-in for nvFuser's ``FusionDefinition`` that computes with PyTorch as it is defined.
+
+It has nvFuser's rules of data types, as they were found with nvFuser 0.2.36: operations on 16 bits
+whose kernels do not compile are refused, results have nvFuser's data types, arguments are of one
+data type and of one shape, since a definition says casts and broadcasts itself. What nvFuser
+returns as a view is one here, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import define
+
+from tj_nvfuser.bindings import Run
+from tj_nvfuser.definition import DTYPES
+
+__all__ = ["DataType", "Reference", "ReferenceDefinition"]
+
+Tensor = torch.Tensor
+
+TORCH: dict[str, torch.dtype] = {theirs: getattr(torch, mine) for mine, theirs in DTYPES.items()}
+
+
+class DataType:
+    """nvFuser's data types; their values are PyTorch's."""
+
+
+for _name, _dtype in TORCH.items():
+    setattr(DataType, _name, _dtype)
+
+LOW = (torch.float16, torch.bfloat16)
+WIDE = (torch.float32, torch.float64)
+INTEGERS = (torch.int64, torch.int32)
+
+
+class Reference:
+    """Runs definitions with PyTorch, on CPUs."""
+
+    devices: Collection[str] = ("cpu",)
+
+    def build(self, text: str) -> Run:
+        """What runs the definition ``text``."""
+        scope = {"DataType": DataType, "FusionDefinition": ReferenceDefinition}
+        define_fusion = define(text, "nvfuser_fusion", scope, "nvfuser")
+
+        def run(inputs: list[Any]) -> Sequence[Any]:
+            definition = ReferenceDefinition(inputs)
+            with torch.no_grad():
+                define_fusion(definition)
+            return definition.outputs
+
+        return run
+
+
+class ReferenceDefinition:
+    """A definition that is computed for ``inputs`` as it is made."""
+
+    def __init__(self, inputs: Sequence[Any]) -> None:
+        self.inputs: Iterator[Any] = iter(inputs)
+        self.outputs: list[Tensor] = []
+        self.ops = Operations()
+
+    def define_tensor(
+        self,
+        shape: Sequence[int],
+        contiguity: Sequence[bool | None],
+        dtype: torch.dtype,
+        is_cpu: bool,
+        stride_order: Sequence[int],
+    ) -> Tensor:
+        """The next input, which is as it is described."""
+        x: Tensor = next(self.inputs).detach()
+        require(x.dtype is dtype, f"an input is {x.dtype}")
+        require(not is_cpu, "an input is on another device")
+        require(len(shape) == x.dim(), f"an input has {x.dim()} dimensions")
+        for said, size in zip(shape, x.shape, strict=True):
+            require(said in (-1, size), f"an input has size {size}, not {said}")
+        described(x, contiguity, stride_order)
+        return x
+
+    def define_scalar(self, value: Any, dtype: torch.dtype) -> Any:
+        """A constant, or the next input."""
+        return next(self.inputs) if value is None else value
+
+    def add_output(self, x: Tensor) -> None:
+        """Return ``x``."""
+        require(isinstance(x, Tensor), "an output is no tensor")
+        self.outputs.append(x)
+
+
+def require(condition: object, problem: str) -> None:
+    """Refuse a definition, as nvFuser would.
+
+    :raises RuntimeError: if ``condition`` is false.
+    """
+    if not condition:
+        raise RuntimeError(f"the reference of nvFuser: {problem}")
+
+
+def described(x: Tensor, contiguity: Sequence[bool | None], order: Sequence[int]) -> None:
+    """Whether the strides of ``x`` are as ``contiguity`` and ``order`` say."""
+    require(sorted(order) == list(range(x.dim())), f"{order} is no order")
+    ranked = sorted(range(x.dim()), key=lambda d: -order[d])
+    inner: int | None = None
+    for place in reversed(range(x.dim())):
+        dim, said = ranked[place], contiguity[place]
+        if said is None:
+            require(x.size(dim) == 1 or x.stride(dim) == 0, f"dimension {dim} is no broadcast")
+            continue
+        least = 1 if inner is None else x.stride(inner)
+        require(x.stride(dim) >= least, f"{x.stride()} is not in the order {order}")
+        dense = 1 if inner is None else x.stride(inner) * x.size(inner)
+        require(not said or x.stride(dim) == dense, f"dimension {dim} of {x.stride()} has gaps")
+        inner = dim
+
+
+def operands(values: Sequence[Any], kinds: Collection[torch.dtype]) -> list[Any]:
+    """Tensors of one data type, of ``kinds``, and of one shape; numbers as tensors of it."""
+    tensors = [v for v in values if isinstance(v, Tensor)]
+    require(len({x.dtype for x in tensors}) == 1, f"mixed types {[x.dtype for x in tensors]}")
+    dtype = tensors[0].dtype
+    require(dtype in kinds, f"no kernel for {dtype}")
+    require(len({x.shape for x in tensors}) == 1, f"mixed shapes {[x.shape for x in tensors]}")
+    for v in values:
+        if not isinstance(v, Tensor):
+            whole = isinstance(v, int)
+            require(whole or dtype in WIDE, f"{v} with {dtype} would be Double")
+    return [v if isinstance(v, Tensor) else torch.tensor(v, dtype=dtype) for v in values]
+
+
+ANY = (*WIDE, *INTEGERS, torch.bool)
+NUMBERS = (*WIDE, *INTEGERS)
+WHOLE = (*INTEGERS, torch.bool)
+
+
+def _table() -> dict[str, tuple[Callable[..., Any], Collection[torch.dtype]]]:
+    """Elementwise operations, and the data types that they have kernels for."""
+    functions: dict[str, tuple[Callable[..., Any], Collection[torch.dtype]]] = {}
+    floats = (
+        "acos acosh asin asinh atan atanh cos cosh erf erfc erfinv exp exp2 expm1 lgamma log log10 "
+        "log1p log2 reciprocal rsqrt sigmoid sin sinh sqrt tan tanh ceil floor frac round trunc "
+        "isfinite isinf isnan isneginf isposinf atan2 pow"
+    )
+    functions |= {name: (getattr(torch, name), WIDE) for name in floats.split()}
+    numbers = "abs neg sign relu add sub mul maximum minimum fmod remainder"
+    functions |= {name: (getattr(torch, name), NUMBERS) for name in numbers.split()}
+    anything = "eq ne ge gt le lt logical_and logical_or logical_not"
+    functions |= {name: (getattr(torch, name), ANY) for name in anything.split()}
+    bits = "bitwise_and bitwise_or bitwise_xor bitwise_not"
+    functions |= {name: (getattr(torch, name), WHOLE) for name in bits.split()}
+    shifts = "bitwise_left_shift bitwise_right_shift gcd"
+    functions |= {name: (getattr(torch, name), INTEGERS) for name in shifts.split()}
+    return functions | {"div": (_div, NUMBERS)}
+
+
+def _div(a: Tensor, b: Tensor) -> Tensor:
+    """Of integers, as C divides."""
+    return torch.div(a, b, rounding_mode=None if a.dtype in WIDE else "trunc")
+
+
+NUMERIC: dict[str, Callable[[int, int], int]] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "maximum": max,
+    "minimum": min,
+}
+"""What computes sizes."""
+
+
+class Operations:
+    """``fd.ops``."""
+
+    def __init__(self) -> None:
+        self.table = _table()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        table = self.table
+        if name not in table and name not in NUMERIC:
+            raise AttributeError(f"the reference of nvFuser has no {name}")
+
+        def run(*values: Any) -> Any:
+            if not any(isinstance(v, Tensor) for v in values):
+                return NUMERIC[name](*values)
+            function, kinds = table[name]
+            return function(*operands(values, kinds))
+
+        return run
+
+    def cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        return x.to(dtype)
+
+    def set(self, x: Tensor) -> Tensor:
+        return x
+
+    def where(self, condition: Tensor, a: Any, b: Any) -> Tensor:
+        require(condition.dtype is torch.bool, "a condition is not boolean")
+        a, b = operands([a, b], ANY)
+        require(
+            condition.shape in {x.shape for x in (a, b) if x.dim()} or not condition.dim(),
+            "mixed shapes",
+        )
+        return torch.where(condition, a, b)
+
+    def size(self, x: Tensor, dim: int) -> int:
+        return x.size(dim)
+
+    # -------------------------------------------------------------------- shapes
+
+    def broadcast(self, x: Tensor, is_broadcast_dim: Sequence[bool]) -> Tensor:
+        for dim, new in enumerate(is_broadcast_dim):
+            x = x.unsqueeze(dim) if new else x
+        require(x.dim() == len(is_broadcast_dim), "a broadcast has other dimensions")
+        return x
+
+    def broadcast_in_dim(
+        self, x: Tensor, shape: Sequence[int], broadcast_dims: Sequence[int]
+    ) -> Tensor:
+        require(x.dim() == len(broadcast_dims), "a broadcast has other dimensions")
+        sizes = [1] * len(shape)
+        for dim, size in zip(broadcast_dims, x.shape, strict=True):
+            sizes[dim] = size
+        return x.reshape(sizes).expand(*shape)
+
+    def reshape(self, x: Tensor, new_shape: Sequence[int]) -> Tensor:
+        return x.reshape(*new_shape) if new_shape else x.reshape(())
+
+    def permute(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        return x.permute(*dims)
+
+    def stride_order(self, x: Tensor, stride_order: Sequence[int]) -> Tensor:
+        """As memory of its own, with the strides in that order."""
+        dims = sorted(range(x.dim()), key=lambda d: -stride_order[d])
+        back = sorted(range(x.dim()), key=dims.__getitem__)
+        return x.permute(dims).contiguous().permute(back)
+
+    def squeeze(self, x: Tensor, dims: Sequence[int]) -> Tensor:
+        require(all(x.size(d) == 1 for d in dims), f"{dims} of {x.shape} are not 1")
+        return x.squeeze(tuple(dims))
+
+    def slice(self, x: Tensor, start_indices: Sequence[int], end_indices: Sequence[int]) -> Tensor:
+        require(min(start_indices, default=0) >= 0, "a slice starts before 0")
+        return x[tuple(map(slice, start_indices, end_indices))]
+
+    def cat(self, tensors: Sequence[Tensor], dim: int) -> Tensor:
+        require(len({x.dtype for x in tensors}) == 1, "mixed types")
+        return torch.cat(list(tensors), dim)
+
+    def pad(self, x: Tensor, pad_widths: Sequence[int], value: Any) -> Tensor:
+        found: Tensor = torch.nn.functional.pad(x, list(pad_widths), value=value)
+        return found
+
+    def full(self, shape: Sequence[int], fill_value: Any, dtype: torch.dtype) -> Tensor:
+        return torch.full(tuple(shape), fill_value, dtype=dtype)
+
+    def iota(self, length: int, start: int, step: int, dtype: torch.dtype) -> Tensor:
+        return torch.arange(length, dtype=dtype) * step + start
+
+    # -------------------------------------------------------------------- reductions and scans
+
+    def sum(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+        require(dims and x.dtype in NUMBERS, f"no sum of {x.dtype} along {dims}")
+        return x.sum(list(dims), keepdim=keepdim)
+
+    def prod(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+        require(dims and x.dtype in NUMBERS, f"no product of {x.dtype} along {dims}")
+        for dim in sorted(dims, reverse=True):
+            x = x.prod(dim, keepdim=keepdim)
+        return x
+
+    def max(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+        require(dims and x.dtype in NUMBERS, f"no maximum of {x.dtype} along {dims}")
+        return x.amax(list(dims), keepdim=keepdim)
+
+    def min(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:
+        require(dims and x.dtype in NUMBERS, f"no minimum of {x.dtype} along {dims}")
+        return x.amin(list(dims), keepdim=keepdim)
+
+    def var_mean(
+        self, x: Tensor, dims: Sequence[int], correction: int, keepdim: bool
+    ) -> tuple[Tensor, Tensor]:
+        require(dims and x.dtype in WIDE, f"no variance of {x.dtype} along {dims}")
+        return torch.var_mean(x, list(dims), correction=correction, keepdim=keepdim)
+
+    def cumsum(self, x: Tensor, dim: int) -> Tensor:
+        require(x.dtype in NUMBERS, f"no sum of {x.dtype}")
+        return x.cumsum(dim)
+
+    def cumprod(self, x: Tensor, dim: int) -> Tensor:
+        require(x.dtype in NUMBERS, f"no product of {x.dtype}")
+        return x.cumprod(dim)
+
+    # -------------------------------------------------------------------- indices and sorts
+
+    def index_select(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
+        return x.index_select(dim, index)
+
+    def gather(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
+        return x.gather(dim, index)
+
+    def take_along_axis(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
+        return x.take_along_dim(index, dim)
+
+    def scatter(self, x: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
+        require(x.dtype is src.dtype, "mixed types")
+        return x.scatter(dim, index, src)
+
+    def topk(
+        self, x: Tensor, k: int, dim: int, largest: bool, sorted: bool
+    ) -> tuple[Tensor, Tensor]:
+        values, indices = torch.topk(x, k, dim, largest, sorted)
+        return values, indices
+
+    def argsort(self, x: Tensor, dim: int, descending: bool, stable: bool) -> Tensor:
+        return torch.argsort(x, dim=dim, descending=descending, stable=stable)
+
+    # -------------------------------------------------------------------- products
+
+    def matmul(self, a: Tensor, b: Tensor) -> Tensor:
+        require(a.dtype is b.dtype, "mixed types")
+        return a @ b
+
+    def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        require(x.dtype is weight.dtype, "mixed types")
+        return torch.nn.functional.linear(x, weight, bias)

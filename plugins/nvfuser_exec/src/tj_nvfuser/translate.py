@@ -1,0 +1,126 @@
+"""Calls of PyTorch's operators as a definition of nvFuser."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    BoundSymbol,
+    Constant,
+    FusionRegion,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    leaves,
+    map_tree,
+    size_places,
+)
+from tj_torch.extend import tensor_proxy
+
+from tj_nvfuser.definition import COMPUTE, Definition, Number, Value, dtype_of, same_shape
+from tj_nvfuser.operations.call import Call, Operation
+from tj_nvfuser.operations.table import OPERATIONS
+from tj_nvfuser.refused import Refused, refuse
+
+__all__ = ["translated", "tried", "without_tensors"]
+
+Values = dict[str, Any]
+
+
+def translated(region: FusionRegion, rounding: bool = True) -> Definition:
+    """The definition of ``region``.
+
+    :raises Refused: if a call has none.
+    """
+    device = next(p.device.type for p in region.outputs if isinstance(p, TensorProxy))
+    definition = Definition(size_places(region.inputs), device)
+    values: Values = {p.name: given(definition, p) for p in region.inputs}
+    for call in region.body.calls:
+        put(definition, call, values, rounding)
+    for p in region.outputs:
+        assert isinstance(p, TensorProxy)
+        definition.output(definition.cast(values[p.name], dtype_of(p)), p)
+    return definition
+
+
+def tried(call: BoundSymbol) -> Definition:
+    """The definition of ``call`` alone, with all numbers known: it is not run.
+
+    :raises Refused: if it has none.
+    """
+    definition = Definition()
+    named = without_tensors(call)
+    values: Values = {p.name: given(definition, p) for p in named.flat_args}
+    put(definition, named, values, rounding=True)
+    return definition
+
+
+def without_tensors(call: BoundSymbol) -> BoundSymbol:
+    """``call`` with a proxy for each tensor that is a constant: regions take these as inputs."""
+
+    def named(leaf: Any) -> Any:
+        if not (isinstance(leaf, Constant) and isinstance(leaf.value, torch.Tensor)):
+            return leaf
+        return tensor_proxy(f"constant_{id(leaf)}", leaf.value)
+
+    return call.replace(args=map_tree(named, call.args), kwargs=map_tree(named, call.kwargs))
+
+
+def given(definition: Definition, p: Proxy) -> Value | Number:
+    """An input."""
+    if isinstance(p, NumberProxy):
+        refuse(p.kind != "int" or not p.expr, f"{p.name} is no size")
+        return definition.number(p)
+    if not isinstance(p, TensorProxy):
+        raise Refused(f"{p.name} is no tensor")
+    return definition.tensor(p)
+
+
+def put(definition: Definition, call: BoundSymbol, values: Values, rounding: bool) -> None:
+    """Add ``call``, and what its results are called to ``values``."""
+    operation = OPERATIONS.get(call.symbol.qualname)
+    if operation is None:
+        raise Refused("nvFuser has no such operation")
+
+    def argument(leaf: Any) -> Any:
+        if isinstance(leaf, Proxy):
+            return values[leaf.name]
+        return leaf.value if isinstance(leaf, Constant) else leaf
+
+    args, kwargs = map_tree(argument, call.args), map_tree(argument, call.kwargs)
+    outputs = tuple(leaves(call.outputs))
+    made = bound(operation, Call(definition, outputs), *args, **dict(kwargs))()
+    results = made if isinstance(made, list | tuple) else (made,)
+    for value, p in zip(results, outputs, strict=True):
+        if isinstance(p, TensorProxy):
+            values[p.name] = result(definition, value, p, rounding)
+
+
+def bound(operation: Operation, *args: Any, **kwargs: Any) -> Callable[[], Any]:
+    """The translation of a call, if it has arguments that are known."""
+    try:
+        given = inspect.signature(operation.translate).bind(*args, **kwargs)
+    except TypeError as error:
+        raise Refused(f"its arguments are not known: {error}") from None
+    return lambda: operation.translate(*given.args, **given.kwargs)
+
+
+def result(definition: Definition, value: Any, p: TensorProxy, rounding: bool) -> Value:
+    """``value`` as ``p`` is declared.
+
+    :raises AssertionError: if it has another shape, by a mistake here.
+    """
+    assert isinstance(value, Value), f"{p.name} has no value"
+    assert same_shape(value.shape, p.shape) or symbolic(p), f"{value.shape} is not {p.shape}"
+    dtype = dtype_of(p)
+    kept = not rounding and COMPUTE[dtype] == value.dtype
+    value = value if kept else definition.cast(value, dtype)
+    return Value(value.name, value.dtype, p.shape)
+
+
+def symbolic(p: TensorProxy) -> bool:
+    """Whether sizes are expressions, of which equal ones may be spelled in two ways."""
+    return not all(isinstance(n, int) for n in p.shape)
