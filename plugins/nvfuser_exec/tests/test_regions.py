@@ -315,6 +315,30 @@ def test_a_region_that_fails_runs_without_nvfuser(
     assert "returns what its operations return" in capsys.readouterr().out
 
 
+def test_other_sizes_that_fail_run_one_by_one() -> None:
+    """nvFuser compiles a definition for other sizes when these come, and may fail then."""
+
+    class Seven(Reference):
+        def build(self, text: str) -> Run:
+            run = super().build(text)
+
+            def broken(inputs: list[Any]) -> Sequence[Any]:
+                if any(7 in x.shape for x in inputs if isinstance(x, torch.Tensor)):
+                    raise RuntimeError("not for seven")
+                return run(inputs)
+
+            return broken
+
+    session = Session((ReferencePlugin(Seven()), "torch"), overrides={"strict": False})
+    jitted = tj.jit(chain, session=session, dynamic=True)
+    for rows in (5, 6):
+        torch.testing.assert_close(jitted(x := torch.randn(rows, 4)), chain(x))
+    with pytest.warns(TjWarning, match="not for seven") as caught:
+        for rows in (7, 8, 7):
+            torch.testing.assert_close(jitted(x := torch.randn(rows, 4)), chain(x))
+    assert len(caught) == 1
+
+
 def test_options_are_checked() -> None:
     for name in ("minimum", "cache"):
         with pytest.raises(ValueError, match=f"{name} is 0"):

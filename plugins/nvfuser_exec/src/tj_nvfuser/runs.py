@@ -7,11 +7,13 @@ with the strides that the trace says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from tj_core.extend import (
+    Boxed,
     Dim,
     FusionRegion,
     Proxy,
@@ -28,7 +30,7 @@ from tj_nvfuser.bindings import Run
 __all__ = ["RegionRun"]
 
 REMEMBERED = 1024
-"""The number of sizes whose strides are remembered."""
+"""The number of sizes that what runs them is remembered for."""
 
 Strides = tuple[tuple[int, ...], ...]
 
@@ -36,39 +38,53 @@ Strides = tuple[tuple[int, ...], ...]
 class RegionRun:
     """Runs ``region`` by ``run``; its operations one by one for sizes of 0 and 1.
 
-    The definition takes symbols for sizes that are neither.
+    The definition takes symbols for sizes that are neither. nvFuser compiles it for other sizes
+    when these come, so the first run for each is held against the trace.
     """
 
     def __init__(self, region: FusionRegion, run: Run) -> None:
         self.run = run
+        self.first_run = region.first_run
         self.outputs = [p for p in region.outputs if isinstance(p, TensorProxy)]
         self.names = symbols_in(region.inputs)
         self.sizes = _reader(region.inputs, self.names)
         self.one_by_one = interpreter(region)
-        self.known: dict[tuple[int, ...], Strides | None] = {}
+        self.known: dict[tuple[int, ...], Boxed] = {}
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
         """Run the region for the inputs in ``box``, which is empty afterwards."""
         sizes = self.sizes(box)
+        found = self.known.get(sizes)
+        return self.first(sizes, box) if found is None else found(box)
+
+    def first(self, sizes: tuple[int, ...], box: list[Any]) -> Sequence[Any]:
+        """Run the region for the first time where symbols have ``sizes``."""
+        if len(self.known) >= REMEMBERED:
+            self.known.clear()
+        self.known[sizes] = self.unfused
+        if any(n < 2 for n in sizes):
+            return self.unfused(box)
+        fused = partial(self.fused, self.strides(dict(zip(self.names, sizes, strict=True))))
+        outputs = self.first_run(lambda: fused, box)
+        if outputs is None:
+            return self.unfused(box)
+        self.known[sizes] = fused
+        return outputs
+
+    def fused(self, strides: Strides, box: list[Any]) -> Sequence[Any]:
+        """Run the definition, whose results have ``strides``."""
         inputs = box[:]
         box.clear()
-        strides = self.strides(sizes)
-        if strides is None:
-            return self.one_by_one(*inputs)
         return list(_settled(self.run(inputs), strides, inputs))
 
-    def strides(self, sizes: tuple[int, ...]) -> Strides | None:
-        """The strides of the outputs where symbols have ``sizes``; None: not for the definition."""
-        if sizes not in self.known:
-            if len(self.known) >= REMEMBERED:
-                self.known.clear()
-            self.known[sizes] = self.computed(dict(zip(self.names, sizes, strict=True)))
-        return self.known[sizes]
+    def unfused(self, box: list[Any]) -> Sequence[Any]:
+        """Run the operations one by one."""
+        inputs = box[:]
+        box.clear()
+        return self.one_by_one(*inputs)
 
-    def computed(self, sizes: dict[str, int]) -> Strides | None:
-        """What `strides` finds out once."""
-        if any(n < 2 for n in sizes.values()):
-            return None
+    def strides(self, sizes: Mapping[str, int]) -> Strides:
+        """The strides of the outputs where symbols have ``sizes``."""
 
         def number(n: Dim) -> int:
             return int(evaluate_size(n.name, sizes.__getitem__)) if isinstance(n, SymDim) else n
