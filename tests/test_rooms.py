@@ -19,8 +19,8 @@ Distributions = Any
 
 ROOMS = {
     "tj_core": (
-        "source", "errors", "deprecated", "ir", "contract", "text", "analysis", "edit", "verify",
-        "passes", "compile", "host", "namespaces", "tagging", "api", "cli", "extend",
+        "source", "errors", "disk", "deprecated", "ir", "contract", "text", "analysis", "edit",
+        "verify", "passes", "compile", "host", "namespaces", "tagging", "api", "cli", "extend",
         "testing", "__main__",
     ),
     "tj_torch": (

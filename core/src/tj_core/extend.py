@@ -51,6 +51,7 @@ from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
+from tj_core.disk import cache_folder, own_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
@@ -241,6 +242,7 @@ __all__ = [
     "ask",
     "backend_state",
     "bind_outputs",
+    "cache_folder",
     "call_of",
     "can_inline",
     "canonical_body",
@@ -268,10 +270,12 @@ __all__ = [
     "meta_text",
     "normal_size",
     "notes",
+    "own_folder",
     "own_pass",
     "parse_size",
     "reexpand",
     "reexpand_all",
+    "replace_file",
     "reproduce",
     "requires_grad",
     "rewrite",

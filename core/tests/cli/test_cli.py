@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from tj_core.cli import console
 from tj_core.cli import main as cli
+from tj_core.disk import Entries
 from tj_core.testing.plugins import FakeDist
 
 pytestmark = pytest.mark.usefixtures("own_project")
@@ -212,6 +213,32 @@ def test_trace_of_a_stage(asked: list[Any], capsys: Capture) -> None:
 
     run(capsys, "trace", "--stage", "split", "--which=backward", "program:main")
     assert asked == [("jitted", {"which": "backward", "stage": Stage.SPLIT})]
+
+
+def test_cache_shows_and_clears_what_tj_keeps(
+    fake_dist: FakeDist, capsys: Capture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake_dist("a")
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TJ_CACHE_DIR", str(folder))
+    assert run(capsys, "cache")[:2] == (0, f"{folder}\nkind  files  size\n")
+    Entries(folder / "regions").put("key", "text" * 1000, "a region")
+    (folder / "a").mkdir()
+    (folder / "a" / "times.json").write_text("{}")
+    others = [folder / "mine.json", folder / "notes" / "x.json", folder / "a" / "notes.txt"]
+    for path in others:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("not tj's")
+    _, out, _ = run(capsys, "cache", "size")
+    assert [line.split() for line in out.splitlines()[2:]] == [
+        ["regions", "1", "0.0", "MB"],
+        ["a", "1", "0.0", "MB"],
+    ]
+    assert "a region" in run(capsys, "cache", "list")[1]
+    assert run(capsys, "cache", "clear")[:2] == (0, f"{folder}\nremoved 2 files\n")
+    assert sorted(p for p in folder.rglob("*") if p.is_file()) == sorted(others)
+    monkeypatch.setenv("TJ_CACHE_DIR", "none")
+    assert "nothing is kept" in run(capsys, "cache", "clear")[1]
 
 
 def test_explain_prints_the_reasons(asked: list[Any], capsys: Capture) -> None:

@@ -13,7 +13,7 @@ import tj_core as tj
 def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The other tests run without this plugin (``TJ_DISABLE`` in tox.ini)."""
     monkeypatch.delenv("TJ_DISABLE", raising=False)
-    monkeypatch.setenv("TJ_ONEDNN_CACHE", str(tmp_path / "times"))
+    monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path / "times"))
 
 
 @pytest.fixture

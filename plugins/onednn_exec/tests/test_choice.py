@@ -107,9 +107,9 @@ def test_nothing_is_written_where_nothing_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(choice, "compare", Times2(0.5))
-    monkeypatch.setenv("TJ_ONEDNN_CACHE", "")
+    monkeypatch.setenv("TJ_CACHE_DIR", "none")
     product(session())
-    monkeypatch.setenv("TJ_ONEDNN_CACHE", str(tmp_path / "there"))
+    monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path / "there"))
     product(session())
     assert [p.name for p in tmp_path.iterdir()] == ["there"]
 
@@ -150,8 +150,10 @@ def test_what_goes_wrong_in_the_trial_is_not_taken(
 
 def test_a_real_measurement_ends_and_is_kept(tmp_path: Path) -> None:
     """Who wins is the machine's affair."""
-    product(session(cache=str(tmp_path)))
-    found = [Store(tmp_path, store) for store in [choice.machine(torch.get_num_threads())]]
+    product(session(cache_dir=str(tmp_path)))
+    found = [
+        Store(tmp_path / "onednn", store) for store in [choice.machine(torch.get_num_threads())]
+    ]
     known = found[0].read()
     assert len(known) <= 1 and all(t.theirs > 0 and t.mine > 0 for t in known.values())
 
@@ -174,6 +176,6 @@ def test_options_are_checked(key: str, value: Any) -> None:
 def test_the_defaults_are_what_the_docs_say() -> None:
     page = (Path(__file__).parents[3] / "docs" / "onednn.md").read_text("utf-8")
     options = Options()
-    for name in ("choose", "margin", "minimum", "precision", "cache", "freeze", "epilogues"):
+    for name in ("choose", "margin", "minimum", "precision", "cache_dir", "freeze", "epilogues"):
         text = json.dumps(getattr(options, name))
         assert f"| `{name}` | `{text}` |" in page

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tj_core.extend import TjWarning
-from tj_onednn.store import Machine, Store, cache_folder, processor
+from tj_onednn.store import Machine, Store, processor
 from tj_onednn.timing import Times
 
 HERE = Machine("2.13.0", "a processor", 2)
@@ -129,13 +129,6 @@ def test_a_reader_never_sees_half_a_file(tmp_path: Path) -> None:
     Store(tmp_path, HERE).put("last", Times(0.002, 0.001))
     known = Store(tmp_path, HERE).read()
     assert {"a 59", "b 59"} & set(known) and "last" in known
-
-
-def test_the_folder_is_the_users(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert cache_folder() == tmp_path / "tj" / "onednn"
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder().is_relative_to(Path.home())
 
 
 def test_the_processor_has_a_name() -> None:

@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from tj_core.cli.cache import add_cache
 from tj_core.cli.console import print_error, print_json, print_python, print_table
 from tj_core.errors import PluginConflictError, TjError
 from tj_core.host.activation import reported
@@ -91,6 +92,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Any]:
     _add_config(commands)
     _add_trace(commands)
     _add_explain(commands)
+    add_cache(commands)
     return parser, commands
 
 
@@ -126,7 +128,7 @@ def _add_explain(commands: Any) -> None:
     parser.set_defaults(run=_explain)
 
 
-_OWN = frozenset({"plugins", "config", "trace", "explain"})
+_OWN = frozenset({"plugins", "config", "trace", "explain", "cache"})
 
 _TARGET = (
     "file.py:function or package.module:function; "

@@ -12,7 +12,16 @@ from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
 from tj_core.passes.claim import ClaimRecord
 
-__all__ = ["Compilation", "Track"]
+__all__ = ["Compilation", "RegionCounts", "Track"]
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCounts:
+    """How regions of a program came about: compiled, found in the session, or kept on disk."""
+
+    compiled: int = 0
+    found: int = 0
+    kept: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +42,7 @@ class Compilation:
     around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
     ``"epilogue"``, what stands around; those not yet compiled have a trace only. ``declined`` are
     the transforms that did not take the program, and why. ``regions`` are those that the main
-    program calls.
+    program calls, ``counts`` how they came about.
     """
 
     traces: tuple[Trace, ...]
@@ -44,3 +53,4 @@ class Compilation:
     others: dict[str, Track | Trace] = field(default_factory=dict)
     declined: tuple[tuple[str, Decline], ...] = ()
     regions: tuple[RegionKernel, ...] = ()
+    counts: RegionCounts = field(default_factory=RegionCounts)

@@ -13,10 +13,12 @@ from itertools import groupby
 from typing import Any
 
 from tj_core.compile.codegen import generate
+from tj_core.compile.compilation import RegionCounts
+from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.reproducers import Reproducers
 from tj_core.contract.executors import Executor
-from tj_core.contract.fusion import Fused, FusionRegion
+from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.edit.editor import TraceEditor
 from tj_core.errors import PluginError, TjWarning
 from tj_core.ir.symbol import Symbol
@@ -31,18 +33,19 @@ __all__ = ["FusedRegions", "without_executor"]
 class FusedRegions:
     """The regions that a session has compiled, by key.
 
-    In ``strict`` mode a region that fails is an error.
+    In ``strict`` mode a region that fails is an error. ``kept`` are those on disk, if any are.
     """
 
     tags: TagRegistry
     strict: bool = False
+    kept: KeptRegions | None = None
     kernels: dict[str, RegionKernel] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
     reproducers: Reproducers = field(default_factory=Reproducers)
 
     def compile(
         self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
-    ) -> dict[Symbol, RegionKernel]:
+    ) -> tuple[dict[Symbol, RegionKernel], RegionCounts]:
         """What runs ``regions``, by the symbols of their calls; new ones are compiled.
 
         :raises PluginError: in strict mode, if an executor cannot compile a region.
@@ -53,7 +56,10 @@ class FusedRegions:
             for name, group in groupby(sorted(new, key=_owner), key=_owner):
                 owner = next(e for e in executors if e.name == name)
                 self.together(owner, [region for _, region in group], executors)
-            return {symbol: self.kernels[region.key] for symbol, region in wanted}
+            kernels = {symbol: self.kernels[region.key] for symbol, region in wanted}
+        kept = sum(self.kernels[region.key].kept for _, region in new)
+        counts = RegionCounts(len(new) - kept, len(wanted) - len(new), kept)
+        return kernels, counts
 
     def together(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
@@ -61,15 +67,15 @@ class FusedRegions:
         """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
         without = partial(without_executor, executors=executors, tags=self.tags)
         kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
+        kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
+        kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
         try:
-            made = compiled(owner, kernels)
+            compiled(owner, kernels, kept)
         except Exception:  # one of them is at fault; `single` finds it, and says so
             for kernel in kernels:
                 self.single(owner, kernel)
             return
-        for kernel, fused in zip(kernels, made, strict=True):
-            kernel.use(fused)
-            self.kernels[kernel.region.key] = kernel
+        self.kernels |= {kernel.region.key: kernel for kernel in kernels}
 
     def single(self, owner: Executor, kernel: RegionKernel) -> None:
         """Compile one region; if that fails, it runs without the executor.
@@ -77,11 +83,9 @@ class FusedRegions:
         It is known only then: where the failure is raised, the next program tries again.
         """
         try:
-            (fused,) = compiled(owner, [kernel])
+            compiled(owner, [kernel])
         except Exception as error:
             kernel.fail(error)
-        else:
-            kernel.use(fused)
         self.kernels[kernel.region.key] = kernel
 
     def warn(self, kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
@@ -110,21 +114,37 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
     return item[0].namespace
 
 
-def compiled(owner: Executor, kernels: Sequence[RegionKernel]) -> list[Fused]:
-    """What ``owner`` makes of the regions of ``kernels``, each with the seconds that it took."""
+def compiled(
+    owner: Executor, kernels: Sequence[RegionKernel], kept: KeptRegions | None = None
+) -> None:
+    """Let ``owner`` compile the regions of ``kernels``; those in ``kept`` are taken from there.
+
+    What is compiled is in ``kept`` afterwards.
+    """
     fusion = owner.fusion
     assert fusion is not None
-    together = fusion.together or contextlib.nullcontext
-    with together():
-        return [_timed(fusion.fuse, replace(k.region, first_run=k.first_run)) for k in kernels]
+    made: list[tuple[RegionKernel, FusionRegion, Fused, bool]] = []
+    with (fusion.together or contextlib.nullcontext)():
+        for kernel in kernels:
+            region = replace(kernel.region, first_run=kernel.first_run)
+            made.append((kernel, region, *_made(owner, fusion, region, kept)))
+    for kernel, region, fused, known in made:
+        kernel.use(fused, known)
+        if kept is not None and not known:
+            kept.keep(owner, region, fused)
 
 
-def _timed(fuse: Callable[[FusionRegion], Fused], region: FusionRegion) -> Fused:
+def _made(
+    owner: Executor, fusion: Fusion, region: FusionRegion, kept: KeptRegions | None
+) -> tuple[Fused, bool]:
+    """A region, with the seconds that it took, and whether it was kept."""
     start = time.perf_counter()
-    fused = fuse(region)
+    found = kept.find(owner, region) if kept is not None else None
+    fused = found or fusion.fuse(region)
     if not isinstance(fused, Fused):
         raise TypeError(f"fuse returned {type(fused).__name__}, not Fused")
-    return fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
+    timed = fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
+    return timed, found is not None
 
 
 def without_executor(

@@ -43,10 +43,11 @@ class RegionKernel:
     failure: str | None = None
     function: Boxed = field(init=False)
     confirmed: bool = False
+    kept: bool = False
 
-    def use(self, fused: Fused) -> None:
-        """Run the region as ``fused``."""
-        self.fused = fused
+    def use(self, fused: Fused, kept: bool = False) -> None:
+        """Run the region as ``fused``, which is ``kept`` of another process."""
+        self.fused, self.kept = fused, kept
         self.function = fused.function if fused.boxed else _boxed(fused.function)
 
     def fail(self, reason: Exception | str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.codegen import Program, generate
-from tj_core.compile.compilation import Compilation, Track
+from tj_core.compile.compilation import Compilation, RegionCounts, Track
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
 from tj_core.compile.fusing import FusedRegions
@@ -53,7 +53,8 @@ class Pipeline:
 
     Transforms run after their stage by order of ``transforms`` given here, which the session has
     sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
-    that stage.
+    that stage. ``later`` is told of programs that are compiled when they are first needed: the
+    seconds, and how their regions came about.
     """
 
     transforms: Sequence[Ranked]
@@ -66,6 +67,9 @@ class Pipeline:
     dce: bool = True
     strict: bool = False
     regions: FusedRegions | None = field(default=None, compare=False)
+    later: Callable[[dict[str, float], RegionCounts], None] | None = field(
+        default=None, compare=False
+    )
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
@@ -151,6 +155,7 @@ class _Run:
     declined: tuple[Ranked, Decline] | None = None
     others: dict[str, Track | Trace] = field(default_factory=dict)
     makers: dict[int, Ranked] = field(default_factory=dict)
+    counts: RegionCounts = field(default_factory=RegionCounts)
 
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines."""
@@ -318,7 +323,8 @@ class _Run:
         start = time.perf_counter()
         with p.own("compile regions"), self.blaming():
             regions = p.regions or FusedRegions(p.tags, p.strict)
-            self.implementations |= regions.compile(found.items(), p.executors)
+            kernels, self.counts = regions.compile(found.items(), p.executors)
+        self.implementations |= kernels
         self.spend("compile regions", start)
 
     def program(self, boxed: bool) -> Program:
@@ -349,6 +355,7 @@ class _Run:
             self.seconds,
             others,
             regions=self.regions(),
+            counts=self.counts,
         )
 
     def regions(self) -> tuple[RegionKernel, ...]:
@@ -373,8 +380,10 @@ class _Run:
         run.through(Stage.SPLIT)
         program = run.program(boxed=True)
         others[name] = Track(tuple(run.traces), run.claims, program, run.regions())
-        for key, spent in run.seconds.items():
-            self.seconds[f"{name}: {key}"] = spent
+        spent = {f"{name}: {key}": seconds for key, seconds in run.seconds.items()}
+        self.seconds |= spent
+        if self.pipeline.later is not None:
+            self.pipeline.later(spent, run.counts)
         return program
 
 

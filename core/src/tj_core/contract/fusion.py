@@ -13,6 +13,7 @@ from typing import Any
 
 from tj_core.contract.decline import Decline
 from tj_core.contract.fields import FLAG, FUNCTION, NUMBER, OPTIONAL_FUNCTION, check_fields
+from tj_core.errors import PluginError
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Notation
@@ -91,7 +92,8 @@ class Fused:
     ``boxed`` one takes one list of the inputs and empties it, so that inputs nobody else needs are
     freed as it goes; else it takes the inputs as arguments. ``source`` is the text of what was
     generated, for people; ``seconds`` what compiling took. ``strides``: for a `flexible` output
-    that got other strides than declared, those, by index.
+    that got other strides than declared, those, by index. ``kept`` is a text that `Fusion.restore`
+    makes the same of in another process; empty where there is none.
     """
 
     function: Callable[..., Sequence[Any]]
@@ -99,6 +101,7 @@ class Fused:
     source: str = ""
     seconds: float = 0.0
     strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    kept: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +122,13 @@ class Fusion:
     ``check``, if given, looks at all calls of a region to be: True or a `Decline`. A region has at
     least ``minimum`` calls that compute, views not counted. ``hosts``: calls that other
     executors claimed and declare `traceable` may stand in its regions. ``together``, if given, is
-    entered around the `fuse` calls of one program, and may compile on exit what these prepared.
+    entered around the `fuse` and `restore` calls of one program, and may compile on exit what these
+    prepared.
+
+    ``restore`` and ``fingerprint``, both or none, are for compiled regions that are kept on disk:
+    ``restore(region, text)`` makes a region of what was `Fused.kept` of an equal one, and
+    ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
+    options: versions of libraries, the machine, settings; None where that cannot be said.
     """
 
     can_fuse: Callable[[BoundSymbol], bool | Decline]
@@ -130,6 +139,8 @@ class Fusion:
     minimum: int = 2
     hosts: bool = False
     together: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    restore: Callable[[FusionRegion, str], Fused] | None = None
+    fingerprint: Callable[[], str | None] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -142,7 +153,11 @@ class Fusion:
             minimum=NUMBER,
             hosts=FLAG,
             together=OPTIONAL_FUNCTION,
+            restore=OPTIONAL_FUNCTION,
+            fingerprint=OPTIONAL_FUNCTION,
         )
+        if (self.restore is None) != (self.fingerprint is None):
+            raise PluginError("a fusion has both restore and fingerprint, or none of them")
 
 
 def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:

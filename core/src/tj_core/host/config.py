@@ -49,6 +49,8 @@ class CoreOptions:
     - ``executors``: the executors to ask, in order; ``"..."`` stands for all others.
     - ``freeze``: a promise that parameters are not written any more once a program is compiled, so
       that executors may keep them in another form.
+    - ``cache_dir``: the folder for what later processes use again; the user's cache folder if it is
+      not given; ``"none"`` keeps nothing.
     - ``trace_hooks``: whether every call of a hook is printed to stderr.
     """
 
@@ -64,6 +66,7 @@ class CoreOptions:
     frontend: str | None = None
     executors: tuple[str, ...] | None = None
     freeze: bool = False
+    cache_dir: str | None = None
     trace_hooks: bool = False
 
     def __post_init__(self) -> None:

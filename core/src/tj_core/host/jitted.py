@@ -6,10 +6,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.compilation import Compilation
+from tj_core.compile.compilation import Compilation, RegionCounts
 from tj_core.errors import TjError
 from tj_core.source import Source
 
@@ -66,6 +66,8 @@ class Stats:
     ``calls`` = ``hits`` + ``misses``; a miss compiles. ``evicted`` counts entries dropped because
     there were too many, ``invalidated`` those dropped because an object they depend on died.
     ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
+    Of the distinct regions of each program, ``region_hits`` were compiled in the session before,
+    ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled.
     """
 
     hits: int = 0
@@ -75,6 +77,9 @@ class Stats:
     invalidated: int = 0
     memo_hits: int = 0
     memo_misses: int = 0
+    region_hits: int = 0
+    region_kept: int = 0
+    region_misses: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
 
@@ -96,6 +101,13 @@ class Stats:
             yield
         finally:
             self.add_seconds({name: time.perf_counter() - start})
+
+    def add(self, seconds: dict[str, float], regions: RegionCounts) -> None:
+        """Add what compiling a program took, and how its regions came about."""
+        self.add_seconds(seconds)
+        self.region_hits += regions.found
+        self.region_kept += regions.kept
+        self.region_misses += regions.compiled
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
         """Add compile seconds by pass."""
@@ -123,11 +135,11 @@ class Jitted:
         self.arguments = arguments
         self.again = again
         self.session = session
-        self.pipeline = pipeline
+        self.stats = Stats()
+        self.pipeline = replace(pipeline, later=self.stats.add)
         self.options = options
         self.entries: list[Entry] = []
         self.last: Entry | None = None
-        self.stats = Stats()
         self.lock = threading.RLock()
         self.refresh: Callable[[], None] = lambda: None
 
@@ -140,7 +152,7 @@ class Jitted:
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
         """Run the session's pipeline on ``acquired`` and count its seconds."""
         compilation = self.pipeline.compile(acquired, boxed=boxed)
-        self.stats.add_seconds(compilation.seconds)
+        self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 
     def add(self, entry: Entry) -> None:

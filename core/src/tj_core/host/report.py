@@ -92,7 +92,8 @@ def _region(use: RegionUse) -> tuple[str, ...]:
     kernel = use.kernel
     operations = kernel.region.body.calls
     seconds = f"{kernel.fused.seconds:.2f}" if kernel.fused is not None else ""
-    state = f"runs one by one: {kernel.failure}" if kernel.failure else "compiled"
+    compiled = "kept on disk" if kernel.kept else "compiled"
+    state = f"runs one by one: {kernel.failure}" if kernel.failure else compiled
     name = f"{kernel.executor}.{kernel.region.name}"
     return name, use.program, str(use.calls), str(len(operations)), seconds, state
 

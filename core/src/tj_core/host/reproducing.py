@@ -44,7 +44,7 @@ def reproduce(
     region = _region(trace.strip("\n"), sizes or {}, backward, session)
     without = partial(without_executor, executors=session.executors, tags=session.tags)
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
-    kernel.use(*compiled(owner, [kernel]))
+    compiled(owner, [kernel])
     runtime = session.language.runtime
     box = [_example(p, sizes or {}, session) for p in region.inputs]
     EveryRegionRun(kernel, kernel.call, runtime, region.name, {})(box)

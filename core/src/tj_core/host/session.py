@@ -6,23 +6,26 @@ holds its session, so two sessions live side by side.
 
 from __future__ import annotations
 
+import functools
 import keyword
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Any, TypeVar
 
 from tj_core.compile.fusing import FusedRegions
+from tj_core.compile.kept import KeptRegions
 from tj_core.compile.pipeline import Pipeline, Ranked
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
+from tj_core.disk import Entries, cache_folder
 from tj_core.errors import ConfigError, PluginError, did_you_mean
 from tj_core.host.config import REST, load_config
+from tj_core.host.fingerprint import session_fingerprint
 from tj_core.host.frontends import Frontend
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
@@ -69,7 +72,7 @@ class Session:
         self.executors = tuple(self._owned(p, record) for p, record in self.plugins.executors())
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
-        self.regions = FusedRegions(self.tags, self.config.core.strict)
+        self.regions = FusedRegions(self.tags, self.config.core.strict, self._kept())
         self._check_registered()
         self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
 
@@ -81,9 +84,17 @@ class Session:
                 table.stamped(plugin, self.plugins.rank(plugin))
             )
         return {
-            name: reduce(lambda a, b: a | b, tables, RuleTable(name)).frozen()
+            name: functools.reduce(lambda a, b: a | b, tables, RuleTable(name)).frozen()
             for name, tables in groups.items()
         }
+
+    def _kept(self) -> KeptRegions | None:
+        """The compiled regions on disk, if any are kept."""
+        folder = cache_folder(self.config.core.cache_dir)
+        if folder is None or not any(e.fusion for e in self.executors):
+            return None
+        known = functools.cache(functools.partial(session_fingerprint, self.plugins))
+        return KeptRegions(Entries(folder / "regions"), self.executors, known)
 
     def _check_registered(self) -> None:
         tables = self.plugins.rule_tables()

@@ -11,6 +11,7 @@ import pytest
 import tj_core as tj
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, TjWarning
 from tj_core.host.hookspecs import hookimpl
@@ -380,3 +381,22 @@ def test_null_executors_and_fusers_live_side_by_side() -> None:
     g = jitted(chain, NullPlugin("num.neg", answer=lambda x: [-v for v in x]), LoopPlugin())
     assert g(X, Y) == jitted(chain)(X, Y)
     assert shape(g) == ["add", "null(neg)", "mul"]
+
+
+def test_what_is_kept_needs_to_say_what_it_depends_on() -> None:
+    plain = LoopPlugin()
+    with pytest.raises(PluginError, match="both restore and fingerprint"):
+        Fusion(plain.can_fuse, plain.fuse, restore=lambda region, text: plain.fuse(region))
+
+
+def test_stats_count_the_regions_that_were_compiled_and_found() -> None:
+    def twice(x: Any, y: Any) -> Any:
+        return -((x + y) * y).noise() * y
+
+    g = jitted(twice, LoopPlugin())
+    g(X, Y)
+    h = tj.jit(twice, session=g.__tj__.session)
+    h(X, Y)
+    found = [(s.region_misses, s.region_hits, s.region_kept) for s in map(tj.stats, (g, h))]
+    regions = len(tj.explain(g).regions)
+    assert regions > 1 and found == [(regions, 0, 0), (0, regions, 0)]

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
+import platform
+import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,6 +21,8 @@ import torch._inductor.config as inductor_config
 from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
+from torch._inductor.codecache import PyCodeCache
+from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -32,6 +38,8 @@ __all__ = [
     "Compiled",
     "FakeTensorMode",
     "compiled",
+    "fingerprint",
+    "restored",
     "settings",
     "traced",
 ]
@@ -39,11 +47,16 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A compiled graph: a function of a list that it empties, its text, the outputs' strides."""
+    """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
+
+    ``same`` are outputs that have the values of others. ``whole``: the text is all that there is.
+    """
 
     function: Callable[[list[Any]], Sequence[Any]]
     source: str
     strides: tuple[tuple[int, ...] | None, ...]
+    same: tuple[int, ...] = ()
+    whole: bool = False
 
 
 def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
@@ -98,7 +111,75 @@ def compiled(
     # What checks and reports at each call is left out; the object keeps what is called alive.
     function = _apart(getattr(made, "current_callable", None) or made, same)
     strides = context.output_strides or [None] * len(output.args[0])
-    return Compiled(function, getattr(made, "source_code", ""), tuple(map(_fixed, strides)))
+    source = getattr(made, "source_code", "")
+    return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
+
+
+EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")
+EMPTY_TOO = ("mutated_inputs", "inputs_to_check", "opaque_value_type_classes", "cudagraph_info")
+"""What a compiled graph may have beside its text."""
+
+
+def _is_whole(made: Any) -> bool:
+    """Whether the text of a compiled graph, run as a module, makes what is called."""
+    called = getattr(made, "current_callable", None)
+    runs_module = type(getattr(called, "__self__", None)).__name__ == "Runner"
+    more = any(getattr(made, name, None) for name in EMPTY + EMPTY_TOO)
+    on_cpu = set(getattr(made, "device_types", ())) <= {"cpu"}
+    return runs_module and on_cpu and not more and bool(getattr(made, "source_code", ""))
+
+
+def restored(
+    source: str, strides: Sequence[tuple[int, ...] | None], same: Sequence[int]
+) -> Compiled:
+    """A compiled graph, from what another process has said of it."""
+    call = PyCodeCache.load(source).call
+    return Compiled(_apart(call, list(same)), source, tuple(strides), tuple(same), whole=True)
+
+
+def fingerprint(values: Mapping[str, object]) -> str | None:
+    """What the text of compiled graphs depends on beside the graph, with the settings ``values``.
+
+    None if that is not known: of a setting that is an object of the program.
+    """
+    with settings(values):
+        found: dict[str, Any] = inductor_config.save_config_portable(ignore_private_configs=False)
+        whole = inductor_config.get_config_copy()
+    found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
+    if not _is_plain(found):
+        return None
+    modes = (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
+    )
+    version = (torch.__version__, torch.version.git_version)
+    return repr((version, _machine(), modes, sorted(found.items())))
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return _is_plain([*value.items()])
+    if isinstance(value, list | tuple | set | frozenset):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, str | int | float | bool)
+
+
+@functools.cache
+def _machine() -> tuple[Any, ...]:
+    """The processor and the C++ compiler."""
+    info = Path("/proc/cpuinfo")
+    first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
+    kept = ("model name", "flags", "Features", "CPU part", "stepping")
+    facts = sorted(line for line in first.splitlines() if line.startswith(kept))
+    compiler = shutil.which(get_cpp_compiler()) or ""
+    file = os.stat(compiler) if compiler else None
+    made = (os.path.realpath(compiler), file.st_size, file.st_mtime_ns) if file else ()
+    return platform.processor(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made
 
 
 def _call_as_it_is(graph: torch.fx.GraphModule) -> None:

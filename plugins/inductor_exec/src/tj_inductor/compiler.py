@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import time
-from collections.abc import Collection, Iterator, Mapping
+import json
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import torch
 from tj_core.extend import Fused, FusionRegion, interpreter, symbols_in
@@ -37,15 +37,31 @@ class Compiler:
 
     def compile(self, region: FusionRegion) -> Fused:
         """The region as one function of a list of its inputs."""
-        start = time.perf_counter()
         if symbols_in(region.inputs):
-            variants = Variants(region, functools.partial(self.variant, region))
-            seconds = time.perf_counter() - start
-            return Fused(variants, True, variants.source, seconds)
-        made = self.made(region, adapter.FakeTensorMode())
+            return self.fused(region, Variants(region, functools.partial(self.variant, region)))
+        return self.fused(region, self.made(region, adapter.FakeTensorMode()))
+
+    def restore(self, region: FusionRegion, text: str) -> Fused:
+        """The region, from the text that was kept of it."""
+        source, strides, same, conditions = json.loads(text)
+        fixed = [None if s is None else tuple(s) for s in strides]
+        made = adapter.restored(source, fixed, same)
+        if not symbols_in(region.inputs):
+            return self.fused(region, made)
+        first, again = _variant(made, conditions), functools.partial(self.variant, region)
+        return self.fused(region, Variants(region, again, first))
+
+    def fused(self, region: FusionRegion, made: adapter.Compiled | Variants) -> Fused:
+        """What the core is told of a compiled region."""
+        if isinstance(made, Variants):
+            first = made.made[0]
+            return Fused(made, True, first.source, kept=first.kept)
         strides = {i: found for i in region.flexible if (found := made.strides[i]) is not None}
-        seconds = time.perf_counter() - start
-        return Fused(made.function, True, made.source, seconds, strides)
+        return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
+
+    def fingerprint(self) -> str | None:
+        """What the text of compiled regions depends on, beside the region."""
+        return adapter.fingerprint(self.settings)
 
     def variant(self, region: FusionRegion, sizes: Mapping[str, int]) -> Variant:
         """``region``, compiled for symbols that have values like ``sizes``.
@@ -55,8 +71,7 @@ class Compiler:
         facts = [SymbolFacts(name, True, (2, None)) for name in sizes]
         symbols = RunSymbols(facts, sizes)
         made = self.made(region, symbols.mode, symbols, sizes)
-        conditions = (*symbols.guards, *(f"{name} >= 2" for name in sizes))
-        return Variant(made.function, conditions, made.source)
+        return _variant(made, [*symbols.guards, *(f"{name} >= 2" for name in sizes)])
 
     def made(
         self,
@@ -67,7 +82,7 @@ class Compiler:
     ) -> adapter.Compiled:
         """``region``, compiled for inputs of fixed sizes, or of ``symbols``, called ``names``."""
         run = interpreter(region)
-        with torch.no_grad(), adapter.settings(self.settings(region)):
+        with torch.no_grad(), adapter.settings(self.settings):
             with mode:
                 inputs = example_inputs(region, symbols)
             if symbols is not None:
@@ -76,8 +91,9 @@ class Compiler:
             visible = [i for i in range(len(region.outputs)) if i not in region.flexible]
             return adapter.compiled(graph, inputs, mode, visible, backward=region.backward)
 
-    def settings(self, region: FusionRegion) -> dict[str, object]:
-        """Inductor's settings for ``region``; tj checks the first run, so assertions are off."""
+    @property
+    def settings(self) -> dict[str, object]:
+        """Inductor's settings; tj checks the first run, so assertions are off."""
         return {
             "size_asserts": False,
             "alignment_asserts": False,
@@ -85,3 +101,13 @@ class Compiler:
             "emulate_precision_casts": self.options.emulate_precision,
             "cpp.use_decompose_tanh": self.options.decompose_tanh,
         }
+
+
+def _variant(made: adapter.Compiled, conditions: Sequence[str]) -> Variant:
+    return Variant(made.function, tuple(conditions), made.source, _kept(made, conditions))
+
+
+def _kept(made: adapter.Compiled, conditions: Sequence[str] = ()) -> str:
+    """A compiled graph as text for other processes; empty if its text is not all."""
+    parts = (made.source, made.strides, made.same, list(conditions))
+    return json.dumps(parts) if made.whole else ""

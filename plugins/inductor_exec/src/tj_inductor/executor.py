@@ -23,6 +23,8 @@ def inductor_executor(options: Options) -> Executor:
         minimum=options.minimum,
         hosts=True,
         together=compiler.together,
+        restore=compiler.restore,
+        fingerprint=compiler.fingerprint,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     return Executor("inductor", claims, fusion=fusion, decompositions=decompositions())

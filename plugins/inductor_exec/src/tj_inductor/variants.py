@@ -34,13 +34,14 @@ REMEMBERED = 1024
 class Variant:
     """A compiled function, the conditions on symbols that it was compiled under, and its text.
 
-    The function takes a list of the values of the symbols, then of the inputs. ``ran``: it has run
-    once, which is held against the trace.
+    The function takes a list of the values of the symbols, then of the inputs. ``kept`` is what
+    another process can make it of. ``ran``: it has run once, which is held against the trace.
     """
 
     function: Boxed
     conditions: tuple[str, ...] = ()
     source: str = ""
+    kept: str = ""
     ran: bool = False
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
@@ -49,10 +50,16 @@ class Variant:
 
 
 class Variants:
-    """Runs ``region``, which ``compile`` compiles for given values of symbols."""
+    """Runs ``region``, which ``compile`` compiles for given values of symbols.
+
+    ``first`` is what serves those that the symbols had when traced, if it is there already.
+    """
 
     def __init__(
-        self, region: FusionRegion, compile: Callable[[Mapping[str, int]], Variant]
+        self,
+        region: FusionRegion,
+        compile: Callable[[Mapping[str, int]], Variant],
+        first: Variant | None = None,
     ) -> None:
         self.first_run = region.first_run
         self.names = symbols_in(region.inputs)
@@ -61,7 +68,7 @@ class Variants:
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
         hints = size_hints(region.inputs)
-        self.made = [compile({name: hints[name] for name in self.names})]
+        self.made = [first or compile({name: hints[name] for name in self.names})]
         self.compiled = 1
         self.one_by_one = interpreter(region)
         self.chosen: dict[tuple[int, ...], Boxed] = {}
@@ -126,11 +133,6 @@ class Variants:
         inputs = box[len(self.names) :]
         box.clear()
         return self.one_by_one(*inputs)
-
-    @property
-    def source(self) -> str:
-        """The text of what was generated first."""
-        return self.made[0].source
 
 
 def _moved(values: Iterable[int], box: list[Any]) -> list[Any]:

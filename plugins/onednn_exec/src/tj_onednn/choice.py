@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tj_core.extend import BoundSymbol, Decline
+from tj_core.extend import BoundSymbol, Decline, cache_folder
 from tj_torch.extend import resolve
 
 from tj_onednn import adapter
 from tj_onednn.operands import call_key, example
 from tj_onednn.options import Options
-from tj_onednn.store import Machine, Store, cache_folder, processor
+from tj_onednn.store import Machine, Store, processor
 from tj_onednn.timing import Times, compare
 
 __all__ = ["Candidate", "Choices"]
@@ -144,9 +144,8 @@ class Choices:
 
     def folder(self) -> Path | None:
         """Where times are kept, if anywhere."""
-        if self.options.cache is None:
-            return cache_folder()
-        return Path(self.options.cache) if self.options.cache else None
+        folder = cache_folder(self.options.cache_dir)
+        return None if folder is None else folder / "onednn"
 
 
 def machine(threads: int) -> Machine:

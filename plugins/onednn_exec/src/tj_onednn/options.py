@@ -16,17 +16,17 @@ class Options:
     than ``margin``, a part of the time of that; ``"always"`` takes every call that oneDNN can run,
     for tests. ``minimum``: products of fewer multiplications are not measured, and not taken.
     ``precision``: ``"bfloat16"`` rounds the arguments and the result of products in float32.
-    ``cache``: the folder that choices are kept in; the user's cache folder if it is not given, and
-    none if it is empty. ``freeze``: parameters are not written any more, so that in inference the
-    weights of layers may be packed. ``epilogues``: layers and the activations that follow are one
-    call, where that is faster; for programs that no other executor fuses.
+    ``cache_dir``: choices are kept in ``onednn`` in this folder; in that of all plugins, if it is
+    not given, and nowhere if it is ``"none"``. ``freeze``: parameters are not written any more, so
+    that in inference the weights of layers may be packed. ``epilogues``: layers and the activations
+    that follow are one call, where that is faster; for programs that no other executor fuses.
     """
 
     choose: Literal["measure", "always"] = "measure"
     margin: float = 0.05
     minimum: int = 1 << 14
     precision: Literal["float32", "bfloat16"] = "float32"
-    cache: str | None = None
+    cache_dir: str | None = None
     freeze: bool = False
     epilogues: bool = False
 

@@ -6,24 +6,20 @@ at once may lose what one of them has measured, and never more than that: it is 
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import os
 import platform
-import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tj_core.extend import TjWarning
+from tj_core.extend import TjWarning, own_folder, replace_file
 
 from tj_onednn.timing import Times
 
-__all__ = ["Machine", "Store", "cache_folder", "processor"]
+__all__ = ["Machine", "Store", "processor"]
 
 FORM = 1
 """Raised when the meaning of a file changes: files of another form are left alone."""
@@ -85,9 +81,9 @@ class Store:
         assert self.folder is not None and self.known is not None
         path = self.folder / self.machine.file
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            own_folder(self.folder)
             self.known = self.read() | self.known
-            _replace(path, _text(self.known, self.machine))
+            replace_file(path, _text(self.known, self.machine))
         except OSError as error:
             self.warn(f"measured times are not kept: {path} cannot be written", error)
 
@@ -116,29 +112,6 @@ def _seconds(value: Any) -> float:
     if type(value) is not float or not 0 < value < 1e6:
         raise ValueError(f"{value!r} is no time")
     return value
-
-
-def _replace(path: Path, text: str) -> None:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
-
-
-def cache_folder() -> Path:
-    """The folder for what this user's programs may make again."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
-        base = Path(os.environ["LOCALAPPDATA"])
-    else:
-        base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-    return base / "tj" / "onednn"
 
 
 def processor() -> str:

@@ -1,0 +1,84 @@
+"""``tj cache``: what is kept on disk for later processes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tj_core.cli.console import print_table
+from tj_core.disk import Entries, cache_folder
+from tj_core.host.config import load_config
+from tj_core.host.discovery import discover
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["add_cache"]
+
+CORE = "regions"
+"""The folder of what the core keeps; plugins have folders of their names."""
+
+
+def add_cache(commands: Any) -> None:
+    """Add the command to a parser's."""
+    parser = commands.add_parser("cache", help="show or clear what is kept for later processes")
+    parser.add_argument("action", nargs="?", default="size", choices=sorted(_ACTIONS))
+    parser.set_defaults(run=_run)
+
+
+def _run(args: argparse.Namespace) -> int:
+    folder = cache_folder(load_config(args.config, {}).core.cache_dir)
+    if folder is None:
+        print('nothing is kept: cache_dir is "none"')
+        return 0
+    print(folder)
+    _ACTIONS[args.action](folder)
+    return 0
+
+
+def _size(folder: Path) -> None:
+    rows = []
+    for kind, files in _kinds(folder):
+        bytes = sum(path.stat().st_size for path in files)
+        rows.append((kind, str(len(files)), f"{bytes / 1e6:.1f} MB"))
+    print_table(("kind", "files", "size"), rows)
+
+
+def _list(folder: Path) -> None:
+    rows = []
+    for kind, files in _kinds(folder):
+        titles = dict(Entries(folder / kind).titles())
+        rows += [(kind, *_file(path), titles.get(path, "")) for path in files]
+    print_table(("kind", "file", "size", "age", "what"), rows)
+
+
+def _file(path: Path) -> tuple[str, str, str]:
+    found = path.stat()
+    days = (time.time() - found.st_mtime) / 86400
+    return path.name, f"{found.st_size / 1e3:.1f} kB", f"{days:.1f} days"
+
+
+def _clear(folder: Path) -> None:
+    count = 0
+    for _, files in _kinds(folder):
+        for path in files:
+            with contextlib.suppress(FileNotFoundError):  # another process has cleared it
+                path.unlink()
+                count += 1
+    print(f"removed {count} files")
+
+
+_ACTIONS: dict[str, Callable[[Path], None]] = {"size": _size, "list": _list, "clear": _clear}
+
+
+def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
+    """The kinds of files there are, each with its files: only such as tj writes."""
+    for kind in (CORE, *sorted(found.name for found in discover())):
+        place = folder / kind
+        files = [p for p in sorted(place.glob("*")) if p.suffix in (".json", ".new")]
+        if files:
+            yield kind, files

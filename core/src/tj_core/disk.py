@@ -1,0 +1,141 @@
+"""What is kept on disk for later processes: entries of text, in a folder of the user's own.
+
+An entry is a JSON file, so that nothing is unpickled, and holds the whole key that it was kept
+under. It is written beside its place and moved there, so that a reader sees all of it or nothing.
+A folder that others can write to is not used, since what is kept may be run.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import stat
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tj_core.errors import TjWarning
+
+__all__ = ["Entries", "cache_folder", "is_own", "own_folder", "replace_file"]
+
+FORM = 1
+"""Raised when the meaning of entries changes: those of another form are not used."""
+
+
+def cache_folder(configured: str | None = None) -> Path | None:
+    """The folder for what programs may make again; ``configured`` is what ``cache_dir`` says.
+
+    None where that is ``"none"``, and nothing is kept.
+    """
+    if configured is not None:
+        return Path(configured).expanduser() if configured not in ("", "none") else None
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
+        base = Path(os.environ["LOCALAPPDATA"])
+    else:
+        base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+    return base / "tj"
+
+
+def is_own(path: Path | int) -> bool:
+    """Whether a file or folder is this user's, and nobody else's to write."""
+    if not hasattr(os, "getuid"):  # Windows: folders of users are their own
+        return True
+    found = os.stat(path)
+    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def own_folder(path: Path) -> None:
+    """Make the folder ``path``, for this user alone.
+
+    :raises OSError: if it cannot be made, or others can write to it.
+    """
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not is_own(path):
+        raise PermissionError(f"others than this user can write to {path}")
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Put ``text`` into ``path`` at once: no reader sees half of it.
+
+    :raises OSError: if that cannot be done.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+@dataclass
+class Entries:
+    """Texts by key in ``folder``. What goes wrong there is one warning, and nothing is kept."""
+
+    folder: Path
+    warned: bool = field(default=False, init=False)
+
+    def get(self, key: str) -> str | None:
+        """What is kept under ``key``; None if nothing is, or nothing that can be used."""
+        path = self.path(key)
+        try:
+            if not is_own(self.folder):
+                raise PermissionError("others than this user can write to its folder")
+            with path.open(encoding="utf-8") as file:
+                if not is_own(file.fileno()):
+                    raise PermissionError("others than this user can write to it")
+                return _value(file.read(), key)
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            self.warn(f"{path} cannot be used, and is made again", error)
+            return None
+
+    def put(self, key: str, value: str, title: str) -> None:
+        """Keep ``value`` under ``key``; ``title`` is what lists say of it."""
+        path = self.path(key)
+        text = json.dumps({"form": FORM, "title": title, "key": key, "value": value})
+        try:
+            own_folder(self.folder)
+            replace_file(path, text)
+        except OSError as error:
+            self.warn(f"{path} cannot be written", error)
+
+    def path(self, key: str) -> Path:
+        """The file for ``key``."""
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+
+    def titles(self) -> Iterator[tuple[Path, str]]:
+        """The files of the entries, each with what it says of itself."""
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                yield path, str(json.loads(path.read_text("utf-8"))["title"])
+            except (OSError, ValueError, TypeError, KeyError):
+                yield path, "cannot be read"
+
+    def warn(self, text: str, error: Exception) -> None:
+        """Say once that something is wrong."""
+        if not self.warned:
+            self.warned = True
+            reason = f"{type(error).__name__}: {error}"
+            warnings.warn(TjWarning(f"tj: {text} ({reason})"), stacklevel=2)
+
+
+def _value(text: str, key: str) -> str:
+    document: Any = json.loads(text)
+    if document["form"] != FORM or document["key"] != key:
+        raise ValueError("it is of another version")
+    value = document["value"]
+    if not isinstance(value, str):
+        raise TypeError("it holds no text")
+    return value

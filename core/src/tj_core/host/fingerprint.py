@@ -1,0 +1,56 @@
+"""What all that a session compiles depends on: the code and options of tj and its plugins."""
+
+from __future__ import annotations
+
+import functools
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tj_core
+from tj_core.host.discovery import core_version
+from tj_core.host.loading import INLINE
+from tj_core.host.plugins import PluginManager
+
+__all__ = ["session_fingerprint"]
+
+
+def session_fingerprint(plugins: PluginManager) -> str | None:
+    """The versions, files and options behind ``plugins`` as text.
+
+    None if that is not known, of plugins that are objects of the program itself.
+    """
+    lines = [f"{sys.implementation.cache_tag} {platform.platform()} {platform.machine()}"]
+    lines.append(f"tj-core {core_version()} {_files(Path(tj_core.__file__).parent)}")
+    for name in plugins.names:
+        state = plugins.state(name)
+        if state.distribution == INLINE or not state.file:
+            return None
+        files = _files(_code(Path(state.file)))
+        lines.append(f"{plugins.identity(name)} {plugins.options(name)!r} {files}")
+    return "\n".join(lines)
+
+
+def _code(file: Path) -> Path:
+    """The folder of the package that ``file`` is in; the file itself if it is in none."""
+    found = file
+    while (found.parent / "__init__.py").is_file():
+        found = found.parent
+    return found
+
+
+@functools.cache
+def _files(code: Path) -> str:
+    """The files of a package by size and time, as a process has found them first."""
+    import hashlib
+
+    facts = [f"{path.relative_to(code)} {s.st_size} {s.st_mtime_ns}" for path, s in _all(code)]
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()
+
+
+def _all(code: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    for path in sorted(code.rglob("*")) if code.is_dir() else [code]:
+        if "__pycache__" not in path.parts and path.is_file():
+            yield path, path.stat()
