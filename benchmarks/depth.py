@@ -43,14 +43,17 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """A small GPT with its loss; tokens and targets ``[batch, time]`` in, scalar out."""
 
-    def __init__(self, layers: int, d: int = 64, h: int = 4, vocab: int = 128) -> None:
+    def __init__(
+        self, layers: int, d: int = 64, h: int = 4, vocab: int = 128, time: int = 32
+    ) -> None:
         super().__init__()
-        self.tokens, self.positions = nn.Embedding(vocab, d), nn.Embedding(32, d)
+        self.tokens, self.positions = nn.Embedding(vocab, d), nn.Embedding(time, d)
         self.blocks = nn.ModuleList([Block(d, h) for _ in range(layers)])
         self.norm, self.head = nn.LayerNorm(d), nn.Linear(d, vocab, bias=False)
 
     def forward(self, index: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        x = self.tokens(index) + self.positions(torch.arange(index.shape[1]))
+        positions = torch.arange(index.shape[1], device=index.device)
+        x = self.tokens(index) + self.positions(positions)
         for block in self.blocks:
             x = block(x)
         logits = self.head(self.norm(x))

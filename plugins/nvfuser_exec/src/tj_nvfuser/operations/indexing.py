@@ -80,6 +80,8 @@ def scatter(call: Call, x: Value, dim: int, index: Value, source: Any) -> Value:
 def scan(name: str) -> Translate:
     def translate(call: Call, x: Value, dim: int, **_: Any) -> Value:
         x = call.d.cast(x, call.compute)
+        ones = call.d.full(x.shape, 1, x.dtype)  # nvFuser scans nothing that is only spread
+        x = call.each("mul", x.shape, x, ones, compute=x.dtype)
         return call.d.op(name, (x.dtype, x.shape), x, dim=axis_of(dim, x.ndim))
 
     return translate

@@ -16,14 +16,14 @@ from tj_nvfuser.refused import refuse
 __all__ = ["OPERATIONS", "count", "reduced"]
 
 
-def reduced(
-    call: Call, name: str, x: Value, dims: Sequence[int], keepdim: bool = False, **kwargs: Any
-) -> Value:
+def reduced(call: Call, name: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
     """``fd.ops.NAME`` of ``x`` along ``dims``, in the data type of ``x``."""
     if not dims:
         return x
-    meta = x.dtype, left(x, dims, keepdim)
-    return call.d.op(name, meta, x, dims=list(dims), keepdim=keepdim, **kwargs)
+    wide = x.dtype == "Int32" and name in ("sum", "prod")  # as PyTorch, if not told otherwise
+    meta = "Int" if wide else x.dtype, left(x, dims, keepdim)
+    found = call.d.op(name, meta, x, dims=list(dims), keepdim=keepdim)
+    return call.d.cast(found, x.dtype)
 
 
 def left(x: Value, dims: Sequence[int], keepdim: bool) -> list[Dim]:

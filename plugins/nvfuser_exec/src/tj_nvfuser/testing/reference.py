@@ -289,11 +289,11 @@ class Operations:
 
     def cumsum(self, x: Tensor, dim: int) -> Tensor:
         require(x.dtype in NUMBERS, f"no sum of {x.dtype}")
-        return x.cumsum(dim)
+        return x.cumsum(dim, dtype=x.dtype)
 
     def cumprod(self, x: Tensor, dim: int) -> Tensor:
         require(x.dtype in NUMBERS, f"no product of {x.dtype}")
-        return x.cumprod(dim)
+        return x.cumprod(dim, dtype=x.dtype)
 
     # -------------------------------------------------------------------- indices and sorts
 

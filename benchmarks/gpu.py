@@ -1,0 +1,190 @@
+"""What runs on a GPU, is it right, and how fast: one script, to be started on a machine with one.
+
+    python benchmarks/gpu.py --out gpu.json
+    python benchmarks/gpu.py --device cpu --small      # what can be tried without a GPU
+
+First PyTorch's database of operations against eager, then small models in training, then GPT and
+Llama in bfloat16: tj with all its plugins, tj without those that fuse, and torch.compile, in turns.
+On the CPU, the stand-in for nvFuser takes its part.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import tj_core as tj
+import torch
+from depth import GPT
+from timing import interleaved, table
+from tj_conformance.databases.op_db import full_name
+from tj_conformance.models import MODELS, step
+from torch import nn
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_map_only
+from workloads import Llama
+
+CLOSE: Mapping[torch.dtype, dict[str, float]] = {
+    torch.float32: {"rtol": 1e-4, "atol": 1e-4},
+    torch.bfloat16: {"rtol": 5e-2, "atol": 5e-2},
+}
+
+
+def plugins(device: str) -> tuple[Any, ...]:
+    """The plugins that programs are jitted with."""
+    if device != "cpu":
+        return "nvfuser", "inductor", "autograd", "torch"
+    from tj_nvfuser.testing.plugin import ReferencePlugin
+
+    return ReferencePlugin(), "autograd", "torch"
+
+
+def versions() -> dict[str, object]:
+    """What the figures hold for."""
+    from tj_nvfuser.availability import state
+
+    found = state()
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor()
+    return {
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "nvfuser": found.nvfuser or found.reason,
+        "device": name,
+    }
+
+
+# ----------------------------------------------------------------------------- is it right?
+
+
+def samples(op: Any, device: str, dtype: torch.dtype, count: int) -> Iterator[Any]:
+    """Arguments of ``op`` that eager takes, with what it returns."""
+    for sample in itertools.islice(op.sample_inputs(device, dtype), count):
+        args = (sample.input, *sample.args)
+        try:
+            torch.manual_seed(0)
+            yield args, sample.kwargs, op.op(*args, **sample.kwargs)
+        except Exception:  # eager's own answer to a sample is not what is asked here
+            continue
+
+
+def operations(device: str, every: int, count: int) -> dict[str, Any]:
+    """How many samples of PyTorch's database are right, and what is wrong with the others."""
+    session = tj.Session(
+        plugins(device), overrides={"nvfuser": {"minimum": 1}} if device != "cpu" else {}
+    )
+    found: dict[str, Any] = {"right": 0, "wrong": {}, "raised": {}}
+    for op, dtype in itertools.product(op_db[::every], CLOSE):
+        if dtype not in op.supported_dtypes(torch.device(device).type):
+            continue
+        torch.compiler.reset()
+        f = tj.jit(lambda *a, op=op, **k: op.op(*a, **k), session=session, dynamic=False)
+        for args, kwargs, expected in samples(op, device, dtype, count):
+            name = f"{full_name(op)} {dtype}"
+            try:
+                torch.manual_seed(0)
+                torch.testing.assert_close(
+                    f(*args, **kwargs), expected, equal_nan=True, **CLOSE[dtype]
+                )
+                found["right"] += 1
+            except AssertionError as error:
+                found["wrong"][name] = str(error).splitlines()[0]
+            except Exception as error:
+                found["raised"][name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found
+
+
+def models(device: str) -> dict[str, str]:
+    """How a training step of each small model differs from eager, at most."""
+    found = {}
+    for name, kind in MODELS.items():
+        model = kind.build().train().to(device)
+        batch = tree_map_only(torch.Tensor, lambda x: x.to(device), dict(kind.batch()))
+        session = tj.Session(plugins(device))
+        try:
+            expected = step(model, model, batch, 0)["grads"]
+            got = step(model, tj.jit(model, session=session), batch, 0)["grads"]
+            torch.testing.assert_close(got, expected, rtol=1e-3, atol=1e-4)
+            found[name] = "right"
+        except Exception as error:
+            found[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+    return found
+
+
+# ----------------------------------------------------------------------------- how fast is it?
+
+
+def gpt(small: bool) -> tuple[nn.Module, int, int]:
+    """A GPT, its number of words and its length."""
+    if small:
+        return GPT(1), 128, 32
+    return GPT(4, 1024, 16, 32000, 512), 32000, 512
+
+
+def llama(small: bool) -> tuple[nn.Module, int, int]:
+    """A Llama, its number of words and its length."""
+    if small:
+        return Llama(1, 64, 4, 128, 32), 128, 32
+    return Llama(4, 1024, 16, 32000, 512), 32000, 512
+
+
+def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) -> Callable[[], None]:
+    """One step, to its end on the device."""
+
+    def run() -> None:
+        f(*batch).backward()
+        model.zero_grad(set_to_none=True)
+        if batch[0].is_cuda:
+            torch.cuda.synchronize()
+
+    return run
+
+
+def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Times of a training step, by system, for each model."""
+    for name, make in (("gpt", gpt), ("llama", llama)):
+        torch.manual_seed(0)
+        model, words, length = make(small)
+        model.to(device=device, dtype=torch.bfloat16)
+        batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
+        systems = {
+            "eager": model,
+            "tj": tj.jit(model, session=tj.Session(plugins(device))),
+            "tj, not fused": tj.jit(model, session=tj.Session(("autograd", "torch"))),
+            "torch.compile": torch.compile(model),
+        }
+        calls = {system: training(model, f, batch) for system, f in systems.items()}
+        timings = interleaved(calls, baseline="eager", number=1 if small else 5, rounds=rounds)
+        print(table(f"{name}, bfloat16, training", timings), flush=True)
+        yield name, {system: vars(timing) for system, timing in timings.items()}
+
+
+def main() -> None:
+    """Parse the command line, run all parts, write what they found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--small", action="store_true", help="little of everything")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    if args.device != "cpu" and not torch.cuda.is_available():
+        sys.exit("PyTorch finds no CUDA device")
+    warnings.simplefilter("ignore")
+    found: dict[str, object] = {"versions": versions()}
+    found["operations"] = operations(args.device, 40 if args.small else 1, 2 if args.small else 8)
+    found["models"] = models(args.device)
+    found["speed"] = dict(speed(args.device, args.small, 3 if args.small else args.rounds))
+    text = json.dumps(found, indent=1)
+    print(text)
+    if args.out is not None:
+        args.out.write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
