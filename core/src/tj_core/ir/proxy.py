@@ -114,12 +114,15 @@ class SubclassInfo:
 
     ``type`` is the qualified name; ``inner`` the attributes ``__tensor_flatten__`` names with
     their proxies (each called like its attribute, without tags), ``context`` a comparable
-    description of the rest.
+    description of the rest. ``state`` is what a tensor of the type is made of again, beside its
+    inner tensors; None where that is not known, as in a program that was read from text. It takes
+    no part in equality.
     """
 
     type: str
     inner: tuple[tuple[str, TensorProxy], ...] = ()
     context: str = ""
+    state: object = field(default=None, compare=False, repr=False)
 
 
 P = TypeVar("P", bound="Proxy")

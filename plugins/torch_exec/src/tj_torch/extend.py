@@ -19,6 +19,7 @@ from tj_torch.ops.convert import (
     constant,
     device_to_torch,
     dtype_to_torch,
+    subclass_of,
     tensor_proxy,
     to_core,
     to_core_tree,
@@ -43,6 +44,7 @@ from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, n
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.private import backward_keeps_graph, has_kernel, saved_tensors_are_hooked
+from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 
 __all__ = [
     "AUTOCAST",
@@ -87,6 +89,8 @@ __all__ = [
     "is_python",
     "is_sized",
     "is_symbolic",
+    "is_wrapper",
+    "is_wrapper_class",
     "known_of",
     "may_be_kept",
     "members",
@@ -103,6 +107,7 @@ __all__ = [
     "set_neg",
     "storage_id",
     "strided_beyond",
+    "subclass_of",
     "tangents_key",
     "tensor_proxy",
     "to_core",

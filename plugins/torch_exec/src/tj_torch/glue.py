@@ -13,6 +13,7 @@ from tj_torch.runtime.functional import (
     with_value,
     write_back,
 )
+from tj_torch.runtime.subclasses import flatten, unflatten
 from tj_torch.runtime.transformed import transformed
 from tj_torch.runtime.versions import bump_version, set_version, versioned
 
@@ -24,10 +25,12 @@ __all__ = [
     "constant",
     "copied_back",
     "copy_back",
+    "flatten",
     "invoke",
     "method",
     "set_version",
     "transformed",
+    "unflatten",
     "versioned",
     "with_strides",
     "with_value",

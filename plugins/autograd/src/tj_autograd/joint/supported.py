@@ -9,6 +9,8 @@ from tj_torch.extend import (
     OVERWRITTEN,
     RETURNED_VIEW,
     changes_unseen,
+    is_on,
+    is_wrapper_class,
     members,
     resolve,
     strided_beyond,
@@ -96,11 +98,19 @@ def _not_strided(call: BoundSymbol) -> bool:
     return any(p.layout != "strided" and p.subclass is None for p in tensors)
 
 
-def _mixes_classes(call: BoundSymbol) -> bool:
-    """Whether a gradient of a plain tensor may be of a subclass, which no trace says."""
-    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
-    plain = any(p.subclass is None and p.requires_grad for p in tensors)
-    return plain and any(p.subclass is not None for p in tensors)
+def _makes_leaf(call: BoundSymbol) -> bool:
+    """Whether a tensor subclass is made of tensors that require gradients.
+
+    It requires one then, and to autograd it is not made of them.
+    """
+    if not any(map(requires_grad, call.flat_args)) or not call.on_subclass:
+        return False
+    return is_wrapper_class(resolve(call.symbol))
+
+
+def _cast_subclass(call: BoundSymbol) -> bool:
+    """Whether autocast casts a tensor subclass, and keeps its casts: these are not modelled."""
+    return call.on_subclass and is_on(call.context) and any(map(requires_grad, call.flat_outs))
 
 
 _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
@@ -110,6 +120,7 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "may write to what it is given": _may_write,
     "takes or makes a tensor without strides": _not_strided,
     "writes in its backward": _writes_back,
-    "is given a plain tensor beside one of a subclass": _mixes_classes,
+    "makes a tensor subclass of tensors that require gradients": _makes_leaf,
+    "is given a tensor subclass under autocast": _cast_subclass,
 }
 """What the plugin cannot take apart, by what is said of it."""

@@ -19,7 +19,9 @@ from tj_torch.extend import (
     device_to_torch,
     dtype_to_torch,
     is_sized,
+    is_wrapper,
     saved_tensors_are_hooked,
+    subclass_of,
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
@@ -149,6 +151,10 @@ class Compiled(torch.autograd.Function):
         if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
         pullback = plan.variants[plan.layout(tangents)]
+        if any(map(_is_of_other_class, tangents, pullback.tangents)):
+            found = _gradients_by_pytorch(ctx, plan, tangents)
+            _free(ctx, plan)
+            return (None, None, *found)
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
@@ -165,6 +171,17 @@ class Compiled(torch.autograd.Function):
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:
+    """Whether ``tangent`` is of another class, or holds something else, than ``expected``."""
+    if expected is None:
+        return False
+    if expected.subclass is None:
+        return tangent is not None and is_wrapper(tangent)
+    if tangent is None or tangent.stride() != expected.strides:
+        return True
+    return subclass_of(tangent) != expected.subclass
 
 
 def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
@@ -270,9 +287,13 @@ def _gradients_by_pytorch(
 def _unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
     """``values`` as they were saved: what hooks have packed may come back laid out otherwise."""
     return [
-        _laid_out(v, p) if isinstance(p, TensorProxy) and p.layout == "strided" else v
+        _laid_out(v, p) if isinstance(p, TensorProxy) and _is_dense(p) else v
         for v, p in zip(values, saved, strict=True)
     ]
+
+
+def _is_dense(p: TensorProxy) -> bool:
+    return p.layout == "strided" and p.subclass is None
 
 
 def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:

@@ -175,7 +175,12 @@ def another_kind_inside(x: Any) -> Any:
 
 @CASES(G)
 def views(x: Any) -> Any:
-    return x.t() @ x.view(2, 8).view(4, 4), x[1:, ::2], x.unsqueeze(0).expand(3, 4, 4)
+    return x.t() @ x.view(2, 8).view(4, 4)
+
+
+@CASES(G, G)
+def views_with_gradient(x: Any, y: Any) -> Any:
+    return x[1:, ::2], y.unsqueeze(0).expand(3, 4, 4)
 
 
 @CASES(X)

@@ -55,6 +55,7 @@ from tj_torch.capture.nodes import (
     outdated,
     tagged,
     tagged_names,
+    takes_subclass,
     takes_values,
     user_tags,
 )
@@ -409,7 +410,7 @@ class Importer(NodeValues):
         change = is_autograd_change(call)
         unknown = self.opaque_state or self.changes_state(call, node)
         unknown = unknown or may_raise_at_run_time(call, self.dialects.tables[MAY_RAISE])
-        if (unknown and not change) or makes_subclass(node):
+        if (unknown and not change) or (makes_subclass(node) and not takes_subclass(call)):
             return None
         start = time.perf_counter()
         try:

@@ -23,9 +23,9 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.sources import node_source
-from tj_torch.ops.convert import is_wrapper
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.runtime.private import pytree
+from tj_torch.runtime.subclasses import is_wrapper
 
 __all__ = [
     "input_value",
@@ -35,6 +35,7 @@ __all__ = [
     "tagged",
     "tagged_names",
     "takers",
+    "takes_subclass",
     "takes_values",
     "user_tags",
 ]
@@ -51,11 +52,19 @@ def takes_values(call: BoundSymbol) -> bool:
     return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
 
 
-def makes_subclass(node: torch.fx.Node) -> bool:
-    """Whether ``node`` returned a tensor subclass that runs operators in Python.
+def takes_subclass(call: BoundSymbol) -> bool:
+    """Whether a tensor subclass is among the arguments of ``call``."""
+    return any(isinstance(p, TensorProxy) and p.subclass for p in call.flat_args)
 
-    C++ functionalization, below which calls are expanded, ends the process at such a call.
+
+def makes_subclass(node: torch.fx.Node) -> bool:
+    """Whether ``node`` makes a tensor subclass that runs operators in Python of plain tensors.
+
+    C++ functionalization, below which calls are expanded, ends the process at such a call. A call
+    of the class is run in another way.
     """
+    if isinstance(node.target, type):
+        return False
     made = pytree.tree_leaves(node.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and is_wrapper(v) for v in made)
 

@@ -33,6 +33,8 @@ def functional(when: When) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return context.skip_stage()
+        if (written := _written_beside_subclasses(trace)) is not None:
+            return context.decline(written)
         if Stage.JOINT in context.produced:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
@@ -52,6 +54,17 @@ def functional(when: When) -> Transform:
         return result
 
     return Transform("functionalize", apply, Stage.ACQUIRED, Stage.FUNCTIONAL, falls_back=True)
+
+
+def _written_beside_subclasses(trace: Trace) -> Decline | None:
+    """Why writes of ``trace`` may be to what a tensor subclass holds, of which no view is known."""
+    if not any(call.on_subclass for call in trace.calls):
+        return None
+    for call in trace.calls:
+        if call.effects.mutates or call.effects.rebinds:
+            reason = "a program with tensor subclasses writes to memory, which may be theirs"
+            return Decline(reason, call.source, keep_all_calls=True)
+    return None
 
 
 def _needed(trace: Trace, context: PassContext) -> bool:

@@ -7,7 +7,9 @@ import enum
 import functools
 import math
 import sys
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
@@ -26,16 +28,18 @@ from tj_core.extend import (
 
 from tj_torch.ops.sizes.shape_env import is_symbolic, kind_of, number_text, plain
 from tj_torch.runtime.private import OpOverload, OpOverloadPacket
+from tj_torch.runtime.subclasses import is_wrapper
 
 __all__ = [
+    "State",
     "constant",
     "device_to_core",
     "device_to_torch",
     "dim_to_core",
     "dtype_to_core",
     "dtype_to_torch",
-    "is_wrapper",
     "number_proxy",
+    "subclass_of",
     "tensor_proxy",
     "to_core",
     "to_core_tree",
@@ -112,7 +116,7 @@ def tensor_proxy(
         tensor.requires_grad,
         "strided" if strided else _word(tensor.layout),
         _flags(tensor) if strided else (),
-        _subclass(tensor),
+        subclass_of(tensor),
     )
 
 
@@ -126,13 +130,24 @@ def _flags(tensor: torch.Tensor) -> tuple[str, ...]:
     return ("neg",) if tensor.is_neg() else ()
 
 
-def is_wrapper(tensor: torch.Tensor) -> bool:
-    """Whether ``tensor`` is of a traceable wrapper subclass, which consists of other tensors."""
-    kind = type(tensor)
-    return kind is not torch.Tensor and hasattr(kind, "__tensor_flatten__")
+@dataclass(frozen=True)
+class State:
+    """What a wrapper subclass is beside its inner tensors: what they flatten to.
+
+    ``context`` is the second value that ``__tensor_flatten__`` returns, ``rest`` the attributes
+    it names that are no tensors.
+    """
+
+    kind: type
+    context: Any
+    rest: dict[str, Any]
 
 
-def _subclass(tensor: torch.Tensor) -> SubclassInfo | None:
+_STATES: dict[tuple[str, str], list[weakref.ref[State]]] = {}
+"""The states that have been seen, by the name of the type and their text: one for equal ones."""
+
+
+def subclass_of(tensor: torch.Tensor) -> SubclassInfo | None:
     """What a traceable wrapper subclass consists of; None for every other tensor.
 
     Attributes that are no tensors, such as a device mesh, are part of its context.
@@ -142,10 +157,26 @@ def _subclass(tensor: torch.Tensor) -> SubclassInfo | None:
     kind = type(tensor)
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     parts = {name: getattr(tensor, name) for name in names}
-    inner = {n: tensor_proxy(n, v) for n, v in parts.items() if isinstance(v, torch.Tensor)}
+    tensors = {n: v for n, v in parts.items() if isinstance(v, torch.Tensor)}
+    # To autograd there is the tensor, and not what it holds.
+    inner = {n: tensor_proxy(n, v).replace(requires_grad=False) for n, v in tensors.items()}
     rest = {n: v for n, v in parts.items() if n not in inner}
     text = repr((context, rest)) if rest else repr(context)
-    return SubclassInfo(f"{kind.__module__}.{kind.__qualname__}", tuple(inner.items()), text)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    index, state = _known(State(kind, context, rest), name, text)
+    text += f" #{index}" if index else ""  # equal texts of states that are not
+    return SubclassInfo(name, tuple(inner.items()), text, state)
+
+
+def _known(state: State, name: str, text: str) -> tuple[int, State]:
+    """The one of all equal states that stands for them, and its number among those of ``text``."""
+    same = _STATES.setdefault((name, text), [])
+    for index, reference in enumerate(same):
+        known = reference()
+        if known is not None and known == state:
+            return index, known
+    same.append(weakref.ref(state))
+    return len(same) - 1, state
 
 
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:

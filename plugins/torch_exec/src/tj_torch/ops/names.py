@@ -7,6 +7,7 @@ spelling that might differ in any case keeps a name of its own.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -26,7 +27,9 @@ from tj_core.extend import (
     leaves,
 )
 
+from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import checks_writes
+from tj_torch.ops.convert import State
 from tj_torch.ops.entry import entry
 from tj_torch.ops.naming.aliases import Aliases
 from tj_torch.ops.naming.methods import (
@@ -144,8 +147,37 @@ class _Plan:
         return Named(self.symbol, arranged, dict(kwargs), self.function)
 
 
-def _is_subclass(value: Any) -> bool:
-    return isinstance(value, TensorProxy) and value.subclass is not None
+def _has_spellings(value: Any) -> bool:
+    """Whether ``value`` is of a tensor subclass that may tell ``x + y`` from ``torch.add(x, y)``.
+
+    One that leaves PyTorch's operations in Python alone does not.
+    """
+    if not isinstance(value, TensorProxy) or value.subclass is None:
+        return False
+    state = value.subclass.state
+    return not isinstance(state, State) or _overrides(state.kind)
+
+
+_MADE_OF = frozenset(
+    {"__init__", "__new__", "__repr__", "__torch_dispatch__", *vars(type("_", (), {}))}
+)
+"""Members that every wrapper subclass has of its own."""
+
+
+@functools.cache
+def _overrides(kind: type) -> bool:
+    """Whether ``kind`` has members of its own that are operations of `torch.Tensor`."""
+    for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
+        own = {n for n in vars(base) if hasattr(torch.Tensor, n)} - _MADE_OF
+        if base.__dict__.get("__torch_function__") is not None and _is_disabled(base):
+            own -= {"__torch_function__"}
+        if own:
+            return True
+    return False
+
+
+def _is_disabled(kind: Any) -> bool:
+    return kind.__torch_function__ is private.disabled_torch_function()
 
 
 def is_tensor_proxy(value: Any) -> bool:
@@ -172,7 +204,7 @@ class Names:
         :param args: its arguments, trees of proxies and constants; a method's object comes first.
         :param is_tensor: which leaves are tensors.
         """
-        if any(map(_is_subclass, leaves((args, list(kwargs.values()))))):
+        if any(map(_has_spellings, leaves((args, list(kwargs.values()))))):
             return self._spelled(target).named(args, kwargs)
         kinds = tuple([_kind(x, is_tensor) for x in args])
         key = (target, kinds, tuple(kwargs))

@@ -21,11 +21,13 @@ __all__ = [
     "data_dependent",
     "data_mutated",
     "deny_data_pointer",
+    "disabled_torch_function",
     "factories",
     "fake_constant",
     "fake_reason",
     "fake_tensor",
     "functionalization",
+    "functionalization_below_subclasses",
     "functionalized",
     "has_no_hooks",
     "is_dense",
@@ -61,6 +63,11 @@ def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Te
     from torch._subclasses.fake_tensor import FakeTensor
 
     return FakeTensor(mode, meta, device)
+
+
+def disabled_torch_function() -> Any:
+    """What subclasses that leave PyTorch's functions alone have as ``__torch_function__``."""
+    return torch._C._disabled_torch_function_impl
 
 
 def is_fake(tensor: torch.Tensor) -> bool:
@@ -128,6 +135,33 @@ def paused_functionalization() -> Iterator[None]:
         yield
     finally:
         torch._enable_functionalization(reapply_views=True)
+
+
+@contextlib.contextmanager
+def functionalization_below_subclasses() -> Iterator[None]:
+    """As `functionalization`, of what tensor subclasses call: these come first.
+
+    PyTorch leaves functionalization out inside of ``__torch_dispatch__``.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    key = torch._C.DispatchKey.Functionalize
+
+    class Above(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if any(hasattr(t, "__tensor_flatten__") for t in types):
+                return NotImplemented
+            with (
+                torch._C._SetExcludeDispatchKeyGuard(key, False),
+                torch._C._IncludeDispatchKeyGuard(key),
+            ):
+                return func(*args, **(kwargs or {}))
+
+    outside = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
+    with functionalization(), outside, Above():
+        yield
 
 
 @contextlib.contextmanager

@@ -42,8 +42,7 @@ class Argument:
 def distinct_proxies(tree: Any) -> dict[str, Argument]:
     """The tensors and numbers among the leaves of ``tree``, by name; each counts once.
 
-    :raises CannotExpand: for other proxies, numbers without an expression, subclasses and unusual
-        layouts.
+    :raises CannotExpand: for other proxies, numbers without an expression and unusual layouts.
     """
     found: dict[str, Argument] = {}
     proxies = (leaf for leaf in leaves(tree) if isinstance(leaf, Proxy))
@@ -58,8 +57,6 @@ def _expandable(proxy: Proxy) -> TensorProxy | NumberProxy:
         return proxy
     if not isinstance(proxy, TensorProxy):
         raise CannotExpand(f"argument {proxy.name!r} is known only at run time")
-    if proxy.subclass is not None:
-        raise CannotExpand(f"argument {proxy.name!r} is a tensor subclass, {proxy.subclass.type}")
     if proxy.layout != "strided":
         raise CannotExpand(f"argument {proxy.name!r} has layout {proxy.layout}")
     return proxy

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tj_core.extend import (
@@ -30,79 +30,16 @@ from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
+from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
-from tj_torch.ops.sizes.program import Sizes, known_sizes, row_major, symbols_in
-from tj_torch.ops.sizes.shape_env import SymbolFacts, is_symbolic, number_text
+from tj_torch.ops.expansion.wrapped_gradients import wrapped_derivation
+from tj_torch.ops.expansion.wrappers import WrappedRun
+from tj_torch.ops.sizes.program import Sizes, known_sizes, symbols_in
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 
 __all__ = ["Derivation", "Slot", "derive"]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Slot:
-    """A value of a differentiated call.
-
-    ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
-    ``update``: the new value of a mutated argument; ``intermediate``: a value inside of the call.
-
-    An argument's tangent is the gradient that it has from elsewhere, to which that of this call is
-    added, in the order in which PyTorch adds.
-    """
-
-    kind: Literal["arg", "out", "update", "intermediate"]
-    index: int
-
-
-@dataclass(frozen=True)
-class Derivation:
-    """A call with its gradient.
-
-    ``forward`` has as outputs the pair of the call's outputs and the ``intermediates`` that only
-    the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
-    ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
-    each with the metadata of its argument. An argument that ``gradients`` lacks has none.
-    ``repeated`` are those whose gradient is a sum. Between saved values and tangents the backward
-    takes ``numbers``: the symbols in sizes that it cannot read off these. ``once`` says that
-    PyTorch's autograd saves something, read or not: it can go back through the call once.
-
-    ``symbols``, ``made`` and ``guards`` are as in `Expansion`.
-    """
-
-    forward: Expansion
-    intermediates: tuple[TensorProxy, ...]
-    saved: tuple[Slot, ...]
-    tangents: tuple[Slot, ...]
-    backward: Expansion
-    gradients: tuple[int, ...]
-    repeated: tuple[int, ...] = ()
-    numbers: tuple[str, ...] = ()
-    once: bool = False
-
-    @property
-    def captured(self) -> bool:
-        """Whether a body holds a tensor which is no argument (one of a closure)."""
-        return self.forward.captured
-
-    @property
-    def outputs(self) -> Any:
-        """What the call returns, without the intermediates."""
-        return self.forward.outputs[0]
-
-    @property
-    def symbols(self) -> tuple[str, ...]:
-        """The symbols of the arguments."""
-        return self.forward.symbols
-
-    @property
-    def made(self) -> tuple[SymbolFacts, ...]:
-        """The symbols that the call makes."""
-        return self.forward.made
-
-    @property
-    def guards(self) -> tuple[str, ...]:
-        """The conditions under which all this holds."""
-        return self.forward.guards
 
 
 def derive(
@@ -127,6 +64,8 @@ def derive(
     """
 
     def run(run: Run) -> Derivation:
+        if isinstance(run, WrappedRun):
+            return wrapped_derivation(run, tangents, create_graph)
         return _Differentiation(run, tangents, create_graph).derivation()
 
     return expander.run(run, fn, args, kwargs, context, sizes)
@@ -447,11 +386,3 @@ def _is_view(recorder: Recorder, call: Recorded) -> bool:
 
     given = set(storages((call.args, call.kwargs))) - {None}
     return given.issuperset(storages(call.outputs))
-
-
-def default_tangent(tensor: torch.Tensor) -> TensorProxy:
-    """A tangent laid out like ``tensor`` where that is dense, else contiguous."""
-    proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
-    if private.is_dense(tensor):
-        return proxy
-    return proxy.replace(strides=row_major(proxy.shape))

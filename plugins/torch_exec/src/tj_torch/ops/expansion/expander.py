@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, Context
+from tj_core.extend import PLAIN_CONTEXT, Context, TensorProxy, leaves
 
 from tj_torch.ops import private
 from tj_torch.ops.denied import Denied, rules
 from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError, internal_error
 from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
-from tj_torch.ops.expansion.run import Expansion, Kind, Run
+from tj_torch.ops.expansion.run import Expansion, Kind, MakesSubclass, Run
+from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.fake_modes import fake_mode
 from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import extension
@@ -83,9 +84,10 @@ class Expander:
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
-        run = Run(
-            self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
-        )
+        wraps = any(isinstance(p, TensorProxy) and p.subclass for p in leaves(tree))
+        wraps = wraps or hasattr(fn, "__tensor_flatten__")
+        given = self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
+        run = (WrappedRun if wraps else Run)(*given)
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
@@ -102,6 +104,8 @@ class Expander:
         """Work, again in another way where PyTorch asks for it."""
         try:
             return work(run)
+        except MakesSubclass:
+            return self._attempt(WrappedRun.of(run), work)
         except NeedsPythonDispatcher:
             run.decompose = True
             run.again()
@@ -143,7 +147,8 @@ def expand(
 
 
 def _expansion(run: Run) -> Expansion:
-    return run.expansion() if extension(run.fn) is None else run.by_schema()
+    dense = not isinstance(run, WrappedRun)
+    return run.by_schema() if dense and extension(run.fn) is not None else run.expansion()
 
 
 def _usable(kind: str) -> bool:

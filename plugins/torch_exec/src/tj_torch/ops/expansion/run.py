@@ -56,10 +56,14 @@ from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
 from tj_torch.runtime.functional import Functional, Inverse
 
-__all__ = ["Expansion", "Kind", "Run", "Traced"]
+__all__ = ["Expansion", "Kind", "MakesSubclass", "Run", "Traced", "constant_leaf"]
 
 Kind = Literal["COMPOSITE", "KERNEL"]
 """``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
+
+
+class MakesSubclass(Exception):
+    """A call on plain tensors returns a tensor subclass."""
 
 
 @dataclass(frozen=True)
@@ -357,7 +361,7 @@ class Run:
 
         Its outputs are a pair with ``intermediates`` if those are given.
         """
-        inner = map_tree(_constant, traced.inner)
+        inner = map_tree(constant_leaf, traced.inner)
         if not calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
             return None
         inputs = [(self.refs[n], self.formals[n]) for n in self.arguments]
@@ -429,7 +433,7 @@ class Run:
             if is_symbolic(leaf):
                 return number_proxy(f"_{next(count)}", leaf)
             if not isinstance(leaf, torch.Tensor):
-                return _constant(leaf)
+                return constant_leaf(leaf)
             name = f"_{next(count)}"
             return formal.get(id(leaf)) or self._result(name, leaf)
 
@@ -461,13 +465,13 @@ def _output_tree(result: Any) -> Any:
 
     def leaf(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
-            raise CannotExpand("a result is a tensor subclass")
+            raise MakesSubclass
         return plain(value)
 
     return to_core_tree(result, leaf)
 
 
-def _constant(leaf: Any) -> Any:
+def constant_leaf(leaf: Any) -> Any:
     """An output's core leaf; references, tensors and symbolic numbers are not touched.
 
     :raises CannotExpand: for an object that no text denotes.

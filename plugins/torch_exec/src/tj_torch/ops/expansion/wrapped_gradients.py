@@ -1,0 +1,248 @@
+"""Derived gradients of calls on tensor subclasses.
+
+PyTorch's autograd differentiates the call as one on the subclasses: its formulas run operators of
+these, which call dense ones in turn. So operators that have no derivative may stand inside.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    NO_TAGS,
+    PLAIN_CONTEXT,
+    Effects,
+    Proxy,
+    TensorProxy,
+    leaves,
+)
+
+from tj_torch.ops import private
+from tj_torch.ops.context import surroundings
+from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.expansion.autograd_info import Saving, count_edges
+from tj_torch.ops.expansion.body import alias_facts, live_calls, references
+from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
+from tj_torch.ops.expansion.recorder import Recorder, Ref
+from tj_torch.ops.expansion.run import Expansion
+from tj_torch.ops.expansion.wrappers import Called, Parts, WrappedRun
+
+__all__ = ["wrapped_derivation"]
+
+
+def wrapped_derivation(
+    run: WrappedRun, wanted: Mapping[Slot, TensorProxy] | None, create_graph: bool
+) -> Derivation:
+    """The gradient of the call of ``run``; arguments as those of `derive`.
+
+    :raises CannotExpand: if the call or its backward is not for a `WrappedRun`.
+    """
+    if create_graph:
+        raise CannotExpand("a gradient of a tensor subclass that is differentiated again")
+    return _Differentiation(run, wanted).derivation()
+
+
+@dataclass
+class _Differentiation:
+    run: WrappedRun
+    wanted: Mapping[Slot, TensorProxy] | None
+
+    def derivation(self) -> Derivation:
+        run = self.run
+        recorder = Recorder(run.table, hidden_writes=run.decompose)
+        with surroundings(run.grad, run.rest):
+            run.wrap(recorder)
+            inputs = {n: t for n, t in run.leaves.items() if t.requires_grad}
+            with torch.autograd.set_multithreading_enabled(False), run.modes(recorder):
+                called = run.called(recorder)
+                middle = len(recorder.calls)
+                sources = self.sources(called)
+                tangents = {s: self.tangent(recorder, s, t) for s, t in sources.items()}
+                saving = Saving.of(sources.values())
+                given = [tensor for tensor, _, _ in tangents.values()]
+                found = self.gradients([*sources.values()], [*inputs.values()], given)
+                self.check_writes(recorder, called)
+                edges = count_edges(sources.values(), inputs)
+                parts = {
+                    n: (g, run.refs_of(recorder, g))
+                    for n, g in zip(inputs, found, strict=True)
+                    if g is not None
+                }
+        made = self.described(recorder, called, middle, tangents, parts)
+        repeated = (run.arguments[n].index for n, count in edges.items() if count > 1)
+        once = bool(parts) and saving.released()
+        return replace(made, repeated=tuple(sorted(repeated)), once=once)
+
+    def sources(self, called: Called) -> dict[Slot, torch.Tensor]:
+        """The results that may have a tangent, each object once."""
+        found: dict[Slot, torch.Tensor] = {}
+        seen: set[int] = set()
+        for j, tensor in enumerate(called.tensors):
+            if id(tensor) not in seen and tensor.requires_grad:
+                found[Slot("out", j)] = tensor
+            seen.add(id(tensor))
+        if self.wanted is None:
+            return found
+        run = self.run
+        found |= {Slot("arg", run.arguments[n].index): t for n, t in run.leaves.items()}
+        return {slot: found[slot] for slot in self.wanted if slot in found}
+
+    def tangent(
+        self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
+    ) -> tuple[torch.Tensor, TensorProxy, Parts]:
+        """A tangent of ``tensor``, of its type, with its metadata and its parts."""
+        proxy = None if self.wanted is None else self.wanted[slot]
+        if proxy is None:
+            like = tensor_proxy("tangent", tensor).replace(requires_grad=False)
+            proxy = like if like.subclass is not None else default_tangent(tensor)
+        with private.without_modes():
+            made, parts = self.run.made(recorder, proxy)
+        return made, proxy, parts
+
+    def gradients(
+        self,
+        sources: Sequence[torch.Tensor],
+        inputs: Sequence[torch.Tensor],
+        tangents: Sequence[torch.Tensor],
+    ) -> Sequence[torch.Tensor | None]:
+        """The gradients of ``inputs``.
+
+        :raises CannotExpand: if to compute them warns of something.
+        """
+        if not sources or not inputs:
+            return (None,) * len(inputs)
+        with private.no_autocast(), warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            found = torch.autograd.grad(sources, inputs, tangents, allow_unused=True)
+        if said:
+            raise CannotExpand(f"its backward warns: {said[0].message}")
+        return found
+
+    def check_writes(self, recorder: Recorder, called: Called) -> None:
+        """See that the backward has left alone what the forward knows.
+
+        :raises CannotExpand: if it has not.
+        """
+        run = self.run
+        known = [(t, run.parts[n]) for n, t in run.wrapped.items()]
+        known += zip(called.tensors, called.parts, strict=True)
+        if any(run.refs_of(recorder, tensor) != parts for tensor, parts in known):
+            raise CannotExpand("its backward writes, and a tensor subclass is here")
+
+    # ------------------------------------------------------------------ describing
+
+    def described(
+        self,
+        recorder: Recorder,
+        called: Called,
+        middle: int,
+        tangents: Mapping[Slot, tuple[torch.Tensor, TensorProxy, Parts]],
+        found: Mapping[str, tuple[torch.Tensor, Parts]],
+    ) -> Derivation:
+        run = self.run
+        before, after = recorder.calls[:middle], recorder.calls[middle:]
+        wanted = [ref for _, parts in found.values() for ref in parts]
+        live = live_calls(after, wanted, references, keep_draws=False)
+        made = {r for call in live for r in references(call.outputs)}
+        made.update(ref for _, _, parts in tangents.values() for ref in parts)
+        made.update(map(Ref, recorder.constants))
+        read = [*references([(call.args, call.kwargs) for call in live]), *wanted]
+        needed = [ref for ref in dict.fromkeys(read) if ref not in made]
+        where = self.places(called)
+        kept = [ref for ref in needed if ref not in where]
+        saved = sorted({where[r] for r in needed if r in where})
+        saved += [Slot("intermediate", i) for i in range(len(kept))]
+        forward = run.described(recorder, called, before, kept)
+        outputs, intermediates = forward.outputs if kept else (forward.outputs, ())
+        if not kept:
+            body = forward.body
+            assert body is not None
+            body = replace(body, outputs=(body.outputs, ()))
+            forward = replace(forward, outputs=(forward.outputs, ()), body=body)
+        given = self.inputs(called, outputs, saved, kept, recorder)
+        given += [(proxy, parts) for _, proxy, parts in tangents.values()]
+        tensors = [self.tensor(called, slot) for slot in saved]
+        tensors += [tensor for tensor, _, _ in tangents.values()]
+        at = {i: t for i, t in enumerate(tensors) if t is not None}
+        backward = self.backward(recorder, given, live, found, at)
+        return Derivation(
+            forward,
+            tuple(p.replace(name=f"_{i}") for i, p in enumerate(intermediates)),
+            tuple(saved),
+            tuple(tangents),
+            backward,
+            tuple(run.arguments[n].index for n in found),
+        )
+
+    def places(self, called: Called) -> dict[Ref, Slot]:
+        """The arguments and results that values are parts of."""
+        run = self.run
+        where: dict[Ref, Slot] = {}
+        for name, parts in run.parts.items():
+            for ref in parts:
+                where.setdefault(ref, Slot("arg", run.arguments[name].index))
+        for j, parts in enumerate(called.parts):
+            for ref in parts:
+                where.setdefault(ref, Slot("out", j))
+        return where
+
+    def inputs(
+        self,
+        called: Called,
+        outputs: Any,
+        saved: Sequence[Slot],
+        kept: Sequence[Ref],
+        recorder: Recorder,
+    ) -> list[tuple[Proxy, Parts]]:
+        """What the backward takes of the forward, with the parts of each."""
+        run = self.run
+        names = {a.index: n for n, a in run.arguments.items()}
+        results = [p for p in leaves(outputs) if isinstance(p, TensorProxy)]
+        found: list[tuple[Proxy, Parts]] = []
+        for slot in saved:
+            if slot.kind == "arg":
+                found.append((run.formals[names[slot.index]], run.parts[names[slot.index]]))
+            elif slot.kind == "out":
+                found.append((results[slot.index], called.parts[slot.index]))
+            else:
+                ref = kept[slot.index]
+                found.append((tensor_proxy("", recorder.values[ref.index]), (ref,)))
+        return found
+
+    def tensor(self, called: Called, slot: Slot) -> torch.Tensor | None:
+        """The argument or result at ``slot``; None for an intermediate value."""
+        if slot.kind == "out":
+            return called.tensors[slot.index]
+        at = {a.index: self.run.wrapped[n] for n, a in self.run.arguments.items()}
+        return at[slot.index] if slot.kind == "arg" else None
+
+    def backward(
+        self,
+        recorder: Recorder,
+        given: Sequence[tuple[Proxy, Parts]],
+        live: Any,
+        found: Mapping[str, tuple[torch.Tensor, Parts]],
+        tensors: Mapping[int, torch.Tensor],
+    ) -> Expansion:
+        """The backward of ``live`` calls over the values in ``given``, with the tensors there."""
+        inputs = [
+            (p.replace(name=f"a{i}", tags=NO_TAGS), parts) for i, (p, parts) in enumerate(given)
+        ]
+        pairs = enumerate(found.values())
+        results = [(tensor_proxy(f"_{i}", g), parts) for i, (g, parts) in pairs]
+        body, values = self.run.body_of(recorder, inputs, results, live, False, PLAIN_CONTEXT)
+        body = replace(body, outputs=tuple(values))
+        ordered = dict.fromkeys(r for call in body.calls for r in call.effects.ordered)
+        gradients = [g for g, _ in found.values()]
+        return Expansion(
+            tuple(p for p, _ in results),
+            Effects(aliases=alias_facts(gradients, tensors), ordered=tuple(ordered)),
+            body,
+            "COMPOSITE",
+            recorder.captured,
+        )

@@ -1,0 +1,68 @@
+"""Tensor subclasses taken apart into dense tensors, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+__all__ = ["Layout", "dense_tensors", "flatten", "is_wrapper", "is_wrapper_class", "unflatten"]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a tensor of type ``kind`` is made of its parts.
+
+    ``parts`` has the attributes in order, with the layout of those that are subclasses in turn;
+    ``context`` and ``rest`` are what the type knows beside them.
+    """
+
+    kind: type
+    parts: tuple[tuple[str, Layout | None], ...]
+    context: Any
+    rest: tuple[tuple[str, Any], ...]
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+def is_wrapper(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is of a traceable wrapper subclass, which consists of other tensors."""
+    kind = type(tensor)
+    return kind is not torch.Tensor and hasattr(kind, "__tensor_flatten__")
+
+
+def is_wrapper_class(value: Any) -> bool:
+    """Whether ``value`` is such a class."""
+    return isinstance(value, type) and hasattr(value, "__tensor_flatten__")
+
+
+def dense_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The dense tensors that ``tensor`` consists of, in order; itself if it is one."""
+    if not is_wrapper(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    for name in names:
+        part = getattr(tensor, name)
+        if isinstance(part, torch.Tensor):
+            yield from dense_tensors(part)
+
+
+def flatten(tensor: torch.Tensor, /) -> tuple[torch.Tensor, ...]:
+    """The dense tensors that a tensor of a subclass consists of."""
+    return tuple(dense_tensors(tensor))
+
+
+def unflatten(layout: Layout, parts: Iterable[torch.Tensor], /) -> torch.Tensor:
+    """The tensor of ``layout`` that consists of the dense tensors ``parts``, without gradients."""
+    return _made(layout, iter([p.detach() if p.requires_grad else p for p in parts]))
+
+
+def _made(layout: Layout, parts: Iterator[torch.Tensor]) -> Any:
+    inner = dict(layout.rest)
+    for name, part in layout.parts:
+        inner[name] = next(parts) if part is None else _made(part, parts)
+    kind: Any = layout.kind
+    return kind.__tensor_unflatten__(inner, layout.context, layout.shape, layout.strides)
