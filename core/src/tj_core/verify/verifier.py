@@ -73,7 +73,8 @@ def verify(
         raise VerificationError(f"{_when(trace)}: {wrong}")
     metadata = None
     if level >= CHECK_METADATA and expand is not None:
-        metadata = _Metadata(expand, tags, trace.stage >= Stage.CLAIMED)
+        inlined = trace.stage in (Stage.LOWERED, Stage.CLAIMED)
+        metadata = _Metadata(expand, tags, inlined)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)
         if problem is None and metadata is not None:
@@ -122,7 +123,8 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 class _Metadata:
     """Derives metadata again; each shared body once per context.
 
-    ``inlined``: the program is claimed, so that calls of bodies stand in it, silent on autograd.
+    ``inlined``: calls of bodies stand in the program, as in one that is lowered or claimed; they
+    are silent on autograd.
     """
 
     expand: RuleTable[Expand]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import struct
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import Constant, Context, Dim, NumberProxy, SymDim, TensorProxy
+from tj_core.extend import Constant, Context, Dim, NumberProxy, SubclassInfo, SymDim, TensorProxy
 
+from tj_torch.ops.convert import State
 from tj_torch.ops.sizes.program import Sizes, known_sizes, symbols_in
 from tj_torch.ops.sizes.shape_env import numbered
 
@@ -136,6 +137,20 @@ def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
             proxy.subclass,
         )
     )
+    if proxy.subclass is not None:
+        parts.append(tuple(_meanings(proxy.subclass)))
+
+
+def _meanings(info: SubclassInfo) -> Iterator[Any]:
+    """What members of the classes are now that say what operations mean: they can be replaced."""
+    kind = info.state.kind if isinstance(info.state, State) else None
+    yield kind
+    if kind is not None:
+        for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
+            yield from (v for v in vars(base).values() if callable(v) or hasattr(v, "__func__"))
+    for _, part in info.inner:
+        if part.subclass is not None:
+            yield from _meanings(part.subclass)
 
 
 def _add_number(proxy: NumberProxy, parts: list[Any], seen: _Seen) -> None:

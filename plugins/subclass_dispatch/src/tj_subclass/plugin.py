@@ -1,0 +1,29 @@
+"""The plugin: calls on tensor subclasses as calls on dense tensors.
+
+Imports neither torch nor anything that does; the hooks do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tj_core.extend import hookimpl
+
+if TYPE_CHECKING:
+    from tj_core.extend import Transform
+
+TJ_PLUGIN_API = 1
+
+
+@hookimpl
+def tj_available() -> str | None:
+    import importlib.util
+
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_transforms() -> tuple[Transform, ...]:
+    from tj_subclass.transform import lower_subclasses
+
+    return (lower_subclasses(),)

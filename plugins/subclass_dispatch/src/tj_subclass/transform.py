@@ -1,0 +1,98 @@
+"""The transform: bodies of calls on tensor subclasses take their calls' places.
+
+A body takes its arguments apart, computes with the dense tensors in them, and puts its results
+together. What one call puts together and another takes apart again goes from one to the other as it
+is; so subclasses are left at the boundary, and executors see operators on dense tensors.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tj_core.extend import (
+    BoundSymbol,
+    Decline,
+    PassContext,
+    PassRecord,
+    Proxy,
+    Stage,
+    Trace,
+    TraceEditor,
+    Transform,
+    can_inline,
+    dce,
+    requires_grad,
+)
+from tj_torch.extend import FLATTEN, UNFLATTEN
+
+__all__ = ["lower_subclasses"]
+
+
+def lower_subclasses() -> Transform:
+    """The transform, which comes after gradients are taken: these are of whole calls."""
+    return Transform("subclasses", _apply, Stage.JOINT, Stage.LOWERED, falls_back=True)
+
+
+def _apply(trace: Trace, context: PassContext) -> Trace:
+    if not any(call.on_subclass for call in trace.calls):
+        return context.skip_stage()
+    if trace.stage < Stage.JOINT and any(map(_is_tracked, trace.calls)):
+        return context.skip_stage()  # PyTorch's autograd is to see the calls on subclasses
+    for call in trace.calls:
+        if call.effects.mutates or call.effects.rebinds or call.effects.copies_back:
+            reason = "memory that a tensor subclass may hold is written"
+            return context.decline(Decline(reason, call.source))
+    return _Lowering(trace, context).lowered()
+
+
+def _is_tracked(call: BoundSymbol) -> bool:
+    """Whether autograd records ``call``."""
+    return any(map(requires_grad, call.flat_outs))
+
+
+@dataclass
+class _Lowering:
+    """One program on its way. ``parts`` are the dense tensors in values, by name."""
+
+    trace: Trace
+    context: PassContext
+    parts: dict[str, tuple[Proxy, ...]] = field(default_factory=dict)
+
+    def lowered(self) -> Trace:
+        """The program over dense tensors."""
+        self.editor = TraceEditor(self.trace, self.context.tags)
+        for call in self.trace.calls:
+            self.step(self.editor.moved(call))
+        made = self.editor.done(PassRecord(self.context.name, self.context.plugin))
+        return dce(made)
+
+    def step(self, call: BoundSymbol) -> None:
+        """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
+        if not call.on_subclass or not can_inline(call) or self.is_claimed(call):
+            self.editor.keep(call)
+            return
+        start, body = len(self.editor.calls), self.editor.inlined(call)
+        for inner in body.calls:
+            self.place(self.editor.moved(inner))
+        self.editor.stands_for(call, start, body.values)
+        self.editor.changed(call, "dense tensors", self.context.plugin)
+
+    def place(self, call: BoundSymbol) -> None:
+        """Keep ``call`` of a body, unless it takes apart what is known in parts."""
+        if call.symbol == FLATTEN:
+            (whole,) = call.flat_args
+            known = self.parts.get(whole.name)
+            if known is not None:
+                for out, part in zip(call.flat_outs, known, strict=True):
+                    self.editor.substitute(out, part, call.source)
+                return
+            self.parts[whole.name] = call.flat_outs
+        elif call.symbol == UNFLATTEN:
+            (whole,) = call.flat_outs
+            self.parts[whole.name] = call.flat_args
+        self.editor.keep(call)
+
+    def is_claimed(self, call: BoundSymbol) -> bool:
+        """Whether an executor, but for the fallback, has a rule for ``call`` as it is."""
+        executors = (e for e in self.context.executors if not e.fallback)
+        return any(e.claim(call) is not None for e in executors)
