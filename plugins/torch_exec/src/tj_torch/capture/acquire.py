@@ -51,6 +51,7 @@ from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     input_value,
     is_variable,
+    makes_jagged,
     makes_subclass,
     outdated,
     tagged,
@@ -410,8 +411,11 @@ class Importer(NodeValues):
         change = is_autograd_change(call)
         unknown = self.opaque_state or self.changes_state(call, node)
         unknown = unknown or may_raise_at_run_time(call, self.dialects.tables[MAY_RAISE])
-        if (unknown and not change) or (makes_subclass(node) and not takes_subclass(call)):
+        if (unknown and not change) or makes_jagged(node):
             return None
+        if makes_subclass(node) and not takes_subclass(call):
+            # PyTorch's functionalization ends the process at such a call, run as others are.
+            self.dialects.memo.expander.makers.add(function)
         start = time.perf_counter()
         try:
             value = node.meta.get("example_value")

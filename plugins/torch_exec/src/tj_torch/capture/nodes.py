@@ -30,6 +30,7 @@ from tj_torch.runtime.subclasses import is_wrapper
 __all__ = [
     "input_value",
     "is_variable",
+    "makes_jagged",
     "makes_subclass",
     "outdated",
     "tagged",
@@ -58,15 +59,15 @@ def takes_subclass(call: BoundSymbol) -> bool:
 
 
 def makes_subclass(node: torch.fx.Node) -> bool:
-    """Whether ``node`` makes a tensor subclass that runs operators in Python of plain tensors.
-
-    C++ functionalization, below which calls are expanded, ends the process at such a call. A call
-    of the class is run in another way.
-    """
-    if isinstance(node.target, type):
-        return False
+    """Whether ``node`` returned a tensor subclass that runs operators in Python."""
     made = pytree.tree_leaves(node.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and is_wrapper(v) for v in made)
+
+
+def makes_jagged(node: torch.fx.Node) -> bool:
+    """Whether ``node`` returned a nested tensor: what makes one cannot be run on others."""
+    made = pytree.tree_leaves(node.meta.get("example_value"))
+    return any(isinstance(v, torch.Tensor) and v.layout is torch.jagged for v in made)
 
 
 def is_variable(node: torch.fx.Node) -> bool:

@@ -24,6 +24,7 @@ from tj_torch.ops.fake_modes import fake_mode
 from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import extension
 from tj_torch.ops.sizes.program import Sizes, is_sized
+from tj_torch.runtime.subclasses import is_wrapper_class
 
 __all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
 
@@ -33,13 +34,15 @@ T = TypeVar("T")
 class Expander:
     """Expands calls. A session has one: it owns the mode that all fake tensors belong to.
 
-    ``denied`` are functions that it must not run.
+    ``denied`` are functions that it must not run, ``makers`` those that were seen to make tensor
+    subclasses of plain tensors.
     """
 
-    __slots__ = ("_mode", "_table", "_usable", "denied")
+    __slots__ = ("_mode", "_table", "_usable", "denied", "makers")
 
     def __init__(self, denied: Denied | None = None) -> None:
         self.denied = denied or Denied(rules())
+        self.makers: set[Callable[..., Any]] = set()
         self._mode: Any = None
         self._table = OpTable()
         self._usable: dict[str, bool] = {}
@@ -85,7 +88,7 @@ class Expander:
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
         wraps = any(isinstance(p, TensorProxy) and p.subclass for p in leaves(tree))
-        wraps = wraps or hasattr(fn, "__tensor_flatten__")
+        wraps = wraps or is_wrapper_class(fn) or fn in self.makers
         given = self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
         run = (WrappedRun if wraps else Run)(*given)
         if mentions_missing_device(fn, tree, self.usable):

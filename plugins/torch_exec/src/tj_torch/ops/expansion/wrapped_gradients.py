@@ -26,11 +26,11 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges
-from tj_torch.ops.expansion.body import alias_facts, live_calls, references
+from tj_torch.ops.expansion.body import live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
 from tj_torch.ops.expansion.recorder import Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrappers import Called, Parts, WrappedRun
+from tj_torch.ops.expansion.wrappers import Called, Parts, WrappedRun, shared
 
 __all__ = ["wrapped_derivation"]
 
@@ -241,7 +241,7 @@ class _Differentiation:
         gradients = [g for g, _ in found.values()]
         return Expansion(
             tuple(p for p, _ in results),
-            Effects(aliases=alias_facts(gradients, tensors), ordered=tuple(ordered)),
+            Effects(aliases=shared(gradients, tensors), ordered=tuple(ordered)),
             body,
             "COMPOSITE",
             recorder.captured,

@@ -14,7 +14,7 @@ import contextlib
 import hashlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -45,7 +45,7 @@ from tj_torch.ops.expansion.run import Expansion, Run, constant_leaf
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
 
-__all__ = ["FLATTEN", "UNFLATTEN", "Parts", "WrappedRun"]
+__all__ = ["FLATTEN", "UNFLATTEN", "Parts", "WrappedRun", "shared"]
 
 FLATTEN, UNFLATTEN = Symbol("tj", "flatten"), Symbol("tj", "unflatten")
 
@@ -195,7 +195,7 @@ class WrappedRun(Run):
         everything = [*called.tensors, *(recorder.values[r.index] for r in kept)]
         body = replace(body, outputs=returned)
         ordered = {r: None for c in body.calls for r in c.effects.ordered if r != "side_effect"}
-        effects = Effects(aliases=alias_facts(everything, at), ordered=tuple(ordered))
+        effects = Effects(aliases=shared(everything, at), ordered=tuple(ordered))
         return Expansion(
             (outputs, tuple(extra)) if kept else outputs,
             effects,
@@ -250,6 +250,16 @@ class WrappedRun(Run):
                 found.append(mine[0])
         inputs_ = tuple(p for p, _ in inputs)
         return Body(inputs_, (*head, *body.calls, *tail), None), found
+
+
+def shared(
+    outputs: Sequence[torch.Tensor], arguments: Mapping[int, torch.Tensor]
+) -> tuple[Alias, ...]:
+    """Which of ``outputs`` share memory with ``arguments`` or each other, as wholes.
+
+    Views of what others hold are no views to autograd.
+    """
+    return tuple(a for a in alias_facts(outputs, arguments) if a.kind != "internal")
 
 
 def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
