@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import pytest
 import tj_core as tj
 
-OF_FOLDERS = {"autograd": "torch,autograd", "autocast": "torch,autograd,autocast"}
+OF_FOLDERS = {
+    "autograd": "torch,autograd",
+    "autocast": "torch,autograd,autocast",
+    "subclass_dispatch": "torch,autograd,subclass",
+}
 """The plugins of tests in folders of that name, if more than tj-torch."""
 
 SESSIONS: dict[str, tj.Session] = {}

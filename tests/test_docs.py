@@ -30,7 +30,11 @@ DOCS = ROOT / "docs"
 PAGES = sorted([ROOT / "README.md", *DOCS.glob("*.md")])
 BLOCK = re.compile(r"^```(python|text output)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _serial = itertools.count()
-NEEDED = {"autocast.md": "tj_autocast", "nvfuser.md": "tj_nvfuser"}
+NEEDED = {
+    "autocast.md": "tj_autocast",
+    "nvfuser.md": "tj_nvfuser",
+    "subclasses.md": "tj_subclass",
+}
 """The plugins that pages are about, where the other pages do without."""
 FILE = re.compile(r"# ([\w/]+\.py)\n")
 
@@ -216,6 +220,7 @@ SOURCES = {
     "tj-torch": "plugins/torch_exec/src/tj_torch",
     "tj-autograd": "plugins/autograd/src/tj_autograd",
     "tj-autocast": "plugins/autocast/src/tj_autocast",
+    "tj-subclass": "plugins/subclass_dispatch/src/tj_subclass",
     "tj-inductor": "plugins/inductor_exec/src/tj_inductor",
     "tj-onednn": "plugins/onednn_exec/src/tj_onednn",
     "tj-nvfuser": "plugins/nvfuser_exec/src/tj_nvfuser",

@@ -29,6 +29,7 @@ ROOMS = {
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": ("policies", "inside", "casts", "kept", "bodies", "transform", "plugin"),
+    "tj_subclass": ("transform", "plugin"),
     "tj_inductor": (
         "options", "kernels", "adapter", "operators", "decompositions", "graph",
         "variants", "compiler", "executor", "plugin",

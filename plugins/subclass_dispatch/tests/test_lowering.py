@@ -1,0 +1,176 @@
+"""Programs on tensor subclasses are dense programs, with subclasses at their boundary alone."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_conformance.oracle.case import evaluate
+from tj_conformance.oracle.compare import assert_equal
+from tj_conformance.subclasses.programs import PROGRAMS
+from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
+from torch.testing._internal.two_tensor import TwoTensor
+
+WRITES = "a program with tensor subclasses writes to memory"
+UNKNOWN = "what torch[.a-zA-Z]*_ does is not known"
+SYMBOLS = r"what torch\.\w+ does is not known"
+
+STAY = {
+    "written_in_place": UNKNOWN,
+    "an_argument_is_written": UNKNOWN,
+    "written_through_a_view": UNKNOWN,
+    "an_argument_through_a_view": UNKNOWN,
+    "inner_tensor_is_written": WRITES,
+    "copied_into": UNKNOWN,
+    "symbolic_sizes": SYMBOLS,
+    "symbolic_sizes_with_gradient": SYMBOLS,
+    "made_inside": "makes a tensor subclass of tensors that require gradients",
+    "function_around_a_subclass": "makes a tensor subclass of tensors that require gradients",
+    "buffer_is_written": UNKNOWN,
+    "two_views_of_one": UNKNOWN,
+    "two_that_hold_the_same": UNKNOWN,
+    "a_subclass_and_what_it_holds": WRITES,
+    "under_autocast": "is given a tensor subclass under autocast",
+}
+"""Programs that run on subclasses still, and what `tj.explain` says of it."""
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> None:
+    torch._dynamo.reset()
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_program(name: str) -> None:
+    case, made = PROGRAMS[name], []
+
+    def jit(f: Any, **options: Any) -> Any:
+        made.append(tj.jit(f, **options))
+        return made[0]
+
+    verdict = evaluate(case, jit)
+    assert not verdict.differences, str(verdict)
+    assert bool(verdict.fallbacks) == bool(case.falls_back), str(verdict)
+    if verdict.fallbacks or not tj.stats(made[0]).entries:
+        return
+    reasons = [decline.reason for _, decline in tj.explain(made[0]).declined]
+    if name in STAY:
+        assert any(re.search(STAY[name], reason) for reason in reasons), reasons
+        return
+    assert not reasons
+    left = [c.symbol.qualname for c in tj.last_trace(made[0]).calls if c.on_subclass]
+    assert set(left) <= {"tj.flatten", "tj.unflatten"}
+
+
+def two(*shape: int, grad: bool = True) -> Any:
+    torch.manual_seed(0)
+    return TwoTensor(torch.randn(*shape), torch.randn(*shape)).requires_grad_(grad)
+
+
+def chain(x: Any, y: Any) -> Any:
+    return (x * y + 1).sin() * x
+
+
+def operators(jitted: Any, name: str | None = None) -> list[str]:
+    trace = tj.last_trace(jitted, name) if name else tj.last_trace(jitted)
+    return [call.symbol.qualname for call in trace.calls]
+
+
+def test_what_is_put_together_is_not_taken_apart_again() -> None:
+    g = tj.jit(chain)
+    x, y = two(3), two(3)
+    g(x, y).sum().backward()
+    assert operators(g).count("tj.flatten") == 2 and operators(g).count("tj.unflatten") == 1
+    assert operators(g, "backward").count("tj.flatten") == 1  # the tangent
+    assert operators(g, "backward").count("tj.unflatten") == 2  # the gradients
+
+
+def test_an_executor_sees_dense_tensors_in_both_directions() -> None:
+    seen: list[type] = []
+
+    class Products:
+        tj_name = "products"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            def product(a: Any, b: Any) -> Any:
+                seen.extend(map(type, (a, b)))
+                return torch.ops.aten.mul.Tensor(a, b)
+
+            claims: RuleTable[Claim] = RuleTable("claim")
+            claims.set("aten.mul.Tensor", Claim(product))
+            return (Executor("products", claims),)
+
+    g = tj.jit(chain, plugins=[Products(), "..."])
+    x, y = two(3), two(3)
+    g(x, y).sum().backward()
+    forward, a, b = len(seen), two(3), two(3)
+    chain(a, b).sum().backward()
+    assert forward >= 8 and set(seen) == {torch.Tensor}
+    assert_equal((x.grad, y.grad), (a.grad, b.grad))
+
+
+def test_a_tangent_of_another_class_is_pytorchs() -> None:
+    """The backward was compiled for a TwoTensor; a plain tangent goes another way, and is right."""
+
+    def gradient(f: Any, tangent: torch.Tensor) -> Any:
+        x, y = two(3), two(3)
+        f(x, y).backward(tangent)
+        return x.grad, y.grad
+
+    g = tj.jit(chain)
+    for tangent in (two(3, grad=False), torch.ones(3), two(3, grad=False)):
+        assert_equal(gradient(g, tangent), gradient(chain, tangent))
+
+
+def test_gradients_of_gradients_are_eagers() -> None:
+    def second(f: Any) -> Any:
+        x, y = two(3), two(3)
+        (first,) = torch.autograd.grad(f(x, y).sum(), x, create_graph=True)
+        first.sin().sum().backward()
+        return x.grad, y.grad
+
+    assert_equal(second(tj.jit(chain)), second(chain))
+
+
+def test_another_context_is_another_program() -> None:
+    from tj_conformance.subclasses.kinds import Labeled
+
+    g = tj.jit(lambda x: x * 2 if x.label == "a" else x * 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for label, expected in (("a", 2.0), ("b", 3.0), ("a", 2.0)):
+            assert g(Labeled(torch.ones(2), label)).held.tolist() == [expected] * 2
+    assert (tj.stats(g).misses, tj.stats(g).hits) == (2, 1)
+
+
+def test_programs_without_subclasses_skip_the_stage() -> None:
+    g = tj.jit(lambda x: x.sin() * 2)
+    g(torch.ones(3, requires_grad=True)).sum().backward()
+    assert Stage.LOWERED not in {trace.stage for trace in tj.last_traces(g)}
+
+
+def test_without_the_plugin_calls_are_whole() -> None:
+    g = tj.jit(chain, plugins=["torch", "autograd"])
+    x, y, a, b = two(3), two(3), two(3), two(3)
+    g(x, y).sum().backward()
+    chain(a, b).sum().backward()
+    assert_equal((x.grad, y.grad), (a.grad, b.grad))
+    assert operators(g) == ["torch.mul", "torch.add", "torch.sin", "torch.mul"]
+
+
+def test_a_module_with_such_parameters_is_saved_and_copied() -> None:
+    import copy
+
+    module = torch.nn.Linear(4, 4, bias=False)
+    module.weight = torch.nn.Parameter(two(4, 4, grad=False))
+    g = tj.jit(module)
+    x = torch.randn(2, 4)
+    expected = module(x)
+    for other in (g, copy.deepcopy(g)):
+        assert_equal(other(x).detach(), expected.detach())
+    assert list(g.state_dict()) == ["weight"] and isinstance(g.state_dict()["weight"], TwoTensor)
