@@ -1,0 +1,108 @@
+"""Operators that PyTorch's database of operations does not reach, called by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    FusionRegion,
+    Session,
+    Symbol,
+    TensorProxy,
+    contiguous_strides,
+)
+from tj_nvfuser.operations.table import OPERATIONS
+from tj_nvfuser.testing.reference import Reference
+from tj_nvfuser.translate import translated
+
+aten = torch.ops.aten
+
+
+def X(*shape: int) -> torch.Tensor:
+    return torch.randn(shape)
+
+
+def N(*shape: int) -> torch.Tensor:
+    return torch.randint(-9, 9, shape)
+
+
+CALLS: dict[str, Callable[[], tuple[Any, ...]]] = {
+    "_fused_rms_norm.default": lambda: (X(3, 4), [4], X(4), 1e-5),
+    "_native_batch_norm_legit.no_stats": lambda: (X(3, 4, 5), X(4), None, True, 0.1, 1e-5),
+    "_native_batch_norm_legit_functional.default": lambda: (
+        X(3, 4, 5), X(4), X(4), X(4), X(4).abs(), True, 0.1, 1e-5,
+    ),
+    "_reshape_alias.default": lambda: (X(3, 4), [4, 3], [3, 1]),
+    "argsort.default": lambda: (X(3, 4), 0, True),
+    "argsort.stable": lambda: (X(3, 4),),
+    "bitwise_and.Scalar": lambda: (N(3, 4), 5),
+    "bitwise_or.Scalar": lambda: (N(3, 4), 5),
+    "bitwise_xor.Scalar": lambda: (N(3, 4), 5),
+    "clamp_max.default": lambda: (X(3, 4), 0.5),
+    "copy.default": lambda: (X(3, 4), N(4)),
+    "div.Scalar_mode": lambda: (N(3, 4), 3),
+    "fill.Tensor": lambda: (X(3, 4), X()),
+    "fmod.Scalar": lambda: (X(3, 4), 0.7),
+    "isfinite.default": lambda: (X(3, 4),),
+    "linear.default": lambda: (X(3, 4), X(5, 4), X(5)),
+    "reshape.default": lambda: (X(3, 4), [4, 3]),
+    "square.default": lambda: (X(3, 4),),
+    "true_divide.Tensor": lambda: (X(3, 4), X(4)),
+    "where.Scalar": lambda: (X(3, 4) > 0, 1.0, 2.0),
+    "where.ScalarOther": lambda: (X(3, 4) > 0, X(3, 4), 2.0),
+    "where.ScalarSelf": lambda: (X(3, 4) > 0, 1.0, X(3, 4)),
+}  # fmt: skip
+"""Arguments, by operator."""
+
+KEYWORDS = {"argsort.stable": {"stable": True}, "div.Scalar_mode": {"rounding_mode": "floor"}}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_operators(name: str, fusing: Any) -> None:
+    assert f"aten.{name}" in OPERATIONS
+    packet, overload = name.split(".")
+    operator = getattr(getattr(aten, packet), overload)
+    torch.manual_seed(0)
+    args, kwargs = CALLS[name](), KEYWORDS.get(name, {})
+
+    def f(x: torch.Tensor) -> Any:
+        found = operator(*args, **kwargs)
+        first, *rest = found if isinstance(found, tuple | list) else (found,)
+        return first + x, *rest
+
+    options = {"minimum": 1, "matmul": True, "scans": True}
+    jitted = fusing(f, options)
+    x = torch.zeros(())
+    torch.testing.assert_close(jitted(x), f(x))
+    calls = [c for use in tj.explain(jitted).regions for c in use.kernel.region.body.calls]
+    assert f"aten.{name}" in {c.symbol.qualname for c in calls}
+
+
+def proxy(name: str, *shape: int) -> TensorProxy:
+    strides = contiguous_strides(shape)
+    assert strides is not None
+    return TensorProxy(name, shape, strides)
+
+
+def test_the_gradient_of_rms_norm_which_only_cuda_has() -> None:
+    inputs = proxy("a0", 3, 4), proxy("a1", 3, 4), proxy("a2", 3, 1), proxy("a3", 4)
+    outputs = proxy("_0", 3, 4), proxy("_1", 4)
+    g, x, rstd, weight = inputs
+    symbol = Symbol.parse("aten._fused_rms_norm_backward.default")
+    call = BoundSymbol(symbol, (g, x, [4], rstd, weight, [True, True]), outputs=outputs)
+    language = Session(("torch",)).language
+    region = FusionRegion(Body(inputs, (call,), outputs), "key", language)
+    run = Reference().build(translated(region).text)
+
+    values = [X(3, 4), X(3, 4).requires_grad_(), X(4).requires_grad_()]
+    norm = torch.nn.functional.rms_norm(values[1], (4,), values[2], eps=1e-5)
+    expected = torch.autograd.grad(norm, values[1:], values[0])
+    scale = torch.rsqrt(values[1].square().mean(-1, keepdim=True) + 1e-5)
+    got = run([values[0], values[1], scale, values[2]])
+    torch.testing.assert_close(tuple(got), expected)
