@@ -203,6 +203,25 @@ def test_low_precision_rounds_where_eager_rounds(dtype: torch.dtype, fusing: Any
     assert (fast(x, y) - exact).abs().mean() < (f(x, y) - exact).abs().mean()
 
 
+@pytest.mark.parametrize("emulate", [True, False])
+def test_all_kinds_of_calls_in_low_precision(emulate: bool, fusing: Any) -> None:
+    """Values that are not rounded between calls are, where a product or a result takes them."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> Any:
+        y = torch.cat((x * 1.001, x.exp())) @ (w * 0.5)
+        z = F.layer_norm(y.softmax(-1) + 1, (8,)).sum(0)
+        best = (y * 3).topk(2, -1).values + (y > 0.1).sum(-1, keepdim=True)
+        return z, best, y.cumsum(0) * 2, torch.where(y > 0, y * 2, x[:1, :1]).float()
+
+    x = torch.randn(4, 8, dtype=torch.bfloat16)
+    w = torch.randn(8, 8, dtype=torch.bfloat16)
+    options = {"emulate_precision": emulate, "matmul": True, "scans": True}
+    jitted = fusing(f, options)
+    for got, exact in zip(jitted(x, w), f(x.double(), w.double()), strict=True):
+        torch.testing.assert_close(got.double(), exact.double(), rtol=0.05, atol=0.2)
+    assert len(regions(jitted)) == 1
+
+
 # ------------------------------------------------------------------------- what is no region
 
 
@@ -358,3 +377,18 @@ def test_equal_definitions_are_built_once() -> None:
         jitted = tj.jit(lambda x, s=scale: (x * s).exp() + 1, session=session)
         jitted(torch.randn(3))
     assert len(built) == len(set(built)) == 2
+
+
+def test_what_it_leaves_another_executor_fuses() -> None:
+    """Two executors that fuse, in one program: the first is asked first."""
+    pytest.importorskip("tj_inductor")
+
+    def f(x: torch.Tensor) -> Any:
+        y = (x * 2 + 1).exp()
+        return y, ((x * 9).to(torch.int8) * 2 + 1).abs() + y.sum()
+
+    session = Session((ReferencePlugin(), "inductor", "torch"), overrides={"strict": True})
+    jitted, x = tj.jit(f, session=session), torch.randn(5, 6)
+    torch.testing.assert_close(jitted(x), f(x))
+    owners = [c.executor for c in tj.last_trace(jitted).calls if "region_" in c.symbol.path]
+    assert set(owners) == {"nvfuser", "inductor"}

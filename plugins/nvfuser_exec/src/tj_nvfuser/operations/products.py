@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tj_nvfuser.definition import Value
+from tj_nvfuser.definition import Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
 from tj_nvfuser.operations.pointwise import WHOLE
 from tj_nvfuser.refused import refuse
@@ -12,14 +12,21 @@ from tj_nvfuser.refused import refuse
 __all__ = ["OPERATIONS"]
 
 
+def given(call: Call, *values: Value) -> list[Value]:
+    """The arguments of a product, in the data type of its result, which is theirs."""
+    dtype = dtype_of(call.out)
+    refuse(dtype in WHOLE, "a product of what is whole")
+    return [call.d.cast(v, dtype) for v in values]
+
+
 def matmul(call: Call, a: Value, b: Value) -> Value:
-    refuse(a.dtype in WHOLE or a.dtype != b.dtype, "a product of such data types")
+    a, b = given(call, a, b)
     return call.d.op("matmul", (a.dtype, call.out.shape), a, b)
 
 
 def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: Any = 1) -> Value:
     refuse(beta != 1 or alpha != 1, "a product that is scaled")
-    refuse(a.dtype in WHOLE or not a.dtype == b.dtype == bias.dtype, "a product of such data types")
+    bias, a, b = given(call, bias, a, b)
     if bias.ndim == 1 and bias.shape == b.shape[1:]:
         meta = a.dtype, call.out.shape
         return call.d.op("linear", meta, a, call.d.permute(b, [1, 0]), bias)
@@ -27,9 +34,8 @@ def addmm(call: Call, bias: Value, a: Value, b: Value, *, beta: Any = 1, alpha: 
 
 
 def linear(call: Call, x: Value, weight: Value, bias: Any = None) -> Value:
-    refuse(x.dtype in WHOLE or x.dtype != weight.dtype, "a product of such data types")
-    given = (x, weight) if bias is None else (x, weight, bias)
-    return call.d.op("linear", (x.dtype, call.out.shape), *given)
+    values = given(call, x, weight, *(() if bias is None else (bias,)))
+    return call.d.op("linear", (values[0].dtype, call.out.shape), *values)
 
 
 def product(translate: Translate) -> Operation:
