@@ -1,6 +1,7 @@
 """What is kept on disk: entries by key, for this user alone."""
 
 import json
+import os
 import subprocess
 import sys
 import warnings
@@ -92,6 +93,17 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path):
     assert len(found) == 1
 
 
+def test_what_nobody_has_used_for_longest_makes_room(tmp_path, monkeypatch):
+    monkeypatch.setattr("tj_core.disk.MOST", 3)
+    entries = Entries(tmp_path)
+    for age, key in enumerate("cba"):
+        entries.put(key, key, "")
+        os.utime(entries.path(key), (1000 + age, 1000 + age))
+    assert entries.get("c") == "c", "which makes it the newest"
+    entries.put("d", "d", "")
+    assert [entries.get(key) for key in "abcd"] == ["a", None, "c", "d"]
+
+
 WRITER = """
 import sys
 from pathlib import Path
@@ -121,3 +133,9 @@ def test_the_folder_is_the_users(monkeypatch, tmp_path):
     assert cache_folder("none") is None
     monkeypatch.delenv("XDG_CACHE_HOME")
     assert cache_folder().is_relative_to(Path.home())
+
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    assert cache_folder() is None

@@ -24,6 +24,9 @@ from tj_core.errors import TjWarning
 
 __all__ = ["Entries", "cache_folder", "is_own", "own_folder", "replace_file"]
 
+MOST = 4096
+"""Entries in a folder: the ones that nobody has used for longest make room."""
+
 FORM = 1
 """Raised when the meaning of entries changes: those of another form are not used."""
 
@@ -31,7 +34,7 @@ FORM = 1
 def cache_folder(configured: str | None = None) -> Path | None:
     """The folder for what programs may make again; ``configured`` is what ``cache_dir`` says.
 
-    None where that is ``"none"``, and nothing is kept.
+    None where that is ``"none"``, or the user has no home, and nothing is kept.
     """
     if configured is not None:
         return Path(configured).expanduser() if configured not in ("", "none") else None
@@ -40,7 +43,10 @@ def cache_folder(configured: str | None = None) -> Path | None:
     elif sys.platform == "win32" and os.environ.get("LOCALAPPDATA"):
         base = Path(os.environ["LOCALAPPDATA"])
     else:
-        base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+        try:
+            base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
+        except RuntimeError:  # as in a container, where nobody knows the user
+            return None
     return base / "tj"
 
 
@@ -94,7 +100,10 @@ class Entries:
             with path.open(encoding="utf-8") as file:
                 if not is_own(file.fileno()):
                     raise PermissionError("others than this user can write to it")
-                return _value(file.read(), key)
+                value = _value(file.read(), key)
+            with contextlib.suppress(OSError):  # a folder that can only be read is used, too
+                os.utime(path)
+            return value
         except FileNotFoundError:
             return None
         except (OSError, ValueError, TypeError, KeyError) as error:
@@ -107,9 +116,19 @@ class Entries:
         text = json.dumps({"form": FORM, "title": title, "key": key, "value": value})
         try:
             own_folder(self.folder)
+            self.make_room()
             replace_file(path, text)
         except OSError as error:
             self.warn(f"{path} cannot be written", error)
+
+    def make_room(self) -> None:
+        """Remove entries, so that there is room for one more."""
+        ages: dict[Path, float] = {}
+        for path in self.folder.glob("*.json"):
+            with contextlib.suppress(FileNotFoundError):  # another process has removed it
+                ages[path] = path.stat().st_mtime
+        for path in sorted(ages, key=ages.__getitem__)[: max(0, len(ages) + 1 - MOST)]:
+            path.unlink(missing_ok=True)
 
     def path(self, key: str) -> Path:
         """The file for ``key``."""
