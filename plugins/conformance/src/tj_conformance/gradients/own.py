@@ -40,6 +40,7 @@ WAYS: dict[str, Callable[[Program], Program]] = {
 KNOWN = {
     6915: "eager raises for a gradient of a wrong shape, which nobody needs; in tj its call goes",
     7331: "the last bit of a sum of three gradients, one of them of an argument that is returned",
+    9500: "as 6915: the gradient goes to what was computed where gradients are off",
     8244: "strides of a gradient that is recorded as it runs, for a tangent of other strides",
 }
 """Programs that differ, and why."""
