@@ -19,6 +19,7 @@ from tj_core.contract.fields import (
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
+from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Claim", "Executor", "Pair"]
@@ -135,9 +136,21 @@ class Executor:
     def claim(self, call: BoundSymbol) -> Rule[Claim] | None:
         """The claim that ``call`` may be taken by, if its check agrees; None for a fallback's.
 
-        Claims are for plain tensors: a call of tensor subclasses is the fallback's.
+        Claims for an operation are for plain tensors; for one on a tensor subclass they have the
+        name of the class before that of the operation.
         """
-        return None if self.fallback or call.on_subclass else self.claims.get(call.symbol)
+        return None if self.fallback else self.rule(call)
+
+    def rule(self, call: BoundSymbol) -> Rule[Claim] | None:
+        """As `claim`, of a fallback, too, which runs calls on whatever they are given."""
+        if call.on_subclass and not self.fallback:
+            return self.claims.of_subclass(call)
+        return self.claims.get(call.symbol)
+
+    def symbol(self, call: BoundSymbol, rule: Rule[Claim], half: str = "") -> Symbol:
+        """What ``call`` is called when the executor has it, by ``rule``."""
+        whole = call.symbol.qualname if self.fallback or not call.on_subclass else rule.key
+        return Symbol(self.name, whole, half)
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether ``call``, or all of its body, would be computed together with its neighbours."""

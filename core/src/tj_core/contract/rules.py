@@ -126,10 +126,18 @@ class RuleTable(Generic[T]):
         return rules.get(symbol.qualname) or rules.get(symbol.namespace + ".*") or rules.get("*")
 
     def of(self, call: BoundSymbol) -> Rule[T] | None:
-        """The rule for ``call``: that of its symbol. Of a tensor subclass, only one under ``*``:
-        rules for an operation say what it means to plain tensors.
+        """The rule for ``call``: that of its symbol. Of a tensor subclass, that for the operation
+        on this subclass, under ``TwoTensor.torch.mul``, or one under ``*``: others say what an
+        operation means to plain tensors.
         """
-        return self._rules.get("*") if call.on_subclass else self.get(call.symbol)
+        if not call.on_subclass:
+            return self.get(call.symbol)
+        return self.of_subclass(call) or self._rules.get("*")
+
+    def of_subclass(self, call: BoundSymbol) -> Rule[T] | None:
+        """The rule for the operation of ``call`` on the first tensor subclass that has one."""
+        keys = (f"{kind}.{call.symbol.qualname}" for kind in call.kinds)
+        return next((self._rules[key] for key in keys if key in self._rules), None)
 
     def require(self, call: BoundSymbol) -> Rule[T]:
         """The rule for ``call``'s symbol.

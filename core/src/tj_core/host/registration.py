@@ -91,7 +91,8 @@ class Names:
                 self.check_key(whose, rule.key)
 
     def check_key(self, whose: str, key: str) -> None:
-        """See `check`."""
+        """See `check`. The operation may follow the name of a tensor subclass."""
+        key = self.without_subclass(key)
         namespace, _, name = key.partition(".")
         if not namespace.isidentifier() or not name:
             raise PluginError(
@@ -104,6 +105,14 @@ class Names:
         known = self.language.known_instead(Symbol.parse(key)) if name != "*" else ()
         if known and key not in known:  # an attribute is known, and no callable
             self.unknown(f"{whose}: there is no operation {key!r}.{_meant(key, known)}")
+
+    def without_subclass(self, key: str) -> str:
+        """The operation in ``key``, which the name of a class may come before."""
+        kind, _, operation = key.partition(".")
+        namespace, _, name = operation.partition(".")
+        if kind in self.language.names() or namespace not in self.language.names() or not name:
+            return key
+        return operation
 
     def meant_without_namespace(self, key: str) -> str:
         """What ``key`` is with a namespace."""

@@ -120,6 +120,15 @@ class BoundSymbol:
         values = (*self.flat_args, *self.flat_outs)
         return any(isinstance(p, TensorProxy) and p.subclass is not None for p in values)
 
+    @cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the tensor subclasses that it computes with, without their modules."""
+        if not self.on_subclass:
+            return ()
+        values = (p for p in (*self.flat_args, *self.flat_outs) if isinstance(p, TensorProxy))
+        found = (p.subclass.type.rpartition(".")[2] for p in values if p.subclass is not None)
+        return tuple(dict.fromkeys(found))
+
     @property
     def label(self) -> str:
         """How messages and ``parent`` name this call: its first output, else its symbol."""

@@ -269,7 +269,7 @@ class _Walk:
     def with_reason_inside(self, call: BoundSymbol, name: str, reason: str) -> tuple[str, str]:
         """Why executor ``name`` runs no part of ``call``, which it has no claim for."""
         executor = next((e for e in self.executors if e.name == name), None)
-        if executor is None or executor.claims.get(call.symbol) is not None:
+        if executor is None or executor.rule(call) is not None:
             return name, reason
         found = self.reasons.get(self.key(call.body, call.context), {}).get(name)
         if found is not None or executor.fusion is None or self.why_single(name) is not None:
@@ -287,11 +287,14 @@ class _Walk:
 
     def check(self, executor: Executor, call: BoundSymbol) -> str | None:
         """Why ``executor`` does not take ``call``, or None: it does."""
-        rule = executor.claims.get(call.symbol)
+        rule = executor.rule(call)
+        if rule is None and call.on_subclass and executor.claims.get(call.symbol) is not None:
+            return (
+                "claims calls of plain tensors, and this is one of a tensor subclass: its key is "
+                f"{call.kinds[0]}.{call.symbol.qualname}"
+            )
         if rule is None:
             return f"has no claim for {call.symbol}"
-        if call.on_subclass and not executor.fallback:
-            return "claims calls of plain tensors, and this is one of a tensor subclass"
         if not executor.fallback and not self.grad_done and _carries_gradient(call):
             return NEEDS_GRADIENT
         return ask(executor.owner, rule.value.check, call)
@@ -316,13 +319,13 @@ class _Walk:
         depth: int,
     ) -> BoundSymbol:
         """The executor's own call, whose body is the call it stands for."""
-        symbol = Symbol(executor.name, call.symbol.qualname)
-        rule = executor.claims.get(call.symbol)
+        rule = executor.rule(call)
         if rule is None or rule.value.implementation is None:
             raise PluginError(
                 f"{executor.owner} claims {call.symbol} without an implementation",
                 source=call.source,
             )
+        symbol = executor.symbol(call, rule)
         self.implementations[symbol] = rule.value.implementation
         if rule.value.traceable:
             self.hosted.add(symbol)
@@ -374,7 +377,7 @@ class _Walk:
         taker, declined = self.ask(call)
         if taker is not None:
             return True
-        claiming = {e.name for e in self.executors if e.claims.get(call.symbol) is not None}
+        claiming = {e.name for e in self.executors if e.rule(call) is not None}
         found = {name: f"{call.symbol}: {why}" for name, why in declined if name in claiming}
         descends = self.may_descend(call) and self.wants_part(call.body, call.context)
         inside = self.reasons.get(self.key(call.body, call.context), {})

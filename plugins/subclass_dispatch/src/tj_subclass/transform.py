@@ -93,6 +93,8 @@ class _Lowering:
         self.editor.keep(call)
 
     def is_claimed(self, call: BoundSymbol) -> bool:
-        """Whether an executor, but for the fallback, has a rule for ``call`` as it is."""
+        """Whether an executor, but for the fallback, has ``call``, or a rule for it as it is."""
+        if call.executor is not None:
+            return True
         executors = (e for e in self.context.executors if not e.fallback)
         return any(e.claim(call) is not None for e in executors)

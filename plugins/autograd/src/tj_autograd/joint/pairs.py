@@ -121,7 +121,7 @@ class _Pairing:
         return Differentiated(forward, (backward,), gradients, change)
 
     def symbol(self, half: str) -> Symbol:
-        return Symbol(self.executor.name, self.call.symbol.qualname, half)
+        return self.executor.symbol(self.call, self.rule, half)
 
     def expanded(
         self, meta: Callable[..., Any], args: Any, kwargs: Any, context: Context

@@ -151,6 +151,7 @@ class Compiled(torch.autograd.Function):
         if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
         pullback = plan.variants[plan.layout(tangents)]
+        tangents = tuple(map(_compact, tangents, pullback.tangents))
         if any(map(_is_of_other_class, tangents, pullback.tangents)):
             found = _gradients_by_pytorch(ctx, plan, tangents)
             _free(ctx, plan)
@@ -171,6 +172,18 @@ class Compiled(torch.autograd.Function):
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch.Tensor | None:
+    """``tangent``; one of a tensor subclass by rows, if that is how it is expected and it is not.
+
+    The tangent of a sum is one number, expanded.
+    """
+    if tangent is None or expected is None or expected.subclass is None:
+        return tangent
+    if tangent.stride() == expected.strides or not is_wrapper(tangent):
+        return tangent
+    return tangent.clone(memory_format=torch.contiguous_format)
 
 
 def _is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:

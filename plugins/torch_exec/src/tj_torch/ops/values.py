@@ -10,6 +10,7 @@ from tj_core.extend import Proxy, RuntimeValues, TensorProxy
 
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.ops.private import set_conj, set_neg, storage_id
+from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
 
 __all__ = ["VALUES"]
 
@@ -46,6 +47,8 @@ def mark(tensor: torch.Tensor) -> object:
 
 
 def _content(tensor: torch.Tensor) -> object:
+    if is_wrapper(tensor):
+        return [*map(_content, dense_tensors(tensor))]
     if not _has_bytes(tensor):
         return None
     start, memory = tensor.storage_offset() * tensor.itemsize, _bytes(tensor)
@@ -71,7 +74,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
     """A copy of a tensor with its metadata, and with all memory that an absolute offset reaches."""
-    if not _has_bytes(tensor):
+    if is_wrapper(tensor) or not _has_bytes(tensor):
         return tensor.detach().clone()
     with torch.no_grad():
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
@@ -90,6 +93,9 @@ def differs(found: torch.Tensor, expected: torch.Tensor) -> str | None:
     The tolerances are those of `torch.testing.assert_close`, the relative one of the largest value
     too: sums in another order differ by so much, also where little is left of their terms.
     """
+    if is_wrapper(expected):
+        pairs = zip(dense_tensors(found), dense_tensors(expected), strict=True)
+        return next((what for pair in pairs if (what := differs(*pair)) is not None), None)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     a, b = (t.detach().to_dense().to(wide) for t in (found, expected))
     distance, size = (a - b).abs(), b.abs()

@@ -1,0 +1,148 @@
+"""Executors that claim an operation on a tensor subclass, as a whole or what is in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_autograd.run.variants import Variants
+from tj_conformance.oracle.compare import assert_equal
+from tj_core.extend import Claim, Executor, Pair, PluginError, RuleTable, hookimpl
+from torch.testing._internal.two_tensor import TwoTensor
+
+WHOLE = "TwoTensor.torch.mul"
+
+
+@pytest.fixture(autouse=True)
+def _forgotten() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+
+
+class Owner:
+    """An executor called ``name`` with claims for ``keys``; its gradient is ten times too large."""
+
+    def __init__(self, name: str, *keys: str, pair: bool = False) -> None:
+        self.tj_name, self.keys, self.pair = name, keys, pair
+        self.ran: list[str] = []
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        claims: RuleTable[Claim] = RuleTable("claim")
+        pair = Pair(self.forward, self.backward) if self.pair else None
+        for key in self.keys:
+            claims.set(key, Claim(self.run, pair=pair))
+        return (Executor(self.tj_name, claims),)
+
+    def run(self, x: Any, y: Any) -> Any:
+        self.ran.append(f"run {type(x).__name__}")
+        return torch.mul(x, y)
+
+    def forward(self, x: Any, y: Any) -> Any:
+        self.ran.append(f"forward {type(x).__name__}")
+        return torch.mul(x, y), (x, y)
+
+    def backward(self, saved: Any, g: Any) -> Any:
+        self.ran.append(f"backward {type(g).__name__}")
+        x, y = saved
+        return g * y * 10, g * x * 10
+
+
+def two(grad: bool = True) -> Any:
+    torch.manual_seed(0)
+    return TwoTensor(torch.randn(3), torch.randn(3)).requires_grad_(grad)
+
+
+def product(x: Any, y: Any) -> Any:
+    return (x * y).sin()
+
+
+def gradients(f: Any) -> Any:
+    x, y = two(), two()
+    f(x, y).sum().backward()
+    return x.grad, y.grad
+
+
+def jitted(*owners: Owner) -> Any:
+    return tj.jit(product, plugins=[*owners, "torch", "autograd", "subclass"])
+
+
+def test_a_claim_for_a_subclass_gets_whole_calls() -> None:
+    owner = Owner("acme", WHOLE)
+    g = jitted(owner)
+    assert_equal(gradients(g), gradients(product))
+    assert set(owner.ran) == {"run TwoTensor"}
+    names = [call.symbol.qualname for call in tj.last_trace(g).calls]
+    assert f"acme.{WHOLE}" in names and "aten.sin.default" in names  # the rest is dense
+
+
+def test_a_pair_owns_forward_and_backward() -> None:
+    owner = Owner("acme", WHOLE, pair=True)
+    g = jitted(owner)
+    mine, eagers = gradients(g), gradients(product)
+    assert_equal(mine, tuple(t * 10 for t in eagers))
+    assert {"forward TwoTensor", "backward TwoTensor"} <= set(owner.ran)
+
+
+def test_a_claim_for_an_operator_gets_what_is_inside_in_both_directions() -> None:
+    owner = Owner("acme", "aten.mul.Tensor")
+    assert_equal(gradients(jitted(owner)), gradients(product))
+    assert set(owner.ran) == {"run Tensor"} and len(owner.ran) >= 2 + 4
+
+
+def test_a_plain_claim_never_sees_a_subclass() -> None:
+    owner = Owner("acme", "torch.mul", pair=True)
+    g = jitted(owner)
+    assert_equal(gradients(g), gradients(product))
+    assert owner.ran == []
+
+
+def test_the_reason_names_the_key() -> None:
+    g = tj.jit(product, plugins=[Owner("acme", "torch.mul"), "torch"])
+    g(two(False), two(False))
+    reasons = [why for record in tj.explain(g).claims for _, why in record.declined]
+    assert any(f"its key is {WHOLE}" in why for why in reasons), reasons
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_the_first_executor_wins(whole_first: bool) -> None:
+    whole, other = Owner("whole", WHOLE), Owner("other", WHOLE)
+    owners = (whole, other) if whole_first else (other, whole)
+    g = jitted(*owners)
+    g(two(False), two(False))
+    assert owners[0].ran and not owners[1].ran
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_a_whole_call_is_not_taken_apart_for_another(whole_first: bool) -> None:
+    whole, inside = Owner("whole", WHOLE), Owner("inside", "aten.mul.Tensor")
+    g = jitted(*((whole, inside) if whole_first else (inside, whole)))
+    assert_equal(gradients(g), gradients(product))
+    assert set(whole.ran) == {"run TwoTensor"} and set(inside.ran) == {"run Tensor"}
+
+
+def test_one_executor_has_both() -> None:
+    owner = Owner("acme", WHOLE, "torch.mul")
+    g = tj.jit(lambda x, y: (x * y, y.a * 2.0), plugins=[owner, "torch", "subclass"])
+    g(two(False), two(False))
+    assert owner.ran == ["run TwoTensor", "run Tensor"]
+
+
+def test_a_key_of_no_operation_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"expp.*Did you mean"):
+        tj.jit(product, plugins=[Owner("acme", "TwoTensor.torch.expp"), "torch"])(two(), two())
+
+
+def test_the_tangent_of_a_sum_does_not_run_the_program_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is one number, expanded; the backward takes it by rows."""
+
+    def again(self: Any) -> Any:
+        raise AssertionError("the program runs again")
+
+    monkeypatch.setattr(Variants, "again", property(again))
+    assert_equal(gradients(jitted()), gradients(product))
