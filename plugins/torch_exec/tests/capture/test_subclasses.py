@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import tj_core as tj
@@ -301,3 +302,30 @@ def test_a_method_replaced_on_a_subclass_is_noticed_under_the_backend() -> None:
     Plain.sigmoid = False
     with pytest.raises(TypeError, match="'bool' object is not callable"):
         compiled(x)
+
+
+# --------------------------------------------------------------------------- records
+
+
+class Setting(NamedTuple):
+    scale: float
+    offset: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    scale: float
+
+
+@torch.compiler.allow_in_graph
+def by_setting(x: torch.Tensor, setting: Any) -> torch.Tensor:
+    return x * setting.scale
+
+
+@pytest.mark.parametrize("make", [lambda: Setting(3.0, 1), lambda: Frozen(3.0)])
+def test_a_record_of_constants_is_a_constant(make: Any) -> None:
+    """What makes one changes nothing, so calls after it are known."""
+    g = agrees(lambda x: by_setting(x.sin(), make()) + 1, lambda x: x)
+    assert tj.stats(g).fallbacks == ()
+    assert [c.symbol.qualname for c in tj.last_trace(g, stage="ACQUIRED").calls][-1] == "torch.add"
+    assert all("side_effect" not in c.effects.ordered for c in tj.last_trace(g).calls)

@@ -50,6 +50,7 @@ from tj_torch.capture.inputs import input_names
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     input_value,
+    is_record,
     is_variable,
     makes_jagged,
     makes_subclass,
@@ -245,8 +246,20 @@ class Importer(NodeValues):
             self.attribute(node)
         elif node.target is tag_function:
             self.env[node] = self.arguments(node.args[0])
-        elif not self.context.handles(node) and not self.item(node):
+        elif not (self.context.handles(node) or self.item(node) or self.record(node)):
             self.call(node)
+
+    def record(self, node: torch.fx.Node) -> bool:
+        """Whether ``node`` makes a record of constants, such as a configuration: it is one, too."""
+        if not is_record(node.target):
+            return False
+        args, kwargs = given = self.arguments(node.args), self.arguments(node.kwargs)
+        if any(isinstance(leaf, Proxy) for leaf in leaves(given)):
+            return False
+        args, kwargs = map_tree(lambda c: c.value, given, Constant)
+        made = node.target(*args, **kwargs)  # type: ignore[operator]
+        self.env[node] = self.constants.of(node.name, made)
+        return True
 
     def leave(self) -> None:
         """The program's last call sets the grad mode, where it leaves another one behind.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 import re
 from collections.abc import Iterable, Mapping
@@ -29,6 +30,7 @@ from tj_torch.runtime.subclasses import is_wrapper
 
 __all__ = [
     "input_value",
+    "is_record",
     "is_variable",
     "makes_jagged",
     "makes_subclass",
@@ -68,6 +70,16 @@ def makes_jagged(node: torch.fx.Node) -> bool:
     """Whether ``node`` returned a nested tensor: what makes one cannot be run on others."""
     made = pytree.tree_leaves(node.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and v.layout is torch.jagged for v in made)
+
+
+def is_record(target: Any) -> bool:
+    """Whether ``target`` is a class whose objects are their fields: named tuples, frozen classes
+    of `dataclasses`."""
+    if not isinstance(target, type):
+        return False
+    if dataclasses.is_dataclass(target):
+        return bool(target.__dataclass_params__.frozen)  # type: ignore[attr-defined]
+    return issubclass(target, tuple) and hasattr(target, "_fields")
 
 
 def is_variable(node: torch.fx.Node) -> bool:
