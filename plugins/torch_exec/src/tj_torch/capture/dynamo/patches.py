@@ -8,6 +8,7 @@ from types import CodeType
 from typing import Any, NoReturn
 
 import torch
+from tj_core.extend import CaptureError
 
 __all__ = ["inside_dispatch", "leave", "replace", "stop", "unprofiled"]
 
@@ -15,8 +16,14 @@ __all__ = ["inside_dispatch", "leave", "replace", "stop", "unprofiled"]
 def replace(
     stack: ExitStack, owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]
 ) -> None:
-    """Set ``owner.name`` to what ``make`` makes of it, until ``stack`` is left."""
-    original = owner.__dict__[name]
+    """Set ``owner.name`` to what ``make`` makes of it, until ``stack`` is left.
+
+    :raises CaptureError: if this PyTorch has no such name; programs run in eager then.
+    """
+    original = owner.__dict__.get(name)
+    if original is None:
+        whose = getattr(owner, "__qualname__", owner)
+        raise CaptureError(f"tj-torch does not know PyTorch {torch.__version__}: no {whose}.{name}")
     stack.callback(setattr, owner, name, original)
     setattr(owner, name, make(original))
 

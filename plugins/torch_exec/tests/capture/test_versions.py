@@ -1,0 +1,21 @@
+"""Another PyTorch than the one whose Dynamo tj-torch corrects: programs run in eager and say so."""
+
+from __future__ import annotations
+
+import pytest
+import tj_core as tj
+import torch
+from torch._dynamo.variables import user_defined
+
+
+def test_a_name_that_dynamo_lacks_is_one_clear_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = user_defined.UserDefinedObjectVariable
+    monkeypatch.delattr(owner, "lookup_class_mro_attr")
+    monkeypatch.setenv("TJ_STRICT", "0")
+    g = tj.jit(lambda x: x.sin(), session=tj.Session(["torch"]))
+    x = torch.ones(2)
+    missing = r"does not know PyTorch .*: no UserDefinedObjectVariable.lookup_class_mro_attr"
+    with pytest.warns(tj.TjWarning, match=missing):
+        assert torch.equal(g(x), x.sin())
+    assert torch.equal(g(x), x.sin())
+    assert len(tj.stats(g).fallbacks) == 1
