@@ -29,7 +29,6 @@ __all__ = [
     "functionalization",
     "functionalization_below_subclasses",
     "functionalized",
-    "functionalized_again",
     "has_no_hooks",
     "is_dense",
     "is_fake",
@@ -140,24 +139,28 @@ def paused_functionalization() -> Iterator[None]:
 
 @contextlib.contextmanager
 def functionalization_below_subclasses() -> Iterator[None]:
-    """As `functionalization`, left out until `functionalized_again`: tensor subclasses come first.
+    """As `functionalization`, of what tensor subclasses call: these come first.
 
     PyTorch leaves functionalization out inside of ``__torch_dispatch__``.
     """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
     key = torch._C.DispatchKey.Functionalize
+
+    class Above(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if any(hasattr(t, "__tensor_flatten__") for t in types):
+                return NotImplemented
+            with (
+                torch._C._SetExcludeDispatchKeyGuard(key, False),
+                torch._C._IncludeDispatchKeyGuard(key),
+            ):
+                return func(*args, **(kwargs or {}))
+
     outside = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
-    with functionalization(), outside:
-        yield
-
-
-@contextlib.contextmanager
-def functionalized_again() -> Iterator[None]:
-    """Inside of `functionalization_below_subclasses`, operators are functional."""
-    key = torch._C.DispatchKey.Functionalize
-    with (
-        torch._C._SetExcludeDispatchKeyGuard(key, False),
-        torch._C._IncludeDispatchKeyGuard(key),
-    ):
+    with functionalization(), outside, Above():
         yield
 
 

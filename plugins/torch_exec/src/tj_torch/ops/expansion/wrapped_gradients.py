@@ -26,8 +26,8 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges
+from tj_torch.ops.expansion.body import live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
-from tj_torch.ops.expansion.levels import live_events, refs_in
 from tj_torch.ops.expansion.recorder import Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion
 from tj_torch.ops.expansion.wrappers import Called, Parts, WrappedRun, shared
@@ -145,13 +145,13 @@ class _Differentiation:
         found: Mapping[str, tuple[torch.Tensor, Parts]],
     ) -> Derivation:
         run = self.run
-        before, after = run.events(recorder, 0, middle), run.events(recorder, middle)
+        before, after = recorder.calls[:middle], recorder.calls[middle:]
         wanted = [ref for _, parts in found.values() for ref in parts]
-        live = live_events(after, wanted, keep_draws=False)
-        made = {r for event in live for r in refs_in(event.outputs)}
+        live = live_calls(after, wanted, references, keep_draws=False)
+        made = {r for call in live for r in references(call.outputs)}
         made.update(ref for _, _, parts in tangents.values() for ref in parts)
         made.update(map(Ref, recorder.constants))
-        read = [*refs_in([(event.args, event.kwargs) for event in live]), *wanted]
+        read = [*references([(call.args, call.kwargs) for call in live]), *wanted]
         needed = [ref for ref in dict.fromkeys(read) if ref not in made]
         where = self.places(called)
         kept = [ref for ref in needed if ref not in where]

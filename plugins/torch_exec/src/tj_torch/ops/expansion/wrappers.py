@@ -4,15 +4,17 @@ The operators of a subclass run above functionalization::
 
     autograd -> __torch_dispatch__ -> functionalization -> recorder -> fake tensors
 
-so a body is one of operators on the subclass. Each of these has a dense body: it flattens the
-arguments, computes with what is in them, and puts the results together. The leaves of the autograd
-graph are the subclasses themselves.
+so a body is dense: it flattens the arguments, computes with what is in them, and puts the results
+together. The leaves of the autograd graph are the subclasses themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import hashlib
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -20,9 +22,13 @@ import torch
 from tj_core.extend import (
     Alias,
     Body,
+    BoundSymbol,
+    Constant,
     Context,
     Effects,
     Proxy,
+    SubclassInfo,
+    Symbol,
     TensorProxy,
     leaves,
     map_tree,
@@ -30,19 +36,21 @@ from tj_core.extend import (
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import tensor_proxy, to_core_tree
+from tj_torch.ops.convert import State, tensor_proxy, to_core_tree
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.body import alias_facts
-from tj_torch.ops.expansion.level_bodies import LevelBuilder
-from tj_torch.ops.expansion.levels import Event, Levels, noting, value
-from tj_torch.ops.expansion.recorder import Recorder, Ref
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, constant_leaf
-from tj_torch.ops.expansion.wrapped_calls import dense_proxies, layout_of
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
-from tj_torch.runtime.subclasses import dense_tensors, unflatten
+from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
 
-__all__ = ["Parts", "WrappedRun", "shared"]
+__all__ = ["FLATTEN", "UNFLATTEN", "Parts", "WrappedRun", "shared"]
+
+FLATTEN, UNFLATTEN = Symbol("tj", "flatten"), Symbol("tj", "unflatten")
+
+_LAYOUTS: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
+"""The layouts that programs hold, by name: one object for equal ones."""
 
 Parts = tuple[Ref, ...]
 """The dense values that a tensor consists of; one for a plain tensor."""
@@ -61,13 +69,12 @@ class Called:
 class WrappedRun(Run):
     """A run of a call that takes or returns tensor subclasses.
 
-    ``parts`` are the dense values of each argument; ``levels`` is what notes the operators.
+    ``parts`` are the dense values of each argument.
 
     Writes to arguments, sizes that are symbols, and calls that return numbers are not for it.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
-    levels: Levels | None = None
 
     @classmethod
     def of(cls, run: Run) -> WrappedRun:
@@ -84,12 +91,7 @@ class WrappedRun(Run):
             self.wrap(recorder)
             with self.modes(recorder):
                 called = self.called(recorder)
-        return self.described(recorder, called, self.events(recorder))
-
-    def events(self, recorder: Recorder, start: int = 0, stop: int | None = None) -> list[Event]:
-        """What ran on both levels while the calls ``start`` to ``stop`` were recorded."""
-        assert self.levels is not None
-        return self.levels.events(start, len(recorder.calls) if stop is None else stop)
+        return self.described(recorder, called, recorder.calls)
 
     @contextlib.contextmanager
     def modes(self, recorder: Recorder) -> Iterator[None]:
@@ -98,7 +100,7 @@ class WrappedRun(Run):
             self.mode,
             private.python_dispatcher(self.decompose),
             recorder,
-            noting(recorder) as self.levels,
+            private.functionalization_below_subclasses(),
         ):
             yield
 
@@ -160,10 +162,10 @@ class WrappedRun(Run):
         self,
         recorder: Recorder,
         called: Called,
-        events: Sequence[Event],
+        calls: Sequence[Recorded],
         kept: Sequence[Ref] = (),
     ) -> Expansion:
-        """What happened in ``events``; ``kept`` are values that are returned beside the outputs."""
+        """What happened in ``calls``; ``kept`` are values that are returned beside the outputs."""
         formal = {id(w): self.formals[n] for n, w in self.wrapped.items()}
         made: dict[int, Any] = {}
 
@@ -185,7 +187,7 @@ class WrappedRun(Run):
             *zip(proxies, called.parts, strict=True),
             *((p, (r,)) for p, r in zip(extra, kept, strict=True)),
         ]
-        body, found = self.body_of(recorder, inputs, results, events, self.grad, self.context)
+        body, found = self.body_of(recorder, inputs, results, calls, self.grad, self.context)
         values = iter(found)
         tree = map_tree(lambda p: next(values), outputs, TensorProxy)
         returned = (tree, tuple(values)) if kept else tree
@@ -207,19 +209,47 @@ class WrappedRun(Run):
         recorder: Recorder,
         inputs: Sequence[tuple[Proxy, Parts]],
         results: Sequence[tuple[Proxy, Parts]],
-        events: Sequence[Event],
+        calls: Sequence[Recorded],
         grad: bool,
         context: Context,
     ) -> tuple[Body, list[Proxy]]:
         """The body over ``inputs``, and the values in it that are ``results``."""
-        given = [(value(p, parts), p) for p, parts in inputs]
+        count = itertools.count()
+
+        def fresh() -> str:
+            return f"_{next(count)}"
+
+        head: list[BoundSymbol] = []
+        pairs: list[tuple[Ref, Proxy]] = []
+        for formal, parts in inputs:
+            values: Sequence[Proxy] = (formal,)
+            if isinstance(formal, TensorProxy) and formal.subclass is not None:
+                head.append(flatten_call(formal, fresh))
+                values = head[-1].flat_outs
+            pairs += zip(parts, values, strict=True)
+        flat = [ref for _, parts in results for ref in parts]
+        builder = self.builder(recorder, pairs, grad, context, {})
+        builder.defined = next(count)
+        body = builder.build(tuple(flat), calls=calls)
+        count = itertools.count(builder.defined)
+        inner = iter(body.outputs)
+        tail: list[BoundSymbol] = []
+        found: list[Proxy] = []
         formals = {p.name: p for p, _ in inputs}
-        builder = LevelBuilder(recorder, (), grad, context)
-        wanted = [value(p, parts) for p, parts in results if p.name not in formals]
-        body = builder.of_events(given, tuple(wanted), events)
-        made = iter(body.outputs)
-        found = [formals[p.name] if p.name in formals else next(made) for p, _ in results]
-        return body, found
+        known: dict[str, Proxy] = {}
+        for p, parts in results:
+            mine = [next(inner) for _ in parts]
+            if p.name in formals:
+                found.append(formals[p.name])
+            elif isinstance(p, TensorProxy) and p.subclass is not None:
+                if p.name not in known:
+                    tail.append(unflatten_call(_plain(p, fresh()), mine))
+                    known[p.name] = tail[-1].flat_outs[0]
+                found.append(known[p.name])
+            else:
+                found.append(mine[0])
+        inputs_ = tuple(p for p, _ in inputs)
+        return Body(inputs_, (*head, *body.calls, *tail), None), found
 
 
 def shared(
@@ -230,6 +260,54 @@ def shared(
     Views of what others hold are no views to autograd.
     """
     return tuple(a for a in alias_facts(outputs, arguments) if a.kind != "internal")
+
+
+def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
+    """The dense tensors that ``proxy`` consists of, called like the attributes; or itself."""
+    if proxy.subclass is None:
+        yield proxy
+        return
+    for _, part in proxy.subclass.inner:
+        yield from dense_proxies(part)
+
+
+def _plain(proxy: TensorProxy, name: str) -> TensorProxy:
+    return proxy.replace(name=name, requires_grad=False)
+
+
+def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
+    """The call that takes ``proxy`` apart, into values that ``fresh`` names."""
+    outputs = tuple(_plain(p, fresh()) for p in dense_proxies(proxy))
+    aliases = tuple(Alias(i, "arg", 0) for i in range(len(outputs)))
+    return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))
+
+
+def unflatten_call(proxy: TensorProxy, parts: Iterable[Proxy]) -> BoundSymbol:
+    """The call that makes ``proxy`` of its dense ``parts``."""
+    parts = tuple(parts)
+    layout = layout_of(proxy)
+    described = repr((proxy.subclass, proxy.shape, proxy.strides)).encode()
+    kind = layout.kind.__name__
+    text = f"_{kind}_{hashlib.sha256(described).hexdigest()[:12]}"
+    constant = Constant(text, _LAYOUTS.setdefault(text, layout), named=False)
+    return BoundSymbol(UNFLATTEN, (constant, parts), outputs=proxy)
+
+
+def layout_of(proxy: TensorProxy) -> Layout:
+    """How a tensor like ``proxy`` is made of its parts.
+
+    :raises CannotExpand: if that is not known, or a size is a symbol.
+    """
+    info = proxy.subclass
+    assert isinstance(info, SubclassInfo)
+    if not isinstance(info.state, State):
+        raise CannotExpand(f"how a {info.type} is made is not known here")
+    if any(not isinstance(n, int) for n in (*proxy.shape, *proxy.strides)):
+        raise CannotExpand("a tensor subclass has a size that is a symbol")
+    parts = tuple((n, None if p.subclass is None else layout_of(p)) for n, p in info.inner)
+    state = info.state
+    rest = tuple(state.rest.items())
+    return Layout(state.kind, parts, state.context, rest, proxy.shape, proxy.strides)  # type: ignore[arg-type]
 
 
 def _assembled(proxy: TensorProxy, parts: Sequence[torch.Tensor]) -> torch.Tensor:
