@@ -8,13 +8,13 @@ is; so subclasses are left at the boundary, and executors see operators on dense
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
     Decline,
     PassContext,
     PassRecord,
-    Proxy,
     Stage,
     Trace,
     TraceEditor,
@@ -56,7 +56,7 @@ class _Lowering:
 
     trace: Trace
     context: PassContext
-    parts: dict[str, tuple[Proxy, ...]] = field(default_factory=dict)
+    parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
 
     def lowered(self) -> Trace:
         """The program over dense tensors."""
@@ -89,7 +89,7 @@ class _Lowering:
             self.parts[whole.name] = call.flat_outs
         elif call.symbol == UNFLATTEN:
             (whole,) = call.flat_outs
-            self.parts[whole.name] = call.flat_args
+            _, self.parts[whole.name] = call.args
         self.editor.keep(call)
 
     def is_claimed(self, call: BoundSymbol) -> bool:

@@ -87,6 +87,11 @@ def gradient_of_the_plain(x: Any, y: Any) -> Any:
     return (x * y).sum(0)
 
 
+@CASES(X, leaf(4, 4))
+def a_plain_value_before_a_subclass(x: Any, w: Any) -> Any:
+    return (w / 2) * (w / 2).detach() + x * (w / 2)
+
+
 @CASES(G)
 def with_numbers(x: Any) -> Any:
     return 2 * x - x / 3 + x**2

@@ -68,7 +68,8 @@ def derive(
             return wrapped_derivation(run, tangents, create_graph)
         return _Differentiation(run, tangents, create_graph).derivation()
 
-    return expander.run(run, fn, args, kwargs, context, sizes)
+    wraps = any(p.subclass is not None for p in (tangents or {}).values())
+    return expander.run(run, fn, args, kwargs, context, sizes, wraps=wraps)
 
 
 @dataclass

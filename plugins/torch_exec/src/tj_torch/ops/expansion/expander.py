@@ -76,10 +76,13 @@ class Expander:
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
         context: Context,
         sizes: Sizes | None = None,
+        *,
+        wraps: bool = False,
     ) -> T:
         """What ``work`` makes of the run of a call; it is repeated where PyTorch asks for that.
 
-        Arguments and errors as those of `expand`.
+        Arguments and errors as those of `expand`. ``wraps``: the run is one with tensor subclasses
+        though there is none among the arguments.
         """
         reason = self.denied.reason(fn)
         if reason is not None:
@@ -87,8 +90,8 @@ class Expander:
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
-        wraps = any(isinstance(p, TensorProxy) and p.subclass for p in leaves(tree))
         wraps = wraps or is_wrapper_class(fn) or fn in self.makers
+        wraps = wraps or any(isinstance(p, TensorProxy) and p.subclass for p in leaves(tree))
         given = self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
         run = (WrappedRun if wraps else Run)(*given)
         if mentions_missing_device(fn, tree, self.usable):

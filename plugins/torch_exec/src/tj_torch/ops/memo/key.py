@@ -66,7 +66,11 @@ def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...])
             return tuple(numbered(str(d), symbols) for d in (*proxy.shape, *proxy.strides))
         return proxy.shape, proxy.strides
 
-    return tuple((slot, dims(p), p.dtype, p.device, p.flags) for slot, p in tangents.items())
+    def kind(proxy: TensorProxy) -> Any:
+        info = proxy.subclass
+        return None if info is None else (info, *_meanings(info))
+
+    return tuple((s, dims(p), p.dtype, p.device, p.flags, kind(p)) for s, p in tangents.items())
 
 
 class _Seen:
