@@ -91,13 +91,10 @@ class Run:
         return map_tree(self._sized, outputs) if self.sizes else outputs
 
     def _sized(self, p: Any) -> Any:
-        if not isinstance(p, TensorProxy):
-            return p
-        shape, strides = (tuple(map(self._size, dims)) for dims in (p.shape, p.strides))
-        return p.replace(shape=shape, strides=strides)
+        return p.map_symbols(self._size) if isinstance(p, TensorProxy) else p
 
-    def _size(self, size: Dim) -> Dim:
-        if isinstance(size, int) or not self.sizes.keys() >= set(size_symbols(size.name)):
+    def _size(self, size: SymDim) -> Dim:
+        if not self.sizes.keys() >= set(size_symbols(size.name)):
             return size
         return int(evaluate_size(size.name, self.sizes.__getitem__))
 

@@ -68,7 +68,6 @@ class FusedRegions:
         without = partial(without_executor, executors=executors, tags=self.tags)
         kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
         kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
-        kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
         try:
             compiled(owner, kernels, kept)
         except Exception:  # one of them is at fault; `single` finds it, and says so

@@ -12,7 +12,7 @@ from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError, TjError
 from tj_core.host.session import Session
-from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
+from tj_core.ir.proxy import NumberProxy, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import evaluate_size
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Trace
@@ -77,19 +77,14 @@ def _hosted(call: BoundSymbol, executors: tuple[Executor, ...]) -> Callable[...,
 
 def _with_hints(p: Proxy, sizes: Mapping[str, int]) -> Proxy:
     if isinstance(p, TensorProxy):
-        shape, strides = (tuple(_sized(n, sizes) for n in d) for d in (p.shape, p.strides))
-        return p.replace(shape=shape, strides=strides)
+        return p.map_symbols(lambda n: SymDim(n.name, _value(n, sizes)))
     if isinstance(p, NumberProxy) and p.expr:
         return p.replace(hint=evaluate_size(p.expr, sizes.__getitem__))
     return p
 
 
-def _sized(size: Dim, sizes: Mapping[str, int]) -> Dim:
-    return size if isinstance(size, int) else SymDim(size.name, _value(size, sizes))
-
-
-def _value(size: Dim, sizes: Mapping[str, int]) -> int:
-    return size if isinstance(size, int) else int(evaluate_size(size.name, sizes.__getitem__))
+def _value(size: SymDim, sizes: Mapping[str, int]) -> int:
+    return int(evaluate_size(size.name, sizes.__getitem__))
 
 
 def _example(p: Proxy, sizes: Mapping[str, int], session: Session) -> Any:
@@ -97,8 +92,7 @@ def _example(p: Proxy, sizes: Mapping[str, int], session: Session) -> Any:
     if isinstance(p, NumberProxy):
         return evaluate_size(p.expr or "0", sizes.__getitem__)
     if isinstance(p, TensorProxy):
-        shape, strides = (tuple(_value(n, sizes) for n in d) for d in (p.shape, p.strides))
-        p = p.replace(shape=shape, strides=strides)
+        p = p.map_symbols(lambda n: _value(n, sizes))
     made = (v.example(p) for v in session.language.runtime if v.example is not None)
     found = next((value for value in made if value is not None), None)
     if found is None:

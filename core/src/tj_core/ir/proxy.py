@@ -21,6 +21,7 @@ __all__ = [
     "SymDim",
     "TensorProxy",
     "contiguous_strides",
+    "is_subclass",
     "requires_grad",
     "size_expressions",
     "size_hints",
@@ -160,6 +161,14 @@ class TensorProxy(Proxy):
     flags: tuple[str, ...] = ()
     subclass: SubclassInfo | None = None
 
+    def map_symbols(self, size: Callable[[SymDim], Dim]) -> TensorProxy:
+        """A copy in which what ``size`` makes of them stands for symbolic sizes and strides."""
+
+        def dims(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
+            return tuple(size(n) if isinstance(n, SymDim) else n for n in sizes)
+
+        return self.replace(shape=dims(self.shape), strides=dims(self.strides))
+
     @property
     def ndim(self) -> int:
         """Number of dimensions."""
@@ -195,6 +204,11 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
         strides.append(step)
         step *= max(dim, 1) if isinstance(dim, int) else 1
     return tuple(reversed(strides))
+
+
+def is_subclass(value: object) -> bool:
+    """Whether ``value`` is a tensor of a subclass that consists of other tensors."""
+    return isinstance(value, TensorProxy) and value.subclass is not None
 
 
 def size_expressions(p: object) -> Iterator[tuple[str, Any]]:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tj_core.errors import TraceError
 from tj_core.ir.effects import NO_EFFECTS, Effects
-from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.proxy import Proxy, TensorProxy, is_subclass
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
@@ -118,7 +118,7 @@ class BoundSymbol:
         if self.regions or self.symbol.namespace == "tj":
             return False
         values = (*self.flat_args, *self.flat_outs)
-        return any(isinstance(p, TensorProxy) and p.subclass is not None for p in values)
+        return any(map(is_subclass, values))
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:

@@ -40,9 +40,7 @@ def settled(leaf: Any) -> Any:
     """``leaf`` with what guards have settled its sizes to be, maybe after it was made."""
     if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
         return leaf
-    return leaf.replace(
-        shape=tuple(map(_settled_size, leaf.shape)), strides=tuple(map(_settled_size, leaf.strides))
-    )
+    return leaf.map_symbols(_settled_size)
 
 
 def _settled(proxies: Sequence[Proxy]) -> tuple[Proxy, ...]:
@@ -53,8 +51,8 @@ def _may_settle(dim: Dim) -> bool:
     return isinstance(dim, SymDim) and dim.settled is not None
 
 
-def _settled_size(dim: Dim) -> Dim:
-    if not isinstance(dim, SymDim) or dim.settled is None:
+def _settled_size(dim: SymDim) -> Dim:
+    if dim.settled is None:
         return dim
     known = dim.settled()
     if known is None:

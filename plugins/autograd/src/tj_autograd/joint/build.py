@@ -33,7 +33,7 @@ from tj_core.extend import (
     bind_outputs,
     requires_grad,
 )
-from tj_torch.extend import Slot, is_dense, row_major
+from tj_torch.extend import AUTOCAST, Slot, is_dense, row_major
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut
@@ -190,7 +190,7 @@ class _Builder:
 
     def __post_init__(self) -> None:
         self.forward = list(self.trace.calls)
-        off = {k: None for k, v in self.trace.context.items if k.startswith("autocast.") and v}
+        off = {k: None for k, v in self.trace.context.items if k.startswith(AUTOCAST) and v}
         context = Context.of(**off, grad=False).over(self.trace.context)
         self.editor = TraceEditor(self.trace)
         self.segments = []

@@ -143,9 +143,7 @@ class Compiled(torch.autograd.Function):
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
         if no_tangent or torch.is_grad_enabled() or _has_other_casts(plan, tangents):
-            found = _gradients_by_pytorch(ctx, plan, tangents)
-            _free(ctx, plan)
-            return (None, None, *found)
+            return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.kept is None:
             raise RuntimeError(FREED)
         if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
@@ -153,9 +151,7 @@ class Compiled(torch.autograd.Function):
         pullback = plan.variants[plan.layout(tangents)]
         tangents = tuple(map(_compact, tangents, pullback.tangents))
         if any(map(_is_of_other_class, tangents, pullback.tangents)):
-            found = _gradients_by_pytorch(ctx, plan, tangents)
-            _free(ctx, plan)
-            return (None, None, *found)
+            return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
@@ -292,6 +288,7 @@ def _gradients_by_pytorch(
         create_graph=again,
         allow_unused=True,
     )
+    _free(ctx, plan)
     gradients = dict(zip(aliases, found, strict=True))
     # What autograd would add of several is one sum here.
     return tuple([gradients.pop(i, None) for i in plan.places])

@@ -9,7 +9,7 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from tj_core.extend import BoundSymbol
+from tj_torch.extend import is_on
 
 from tj_conformance.oracle import case as cases
 from tj_conformance.oracle.case import Around, Case, Verdict
@@ -19,14 +19,10 @@ __all__ = ["entered", "evaluate"]
 
 def evaluate(case: Case, jit: Callable[..., Any] = tj.jit) -> Verdict:
     """Run ``case`` in eager and jitted; ``left`` are the calls that run under autocast."""
-    return cases.evaluate(case, jit, _under_autocast, entered(case))
+    return cases.evaluate(case, jit, lambda call: is_on(call.context), entered(case))
 
 
 def entered(case: Case) -> Around:
     """What enters the autocast that the options of ``case`` say."""
     dtype = dict(case.options).get("autocast")
     return contextlib.nullcontext if dtype is None else partial(torch.autocast, "cpu", dtype=dtype)
-
-
-def _under_autocast(call: BoundSymbol) -> bool:
-    return any(key.startswith("autocast.") and value for key, value in call.context.items)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -123,8 +124,7 @@ def stable_sort(
     return [call.d.op("take_along_axis", (x.dtype, x.shape), x, order, **how), order]
 
 
-def alone(translate: Translate) -> Operation:
-    return Operation(translate, joins=False, option="scans")
+alone = functools.partial(Operation, joins=False, option="scans")
 
 
 OPERATIONS: Operations = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from tj_nvfuser.definition import Value, dtype_of
-from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
+from tj_nvfuser.operations.call import Call, Operation, Operations
 from tj_nvfuser.operations.pointwise import WHOLE
 from tj_nvfuser.refused import refuse
 
@@ -38,8 +39,7 @@ def linear(call: Call, x: Value, weight: Value, bias: Any = None) -> Value:
     return call.d.op("linear", (values[0].dtype, call.out.shape), *values)
 
 
-def product(translate: Translate) -> Operation:
-    return Operation(translate, joins=False, option="matmul")
+product = functools.partial(Operation, joins=False, option="matmul")
 
 
 OPERATIONS: Operations = {

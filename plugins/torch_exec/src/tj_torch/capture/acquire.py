@@ -253,7 +253,7 @@ class Importer(NodeValues):
         """Whether ``node`` makes a record of constants, such as a configuration: it is one, too."""
         if not is_record(node.target):
             return False
-        args, kwargs = given = self.arguments(node.args), self.arguments(node.kwargs)
+        given = self.arguments(node.args), self.arguments(node.kwargs)
         if any(isinstance(leaf, Proxy) for leaf in leaves(given)):
             return False
         args, kwargs = map_tree(lambda c: c.value, given, Constant)

@@ -20,6 +20,7 @@ from tj_core.extend import (
     TagRegistry,
     TagSet,
     TensorProxy,
+    is_subclass,
     map_tree,
 )
 
@@ -57,7 +58,7 @@ def takes_values(call: BoundSymbol) -> bool:
 
 def takes_subclass(call: BoundSymbol) -> bool:
     """Whether a tensor subclass is among the arguments of ``call``."""
-    return any(isinstance(p, TensorProxy) and p.subclass for p in call.flat_args)
+    return any(map(is_subclass, call.flat_args))
 
 
 def makes_subclass(node: torch.fx.Node) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from tj_core.extend import Context
+from tj_core.extend import PLAIN_CONTEXT, Context
 
 from tj_torch.ops.cast_cache import CastCache, ambient_cache
 from tj_torch.ops.context import AUTOCAST
@@ -47,13 +47,10 @@ def ambient_context() -> Context:
 
 def ambient_autocast() -> Context:
     """The autocasts that are on in the calling thread, alone."""
-    return Context.of(
-        **{
-            AUTOCAST + device: _dtype_name(torch.get_autocast_dtype(device))
-            for device in autocast_devices()
-            if torch.is_autocast_enabled(device)
-        }
-    )
+    devices = [device for device in autocast_devices() if torch.is_autocast_enabled(device)]
+    if not devices:  # every backward asks
+        return PLAIN_CONTEXT
+    return Context.of(**{AUTOCAST + d: _dtype_name(torch.get_autocast_dtype(d)) for d in devices})
 
 
 @contextlib.contextmanager

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,8 +12,9 @@ import torch
 from tj_core.extend import DType, TensorProxy
 
 from tj_torch.ops import private
+from tj_torch.ops.errors import CannotExpand
 
-__all__ = ["NonLeaf", "Saving", "count_edges", "may_require_grad", "runs_python"]
+__all__ = ["NonLeaf", "Saving", "count_edges", "gradients_of", "may_require_grad", "runs_python"]
 
 
 class NonLeaf(torch.autograd.Function):
@@ -34,6 +36,31 @@ class NonLeaf(torch.autograd.Function):
         with torch.enable_grad():
             result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
         return result
+
+
+def gradients_of(
+    sources: Sequence[torch.Tensor],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor],
+    *,
+    create_graph: bool = False,
+) -> Sequence[torch.Tensor | None]:
+    """The gradients of ``inputs``; None for one that ``sources`` do not depend on.
+
+    Autocast is the forward's, so the backward runs without.
+
+    :raises CannotExpand: if to compute them warns of something: a body has no warnings.
+    """
+    if not sources or not inputs:
+        return (None,) * len(inputs)
+    with private.no_autocast(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found: Sequence[torch.Tensor | None] = torch.autograd.grad(
+            sources, inputs, tangents, allow_unused=True, create_graph=create_graph
+        )
+    if said:
+        raise CannotExpand(f"its backward warns: {said[0].message}")
+    return found
 
 
 def runs_python(tensors: Iterable[torch.Tensor]) -> bool:

@@ -7,7 +7,6 @@ the forward's values that the live backward reads are those to save.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +27,7 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import number_proxy, tensor_proxy
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
-from tj_torch.ops.expansion.autograd_info import Saving, count_edges
+from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
 from tj_torch.ops.expansion.expander import Expander
@@ -95,7 +94,12 @@ class _Differentiation:
                 sources = self._differentiable(traced)
                 tangents = {s: self._tangent(recorder, s, t) for s, t in sources.items()}
                 saving = Saving.of(sources.values())
-                gradients = self._gradients(sources, tangents, leaves_)
+                gradients = gradients_of(
+                    tuple(sources.values()),
+                    tuple(leaves_.values()),
+                    [wrapped for _, wrapped in tangents.values()],
+                    create_graph=self.create_graph,
+                )
                 self._check_writes(recorder, traced)
                 edges = count_edges(sources.values(), leaves_)
                 found = {
@@ -146,32 +150,6 @@ class _Differentiation:
         if given is not None and known_sizes(given, self.run.symbols):
             return make_fake(self.run.mode, given, self.run.size)
         return make_fake(self.run.mode, default_tangent(tensor), self.run.size)
-
-    def _gradients(
-        self,
-        sources: Mapping[Slot, torch.Tensor],
-        tangents: Mapping[Slot, tuple[Ref, torch.Tensor]],
-        leaves_: Mapping[str, torch.Tensor],
-    ) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the leaves.
-
-        :raises CannotExpand: if to compute them warns of something.
-        """
-        if not sources or not leaves_:
-            return (None,) * len(leaves_)
-        with private.no_autocast(), warnings.catch_warnings(record=True) as said:
-            # Autocast is the forward's. What is warned of here is no operation, and would be lost.
-            warnings.simplefilter("always")
-            found = torch.autograd.grad(
-                list(sources.values()),
-                list(leaves_.values()),
-                [wrapped for _, wrapped in tangents.values()],
-                allow_unused=True,
-                create_graph=self.create_graph,
-            )
-        if said:
-            raise CannotExpand(f"its backward warns: {said[0].message}")
-        return found
 
     def _check_writes(self, recorder: Recorder, traced: Traced) -> None:
         """See that the backward has left alone what the forward knows.

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, Context, TensorProxy, leaves
+from tj_core.extend import PLAIN_CONTEXT, Context, is_subclass, leaves
 
 from tj_torch.ops import private
 from tj_torch.ops.denied import Denied, rules
@@ -91,7 +91,7 @@ class Expander:
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
         wraps = wraps or is_wrapper_class(fn) or fn in self.makers
-        wraps = wraps or any(isinstance(p, TensorProxy) and p.subclass for p in leaves(tree))
+        wraps = wraps or any(map(is_subclass, leaves(tree)))
         given = self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
         run = (WrappedRun if wraps else Run)(*given)
         if mentions_missing_device(fn, tree, self.usable):

@@ -22,7 +22,6 @@ from tj_core.extend import (
     Body,
     Constant,
     Context,
-    Dim,
     Effects,
     Expanded,
     NumberProxy,
@@ -186,9 +185,13 @@ class Run:
             self.mode,
             private.python_dispatcher(self.decompose),
             recorder,
-            private.functionalization(),
+            self.functionalization(),
         ):
             yield
+
+    def functionalization(self) -> contextlib.AbstractContextManager[None]:
+        """What makes operators functional on their way to the recorder."""
+        return private.functionalization()
 
     def trace(self, recorder: Recorder) -> Traced:
         """Call the function, inside of `modes`."""
@@ -396,11 +399,7 @@ class Run:
     def _fixed(self, proxy: TensorProxy) -> TensorProxy:
         if self.symbolic is None:
             return proxy
-
-        def fixed(dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-            return tuple(d if isinstance(d, int) else dim_to_core(self.size(d.name)) for d in dims)
-
-        return proxy.replace(shape=fixed(proxy.shape), strides=fixed(proxy.strides))
+        return proxy.map_symbols(lambda size: dim_to_core(self.size(size.name)))
 
     def _mutated(self, name: str) -> bool:
         """Whether an argument whose value differs was written, not only reshaped."""

@@ -6,7 +6,6 @@ these, which call dense ones in turn. So operators that have no derivative may s
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,7 +24,7 @@ from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.autograd_info import Saving, count_edges
+from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
 from tj_torch.ops.expansion.body import live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
 from tj_torch.ops.expansion.recorder import Recorder, Ref
@@ -65,7 +64,7 @@ class _Differentiation:
                 tangents = {s: self.tangent(recorder, s, t) for s, t in sources.items()}
                 saving = Saving.of(sources.values())
                 given = [tensor for tensor, _, _ in tangents.values()]
-                found = self.gradients([*sources.values()], [*inputs.values()], given)
+                found = gradients_of([*sources.values()], [*inputs.values()], given)
                 self.check_writes(recorder, called)
                 edges = count_edges(sources.values(), inputs)
                 parts = {
@@ -103,25 +102,6 @@ class _Differentiation:
         with private.without_modes():
             made, parts = self.run.made(recorder, proxy)
         return made, proxy, parts
-
-    def gradients(
-        self,
-        sources: Sequence[torch.Tensor],
-        inputs: Sequence[torch.Tensor],
-        tangents: Sequence[torch.Tensor],
-    ) -> Sequence[torch.Tensor | None]:
-        """The gradients of ``inputs``.
-
-        :raises CannotExpand: if to compute them warns of something.
-        """
-        if not sources or not inputs:
-            return (None,) * len(inputs)
-        with private.no_autocast(), warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            found = torch.autograd.grad(sources, inputs, tangents, allow_unused=True)
-        if said:
-            raise CannotExpand(f"its backward warns: {said[0].message}")
-        return found
 
     def check_writes(self, recorder: Recorder, called: Called) -> None:
         """See that the backward has left alone what the forward knows.

@@ -93,16 +93,9 @@ class WrappedRun(Run):
                 called = self.called(recorder)
         return self.described(recorder, called, recorder.calls)
 
-    @contextlib.contextmanager
-    def modes(self, recorder: Recorder) -> Iterator[None]:
-        """The layers that a call runs on, with subclasses above functionalization."""
-        with (
-            self.mode,
-            private.python_dispatcher(self.decompose),
-            recorder,
-            private.functionalization_below_subclasses(),
-        ):
-            yield
+    def functionalization(self) -> contextlib.AbstractContextManager[None]:
+        """Functionalization with subclasses above it."""
+        return private.functionalization_below_subclasses()
 
     def wrap(self, recorder: Recorder) -> None:
         """Make the values that the function is called with."""

@@ -140,10 +140,7 @@ class _Renaming:
             return self.sizes.number(p.replace(expr=self.sizes.renamed(p.expr, self.names)))
         if not isinstance(p, TensorProxy):
             return p
-        return p.replace(shape=self.dims(p.shape), strides=self.dims(p.strides))
-
-    def dims(self, dims: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(d if isinstance(d, int) else self.dim(d.name) for d in dims)
+        return p.map_symbols(lambda size: self.dim(size.name))
 
     def dim(self, name: str) -> Dim:
         text = self.sizes.renamed(name, self.names)

@@ -49,11 +49,7 @@ def bare(proxy: Any) -> Any:
         return proxy.replace(hint=None)
     if not is_sized(proxy):
         return proxy
-
-    def dims(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
-        return tuple(d if isinstance(d, int) else SymDim(d.name) for d in sizes)
-
-    return proxy.replace(shape=dims(proxy.shape), strides=dims(proxy.strides))
+    return proxy.map_symbols(lambda size: SymDim(size.name))
 
 
 def symbols_in(tree: Any) -> tuple[str, ...]:
