@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
@@ -17,10 +18,13 @@ from tj_core.extend import (
     Rule,
     RuleTable,
     Symbol,
+    TensorProxy,
+    is_subclass,
 )
 from tj_torch.extend import (
     WRITES_BACK,
     Derivation,
+    ExpansionError,
     Modes,
     TorchDialects,
     Unkeyable,
@@ -163,7 +167,7 @@ class Lookup:
         try:
             rule = self.dialects.derive(plain, self.modes, slots, function=function)
         except CannotExpandError as error:
-            return _left(call, slots, scope, error)
+            return self._left(call, slots, scope, error)
         change = Change(call.label, "autograd", "its own backward")
         made = differentiated(with_own_body(plain, rule), rule, slots, scope, change)
         return replace(made, backward=(*_checks(call, scope), *made.backward))
@@ -195,24 +199,43 @@ class Lookup:
         try:
             rule = self.dialects.derive(call, self.modes, slots)
         except CannotExpandError as error:
-            return _left(call, slots, scope, error)
+            return self._left(call, slots, scope, error)
         if more := slots_of_arguments(call, rule, scope):
             slots = {**slots, **more}
             rule = self.dialects.derive(call, self.modes, slots)
         change = Change(call.label, "autograd", "derived")
         return differentiated(call, rule, slots, scope, change)
 
+    def _left(
+        self, call: BoundSymbol, slots: Slots, scope: JointScope, error: CannotExpandError
+    ) -> Differentiated:
+        """``call``, which cannot be taken apart because of ``error``, differentiated as it runs.
 
-def _left(
-    call: BoundSymbol, slots: Slots, scope: JointScope, error: CannotExpandError
-) -> Differentiated:
-    """``call``, which cannot be taken apart because of ``error``, differentiated when it runs.
+        :raises NotDifferentiable: if its backward writes to what others may read, or it returns a
+            tensor subclass that cannot be detached from PyTorch's graph.
+        """
+        if WRITES_BACK in error.message:
+            raise NotDifferentiable(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
+        for result in filter(is_subclass, call.flat_outs):
+            self._check_detach(call, result)
+        return recorded(call, slots, scope, error.message)
 
-    :raises NotDifferentiable: if its backward writes to what others may read.
-    """
-    if WRITES_BACK in error.message:
-        raise NotDifferentiable(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
-    return recorded(call, slots, scope, error.message)
+    def _check_detach(self, call: BoundSymbol, result: TensorProxy) -> None:
+        """See that ``result``, a tensor subclass, can be detached from the graph of ``call``.
+
+        :raises NotDifferentiable: if it cannot, or nobody can know.
+        """
+        assert result.subclass is not None
+        unknown = result.subclass.state is None and f"how a {result.subclass.type} is made"
+        try:
+            self.dialects.memo.expand(torch.Tensor.detach, (result,), {}, call.context, self.modes)
+        except ExpansionError as error:
+            unknown = f"how to detach it: {error}"
+        except CannotExpandError:
+            pass  # as for sizes that are symbols: it is known when it runs
+        if unknown:
+            reason = f"{call.symbol}: it is not known {unknown}"
+            raise NotDifferentiable(Decline(reason, call.source))
 
 
 def _checks(call: BoundSymbol, scope: JointScope) -> Iterator[BoundSymbol]:

@@ -12,6 +12,7 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 from tj_conformance.oracle.case import Cases
 from tj_conformance.subclasses.kinds import (
+    Attached,
     Counted,
     Doubling,
     Labeled,
@@ -320,6 +321,19 @@ def made_and_taken_apart(x: Any, y: Any) -> Any:
 @CASES(given(3))
 def made_with_context(x: Any) -> Any:
     return Labeled(x * 2, "new") + 1
+
+
+torch._dynamo.allow_in_graph(Attached)  # type: ignore[no-untyped-call]
+
+
+@CASES(given(3), given(1))
+def made_with_a_tensor_as_context(x: Any, scale: Any) -> Any:
+    return Attached(x * 2, scale).held + 1
+
+
+@CASES(leaf(3), given(1))
+def made_with_a_gradient_and_no_detach(x: Any, scale: Any) -> Any:
+    return Attached(x, scale).held * 3
 
 
 @CASES(X)

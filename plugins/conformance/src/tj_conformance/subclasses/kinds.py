@@ -12,6 +12,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 __all__ = [
+    "Attached",
     "Counted",
     "Doubling",
     "Labeled",
@@ -100,6 +101,25 @@ class Counted(_Wrapper):
     @classmethod
     def _rewrap(cls, result: torch.Tensor, given: list[Any]) -> Any:
         return cls(result, max(t.depth for t in given) + 1)
+
+
+class Attached(_Wrapper):
+    """Has a tensor as its context, and cannot be detached: it knows one operation."""
+
+    def __init__(self, inner: torch.Tensor, scale: torch.Tensor) -> None:
+        super().__init__(inner)
+        self.scale = scale
+
+    def _context(self) -> Any:
+        return (self.scale,)
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not aten.clone.default:
+            raise NotImplementedError(func)
+        return cls(args[0].held.clone(), args[0].scale)
 
 
 class Labeled(_Wrapper):

@@ -23,6 +23,7 @@ from tj_core.extend import (
     SubclassInfo,
     SymDim,
     TensorProxy,
+    leaves,
     map_tree,
 )
 
@@ -150,7 +151,8 @@ _STATES: dict[tuple[str, str], list[weakref.ref[State]]] = {}
 def subclass_of(tensor: torch.Tensor) -> SubclassInfo | None:
     """What a traceable wrapper subclass consists of; None for every other tensor.
 
-    Attributes that are no tensors, such as a device mesh, are part of its context.
+    Attributes that are no tensors, such as a device mesh, are part of its context. Where the
+    context has a tensor, nothing is known of how to make another one: a trace would keep it.
     """
     if not is_wrapper(tensor):
         return None
@@ -161,8 +163,12 @@ def subclass_of(tensor: torch.Tensor) -> SubclassInfo | None:
     # To autograd there is the tensor, and not what it holds.
     inner = {n: tensor_proxy(n, v).replace(requires_grad=False) for n, v in tensors.items()}
     rest = {n: v for n, v in parts.items() if n not in inner}
-    text = repr((context, rest)) if rest else repr(context)
     name = f"{kind.__module__}.{kind.__qualname__}"
+    hidden = any(isinstance(value, torch.Tensor) for value in leaves((context, rest)))
+    shown = map_tree(lambda _: torch.Tensor, (context, rest), torch.Tensor)
+    text = repr(shown if rest else shown[0])
+    if hidden:
+        return SubclassInfo(name, tuple(inner.items()), text)
     index, state = _known(State(kind, context, rest), name, text)
     text += f" #{index}" if index else ""  # equal texts of states that are not
     return SubclassInfo(name, tuple(inner.items()), text, state)
@@ -173,10 +179,18 @@ def _known(state: State, name: str, text: str) -> tuple[int, State]:
     same = _STATES.setdefault((name, text), [])
     for index, reference in enumerate(same):
         known = reference()
-        if known is not None and known == state:
+        if known is not None and _equal(known, state):
             return index, known
     same.append(weakref.ref(state))
     return len(same) - 1, state
+
+
+def _equal(one: State, other: State) -> bool:
+    """Whether two states are; those that cannot be compared, as of arrays, are not."""
+    try:
+        return bool(one == other)
+    except Exception:
+        return False
 
 
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:
