@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
+import zlib
+from collections import defaultdict
 from collections.abc import Iterator
 
 import pytest
@@ -15,8 +18,38 @@ OF_FOLDERS = {
 }
 """The plugins of tests in folders of that name, if more than tj-torch."""
 
+SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
+
 SESSIONS: dict[str, tj.Session] = {}
 """One for each list of plugins, for all files: what is remembered of calls is used again."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Of each function marked ``sampled(n)`` run one test in ``n``, and one at least.
+
+    Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others. All run with
+    ``TJ_FULL=1``, and where the command line names tests (``-k``, ``file::test``).
+    """
+    named = config.option.keyword or any("::" in argument for argument in config.args)
+    if named or os.environ.get("TJ_FULL") == "1":
+        return
+    functions: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("sampled"):
+            functions[item.nodeid.partition("[")[0]].append(item)
+    left_out = {item for tests in functions.values() for item in _left_out(tests)}
+    config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+    items[:] = [item for item in items if item not in left_out]
+
+
+def _left_out(tests: list[pytest.Item]) -> list[pytest.Item]:
+    marker = tests[0].get_closest_marker("sampled")
+    assert marker is not None
+    (share,) = marker.args
+    at = {item: zlib.crc32(item.nodeid.encode()) + SAMPLE for item in tests}
+    return sorted(tests, key=lambda item: (at[item] % share > 0, at[item]))[
+        max(1, sum(n % share == 0 for n in at.values())) :
+    ]
 
 
 def pytest_collection_finish() -> None:

@@ -19,6 +19,8 @@ from tj_conformance.sweep.sample import samples
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+pytestmark = pytest.mark.sampled(2)
+
 EVERY = 1 if FULL else 40
 SAMPLES = 4 if FULL else 2
 DTYPES = (

@@ -19,6 +19,8 @@ from tj_nvfuser.options import Options
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
 
+pytestmark = pytest.mark.sampled(3)
+
 F = torch.nn.functional
 SIZES = (5, 9, 300, 3, 1, 0, 17)
 

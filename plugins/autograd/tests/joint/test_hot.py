@@ -16,6 +16,8 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
+pytestmark = pytest.mark.sampled(3)
+
 Tensors = tuple[torch.Tensor, ...]
 
 

@@ -11,6 +11,8 @@ import pytest
 from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_conformance.gradients.owntexts import own_text
 
+pytestmark = pytest.mark.sampled(3)
+
 FOUND = {
     180: "what eager saved and no gradient needs was written",
     233: "a gradient that is missing, of a call that is recorded as it runs",

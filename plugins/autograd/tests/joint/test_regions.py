@@ -10,6 +10,8 @@ import torch
 from tj_conformance.gradients import regions
 from tj_conformance.gradients.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
 
+pytestmark = pytest.mark.sampled(2)
+
 Tensor = torch.Tensor
 
 

@@ -23,6 +23,8 @@ from tj_conformance.programs.traced import traced
 from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable
 
+pytestmark = pytest.mark.sampled(4)
+
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
 
@@ -43,10 +45,6 @@ def session() -> tj.Session:
     return tj.Session(["torch", "autograd"])
 
 
-FIGURES = Figures()
-"""Of all programs that were compared."""
-
-
 def with_gradients(fn):
     return tj.jit(fn, session=session())
 
@@ -64,6 +62,16 @@ def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()
     FIGURES.add(run_case(case, kind, jit=with_gradients, lenient=True, ignore=ignore))
+
+
+FIGURES = Figures()
+
+
+def test_gradients_were_traces() -> None:
+    if FIGURES.entries < 30:
+        pytest.skip("too few programs ran in this process, with TJ_FULL=1 all do")
+    print(FIGURES)
+    assert FIGURES.with_backward > 0.3 * FIGURES.entries
 
 
 FX = [
@@ -88,8 +96,8 @@ FIGURES_FX = Figures()
 
 
 def test_most_programs_through_fx_have_a_backward() -> None:
-    if FIGURES_FX.programs < len(FX):
-        pytest.skip("not all programs were run")
+    if FIGURES_FX.programs < 50:
+        pytest.skip("too few programs ran in this process, with TJ_FULL=1 all do")
     assert FIGURES_FX.with_backward >= FIGURES_FX.programs // 2
 
 
@@ -154,8 +162,11 @@ def test_found_before(name) -> None:
 
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))
 def test_made_up_programs(chunk, count) -> None:
-    options = {"figures": FIGURES, "lenient": True, "ignore": ("grad_fn",)}
+    figures = Figures()
+    options = {"figures": figures, "lenient": True, "ignore": ("grad_fn",)}
     compare_programs(with_gradients, seed=2000 + chunk, count=count, **options)
+    print(figures)
+    assert figures.with_backward  # of most, nothing needs a gradient
 
 
 def test_a_gradient_that_eager_refuses_is_refused_whoever_runs_the_calls() -> None:
@@ -173,10 +184,3 @@ def test_a_gradient_that_eager_refuses_is_refused_whoever_runs_the_calls() -> No
     for fn in (f, jitted):
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             fn(torch.ones(3, requires_grad=True)).sum().backward()
-
-
-def test_gradients_were_traces() -> None:
-    if not FIGURES.entries:
-        pytest.skip("no program was compiled")
-    print(FIGURES)
-    assert FIGURES.with_backward > 0.3 * FIGURES.entries

@@ -82,7 +82,10 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "part of a result": lambda x: torch.cat([x, x])[1 : 1 + x.shape[0]],
     "no gradient": lambda x: x.detach().clone(),
 }
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
+pytestmark = [
+    pytest.mark.sampled(3),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
+]
 kinds = pytest.mark.parametrize("kind", KINDS)
 
 

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tj_conformance.sampling import FULL
 from tj_conformance.upstream import __main__ as command
 from tj_conformance.upstream import known, older, stored
 from tj_conformance.upstream.compare import Report, Verdict, compare
@@ -205,6 +206,11 @@ def test_errors_are_kept(plain: dict[str, Outcome]) -> None:
         assert f"in {name}" in plain[name].error
 
 
+processes = pytest.mark.skipif(
+    not FULL, reason="TJ_FULL=1 runs each kind of file in processes; one kind runs without"
+)
+
+
 def test_what_fails_with_tj_alone_is_told_from_what_fails_everywhere(tree: Path) -> None:
     report = compare(tree, "test_eager.py", LIMITS)
     passed = {"test_comes_before", "test_fails_after_another", "test_wrapped"}
@@ -219,6 +225,7 @@ def test_what_fails_with_tj_alone_is_told_from_what_fails_everywhere(tree: Path)
     assert gone.summary == "ImportError: a_name_that_is_gone is not in the installed PyTorch"
 
 
+@processes
 def test_backends_of_dynamos_own_tests_are_replaced(tree: Path) -> None:
     report = compare(tree, "dynamo/test_small.py", LIMITS)
     assert names(report, Verdict.PASSED) == {"test_counts"}
@@ -320,6 +327,7 @@ def test_reports_are_stored(tmp_path: Path) -> None:
     assert stored.failed(tmp_path / "found.json") == {"test_x.py": ("a",)}
 
 
+@processes
 def test_the_command_runs_failures_again(
     tree: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

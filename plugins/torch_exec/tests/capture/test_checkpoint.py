@@ -32,6 +32,8 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+pytestmark = pytest.mark.sampled(3)
+
 SIZE = 64
 
 

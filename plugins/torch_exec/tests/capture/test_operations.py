@@ -30,6 +30,8 @@ from torch._higher_order_ops.while_loop import while_loop
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 from torch.utils import _pytree as pytree
 
+pytestmark = pytest.mark.sampled(3)
+
 hop = torch.ops.higher_order
 
 X = torch.linspace(-1, 1, 12).reshape(4, 3)

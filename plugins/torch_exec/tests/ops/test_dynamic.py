@@ -23,6 +23,8 @@ from tj_core.extend import (
 from tj_core.ir.proxy import SymDim, TensorProxy
 from tj_core.ir.trace import Trace
 
+pytestmark = pytest.mark.sampled(3)
+
 Sequence = list[tuple[Any, ...]]
 
 

@@ -17,6 +17,8 @@ from tj_conformance.programs.scenes import KINDS, one, pair, placed, viewed
 from tj_conformance.programs.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
+pytestmark = pytest.mark.sampled(2)
+
 case = Table()
 GRAD = ("leaf", "inner")
 

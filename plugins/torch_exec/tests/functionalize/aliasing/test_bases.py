@@ -13,6 +13,8 @@ from tj_conformance.sampling import pairwise
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
+pytestmark = pytest.mark.sampled(2)
+
 Make = Callable[[], Scene]
 
 

@@ -22,6 +22,8 @@ from tj_conformance.databases.inplace import (
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.sampling import FULL
 
+pytestmark = pytest.mark.sampled(3)
+
 FLOAT, INT = torch.float32, torch.int64
 
 IN_PLACE = [(op, FLOAT) for op in in_place_operations(FLOAT)]

@@ -26,6 +26,8 @@ from tj_conformance.programs.scenes import (
 )
 from tj_conformance.programs.traced import traced
 
+pytestmark = pytest.mark.sampled(3)
+
 case = Table()
 LEAF = ("leaf",)
 GRAD = ("leaf", "inner")
