@@ -300,3 +300,22 @@ def test_a_condition_on_sizes_in_others_gradients_is_a_guard(how: str) -> None:
 
 def matmul_of_sines(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x.sin() @ w) * 2
+
+
+def test_a_sum_of_sizes_that_are_floats_has_one_text() -> None:
+    """PyTorch writes ``2.0*ToFloat(s)`` for the product that ``2*ToFloat(s)`` becomes."""
+
+    def mean_of_rows(x: torch.Tensor) -> torch.Tensor:
+        total, rows = 0.0, 0.0
+        for _ in range(2):
+            total, rows = total + x.sum(0), rows + x.shape[0]
+        return (total / rows).sum()
+
+    jitted = tj.jit(mean_of_rows, dynamic=True)
+    for n in (3, 2):
+        x, y = (torch.ones(n, 4, requires_grad=True) for _ in range(2))
+        mean_of_rows(x).backward()
+        jitted(y).backward()
+        assert torch.equal(x.grad, y.grad)
+    assert tj.stats(jitted).misses == 1
+    assert tj.last_trace(jitted, "backward")

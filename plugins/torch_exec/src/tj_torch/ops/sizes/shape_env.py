@@ -99,8 +99,23 @@ def plain(value: Any) -> Any:
 
 
 def number_text(value: Any) -> str:
-    """The expression of a symbolic number."""
-    return str(value.node.expr)
+    """The expression of a symbolic number.
+
+    Factors of floating-point numbers are whole where they can be: PyTorch has ``2.0*ToFloat(s)`` for
+    a product, and ``2*ToFloat(s)`` for the sum of two.
+    """
+    expr = value.node.expr
+    if isinstance(expr, sympy.Basic) and expr.has(sympy.Float) and expr.has(_algebra()["ToFloat"]):
+        expr = expr.replace(lambda e: e.is_Mul, _with_whole_factor)
+    return str(expr)
+
+
+def _with_whole_factor(product: Any) -> Any:
+    floats = any(isinstance(f, _algebra()["ToFloat"]) for f in product.args)
+    factors = (
+        sympy.Integer(f) if f.is_Float and float(f).is_integer() else f for f in product.args
+    )
+    return sympy.Mul(*factors) if floats else product
 
 
 # ---------------------------------------------------------------------------- text and sympy
