@@ -101,7 +101,7 @@ def plain(value: Any) -> Any:
 def number_text(value: Any) -> str:
     """The expression of a symbolic number.
 
-    Factors of floating-point numbers are whole where they can be: PyTorch has ``2.0*ToFloat(s)`` for
+    Factors of floats are whole where they can be: PyTorch has ``2.0*ToFloat(s)`` for
     a product, and ``2*ToFloat(s)`` for the sum of two.
     """
     expr = value.node.expr
