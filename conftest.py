@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -64,6 +65,13 @@ def pytest_collection_finish() -> None:
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Draw the same random numbers whichever tests ran before, in this process or in another."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -34,6 +34,8 @@ STAY = {
     "two_views_of_one": UNKNOWN,
     "two_that_hold_the_same": UNKNOWN,
     "a_subclass_and_what_it_holds": WRITES,
+    "made_with_a_tensor_as_context": r"what \S+\.Attached does is not known",
+    "made_with_a_gradient_and_no_detach": r"\.Attached (does is not known|may write)",
     "under_autocast": "is given a tensor subclass under autocast",
 }
 """Programs that run on subclasses still, and what `tj.explain` says of it."""

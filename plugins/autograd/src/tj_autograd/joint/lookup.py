@@ -17,9 +17,9 @@ from tj_core.extend import (
     PassContext,
     Rule,
     RuleTable,
+    SubclassInfo,
     Symbol,
     TensorProxy,
-    is_subclass,
 )
 from tj_torch.extend import (
     WRITES_BACK,
@@ -216,17 +216,17 @@ class Lookup:
         """
         if WRITES_BACK in error.message:
             raise NotDifferentiable(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
-        for result in filter(is_subclass, call.flat_outs):
-            self._check_detach(call, result)
+        for result in call.flat_outs:
+            if isinstance(result, TensorProxy) and result.subclass is not None:
+                self._check_detach(call, result, result.subclass)
         return recorded(call, slots, scope, error.message)
 
-    def _check_detach(self, call: BoundSymbol, result: TensorProxy) -> None:
+    def _check_detach(self, call: BoundSymbol, result: TensorProxy, info: SubclassInfo) -> None:
         """See that ``result``, a tensor subclass, can be detached from the graph of ``call``.
 
         :raises NotDifferentiable: if it cannot, or nobody can know.
         """
-        assert result.subclass is not None
-        unknown = result.subclass.state is None and f"how a {result.subclass.type} is made"
+        unknown = f"how a {info.type} is made" if info.state is None else ""
         try:
             self.dialects.memo.expand(torch.Tensor.detach, (result,), {}, call.context, self.modes)
         except ExpansionError as error:

@@ -180,6 +180,28 @@ def function_of_a_subclass(x: Any) -> Any:
     return Triple.apply(x).sin()
 
 
+@torch._dynamo.allow_in_graph
+class Product(torch.autograd.Function):
+    """A product of plain matrices, computed by a subclass forward and backward, as in float8."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, w: Any) -> Any:
+        ctx.save_for_backward(x, w)
+        product: Any = Labeled(x * 2, "x") @ Labeled(w * 2, "w")
+        return product.held
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        x, w = ctx.saved_tensors
+        wrapped: Any = Labeled(g * 2, "g")
+        return (wrapped @ Labeled(w * 2, "w").t()).held, (Labeled(x * 2, "x").t() @ wrapped).held
+
+
+@CASES(leaf(3, 4), leaf(4, 5))
+def function_with_a_subclass_inside(x: Any, w: Any) -> Any:
+    return Product.apply(x.sin(), w) + 1
+
+
 @CASES(leaf(4))
 def function_around_a_subclass(x: Any) -> Any:
     y = Triple.apply(x)

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import Any
 
-from tj_core.extend import RuleTable
+import torch
+from tj_core.extend import RuleTable, leaves
+from torch.multiprocessing.reductions import StorageWeakRef
 
-from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.flags import function_at
+from tj_torch.runtime.subclasses import dense_tensors, is_wrapper_class
 
 __all__ = ["DENIED", "Denied", "rules"]
 
@@ -71,27 +74,41 @@ class Denied:
         return self._reasons.get(fn) if isinstance(fn, Hashable) else None
 
     @contextlib.contextmanager
-    def watching(self, fn: Callable[..., Any]) -> Iterator[None]:
+    def watching(
+        self, fn: Callable[..., Any], given: Iterable[torch.Tensor] = (), *, wrappers: bool = True
+    ) -> Iterator[None]:
         """Raise for such calls inside ``fn`` while it runs, if it is not PyTorch's own.
 
+        Where in its memory a tensor begins is known of one that ``fn`` has made, and not of one
+        that shares memory with a tensor in ``given``.
+
         :raises CannotExpand: at the call.
+        :raises MakesSubclass: without ``wrappers``, at a call on a wrapper subclass.
         """
         foreign = isinstance(fn, types.FunctionType | types.MethodType)
         if not foreign or fn.__module__.partition(".")[0] == "torch":
             yield
             return
-        with _watch(self):
+        with _watch(self, given, wrappers):
             yield
 
 
-def _watch(denied: Denied) -> Any:
+def _watch(denied: Denied, given: Iterable[torch.Tensor], wrappers: bool) -> Any:
     from torch.overrides import TorchFunctionMode
+
+    def made(tensor: torch.Tensor) -> bool:
+        memory = StorageWeakRef(tensor.untyped_storage())
+        parts = (part for t in given for part in dense_tensors(t))
+        return all(StorageWeakRef(t.untyped_storage()) != memory for t in parts)
 
     class Watch(TorchFunctionMode):
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if reason := denied.reason(func):
+            if not wrappers and any(is_wrapper_class(type(leaf)) for leaf in leaves(args)):
+                raise MakesSubclass
+            known = func is torch.Tensor.storage_offset and made(args[0])
+            if not known and (reason := denied.reason(func)):
                 raise CannotExpand(reason)
             return func(*args, **(kwargs or {}))
 

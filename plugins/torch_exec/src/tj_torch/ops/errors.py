@@ -8,7 +8,14 @@ from pathlib import Path
 import tj_core
 from tj_core.extend import CannotExpandError, TjError, TjWarning
 
-__all__ = ["WRITES_BACK", "CannotExpand", "ExpansionError", "InternalError", "internal_error"]
+__all__ = [
+    "WRITES_BACK",
+    "CannotExpand",
+    "ExpansionError",
+    "InternalError",
+    "MakesSubclass",
+    "internal_error",
+]
 
 
 class CannotExpand(CannotExpandError):
@@ -34,6 +41,10 @@ class InternalError(CannotExpand):
         """Say so: the program runs all the same, with this call whole."""
         text = f"tj: {self.reason}; the call stays whole. Please report this."
         warnings.warn(TjWarning(text), stacklevel=3)
+
+
+class MakesSubclass(Exception):
+    """A call on plain tensors makes a tensor subclass."""
 
 
 class ExpansionError(TjError):

@@ -15,10 +15,16 @@ from tj_core.extend import PLAIN_CONTEXT, Context, is_subclass, leaves
 
 from tj_torch.ops import private
 from tj_torch.ops.denied import Denied, rules
-from tj_torch.ops.errors import CannotExpand, ExpansionError, InternalError, internal_error
+from tj_torch.ops.errors import (
+    CannotExpand,
+    ExpansionError,
+    InternalError,
+    MakesSubclass,
+    internal_error,
+)
 from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
-from tj_torch.ops.expansion.run import Expansion, Kind, MakesSubclass, Run
+from tj_torch.ops.expansion.run import Expansion, Kind, Run
 from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.fake_modes import fake_mode
 from tj_torch.ops.operators import OpTable

@@ -42,7 +42,7 @@ from tj_torch.ops.convert import (
     to_core_tree,
 )
 from tj_torch.ops.denied import Denied
-from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.expansion.arguments import Argument, make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
 from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
@@ -55,14 +55,10 @@ from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
 from tj_torch.runtime.functional import Functional, Inverse
 
-__all__ = ["Expansion", "Kind", "MakesSubclass", "Run", "Traced", "constant_leaf"]
+__all__ = ["Expansion", "Kind", "Run", "Traced", "constant_leaf"]
 
 Kind = Literal["COMPOSITE", "KERNEL"]
 """``KERNEL``: recorded below autograd, so gradients must not be taken through the body."""
-
-
-class MakesSubclass(Exception):
-    """A call on plain tensors returns a tensor subclass."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +192,7 @@ class Run:
     def trace(self, recorder: Recorder) -> Traced:
         """Call the function, inside of `modes`."""
         before = {n: (w._version, w.grad_fn) for n, w in self.wrapped.items()}
-        with self.denied.watching(self.fn):
+        with self.denied.watching(self.fn, self.wrapped.values(), wrappers=False):
             result = self.call()
         outputs = _output_tree(result)
         if reason := refused_writes(recorder, self.tree[1]):

@@ -132,7 +132,7 @@ class WrappedRun(Run):
         :raises CannotExpand: if it writes to an argument, or returns what is no tensor.
         """
         before = {n: w._version for n, w in self.wrapped.items()}
-        with self.denied.watching(self.fn):
+        with self.denied.watching(self.fn, self.wrapped.values()):
             outputs = to_core_tree(self.call(), plain)
         tensors = [leaf for leaf in leaves(outputs) if isinstance(leaf, torch.Tensor)]
         if any(map(is_symbolic, leaves(outputs))):
