@@ -345,3 +345,13 @@ def test_a_transform_that_makes_no_stage_declines_for_itself():
     compiled = pipeline(declining, other).compile(program())
     assert compiled.traces[-1].name == "forward"
     assert [name for name, _ in compiled.declined] == ["mine"]
+
+
+def test_a_pipeline_knows_which_tags_its_transforms_read():
+    plain = Transform("plain", rename("p"), after=Stage.ACQUIRED)
+    reading = Transform("reading", rename("r"), after=Stage.CLAIMED, reads=frozenset({"SAVE"}))
+    assert pipeline(plain, reading).reads("SAVE")
+    assert not pipeline(plain, reading).reads("STATIC_MEMORY_LOCATION")
+    assert not pipeline(plain).reads("SAVE")
+    with pytest.raises(PluginError, match="reads must be a frozenset, not 'SAVE'"):
+        Transform("wrong", rename("w"), after=Stage.ACQUIRED, reads="SAVE")

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from tj_core.edit.editor import TraceEditor, recorded, timed
+from tj_core.errors import VerificationError
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.testing.numeric import call, vector
 from tj_core.text.language import EMPTY_LANGUAGE
+from tj_core.verify.verifier import verify
 
 X, Y, Z = (vector(name, 4) for name in "xyz")
 FIRST = call("mul", X, X, outputs=Y)
@@ -62,3 +65,19 @@ def test_tags_are_inherited_where_nothing_else_changes() -> None:
 def test_the_history_says_who_made_a_trace_and_how_long_it_took() -> None:
     made = timed(recorded(recorded(program(), PassRecord("a")), PassRecord("b")), 0.5)
     assert [(r.name, r.seconds) for r in made.history] == [("a", 0.0), ("b", 0.5)]
+
+
+def test_calls_become_a_region_over_the_values_that_they_need() -> None:
+    trace = program(FIRST, SECOND)
+    editor = TraceEditor(trace, TagRegistry())
+    region = editor.part("part", (X,), trace.calls, (Z,))
+    made = call("f", region, X, outputs=(Z,))
+    editor.keep(made)
+    after = editor.done()
+    assert after.calls[0].regions == (region,)
+    assert (region.program.inputs, region.program.calls) == ((X,), trace.calls)
+    assert (region.operands, region.returns) == ((0,), True)
+    verify(after, tags=TagRegistry())
+    wrong = editor.part("part", (), trace.calls, (Z,))
+    with pytest.raises(VerificationError, match="'x'"):
+        verify(after.replace(calls=(call("f", wrong, X, outputs=(Z,)),)), tags=TagRegistry())

@@ -118,6 +118,10 @@ class Pipeline:
         """While a pass of tj's own runs: see `own_pass`."""
         return own_pass(name, strict=self.strict)
 
+    def reads(self, tag: str) -> bool:
+        """Whether a transform reads the tag called ``tag``."""
+        return any(tag in ranked.transform.reads for ranked in self.transforms)
+
     def keeping_all_calls(self) -> Pipeline:
         """This pipeline, without the passes that remove or merge calls."""
         return replace(self, cse=False, dce=False)

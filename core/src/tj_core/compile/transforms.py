@@ -33,7 +33,8 @@ class Transform:
     plugins' those that produce a stage come last.
 
     ``falls_back``: a program on which it fails runs without tj, with a warning that names the
-    transform; else that is the plugin's error.
+    transform; else that is the plugin's error. ``reads`` names tags that only transforms read:
+    frontends put `STATIC_MEMORY_LOCATION` on the inputs of a program if one reads it.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Transform:
     produces: Stage | None = None
     priority: int = 0
     falls_back: bool = False
+    reads: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         check_fields(
@@ -52,4 +54,5 @@ class Transform:
             produces=of(Stage, optional=True),
             priority=NUMBER,
             falls_back=FLAG,
+            reads=of(frozenset),
         )

@@ -9,7 +9,7 @@ made nowhere else but where programs are captured and where text is parsed
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -22,7 +22,7 @@ from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.tags import TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.source import Source
 from tj_core.text.language import EMPTY_LANGUAGE
 
@@ -118,6 +118,23 @@ class TraceEditor:
                     self.values[p.name] = found
             else:
                 self.substitute(p, value, call.source)
+
+    def part(
+        self, name: str, inputs: Sequence[Proxy], calls: Sequence[BoundSymbol], outputs: Any
+    ) -> Region:
+        """``calls`` of the edited program as a region, to be the first argument of a call.
+
+        ``inputs`` are all the values that they need, as the call has them, ``outputs`` the call's.
+        """
+        program = Trace(
+            tuple(inputs),
+            tuple(calls),
+            outputs,
+            name,
+            context=self.trace.context,
+            language=self.trace.language,
+        )
+        return Region(program, tuple(range(len(inputs))), returns=True)
 
     @classmethod
     def of_body(cls, body: Body, tags: TagRegistry) -> TraceEditor:

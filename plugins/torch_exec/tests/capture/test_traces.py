@@ -14,6 +14,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
+from tj_core.extend import Stage, Transform
 from torch import nn
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
@@ -181,6 +182,37 @@ def test_parameters_and_modules_have_the_users_names() -> None:
     assert ("0.fc", users) in sources
     assert ("0", users) in sources
     assert sources[-1] == ("1", "def forward(self, input: Tensor) -> Tensor:")  # nn.Tanh's own
+
+
+class Owner(nn.Module):
+    """A module with a parameter, a buffer, and a tensor that is neither."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 3)
+        self.register_buffer("scale", torch.ones(3))
+        self.plain = torch.ones(3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) * self.scale + self.plain
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_what_a_module_owns_is_static_where_a_transform_reads_that(read: bool) -> None:
+    reads = frozenset({"STATIC_MEMORY_LOCATION"}) if read else frozenset()
+    transform = Transform("reader", lambda trace, context: trace, Stage.CLAIMED, reads=reads)
+    expected = {"fc_weight", "fc_bias", "scale"} if read else set()
+    g = tj.jit(Owner(), transforms=(transform,))
+    g(X)
+    inputs = tj.last_trace(g).inputs
+    assert {p.name for p in inputs if "STATIC_MEMORY_LOCATION" in p.tags} == expected
+    h = tj.jit(lambda x, w: x @ w, transforms=(transform,))
+    h(X, nn.Parameter(W))
+    assert len([p for p in tj.last_trace(h).inputs if p.tags]) == int(read)
+    graph = torch.fx.symbolic_trace(Owner())
+    f = tj.jit(graph, transforms=(transform,))
+    f(X)
+    assert len([p for p in tj.last_trace(f).inputs if p.tags]) == 4 * int(read), "the graph holds"
 
 
 def test_metadata_is_printed() -> None:

@@ -46,7 +46,7 @@ from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import UNHELD, check_held
 from tj_torch.capture.held import Held, held_at
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
-from tj_torch.capture.inputs import input_names
+from tj_torch.capture.inputs import STATIC, input_names, static_inputs
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
     input_value,
@@ -100,6 +100,7 @@ def acquire(
     tags: TagRegistry,
     sources: Mapping[int, str],
     parameters: Sequence[str] = (),
+    static: bool = False,
 ) -> Acquired:
     """The trace of ``graph`` at stage ACQUIRED.
 
@@ -107,11 +108,13 @@ def acquire(
     :raises TagError: for a tag that the user's program puts wrongly.
 
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
-    frame; ``parameters`` the names of the wrapped function's parameters.
+    frame; ``parameters`` the names of the wrapped function's parameters. ``static``: inputs that a
+    module owns, and tensors that the graph holds, are tagged so.
     """
     names = input_names(graph, sources, parameters)
     while True:
         importer = Importer(graph, dialects, tags, Namer(language.names()), language)
+        importer.static = static_inputs(examples, sources) if static else None
         importer.inputs(examples, names)
         importer.nodes(graph.graph.nodes)
         importer.leave()
@@ -134,6 +137,7 @@ class Importer(NodeValues):
     env: dict[torch.fx.Node, Any] = field(default_factory=dict)
     result: Any = ()
     expanding: float = 0.0
+    static: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
         self.context = ContextTracker(ambient_context())
@@ -174,12 +178,14 @@ class Importer(NodeValues):
     def inputs(self, examples: Sequence[Any], names: Sequence[str]) -> None:
         """The graph's inputs, under ``names``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
-        for node, example, name in zip(nodes, examples, names, strict=True):
+        for i, (node, example, name) in enumerate(zip(nodes, examples, names, strict=True)):
             try:
                 proxy = self.proxy(self.namer(name), input_value(node, example), node)
             except CannotExpandError as error:
                 raise CaptureError(f"the input {name}: {error}") from error
             proxy = self.casts.input(proxy, example)
+            if self.static is not None and i in self.static:
+                proxy = proxy.replace(tags=proxy.tags.add(STATIC))
             self.env[node] = proxy
             self.proxies.append(proxy)
 
@@ -299,6 +305,8 @@ class Importer(NodeValues):
             return
         if id(value) not in self.held:  # it may be written to, so it is no constant of the program
             proxy = self.casts.input(self.proxy(self.namer(node.name), value, node), value)
+            if self.static is not None:
+                proxy = proxy.replace(tags=proxy.tags.add(STATIC))
             self.held[id(value)] = proxy, held_at(self.graph, str(node.target))
             self.proxies.append(proxy)
         self.env[node] = self.held[id(value)][0]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 
-__all__ = ["input_names"]
+__all__ = ["STATIC", "input_names", "static_inputs"]
+
+STATIC = "STATIC_MEMORY_LOCATION"
+"""The tag of what a module owns, which stays where it is from call to call."""
 
 
 def input_names(
@@ -20,6 +24,16 @@ def input_names(
     """
     nodes = [n for n in graph.graph.nodes if n.op == "placeholder"]
     return [_name(sources.get(i, ""), n.name, parameters) for i, n in enumerate(nodes)]
+
+
+def static_inputs(examples: Sequence[Any], sources: Mapping[int, str]) -> frozenset[int]:
+    """Which inputs of a graph are parameters or buffers, by their place."""
+    owned = (i for i, source in sources.items() if _OWNED.search(source))
+    given = (i for i, x in enumerate(examples) if isinstance(x, torch.nn.Parameter))
+    return frozenset((*owned, *given))
+
+
+_OWNED = re.compile(r"\._(parameters|buffers)\['[^']*'\]$")
 
 
 def _name(source: str, otherwise: str, parameters: Sequence[str]) -> str:

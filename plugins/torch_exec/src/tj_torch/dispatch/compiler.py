@@ -34,6 +34,7 @@ from tj_torch.capture.dynamo.released import empty
 from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
 from tj_torch.capture.held import Held, held_by
+from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.dispatch.leaves import while_leaves
@@ -82,6 +83,7 @@ class GraphCompiler:
                     tags=session.tags,
                     sources=sources,
                     parameters=parameters,
+                    static=self.jitted.pipeline.reads(STATIC),
                 )
             compilation = _holding(self.finish(acquired), acquired.held)
         return while_leaves(
