@@ -4,8 +4,8 @@
     python benchmarks/gpu.py --device cpu --small      # what can be tried without a GPU
 
 First PyTorch's database of operations against eager, then small models in training, then GPT and
-Llama in bfloat16: tj with all its plugins, tj without those that fuse, and torch.compile, in turns.
-On the CPU, the stand-in for nvFuser takes its part.
+Llama in bfloat16: tj with the plugins that fuse, with CUDA graphs too, without either, and
+torch.compile, in turns. On the CPU, stand-ins for nvFuser and for CUDA graphs take their parts.
 """
 
 from __future__ import annotations
@@ -44,6 +44,15 @@ def plugins(device: str) -> tuple[Any, ...]:
     from tj_nvfuser.testing.plugin import ReferencePlugin
 
     return ReferencePlugin(), "autograd", "torch"
+
+
+def graphs(device: str) -> Any:
+    """The plugin that captures CUDA graphs; on the CPU, the recorder in their place."""
+    if device != "cpu":
+        return "cudagraph"
+    from tj_cudagraph.testing.plugin import RecorderPlugin
+
+    return RecorderPlugin()
 
 
 def versions() -> dict[str, object]:
@@ -153,9 +162,11 @@ def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str
         model, words, length = make(small)
         model.to(device=device, dtype=torch.bfloat16)
         batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
+        used = plugins(device)
         systems = {
             "eager": model,
-            "tj": tj.jit(model, session=tj.Session(plugins(device))),
+            "tj": tj.jit(model, session=tj.Session(used)),
+            "tj, CUDA graphs": tj.jit(model, session=tj.Session((graphs(device), *used))),
             "tj, not fused": tj.jit(model, session=tj.Session(("autograd", "torch"))),
             "torch.compile": torch.compile(model),
         }

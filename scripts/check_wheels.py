@@ -235,7 +235,8 @@ def check_all(clean: Environment, wheels: Sequence[Wheel]) -> None:
     bad = {k: v for k, v in states.items() if v.partition(":")[0] not in ("loaded", "unavailable")}
     require(not bad, f"plugins in a bad state: {bad}")
     require(states["torch"] == "loaded", f"plugin torch is {states['torch']}")
-    require(states["nvfuser"] == "unavailable", f"plugin nvfuser is {states['nvfuser']}")
+    for name in ("nvfuser", "cudagraph"):
+        require(states[name] == "unavailable", f"plugin {name} is {states[name]}")
 
     step("programs")
     # From a file: a program given with -c has no source, and frontends look at it.

@@ -32,6 +32,7 @@ BLOCK = re.compile(r"^```(python|text output)\n(.*?)^```$", re.MULTILINE | re.DO
 _serial = itertools.count()
 NEEDED = {
     "autocast.md": "tj_autocast",
+    "cudagraph.md": "tj_cudagraph",
     "nvfuser.md": "tj_nvfuser",
     "subclasses.md": "tj_subclass",
 }
@@ -224,6 +225,7 @@ SOURCES = {
     "tj-inductor": "plugins/inductor_exec/src/tj_inductor",
     "tj-onednn": "plugins/onednn_exec/src/tj_onednn",
     "tj-nvfuser": "plugins/nvfuser_exec/src/tj_nvfuser",
+    "tj-cudagraph": "plugins/cudagraph_transform/src/tj_cudagraph",
     "tj-conformance": "plugins/conformance/src/tj_conformance",
 }
 

@@ -42,6 +42,10 @@ ROOMS = {
         "options", "availability", "refused", "layouts", "definition", "operations", "translate",
         "operators", "bindings", "runs", "compiler", "executor", "testing", "plugin",
     ),
+    "tj_cudagraph": (
+        "options", "device", "adapter", "memory", "segment", "waits", "plan", "transform",
+        "dialect", "testing", "plugin",
+    ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
         "subclasses", "composability", "packages", "upstream", "plugin",

@@ -1,0 +1,86 @@
+"""CUDA graphs as PyTorch has them: every name of ``torch.cuda`` that the plugin uses stands here.
+
+Nothing of this file has run on a GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from tj_cudagraph.device import Place
+
+__all__ = ["CudaGraphs", "CudaPool", "unavailable"]
+
+
+def unavailable() -> str | None:
+    """Why no graph can be captured in this process, or None."""
+    if not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device"
+    if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
+        return "PYTORCH_NO_CUDA_MEMORY_CACHING is set, and graphs need PyTorch's allocator"
+    return None
+
+
+class CudaGraphs:
+    """The graphs of CUDA devices."""
+
+    def place(self, tensor: torch.Tensor) -> Place | None:
+        """See `tj_cudagraph.device.Graphs.place`."""
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        return tensor.get_device(), torch.cuda.current_stream(tensor.device).cuda_stream
+
+    def pool(self, place: Place) -> CudaPool:
+        """See `tj_cudagraph.device.Graphs.pool`."""
+        return CudaPool(place[0])
+
+    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+        """One launch for many tensors."""
+        torch._foreach_copy_(list(targets), list(sources))
+
+
+class CudaPool:
+    """Memory of one device, and a stream to capture on.
+
+    Graphs are warmed up on that stream, so that what libraries keep for a stream (cuBLAS its
+    workspace) is there before the first capture, and not in the pool. A replay runs on the current
+    stream.
+    """
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.stream: Any = torch.cuda.Stream(index)
+        self.handle = torch.cuda.graph_pool_handle()
+
+    def warm_up(self, run: Callable[[], Any]) -> Any:
+        """See `tj_cudagraph.device.Pool.warm_up`.
+
+        What it returns is memory of the stream's, which the stream uses again no sooner than the
+        next warm-up, and that begins by waiting.
+        """
+        current = torch.cuda.current_stream(self.index)
+        self.stream.wait_stream(current)
+        try:
+            with torch.cuda.stream(self.stream):
+                return run()
+        finally:
+            current.wait_stream(self.stream)
+
+    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        """See `tj_cudagraph.device.Pool.capture`.
+
+        Other threads may allocate memory meanwhile: calls of theirs are no part of the graph.
+        """
+        graph = torch.cuda.CUDAGraph()
+        with (
+            torch.cuda.device(self.index),
+            torch.cuda.graph(
+                graph, pool=self.handle, stream=self.stream, capture_error_mode="thread_local"
+            ),
+        ):
+            results = run()
+        return graph.replay, results

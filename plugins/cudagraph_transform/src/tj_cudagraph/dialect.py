@@ -1,0 +1,24 @@
+"""What ``cudagraph.run`` means in a session."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tj_core.extend import Dialect, Symbol
+
+from tj_cudagraph.segment import Segments
+from tj_cudagraph.transform import EXECUTOR, RUN
+
+__all__ = ["dialect"]
+
+
+def dialect(segments: Segments) -> Dialect:
+    """The dialect of one symbol, for a session with these ``segments``."""
+
+    def resolve(symbol: Symbol) -> Callable[..., Any]:
+        if symbol != RUN:
+            raise LookupError(symbol.qualname)
+        return segments.run
+
+    return Dialect(EXECUTOR, (f"from tj_core.namespaces import {EXECUTOR}",), resolve)

@@ -1,0 +1,119 @@
+"""Which calls stand in which segment: decided by metadata and effects alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tj_core.extend import (
+    BoundSymbol,
+    Constant,
+    Device,
+    Proxy,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+    leaves,
+    makes_views,
+    requires_grad,
+)
+
+__all__ = ["Limits", "Segment", "segments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Calls in sequence that one graph holds: from the place ``start`` to before ``stop``."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What cuts a segment: calls that no graph of a ``kind`` of device can hold.
+
+    ``waits`` is the table of operations that wait for the device.
+    """
+
+    kind: str
+    waits: RuleTable[Any]
+
+    def refusal(self, call: BoundSymbol) -> str | None:
+        """Why no graph holds ``call``, or None."""
+        if call.regions:
+            return "calls programs"
+        effects = call.effects
+        if effects.ordered:
+            return f"has an effect that is ordered: {', '.join(effects.ordered)}"
+        if effects.mutates or effects.rebinds or effects.copies_back:
+            return "writes to a value of the program"
+        if call.on_subclass:
+            return "is on a tensor subclass"
+        if any(map(requires_grad, call.flat_outs)) and not makes_views(call):
+            return "is recorded by PyTorch's autograd"
+        shared = [a for a in effects.aliases if a.kind != "internal"]
+        if shared and not makes_views(call):
+            return "returns new memory and views"
+        if not call.flat_outs:
+            return "returns nothing"
+        for inner in call.walk():
+            if (reason := self.of_values(inner) or self.of_operation(inner)) is not None:
+                return reason
+        if len({device.index for device in _devices(call)}) > 1:
+            return "is on several devices"
+        return None
+
+    def of_values(self, call: BoundSymbol) -> str | None:
+        """What is in the way among the values of ``call``."""
+        found = (self.of_value(p) for p in (*call.flat_args, *call.flat_outs))
+        reason = next((r for r in found if r is not None), None)
+        if reason is not None:
+            return reason
+        held = (x.value for x in leaves((call.args, call.kwargs)) if isinstance(x, Constant))
+        kinds = {getattr(getattr(x, "device", None), "type", self.kind) for x in held}
+        return None if kinds <= {self.kind} else f"reads a tensor on {min(kinds - {self.kind})}"
+
+    def of_value(self, p: Proxy) -> str | None:
+        """What is in the way about ``p``."""
+        if not isinstance(p, TensorProxy):
+            return f"{p.name} is no tensor"
+        if p.device.type != self.kind:
+            return f"{p.name} is on {p.device.type}"
+        if p.layout != "strided" or p.flags:
+            return f"{p.name} is not a plain strided tensor"
+        if not all(isinstance(n, int) for n in (*p.shape, *p.strides)):
+            return f"{p.name} has sizes that are symbols"
+        return None
+
+    def of_operation(self, call: BoundSymbol) -> str | None:
+        """Whether the operation waits, whoever runs it."""
+        for symbol in (call.symbol, Symbol.parse(call.symbol.path)):
+            rule = self.waits.get(symbol) if symbol.namespace else None
+            if rule is not None and rule.value(call):
+                return f"{symbol} waits for the device, or reads memory by its place"
+        return None
+
+
+def _devices(call: BoundSymbol) -> Iterator[Device]:
+    values = (*call.flat_args, *call.flat_outs)
+    return (p.device for p in values if isinstance(p, TensorProxy))
+
+
+def segments(
+    calls: Sequence[BoundSymbol], refused: Sequence[str | None], minimum: int
+) -> Iterator[Segment]:
+    """The longest sequences of ``calls`` on one device none of which is ``refused``.
+
+    Those with fewer than ``minimum`` calls that compute are left out.
+    """
+    start = 0
+    while start < len(calls):
+        stop = start
+        device = set(_devices(calls[start]))
+        while stop < len(calls) and refused[stop] is None and device == set(_devices(calls[stop])):
+            stop += 1
+        if sum(not makes_views(call) for call in calls[start:stop]) >= minimum:
+            yield Segment(start, stop)
+        start = max(stop, start + 1)

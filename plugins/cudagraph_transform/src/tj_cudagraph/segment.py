@@ -1,0 +1,223 @@
+"""Segments as they run: plainly at first, then captured, then replayed.
+
+**Results are copied out** of a graph's memory after each replay. The other way, to hold a replay
+back while a result of the last one is alive, saves the copy; but gradients that are accumulated, a
+list of losses or a second caller keep results alive for long, and each such run would do without
+its graph. And graphs that share a pool could then be replayed only in the order in which they were
+captured. With copies, any order is right, in any number of threads, whatever callers keep.
+
+**Inputs** that are tagged `STATIC_MEMORY_LOCATION` are read where they are: a graph is for these
+addresses. The others are copied to memory of the graph's before each replay.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from tj_core.extend import PluginError, TjWarning, notes
+
+from tj_cudagraph.device import Graphs, Place, Pool
+from tj_cudagraph.memory import apart, distinct, like, overlaps
+from tj_cudagraph.options import Options
+
+__all__ = ["Segments"]
+
+Program = Callable[..., Sequence[torch.Tensor]]
+Tensors = Sequence[torch.Tensor]
+
+KEYS = 64
+"""Of how many kinds of inputs a segment counts the runs."""
+
+
+@dataclass(eq=False)
+class SharedPool:
+    """A pool, and the lock that one run of a graph holds: copies in, replay, copies out."""
+
+    pool: Pool
+    lock: Any = field(default_factory=threading.Lock)
+
+
+@dataclass(eq=False)
+class Segments:
+    """The graphs of a session: its segments by their programs, and a pool for each place."""
+
+    graphs: Graphs
+    options: Options
+    pools: dict[Place, SharedPool] = field(default_factory=dict)
+    segments: WeakKeyDictionary[Program, Segment] = field(default_factory=WeakKeyDictionary)
+    lock: Any = field(default_factory=threading.Lock)
+
+    def run(self, program: Program, static: Tensors, copied: Tensors) -> Sequence[torch.Tensor]:
+        """What ``program`` returns for inputs that stay where they are, then those that do not."""
+        segment = self.segments.get(program)
+        if segment is None:
+            with self.lock:
+                segment = self.segments.setdefault(program, Segment(self))
+        return segment.run(program, static, copied)
+
+    def pool(self, place: Place) -> SharedPool:
+        """The pool of ``place``."""
+        with self.lock:
+            found = self.pools.get(place)
+            if found is None:
+                found = self.pools[place] = SharedPool(self.graphs.pool(place))
+            return found
+
+    def forget(self, place: Place) -> None:
+        """Use another pool for ``place`` from now on: a capture has failed in this one."""
+        with self.lock:
+            self.pools.pop(place, None)
+
+
+class NotCaptured(Exception):
+    """A segment whose results a graph cannot give; the message says why."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Captured:
+    """A graph, with the memory of inputs that are copied, and that of its results."""
+
+    graphs: Graphs
+    shared: SharedPool
+    replay: Callable[[], None]
+    inputs: Tensors
+    results: Tensors
+
+    def run(self, copied: Tensors) -> Sequence[torch.Tensor]:
+        """The results for the inputs ``copied``, in memory that nobody else has."""
+        made = [like(result) for result in self.results]
+        sources = [distinct(x) for x in copied]
+        targets = [distinct(x) for x in made]
+        with self.shared.lock, torch.no_grad():
+            if sources:
+                self.graphs.copy(self.inputs, sources)
+            self.replay()
+            self.graphs.copy(targets, [distinct(x) for x in self.results])
+        return made
+
+
+@dataclass(eq=False)
+class Segment:
+    """One segment: its graphs by what they are for, and how often it ran without one."""
+
+    owner: Segments
+    captured: dict[Hashable, Captured] = field(default_factory=dict)
+    runs: dict[Hashable, int] = field(default_factory=dict)
+    plain: bool = False
+    full: bool = False
+    lock: Any = field(default_factory=threading.RLock)
+
+    def run(self, program: Program, static: Tensors, copied: Tensors) -> Sequence[torch.Tensor]:
+        """See `Segments.run`."""
+        place = None if self.plain else self.owner.graphs.place((*static, *copied)[0])
+        if place is None:
+            return program(*static, *copied)
+        key = place, _key(static, copied)
+        found = self.captured.get(key)
+        if found is not None:
+            return found.run(copied)
+        with self.lock:
+            return self.first(key, place, program, static, copied)
+
+    def first(
+        self, key: Hashable, place: Place, program: Program, static: Tensors, copied: Tensors
+    ) -> Sequence[torch.Tensor]:
+        """A run for which there is no graph, or was none a moment ago.
+
+        :raises PluginError: if one cannot be captured, in strict mode.
+        """
+        found = self.captured.get(key)
+        if found is not None:
+            return found.run(copied)
+        options, shared = self.owner.options, self.owner.pool(place)
+        if self.plain or len(self.captured) >= options.graphs:
+            self.note_full()
+            return program(*static, *copied)
+        count = self.runs.pop(key, 0)
+        if count < options.warmup:
+            while len(self.runs) >= KEYS:
+                del self.runs[next(iter(self.runs))]
+            self.runs[key] = count + 1
+            with shared.lock:
+                return shared.pool.warm_up(lambda: program(*static, *copied))
+        try:
+            made = self.capture(shared, program, static, copied)
+        except Exception as error:
+            self.owner.forget(place)
+            results = program(*static, *copied)  # where this raises, the program is wrong
+            self.fail(error)
+            return results
+        self.captured[key] = made
+        return made.run(copied)
+
+    def capture(
+        self, shared: SharedPool, program: Program, static: Tensors, copied: Tensors
+    ) -> Captured:
+        """A graph of ``program``.
+
+        :raises NotCaptured: if inputs or results are in memory that cannot be copied.
+        """
+        with torch.inference_mode(False), torch.no_grad():
+            inputs = [like(x) for x in copied]
+            if any(map(overlaps, copied)):
+                raise NotCaptured("elements of an input share memory")
+            for mine, given in zip(inputs, copied, strict=True):
+                distinct(mine).copy_(distinct(given))
+        with shared.lock:
+            replay, results = shared.pool.capture(lambda: tuple(program(*static, *inputs)))
+        if any(map(overlaps, results)) or not apart(results, (*static, *inputs)):
+            raise NotCaptured("results share memory")
+        return Captured(self.owner.graphs, shared, replay, [distinct(x) for x in inputs], results)
+
+    def note_full(self) -> None:
+        """Say once that there are no more graphs."""
+        if self.plain or self.full:
+            return
+        self.full = True
+        count = self.owner.options.graphs
+        self.say(
+            f"a segment of a program has {count} graphs, each for inputs of certain shapes and "
+            "for parameters at certain addresses, and runs without one for others; [tool.tj."
+            f"cudagraph] graphs = {count} is the limit",
+            None,
+        )
+
+    def fail(self, error: Exception) -> None:
+        """Run without graphs from now on, and say why.
+
+        :raises PluginError: in strict mode.
+        """
+        self.plain = True
+        self.captured.clear()
+        first = str(error).partition("\n")[0]
+        where = next((n for n in notes(error) if n.startswith("tj: ")), "")
+        where = "; " + where.removeprefix("tj: ").replace("\n  at", " at") if where else ""
+        self.say(
+            f"a segment of a program runs without a CUDA graph, since it cannot be captured: "
+            f"{type(error).__name__}: {first}{where}",
+            error,
+        )
+
+    def say(self, text: str, error: Exception | None) -> None:
+        """Warn, or raise in strict mode if something has failed.
+
+        :raises PluginError: then.
+        """
+        if error is not None and self.owner.options.strict:
+            raise PluginError(text, hint='leave it out with [tool.tj] disable = ["cudagraph"]')
+        warnings.warn(TjWarning(f"tj: {text}"), stacklevel=2)
+
+
+def _key(static: Tensors, copied: Tensors) -> Hashable:
+    """What a graph depends on: metadata of its inputs, and where those are that stay."""
+    return (
+        torch.is_inference_mode_enabled(),
+        tuple([(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in static]),
+        tuple([(x.shape, x.stride(), x.dtype, x.device) for x in copied]),
+    )

@@ -1,0 +1,45 @@
+"""The plugin of tj-cudagraph with the recorder in the place of CUDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tj_core.extend import Dialect, RuleTable, Transform, hookimpl
+
+from tj_cudagraph.dialect import dialect
+from tj_cudagraph.options import Options
+from tj_cudagraph.segment import Segments
+from tj_cudagraph.testing.recorder import Recorder
+from tj_cudagraph.transform import graph_segments
+from tj_cudagraph.waits import waits
+
+__all__ = ["RecorderPlugin"]
+
+
+class RecorderPlugin:
+    """Does on CPUs what tj-cudagraph does on CUDA devices; `recorder` says what was replayed."""
+
+    tj_name = "cudagraph_recorder"
+
+    def __init__(self) -> None:
+        self.recorder = Recorder()
+
+    @hookimpl
+    def tj_options(self) -> type[Any]:
+        """Those of tj-cudagraph."""
+        return Options
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
+        """That of tj-cudagraph."""
+        return (waits(),)
+
+    @hookimpl
+    def tj_dialects(self, options: Options) -> tuple[Dialect, ...]:
+        """The dialect, with the recorder."""
+        return (dialect(Segments(self.recorder, options)),)
+
+    @hookimpl
+    def tj_transforms(self, options: Options) -> tuple[Transform, ...]:
+        """The transform, for CPUs."""
+        return (graph_segments(options, "cpu"),)

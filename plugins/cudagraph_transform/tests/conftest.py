@@ -1,0 +1,48 @@
+"""Sessions in which the part of CUDA's graphs is played by the recorder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import tj_core as tj
+from tj_cudagraph.testing.plugin import RecorderPlugin
+from tj_cudagraph.testing.recorder import Recorder
+
+
+@dataclass
+class Graphed:
+    """A session; ``recorder`` counts what is captured and replayed in it."""
+
+    session: tj.Session
+    recorder: Recorder
+
+    def jit(self, f: Any, **more: Any) -> Any:
+        """``f`` in the session."""
+        return tj.jit(f, session=self.session, **more)
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Runs before captures, captures, replays."""
+        return self.recorder.warm_ups, self.recorder.captures, self.recorder.replays
+
+
+@pytest.fixture
+def graphed() -> Any:
+    """A session that captures all that it can, or as the arguments say."""
+
+    def make(*before: Any, check: Any = 1, strict: bool = True, **options: Any) -> Graphed:
+        plugin = RecorderPlugin()
+        chosen = {"minimum": 1, "warmup": 1} | options
+        overrides = {"check": check, "strict": strict, "cudagraph_recorder": chosen}
+        plugins = (plugin, *before, "autograd", "torch")
+        return Graphed(tj.Session(plugins, overrides=overrides), plugin.recorder)
+
+    return make
+
+
+@pytest.fixture
+def session(graphed: Any) -> Graphed:
+    """One with the defaults of `graphed`."""
+    return graphed()  # type: ignore[no-any-return]
