@@ -162,12 +162,19 @@ class TensorProxy(Proxy):
     subclass: SubclassInfo | None = None
 
     def map_symbols(self, size: Callable[[SymDim], Dim]) -> TensorProxy:
-        """A copy in which what ``size`` makes of them stands for symbolic sizes and strides."""
+        """A copy in which what ``size`` makes of them stands for symbolic sizes and strides.
+
+        So it is in the inner tensors of a subclass.
+        """
 
         def dims(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
             return tuple(size(n) if isinstance(n, SymDim) else n for n in sizes)
 
-        return self.replace(shape=dims(self.shape), strides=dims(self.strides))
+        info = self.subclass
+        if info is not None:
+            inner = tuple((name, p.map_symbols(size)) for name, p in info.inner)
+            info = replace(info, inner=inner)
+        return self.replace(shape=dims(self.shape), strides=dims(self.strides), subclass=info)
 
     @property
     def ndim(self) -> int:
@@ -214,10 +221,14 @@ def is_subclass(value: object) -> bool:
 def size_expressions(p: object) -> Iterator[tuple[str, Any]]:
     """The expressions over symbols in the metadata of ``p``, each with its value when traced.
 
-    Those of a tensor's sizes, then of its strides; that of a number. None of other values.
+    Those of a tensor's sizes, then of its strides, then of its inner tensors; that of a number.
+    None of other values.
     """
     if isinstance(p, TensorProxy):
         yield from ((n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim))
+        if p.subclass is not None:
+            for _, part in p.subclass.inner:
+                yield from size_expressions(part)
     elif isinstance(p, NumberProxy) and p.expr:
         yield p.expr, p.hint
 

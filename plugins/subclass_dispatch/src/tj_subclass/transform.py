@@ -89,7 +89,7 @@ class _Lowering:
             self.parts[whole.name] = call.flat_outs
         elif call.symbol == UNFLATTEN:
             (whole,) = call.flat_outs
-            _, self.parts[whole.name] = call.args
+            self.parts[whole.name] = call.args[1]
         self.editor.keep(call)
 
     def is_claimed(self, call: BoundSymbol) -> bool:

@@ -19,9 +19,7 @@ from tj_torch.extend import (
     device_to_torch,
     dtype_to_torch,
     is_sized,
-    is_wrapper,
     saved_tensors_are_hooked,
-    subclass_of,
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
@@ -29,6 +27,7 @@ from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
+from tj_autograd.run.tangents import compact, in_this_call, is_of_other_class
 from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.run.views import Views, views
 from tj_autograd.split.halves import Halves
@@ -149,9 +148,11 @@ class Compiled(torch.autograd.Function):
         if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
         pullback = plan.variants[plan.layout(tangents)]
-        tangents = tuple(map(_compact, tangents, pullback.tangents))
-        if any(map(_is_of_other_class, tangents, pullback.tangents)):
+        wanted = tuple(map(in_this_call, pullback.tangents, tangents))
+        compacted = tuple(map(compact, tangents, wanted))
+        if any(map(is_of_other_class, compacted, wanted)):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
+        tangents = compacted
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
@@ -164,33 +165,10 @@ class Compiled(torch.autograd.Function):
                     _zeros(expected, shape) if tangent is None else _laid_out(tangent, expected)
                 )
         _free(ctx, plan)
-        del tangents, tangent
+        del tangents, compacted, tangent
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
-
-
-def _compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch.Tensor | None:
-    """``tangent``; one of a tensor subclass by rows, if that is how it is expected and it is not.
-
-    The tangent of a sum is one number, expanded.
-    """
-    if tangent is None or expected is None or expected.subclass is None:
-        return tangent
-    if tangent.stride() == expected.strides or not is_wrapper(tangent):
-        return tangent
-    return tangent.clone(memory_format=torch.contiguous_format)
-
-
-def _is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:
-    """Whether ``tangent`` is of another class, or holds something else, than ``expected``."""
-    if expected is None:
-        return False
-    if expected.subclass is None:
-        return tangent is not None and is_wrapper(tangent)
-    if tangent is None or tangent.stride() != expected.strides:
-        return True
-    return subclass_of(tangent) != expected.subclass
 
 
 def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
@@ -307,7 +285,12 @@ def _is_dense(p: TensorProxy) -> bool:
 
 
 def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
-    """``tangent`` with the strides that the backward was compiled for."""
+    """``tangent`` with the strides that the backward was compiled for.
+
+    One of a tensor subclass has them, see `is_of_other_class`.
+    """
+    if expected.subclass is not None:
+        return tangent
     strides = _strides(expected, tangent.shape)
     if tangent.stride() == strides:
         return tangent

@@ -294,16 +294,6 @@ def joined_labels(x: Any, y: Any) -> Any:
     return z * 2 if z.label == "a+b" else z
 
 
-@CASES(X, options={"dynamic": True})
-def symbolic_sizes(x: Any) -> Any:
-    return (x * x.shape[0]).view(-1).sin()
-
-
-@CASES(G, options={"dynamic": True})
-def symbolic_sizes_with_gradient(x: Any) -> Any:
-    return (x @ x.t()).sum(1)
-
-
 # ------------------------------------------------------------------------------- construction
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "Named",
     "Opaque",
     "Packed",
+    "Rows",
     "Scaled",
     "Sideways",
     "Summing",
@@ -135,6 +136,13 @@ class Labeled(_Wrapper):
     @classmethod
     def _rewrap(cls, result: torch.Tensor, given: list[Any]) -> Any:
         return cls(result, "+".join(sorted({t.label for t in given})))
+
+
+class Rows(_Wrapper):
+    """Knows how many rows it has: a size in its context."""
+
+    def _context(self) -> Any:
+        return (self.held.shape[0],)
 
 
 class Lower(_Wrapper):

@@ -45,6 +45,7 @@ __all__ = [
     "to_core",
     "to_core_tree",
     "to_torch",
+    "value_proxy",
 ]
 
 SymNumber: TypeAlias = "torch.SymInt | torch.SymFloat | torch.SymBool"
@@ -117,7 +118,7 @@ def tensor_proxy(
         tensor.requires_grad,
         "strided" if strided else _word(tensor.layout),
         _flags(tensor) if strided else (),
-        subclass_of(tensor),
+        subclass_of(tensor, dim),
     )
 
 
@@ -148,11 +149,14 @@ _STATES: dict[tuple[str, str], list[weakref.ref[State]]] = {}
 """The states that have been seen, by the name of the type and their text: one for equal ones."""
 
 
-def subclass_of(tensor: torch.Tensor) -> SubclassInfo | None:
+def subclass_of(
+    tensor: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = dim_to_core
+) -> SubclassInfo | None:
     """What a traceable wrapper subclass consists of; None for every other tensor.
 
     Attributes that are no tensors, such as a device mesh, are part of its context. Where the
-    context has a tensor, nothing is known of how to make another one: a trace would keep it.
+    context has a tensor, or a number that is a symbol, nothing is known of how to make another one:
+    a trace would keep it. ``dim`` gives the core's form of a symbolic size.
     """
     if not is_wrapper(tensor):
         return None
@@ -161,10 +165,11 @@ def subclass_of(tensor: torch.Tensor) -> SubclassInfo | None:
     parts = {name: getattr(tensor, name) for name in names}
     tensors = {n: v for n, v in parts.items() if isinstance(v, torch.Tensor)}
     # To autograd there is the tensor, and not what it holds.
-    inner = {n: tensor_proxy(n, v).replace(requires_grad=False) for n, v in tensors.items()}
+    inner = {n: tensor_proxy(n, v, dim).replace(requires_grad=False) for n, v in tensors.items()}
     rest = {n: v for n, v in parts.items() if n not in inner}
     name = f"{kind.__module__}.{kind.__qualname__}"
-    hidden = any(isinstance(value, torch.Tensor) for value in leaves((context, rest)))
+    beside = leaves((context, rest))
+    hidden = any(isinstance(value, torch.Tensor) or is_symbolic(value) for value in beside)
     shown = map_tree(lambda _: torch.Tensor, (context, rest), torch.Tensor)
     text = repr(shown if rest else shown[0])
     if hidden:
@@ -196,6 +201,13 @@ def _equal(one: State, other: State) -> bool:
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:
     """A proxy called ``name`` for a symbolic number, without a hint."""
     return NumberProxy(name, kind_of(value), number_text(value))
+
+
+def value_proxy(name: str, value: Any) -> TensorProxy | NumberProxy:
+    """A proxy called ``name`` for a tensor or a symbolic number."""
+    if isinstance(value, torch.Tensor):
+        return tensor_proxy(name, value)
+    return number_proxy(name, value)
 
 
 # ---------------------------------------------------------------------------- arguments

@@ -16,15 +16,16 @@ class Layout:
     """How a tensor of type ``kind`` is made of its parts.
 
     ``parts`` has the attributes in order, with the layout of those that are subclasses in turn;
-    ``context`` and ``rest`` are what the type knows beside them.
+    ``context`` and ``rest`` are what the type knows beside them. A size or stride that is None is
+    known when the tensor is made.
     """
 
     kind: type
     parts: tuple[tuple[str, Layout | None], ...]
     context: Any
     rest: tuple[tuple[str, Any], ...]
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    shape: tuple[int | None, ...]
+    strides: tuple[int | None, ...]
 
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
@@ -55,14 +56,25 @@ def flatten(tensor: torch.Tensor, /) -> tuple[torch.Tensor, ...]:
     return tuple(dense_tensors(tensor))
 
 
-def unflatten(layout: Layout, parts: Iterable[torch.Tensor], /) -> torch.Tensor:
-    """The tensor of ``layout`` that consists of the dense tensors ``parts``, without gradients."""
-    return _made(layout, iter([p.detach() if p.requires_grad else p for p in parts]))
+def unflatten(
+    layout: Layout, parts: Iterable[torch.Tensor], sizes: Iterable[int] = (), /
+) -> torch.Tensor:
+    """The tensor of ``layout`` that consists of the dense tensors ``parts``, without gradients.
+
+    ``sizes`` are those that ``layout`` lacks, and strides, in order, outer ones before inner ones.
+    """
+    plain = [p.detach() if p.requires_grad else p for p in parts]
+    return _made(layout, iter(plain), iter(sizes))
 
 
-def _made(layout: Layout, parts: Iterator[torch.Tensor]) -> Any:
+def _made(layout: Layout, parts: Iterator[torch.Tensor], sizes: Iterator[int]) -> Any:
+    shape, strides = _filled(layout.shape, sizes), _filled(layout.strides, sizes)
     inner = dict(layout.rest)
     for name, part in layout.parts:
-        inner[name] = next(parts) if part is None else _made(part, parts)
+        inner[name] = next(parts) if part is None else _made(part, parts, sizes)
     kind: Any = layout.kind
-    return kind.__tensor_unflatten__(inner, layout.context, layout.shape, layout.strides)
+    return kind.__tensor_unflatten__(inner, layout.context, shape, strides)
+
+
+def _filled(dims: tuple[int | None, ...], sizes: Iterator[int]) -> tuple[int, ...]:
+    return tuple([next(sizes) if n is None else n for n in dims])

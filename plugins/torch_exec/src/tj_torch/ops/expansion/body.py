@@ -28,7 +28,7 @@ from tj_core.extend import (
 
 from tj_torch.ops import private
 from tj_torch.ops.context import AUTOCAST
-from tj_torch.ops.convert import device_to_core, number_proxy, tensor_proxy, to_core
+from tj_torch.ops.convert import device_to_core, to_core, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.sizes.calls import SizeCalls
@@ -230,8 +230,7 @@ class BodyBuilder:
         if type(leaf) is not Ref:
             return to_core(leaf)
         value = self.recorder.values[leaf.index]
-        made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
-        proxy = self.names[leaf] = made(self._fresh(), value)
+        proxy = self.names[leaf] = value_proxy(self._fresh(), value)
         return proxy
 
     def _effects(self, call: Recorded, given: Any, args: Any) -> Effects:

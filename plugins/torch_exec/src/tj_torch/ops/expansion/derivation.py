@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from tj_core.extend import TensorProxy
+from tj_core.extend import PLAIN_CONTEXT, NumberProxy, TensorProxy, size_symbols
 
 from tj_torch.ops import private
-from tj_torch.ops.convert import tensor_proxy
-from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.sizes.program import row_major
+from tj_torch.ops.convert import tensor_proxy, value_proxy
+from tj_torch.ops.expansion.recorder import Recorder, Ref
+from tj_torch.ops.expansion.run import Expansion, Run
+from tj_torch.ops.sizes.program import row_major, symbols_in
 from tj_torch.ops.sizes.shape_env import SymbolFacts
 
-__all__ = ["Derivation", "Slot", "default_tangent"]
+__all__ = ["Derivation", "Slot", "default_tangent", "missing_symbols"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,7 +50,7 @@ class Derivation:
     """
 
     forward: Expansion
-    intermediates: tuple[TensorProxy, ...]
+    intermediates: tuple[TensorProxy | NumberProxy, ...]
     saved: tuple[Slot, ...]
     tangents: tuple[Slot, ...]
     backward: Expansion
@@ -81,6 +83,24 @@ class Derivation:
     def guards(self) -> tuple[str, ...]:
         """The conditions under which all this holds."""
         return self.forward.guards
+
+
+def missing_symbols(
+    run: Run, recorder: Recorder, texts: Iterable[str], refs: Iterable[Ref], outputs: Any
+) -> tuple[str, ...]:
+    """The symbols in expressions ``texts`` that no size of the values ``refs`` tells.
+
+    ``outputs`` are those of the call, as proxies. Other symbols than theirs and the arguments' are
+    born in a call of the backward, which can be asked.
+    """
+    used = dict.fromkeys(name for text in texts for name in size_symbols(text))
+    if not used:
+        return ()
+    named = [(ref, value_proxy("a", recorder.values[ref.index])) for ref in refs]
+    builder = run.builder(recorder, named, False, PLAIN_CONTEXT, {})
+    builder.note_numbers(())
+    readable = {*run.symbols, *symbols_in(outputs)}
+    return tuple(name for name in used if name in readable and not builder.knows(name))
 
 
 def default_tangent(tensor: torch.Tensor) -> TensorProxy:

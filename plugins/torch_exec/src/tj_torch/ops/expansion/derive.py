@@ -19,23 +19,22 @@ from tj_core.extend import (
     TensorProxy,
     leaves,
     live_items,
-    size_symbols,
 )
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import number_proxy, tensor_proxy
+from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
-from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
+from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
 from tj_torch.ops.expansion.wrapped_gradients import wrapped_derivation
 from tj_torch.ops.expansion.wrappers import WrappedRun
-from tj_torch.ops.sizes.program import Sizes, known_sizes, symbols_in
+from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 
 __all__ = ["Derivation", "Slot", "derive"]
@@ -199,7 +198,7 @@ class _Differentiation:
         forward = self._augmented(recorder, traced, plain, before, kept)
         return Derivation(
             forward,
-            tuple(_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(kept)),
+            tuple(value_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(kept)),
             tuple(slots[i] for i in order),
             tuple(sources),
             backward,
@@ -240,7 +239,7 @@ class _Differentiation:
         kept = [values[r.index] for r in intermediates]
         shared = alias_facts([*outputs, *kept], arguments)
         aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
-        proxies = tuple(_proxy(f"_{first + i}", t) for i, t in enumerate(kept))
+        proxies = tuple(value_proxy(f"_{first + i}", t) for i, t in enumerate(kept))
         return replace(
             plain,
             outputs=(plain.outputs, proxies),
@@ -259,11 +258,13 @@ class _Differentiation:
     ) -> tuple[Expansion, tuple[str, ...]]:
         """The backward of ``live`` calls, and the symbols whose values it has to be given."""
         values, run = recorder.values, self.run
-        numbers = self._missing(recorder, live, [*saved, *tangents], tuple(visible.values()))
+        sizes = [x for call in live for x in leaves((call.args, call.kwargs)) if is_symbolic(x)]
+        texts, known = map(number_text, sizes), [*saved, *tangents]
+        numbers = missing_symbols(run, recorder, texts, known, tuple(visible.values()))
         refs = [*saved, *(recorder.define(run.size(name)) for name in numbers), *tangents]
         named = []
         for i, ref in enumerate(refs):
-            proxy = visible.get(ref) or _proxy("", values[ref.index])
+            proxy = visible.get(ref) or value_proxy("", values[ref.index])
             named.append((ref, proxy.replace(name=f"a{i}")))
         body = run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {}).build(
             tuple(found.values()), calls=live
@@ -282,26 +283,6 @@ class _Differentiation:
             recorder.captured,
         )
         return expansion, numbers
-
-    def _missing(
-        self, recorder: Recorder, live: Sequence[Recorded], refs: Sequence[Ref], outputs: Any
-    ) -> tuple[str, ...]:
-        """The symbols that ``live`` calls use and that no size of the values ``refs`` tells."""
-        texts = [
-            number_text(leaf)
-            for call in live
-            for leaf in leaves((call.args, call.kwargs))
-            if is_symbolic(leaf)
-        ]
-        if not texts:
-            return ()
-        named = [(ref, _proxy("a", recorder.values[ref.index])) for ref in refs]
-        builder = self.run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {})
-        builder.note_numbers(())
-        used = dict.fromkeys(name for text in texts for name in size_symbols(text))
-        # Others are born in a call of the backward, which can be asked.
-        readable = {*self.run.symbols, *symbols_in(outputs)}
-        return tuple(name for name in used if name in readable and not builder.knows(name))
 
     def _visible(self, traced: Traced, plain: Expansion) -> dict[Ref, Any]:
         """The metadata of arguments and results, which may require gradients."""
@@ -331,11 +312,6 @@ class _Differentiation:
 def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:
     """The tensors that a function returned, and their positions among all values it returned."""
     return [(j, v) for j, v in enumerate(traced.values) if isinstance(v, torch.Tensor)]
-
-
-def _proxy(name: str, value: Any) -> Any:
-    made = tensor_proxy if isinstance(value, torch.Tensor) else number_proxy
-    return made(name, value)
 
 
 def _views_read(

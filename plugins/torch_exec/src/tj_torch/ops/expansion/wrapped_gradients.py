@@ -22,14 +22,27 @@ from tj_core.extend import (
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import tensor_proxy
+from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
 from tj_torch.ops.expansion.body import live_calls, references
-from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent
-from tj_torch.ops.expansion.recorder import Recorder, Ref
+from tj_torch.ops.expansion.derivation import (
+    Derivation,
+    Slot,
+    default_tangent,
+    missing_symbols,
+)
+from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrappers import Called, Parts, WrappedRun, shared
+from tj_torch.ops.expansion.wrappers import (
+    Called,
+    Parts,
+    WrappedRun,
+    shared,
+    symbols_of_layout,
+)
+from tj_torch.ops.sizes.program import known_sizes
+from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 
 __all__ = ["wrapped_derivation"]
 
@@ -81,7 +94,7 @@ class _Differentiation:
         """The results that may have a tangent, each object once."""
         found: dict[Slot, torch.Tensor] = {}
         seen: set[int] = set()
-        for j, tensor in enumerate(called.tensors):
+        for j, tensor in called.tensors:
             if id(tensor) not in seen and tensor.requires_grad:
                 found[Slot("out", j)] = tensor
             seen.add(id(tensor))
@@ -96,7 +109,7 @@ class _Differentiation:
     ) -> tuple[torch.Tensor, TensorProxy, Parts]:
         """A tangent of ``tensor``, of its type, with its metadata and its parts."""
         proxy = None if self.wanted is None else self.wanted[slot]
-        if proxy is None:
+        if proxy is None or not known_sizes(proxy, self.run.symbols):
             like = tensor_proxy("tangent", tensor).replace(requires_grad=False)
             proxy = like if like.subclass is not None else default_tangent(tensor)
         with private.without_modes():
@@ -110,7 +123,7 @@ class _Differentiation:
         """
         run = self.run
         known = [(t, run.parts[n]) for n, t in run.wrapped.items()]
-        known += zip(called.tensors, called.parts, strict=True)
+        known += [(t, called.parts[j]) for j, t in called.tensors]
         if any(run.refs_of(recorder, tensor) != parts for tensor, parts in known):
             raise CannotExpand("its backward writes, and a tensor subclass is here")
 
@@ -145,8 +158,13 @@ class _Differentiation:
             body = replace(body, outputs=(body.outputs, ()))
             forward = replace(forward, outputs=(forward.outputs, ()), body=body)
         given = self.inputs(called, outputs, saved, kept, recorder)
-        given += [(proxy, parts) for _, proxy, parts in tangents.values()]
-        tensors = [self.tensor(called, slot) for slot in saved]
+        targets = [(proxy, parts) for _, proxy, parts in tangents.values()]
+        numbers = self.numbers(recorder, live, found, [*given, *targets], outputs)
+        for name in numbers:
+            number = run.size(name)
+            given.append((value_proxy("", number), (recorder.define(number),)))
+        given += targets
+        tensors = [self.tensor(called, slot) for slot in saved] + [None] * len(numbers)
         tensors += [tensor for tensor, _, _ in tangents.values()]
         at = {i: t for i, t in enumerate(tensors) if t is not None}
         backward = self.backward(recorder, given, live, found, at)
@@ -157,7 +175,25 @@ class _Differentiation:
             tuple(tangents),
             backward,
             tuple(run.arguments[n].index for n in found),
+            numbers=numbers,
         )
+
+    def numbers(
+        self,
+        recorder: Recorder,
+        live: Sequence[Recorded],
+        found: Mapping[str, tuple[torch.Tensor, Parts]],
+        given: Sequence[tuple[Proxy, Parts]],
+        outputs: Any,
+    ) -> tuple[str, ...]:
+        """The symbols that the backward has to be given, beside the values ``given``."""
+        read = leaves([(call.args, call.kwargs) for call in live])
+        texts = [number_text(x) for x in read if is_symbolic(x)]
+        for gradient, _ in found.values():
+            texts += [n.name for n in symbols_of_layout(tensor_proxy("", gradient))]
+        refs = [ref for _, parts in given for ref in parts]
+        known = outputs, tuple(self.run.formals.values())
+        return missing_symbols(self.run, recorder, texts, refs, known)
 
     def places(self, called: Called) -> dict[Ref, Slot]:
         """The arguments and results that values are parts of."""
@@ -166,8 +202,8 @@ class _Differentiation:
         for name, parts in run.parts.items():
             for ref in parts:
                 where.setdefault(ref, Slot("arg", run.arguments[name].index))
-        for j, parts in enumerate(called.parts):
-            for ref in parts:
+        for j, _ in called.tensors:
+            for ref in called.parts[j]:
                 where.setdefault(ref, Slot("out", j))
         return where
 
@@ -182,7 +218,7 @@ class _Differentiation:
         """What the backward takes of the forward, with the parts of each."""
         run = self.run
         names = {a.index: n for n, a in run.arguments.items()}
-        results = [p for p in leaves(outputs) if isinstance(p, TensorProxy)]
+        results = [p for p in leaves(outputs) if isinstance(p, Proxy)]
         found: list[tuple[Proxy, Parts]] = []
         for slot in saved:
             if slot.kind == "arg":
@@ -191,21 +227,21 @@ class _Differentiation:
                 found.append((results[slot.index], called.parts[slot.index]))
             else:
                 ref = kept[slot.index]
-                found.append((tensor_proxy("", recorder.values[ref.index]), (ref,)))
+                found.append((value_proxy("", recorder.values[ref.index]), (ref,)))
         return found
 
     def tensor(self, called: Called, slot: Slot) -> torch.Tensor | None:
         """The argument or result at ``slot``; None for an intermediate value."""
         if slot.kind == "out":
-            return called.tensors[slot.index]
-        at = {a.index: self.run.wrapped[n] for n, a in self.run.arguments.items()}
-        return at[slot.index] if slot.kind == "arg" else None
+            return called.values[slot.index]  # type: ignore[no-any-return]
+        at = {self.run.arguments[n].index: tensor for n, tensor in self.run.wrapped.items()}
+        return at.get(slot.index) if slot.kind == "arg" else None
 
     def backward(
         self,
         recorder: Recorder,
         given: Sequence[tuple[Proxy, Parts]],
-        live: Any,
+        live: Sequence[Recorded],
         found: Mapping[str, tuple[torch.Tensor, Parts]],
         tensors: Mapping[int, torch.Tensor],
     ) -> Expansion:

@@ -25,10 +25,13 @@ from tj_core.extend import (
     BoundSymbol,
     Constant,
     Context,
+    Dim,
     Effects,
+    NumberProxy,
     Proxy,
     SubclassInfo,
     Symbol,
+    SymDim,
     TensorProxy,
     leaves,
     map_tree,
@@ -36,7 +39,7 @@ from tj_core.extend import (
 
 from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import State, tensor_proxy, to_core_tree
+from tj_torch.ops.convert import State, to_core_tree, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.body import alias_facts
@@ -52,17 +55,23 @@ FLATTEN, UNFLATTEN = Symbol("tj", "flatten"), Symbol("tj", "unflatten")
 _LAYOUTS: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
 """The layouts that programs hold, by name: one object for equal ones."""
 
-Parts = tuple[Ref, ...]
-"""The dense values that a tensor consists of; one for a plain tensor."""
+Parts = tuple[Any, ...]
+"""The references of the dense values that a tensor consists of: one for a plain tensor. Of a
+symbolic number that no operator returned, it itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a function returned: its tree, the tensors in it, and the parts of each."""
+    """What a function returned: its tree, the tensors and numbers in it, and the parts of each."""
 
     outputs: Any
-    tensors: list[torch.Tensor]
+    values: list[Any]
     parts: list[Parts]
+
+    @property
+    def tensors(self) -> list[tuple[int, torch.Tensor]]:
+        """The tensors, and their positions among all values."""
+        return [(j, v) for j, v in enumerate(self.values) if isinstance(v, torch.Tensor)]
 
 
 @dataclass
@@ -71,7 +80,7 @@ class WrappedRun(Run):
 
     ``parts`` are the dense values of each argument.
 
-    Writes to arguments, sizes that are symbols, and calls that return numbers are not for it.
+    Writes to arguments are not for it.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
@@ -80,7 +89,10 @@ class WrappedRun(Run):
     def of(cls, run: Run) -> WrappedRun:
         """The same as ``run``, which found that the call makes a tensor subclass."""
         given = run.mode, run.table, run.denied, run.fn, run.tree, run.arguments, run.context
-        return cls(*given, run.sizes, run.autograd, run.nonleaf, run.decompose)
+        made = cls(*given, run.sizes, run.autograd, run.nonleaf, run.decompose)
+        if run.symbolic is not None:
+            made.make_symbolic()
+        return made
 
     # ------------------------------------------------------------------ running
 
@@ -99,10 +111,11 @@ class WrappedRun(Run):
 
     def wrap(self, recorder: Recorder) -> None:
         """Make the values that the function is called with."""
-        if self.symbolic is not None:
-            raise CannotExpand("a tensor subclass is here beside sizes that are symbols")
         for name, argument in self.arguments.items():
-            assert isinstance(argument.proxy, TensorProxy)
+            if isinstance(argument.proxy, NumberProxy):
+                number = self.numbers[name] = self._number(argument.proxy)
+                self.parts[name] = (recorder.define(number),)
+                continue
             tensor, self.parts[name] = self.made(recorder, argument.proxy)
             if argument.proxy.requires_grad and self.autograd:
                 self.leaves[name] = tensor.requires_grad_()
@@ -110,43 +123,58 @@ class WrappedRun(Run):
 
     def made(self, recorder: Recorder, proxy: TensorProxy) -> tuple[torch.Tensor, Parts]:
         """A tensor with the metadata of ``proxy``, and its parts."""
-        fakes = [make_fake(self.mode, p) for p in dense_proxies(proxy)]
+        fakes = self.dense_fakes(proxy)
         parts = tuple(recorder.define(fake) for fake in fakes)
         tensors = [private.functionalized(fake) for fake in fakes]
         for tensor in tensors:
             private.deny_data_pointer(tensor)
-        return _assembled(proxy, tensors), parts
+        return self.assembled(proxy, tensors), parts
+
+    def dense_fakes(self, proxy: TensorProxy) -> list[torch.Tensor]:
+        """Fake tensors with the metadata of the dense tensors that ``proxy`` consists of."""
+        return [make_fake(self.mode, p, self.size) for p in dense_proxies(proxy)]
+
+    def assembled(self, proxy: TensorProxy, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The tensor with the metadata of ``proxy`` that consists of ``parts``."""
+        if proxy.subclass is None:
+            return parts[0]
+        return unflatten(layout_of(proxy), parts, self.sizes_of(proxy))
+
+    def sizes_of(self, proxy: Proxy) -> tuple[Any, ...]:
+        """The numbers that are symbols where ``proxy`` is put together."""
+        return tuple(self.size(n.name) for n in symbols_of_layout(proxy))
 
     def plainly(self, *, autograd: bool = False) -> None:
         """Make subclasses of plain fakes; with ``autograd`` they require gradients as those."""
         for name, argument in self.arguments.items():
-            assert isinstance(argument.proxy, TensorProxy)
-            made = [make_fake(self.mode, p) for p in dense_proxies(argument.proxy)]
-            tensor = _assembled(argument.proxy, made)
+            if isinstance(argument.proxy, NumberProxy):
+                self.numbers[name] = self._number(argument.proxy)
+                continue
+            tensor = self.assembled(argument.proxy, self.dense_fakes(argument.proxy))
             grad = autograd and argument.proxy.requires_grad
             self.wrapped[name] = tensor.requires_grad_() if grad else tensor
 
     def called(self, recorder: Recorder) -> Called:
         """Call the function, inside of `modes`.
 
-        :raises CannotExpand: if it writes to an argument, or returns what is no tensor.
+        :raises CannotExpand: if it writes to an argument.
         """
         before = {n: w._version for n, w in self.wrapped.items()}
         with self.denied.watching(self.fn, self.wrapped.values()):
             outputs = to_core_tree(self.call(), plain)
-        tensors = [leaf for leaf in leaves(outputs) if isinstance(leaf, torch.Tensor)]
-        if any(map(is_symbolic, leaves(outputs))):
-            raise CannotExpand("a number comes of a call on a tensor subclass")
+        values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         for name, tensor in self.wrapped.items():
             if (
                 tensor._version != before[name]
                 or self.refs_of(recorder, tensor) != self.parts[name]
             ):
                 raise CannotExpand("it writes to an argument, and a tensor subclass is here")
-        return Called(outputs, tensors, [self.refs_of(recorder, t) for t in tensors])
+        return Called(outputs, values, [self.refs_of(recorder, v) for v in values])
 
-    def refs_of(self, recorder: Recorder, tensor: torch.Tensor) -> Parts:
-        """The values that ``tensor`` consists of."""
+    def refs_of(self, recorder: Recorder, tensor: Any) -> Parts:
+        """The values that ``tensor`` consists of; a number is its own."""
+        if not isinstance(tensor, torch.Tensor):
+            return (tensor,)
         return tuple(recorder.ref(private.unwrapped(t)) for t in dense_tensors(tensor))
 
     # ------------------------------------------------------------------ describing
@@ -163,29 +191,30 @@ class WrappedRun(Run):
         made: dict[int, Any] = {}
 
         def proxy(leaf: Any) -> Any:
-            if not isinstance(leaf, torch.Tensor):
+            if not isinstance(leaf, torch.Tensor) and not is_symbolic(leaf):
                 return constant_leaf(leaf)
             known = formal.get(id(leaf)) or made.get(id(leaf))
-            found = known or tensor_proxy(f"_{len(made)}", leaf)
+            found = known or value_proxy(f"_{len(made)}", leaf)
             return made.setdefault(id(leaf), found)
 
         outputs = map_tree(proxy, called.outputs)
-        proxies = [p for p in leaves(outputs) if isinstance(p, TensorProxy)]
+        proxies = [p for p in leaves(outputs) if isinstance(p, Proxy)]
         first = len(made)
-        extra = [
-            tensor_proxy(f"_{first + i}", recorder.values[r.index]) for i, r in enumerate(kept)
-        ]
+        extra = [value_proxy(f"_{first + i}", recorder.values[r.index]) for i, r in enumerate(kept)]
         inputs = [(self.formals[n], self.parts[n]) for n in self.arguments]
         results = [
             *zip(proxies, called.parts, strict=True),
             *((p, (r,)) for p, r in zip(extra, kept, strict=True)),
         ]
-        body, found = self.body_of(recorder, inputs, results, calls, self.grad, self.context)
+        checks = self.symbolic.checks if self.symbolic else {}
+        body, found = self.body_of(
+            recorder, inputs, results, calls, self.grad, self.context, checks
+        )
         values = iter(found)
-        tree = map_tree(lambda p: next(values), outputs, TensorProxy)
+        tree = map_tree(lambda p: next(values), outputs, Proxy)
         returned = (tree, tuple(values)) if kept else tree
         at = {self.arguments[n].index: w for n, w in self.wrapped.items()}
-        everything = [*called.tensors, *(recorder.values[r.index] for r in kept)]
+        everything = [*called.values, *(recorder.values[r.index] for r in kept)]
         body = replace(body, outputs=returned)
         ordered = {r: None for c in body.calls for r in c.effects.ordered if r != "side_effect"}
         effects = Effects(aliases=shared(everything, at), ordered=tuple(ordered))
@@ -195,6 +224,9 @@ class WrappedRun(Run):
             body,
             "KERNEL",
             recorder.captured,
+            self.symbols,
+            self.symbolic.made if self.symbolic else (),
+            self.symbolic.guards if self.symbolic else (),
         )
 
     def body_of(
@@ -205,8 +237,12 @@ class WrappedRun(Run):
         calls: Sequence[Recorded],
         grad: bool,
         context: Context,
-    ) -> tuple[Body, list[Proxy]]:
-        """The body over ``inputs``, and the values in it that are ``results``."""
+        checks: Mapping[str, str] | None = None,
+    ) -> tuple[Body, list[Any]]:
+        """The body over ``inputs``, and the values in it that are ``results``.
+
+        It asserts ``checks``: conditions on sizes, with messages.
+        """
         count = itertools.count()
 
         def fresh() -> str:
@@ -220,23 +256,21 @@ class WrappedRun(Run):
                 head.append(flatten_call(formal, fresh))
                 values = head[-1].flat_outs
             pairs += zip(parts, values, strict=True)
-        flat = [ref for _, parts in results for ref in parts]
-        builder = self.builder(recorder, pairs, grad, context, {})
+        formals = {p.name: p for p, _ in inputs}
+        flat = [(parts, () if p.name in formals else self.sizes_of(p)) for p, parts in results]
+        builder = self.builder(recorder, pairs, grad, context, checks or {})
         builder.defined = next(count)
         body = builder.build(tuple(flat), calls=calls)
         count = itertools.count(builder.defined)
-        inner = iter(body.outputs)
         tail: list[BoundSymbol] = []
-        found: list[Proxy] = []
-        formals = {p.name: p for p, _ in inputs}
+        found: list[Any] = []
         known: dict[str, Proxy] = {}
-        for p, parts in results:
-            mine = [next(inner) for _ in parts]
+        for (p, _), (mine, sizes) in zip(results, body.outputs, strict=True):
             if p.name in formals:
                 found.append(formals[p.name])
             elif isinstance(p, TensorProxy) and p.subclass is not None:
                 if p.name not in known:
-                    tail.append(unflatten_call(_plain(p, fresh()), mine))
+                    tail.append(unflatten_call(_plain(p, fresh()), mine, sizes))
                     known[p.name] = tail[-1].flat_outs[0]
                 found.append(known[p.name])
             else:
@@ -275,33 +309,50 @@ def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
     return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))
 
 
-def unflatten_call(proxy: TensorProxy, parts: Iterable[Proxy]) -> BoundSymbol:
-    """The call that makes ``proxy`` of its dense ``parts``."""
-    parts = tuple(parts)
+def unflatten_call(
+    proxy: TensorProxy, parts: Iterable[Proxy], sizes: Iterable[Any] = ()
+) -> BoundSymbol:
+    """The call that makes ``proxy`` of its dense ``parts``, with ``sizes`` where it has symbols."""
     layout = layout_of(proxy)
-    described = repr((proxy.subclass, proxy.shape, proxy.strides)).encode()
+    described = repr(_unnamed(proxy)).encode()
     kind = layout.kind.__name__
     text = f"_{kind}_{hashlib.sha256(described).hexdigest()[:12]}"
     constant = Constant(text, _LAYOUTS.setdefault(text, layout), named=False)
-    return BoundSymbol(UNFLATTEN, (constant, parts), outputs=proxy)
+    sizes = tuple(sizes)
+    args = (constant, tuple(parts), sizes) if sizes else (constant, tuple(parts))
+    return BoundSymbol(UNFLATTEN, args, outputs=proxy)
+
+
+def _unnamed(proxy: TensorProxy) -> tuple[Any, ...]:
+    """What tells the layout of ``proxy`` from others."""
+    p = proxy.map_symbols(lambda _: SymDim("?"))
+    return p.subclass, p.shape, p.strides
 
 
 def layout_of(proxy: TensorProxy) -> Layout:
     """How a tensor like ``proxy`` is made of its parts.
 
-    :raises CannotExpand: if that is not known, or a size is a symbol.
+    :raises CannotExpand: if that is not known, or depends on a size that is a symbol.
     """
     info = proxy.subclass
     assert isinstance(info, SubclassInfo)
     if not isinstance(info.state, State):
         raise CannotExpand(f"how a {info.type} is made is not known here")
-    if any(not isinstance(n, int) for n in (*proxy.shape, *proxy.strides)):
-        raise CannotExpand("a tensor subclass has a size that is a symbol")
     parts = tuple((n, None if p.subclass is None else layout_of(p)) for n, p in info.inner)
     state = info.state
     rest = tuple(state.rest.items())
-    return Layout(state.kind, parts, state.context, rest, proxy.shape, proxy.strides)  # type: ignore[arg-type]
+    shape, strides = _known(proxy.shape), _known(proxy.strides)
+    return Layout(state.kind, parts, state.context, rest, shape, strides)
 
 
-def _assembled(proxy: TensorProxy, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-    return parts[0] if proxy.subclass is None else unflatten(layout_of(proxy), parts)
+def _known(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
+    return tuple(n if isinstance(n, int) else None for n in dims)
+
+
+def symbols_of_layout(proxy: Proxy) -> Iterator[SymDim]:
+    """What the layout of ``proxy`` leaves open, in the order that `unflatten` takes it."""
+    if not isinstance(proxy, TensorProxy) or proxy.subclass is None:
+        return
+    yield from (n for n in (*proxy.shape, *proxy.strides) if isinstance(n, SymDim))
+    for _, part in proxy.subclass.inner:
+        yield from symbols_of_layout(part)

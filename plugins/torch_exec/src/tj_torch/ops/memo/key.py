@@ -5,13 +5,14 @@ from __future__ import annotations
 import struct
 import types
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import Constant, Context, Dim, NumberProxy, SubclassInfo, SymDim, TensorProxy
 
 from tj_torch.ops.convert import State
-from tj_torch.ops.sizes.program import Sizes, known_sizes, symbols_in
+from tj_torch.ops.sizes.program import Sizes, is_sized, known_sizes, symbols_in
 from tj_torch.ops.sizes.shape_env import numbered
 
 if TYPE_CHECKING:
@@ -59,18 +60,29 @@ def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...])
     Where that is in symbols that the arguments lack, the value itself says it.
     """
 
+    def expression(text: str) -> str:
+        return numbered(text, symbols)
+
     def dims(proxy: TensorProxy) -> Any:
         if any(type(d) is SymDim for d in (*proxy.shape, *proxy.strides)):
             if not known_sizes(proxy, symbols):
                 return None
-            return tuple(numbered(str(d), symbols) for d in (*proxy.shape, *proxy.strides))
+            return tuple(expression(str(d)) for d in (*proxy.shape, *proxy.strides))
         return proxy.shape, proxy.strides
 
     def kind(proxy: TensorProxy) -> Any:
         info = proxy.subclass
-        return None if info is None else (info, *_meanings(info))
+        return info and (_numbered(info, expression), *_meanings(info))
 
     return tuple((s, dims(p), p.dtype, p.device, p.flags, kind(p)) for s, p in tangents.items())
+
+
+def _numbered(info: SubclassInfo, expression: Callable[[str], str]) -> SubclassInfo:
+    """``info`` with symbols by number, as ``expression`` spells them."""
+    if not any(is_sized(p) for _, p in info.inner):
+        return info
+    pairs = [(n, p.map_symbols(lambda d: SymDim(expression(d.name)))) for n, p in info.inner]
+    return replace(info, inner=tuple(pairs))
 
 
 class _Seen:
@@ -138,7 +150,7 @@ def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
             proxy.requires_grad,
             proxy.layout,
             proxy.flags,
-            proxy.subclass,
+            proxy.subclass and _numbered(proxy.subclass, seen.expression),
         )
     )
     if proxy.subclass is not None:

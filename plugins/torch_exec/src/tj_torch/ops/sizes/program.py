@@ -39,7 +39,9 @@ _ARBITRARY = 4099
 def is_sized(proxy: Proxy) -> bool:
     """Whether the metadata of ``proxy`` holds symbols."""
     if isinstance(proxy, TensorProxy):
-        return any(type(n) is SymDim for n in (*proxy.shape, *proxy.strides))
+        if any(type(n) is SymDim for n in (*proxy.shape, *proxy.strides)):
+            return True
+        return proxy.subclass is not None and any(is_sized(p) for _, p in proxy.subclass.inner)
     return isinstance(proxy, NumberProxy)
 
 

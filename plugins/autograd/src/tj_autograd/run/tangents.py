@@ -1,0 +1,49 @@
+"""Tangents of tensor subclasses: whether the backward was compiled for one like what is given."""
+
+from __future__ import annotations
+
+import torch
+from tj_core.extend import Dim, SymDim, TensorProxy, evaluate_size, size_symbols
+from tj_torch.extend import is_sized, is_wrapper, subclass_of
+
+__all__ = ["compact", "in_this_call", "is_of_other_class"]
+
+
+def in_this_call(expected: TensorProxy | None, tangent: torch.Tensor | None) -> TensorProxy | None:
+    """``expected``; of a tensor subclass with the sizes that it has where ``tangent`` is given."""
+    if expected is None or expected.subclass is None or tangent is None or not is_sized(expected):
+        return expected
+    pairs = zip(expected.shape, tangent.shape, strict=False)
+    known = {n.name: size for n, size in pairs if isinstance(n, SymDim)}
+
+    def size(n: SymDim) -> Dim:
+        if n.name in known:
+            return known[n.name]
+        if known.keys() >= set(size_symbols(n.name)):
+            return int(evaluate_size(n.name, known.__getitem__))
+        return n  # unlike any stride: then PyTorch's autograd is asked
+
+    return expected.map_symbols(size)
+
+
+def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch.Tensor | None:
+    """``tangent``; one of a tensor subclass by rows, if that is how it is expected and it is not.
+
+    The tangent of a sum is one number, expanded.
+    """
+    if tangent is None or expected is None or expected.subclass is None:
+        return tangent
+    if tangent.stride() == expected.strides or not is_wrapper(tangent):
+        return tangent
+    return tangent.clone(memory_format=torch.contiguous_format)
+
+
+def is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:
+    """Whether ``tangent`` is of another class, or holds something else, than ``expected``."""
+    if expected is None:
+        return False
+    if expected.subclass is None:
+        return tangent is not None and is_wrapper(tangent)
+    if tangent is None or tangent.stride() != expected.strides:
+        return True
+    return subclass_of(tangent) != expected.subclass
