@@ -204,3 +204,27 @@ def _plugin() -> Any:
     from tj_cudagraph.testing.plugin import RecorderPlugin
 
     return RecorderPlugin()
+
+
+@pytest.mark.parametrize("lowered", [True, False])
+@pytest.mark.parametrize("ambient", [True, False])
+def test_casts_of_autocast_are_not_captured_where_it_keeps_them(
+    lowered: bool, ambient: bool, graphed: Any
+) -> None:
+    session = graphed("autocast") if lowered else graphed()
+    weight = torch.rand(3, 3, requires_grad=True)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return torch.mm(x, weight).tanh() * 2
+
+    def region(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return program(x)
+
+    f = session.jit(program if ambient else region)
+    for x in torch.rand(4, 2, 3):
+        with torch.autocast("cpu", torch.bfloat16, enabled=ambient):
+            torch.testing.assert_close([f(x), f(x)], [region(x)] * 2, rtol=0, atol=0)
+    inside = [c for run in tj.last_trace(f).calls for r in run.regions for c in r.program.calls]
+    assert bool(inside) is lowered

@@ -6,12 +6,12 @@ Nothing of this file has run on a GPU.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from tj_cudagraph.device import Place
+from tj_cudagraph.device import Place, Run, Tensors
 
 __all__ = ["CudaGraphs", "CudaPool", "unavailable"]
 
@@ -38,7 +38,7 @@ class CudaGraphs:
         """See `tj_cudagraph.device.Graphs.pool`."""
         return CudaPool(place[0])
 
-    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    def copy(self, targets: Tensors, sources: Tensors) -> None:
         """One launch for many tensors."""
         torch._foreach_copy_(list(targets), list(sources))
 
@@ -56,21 +56,20 @@ class CudaPool:
         self.stream: Any = torch.cuda.Stream(index)
         self.handle = torch.cuda.graph_pool_handle()
 
-    def warm_up(self, run: Callable[[], Any]) -> Any:
-        """See `tj_cudagraph.device.Pool.warm_up`.
-
-        What it returns is memory of the stream's, which the stream uses again no sooner than the
-        next warm-up, and that begins by waiting.
-        """
+    def warm_up(self, run: Run) -> Tensors:
+        """See `tj_cudagraph.device.Pool.warm_up`."""
         current = torch.cuda.current_stream(self.index)
         self.stream.wait_stream(current)
         try:
             with torch.cuda.stream(self.stream):
-                return run()
+                results = run()
         finally:
             current.wait_stream(self.stream)
+        for result in results:  # memory of the stream's, which the caller uses on another
+            result.record_stream(current)
+        return results
 
-    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """See `tj_cudagraph.device.Pool.capture`.
 
         Other threads may allocate memory meanwhile: calls of theirs are no part of the graph.

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
-__all__ = ["Graphs", "Place", "Pool"]
+__all__ = ["Graphs", "Place", "Pool", "Run", "Tensors"]
+
+Tensors = Sequence[torch.Tensor]
+
+Run = Callable[[], Tensors]
+"""The calls of a segment on some inputs."""
 
 Place = tuple[int, int]
 """A device by its index, and the stream that is current there: work on it runs in order."""
@@ -20,11 +25,11 @@ class Pool(Protocol):
     results are good until the next replay of any graph of the pool.
     """
 
-    def warm_up(self, run: Callable[[], Any]) -> Any:
+    def warm_up(self, run: Run) -> Tensors:
         """What ``run`` returns, run where graphs are captured."""
         ...
 
-    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """What replays the calls that ``run`` makes, and what ``run`` returned.
 
         Nothing is computed: the results have values once the graph is replayed.
@@ -45,6 +50,6 @@ class Graphs(Protocol):
         """A new pool for ``place``."""
         ...
 
-    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    def copy(self, targets: Tensors, sources: Tensors) -> None:
         """Copy ``sources`` to ``targets`` of the same metadata."""
         ...

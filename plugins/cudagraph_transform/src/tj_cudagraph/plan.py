@@ -18,6 +18,7 @@ from tj_core.extend import (
     makes_views,
     requires_grad,
 )
+from tj_torch.extend import is_on
 
 __all__ = ["Limits", "Segment", "segments"]
 
@@ -49,6 +50,8 @@ class Limits:
             return f"has an effect that is ordered: {', '.join(effects.ordered)}"
         if effects.mutates or effects.rebinds or effects.copies_back:
             return "writes to a value of the program"
+        if is_on(call.context):  # what PyTorch casts there, it keeps for later calls of the user's
+            return "runs under autocast"
         if call.on_subclass:
             return "is on a tensor subclass"
         if any(map(requires_grad, call.flat_outs)) and not makes_views(call):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,14 +22,13 @@ from weakref import WeakKeyDictionary
 import torch
 from tj_core.extend import PluginError, TjWarning, notes
 
-from tj_cudagraph.device import Graphs, Place, Pool
+from tj_cudagraph.device import Graphs, Place, Pool, Tensors
 from tj_cudagraph.memory import apart, distinct, like, overlaps
 from tj_cudagraph.options import Options
 
 __all__ = ["Segments"]
 
-Program = Callable[..., Sequence[torch.Tensor]]
-Tensors = Sequence[torch.Tensor]
+Program = Callable[..., Tensors]
 
 KEYS = 64
 """Of how many kinds of inputs a segment counts the runs."""
@@ -53,7 +52,7 @@ class Segments:
     segments: WeakKeyDictionary[Program, Segment] = field(default_factory=WeakKeyDictionary)
     lock: Any = field(default_factory=threading.Lock)
 
-    def run(self, program: Program, static: Tensors, copied: Tensors) -> Sequence[torch.Tensor]:
+    def run(self, program: Program, static: Tensors, copied: Tensors) -> Tensors:
         """What ``program`` returns for inputs that stay where they are, then those that do not."""
         segment = self.segments.get(program)
         if segment is None:
@@ -89,7 +88,7 @@ class Captured:
     inputs: Tensors
     results: Tensors
 
-    def run(self, copied: Tensors) -> Sequence[torch.Tensor]:
+    def run(self, copied: Tensors) -> Tensors:
         """The results for the inputs ``copied``, in memory that nobody else has."""
         made = [like(result) for result in self.results]
         sources = [distinct(x) for x in copied]
@@ -113,7 +112,7 @@ class Segment:
     full: bool = False
     lock: Any = field(default_factory=threading.RLock)
 
-    def run(self, program: Program, static: Tensors, copied: Tensors) -> Sequence[torch.Tensor]:
+    def run(self, program: Program, static: Tensors, copied: Tensors) -> Tensors:
         """See `Segments.run`."""
         place = None if self.plain else self.owner.graphs.place((*static, *copied)[0])
         if place is None:
@@ -127,7 +126,7 @@ class Segment:
 
     def first(
         self, key: Hashable, place: Place, program: Program, static: Tensors, copied: Tensors
-    ) -> Sequence[torch.Tensor]:
+    ) -> Tensors:
         """A run for which there is no graph, or was none a moment ago.
 
         :raises PluginError: if one cannot be captured, in strict mode.
@@ -147,9 +146,8 @@ class Segment:
             with shared.lock:
                 return shared.pool.warm_up(lambda: program(*static, *copied))
         try:
-            made = self.capture(shared, program, static, copied)
+            made = self.capture(place, shared, program, static, copied)
         except Exception as error:
-            self.owner.forget(place)
             results = program(*static, *copied)  # where this raises, the program is wrong
             self.fail(error)
             return results
@@ -157,7 +155,7 @@ class Segment:
         return made.run(copied)
 
     def capture(
-        self, shared: SharedPool, program: Program, static: Tensors, copied: Tensors
+        self, place: Place, shared: SharedPool, program: Program, static: Tensors, copied: Tensors
     ) -> Captured:
         """A graph of ``program``.
 
@@ -169,8 +167,12 @@ class Segment:
                 raise NotCaptured("elements of an input share memory")
             for mine, given in zip(inputs, copied, strict=True):
                 distinct(mine).copy_(distinct(given))
-        with shared.lock:
-            replay, results = shared.pool.capture(lambda: tuple(program(*static, *inputs)))
+        try:
+            with shared.lock:
+                replay, results = shared.pool.capture(lambda: program(*static, *inputs))
+        except BaseException:
+            self.owner.forget(place)
+            raise
         if any(map(overlaps, results)) or not apart(results, (*static, *inputs)):
             raise NotCaptured("results share memory")
         return Captured(self.owner.graphs, shared, replay, [distinct(x) for x in inputs], results)
@@ -195,12 +197,9 @@ class Segment:
         """
         self.plain = True
         self.captured.clear()
-        first = str(error).partition("\n")[0]
-        where = next((n for n in notes(error) if n.startswith("tj: ")), "")
-        where = "; " + where.removeprefix("tj: ").replace("\n  at", " at") if where else ""
         self.say(
             f"a segment of a program runs without a CUDA graph, since it cannot be captured: "
-            f"{type(error).__name__}: {first}{where}",
+            f"{_reason(error)}",
             error,
         )
 
@@ -212,6 +211,16 @@ class Segment:
         if error is not None and self.owner.options.strict:
             raise PluginError(text, hint='leave it out with [tool.tj] disable = ["cudagraph"]')
         warnings.warn(TjWarning(f"tj: {text}"), stacklevel=2)
+
+
+def _reason(error: BaseException) -> str:
+    """What went wrong first, and in which call: the end of a capture raises once more."""
+    while (before := error.__cause__ or error.__context__) is not None:
+        error = before
+    first = str(error).partition("\n")[0]
+    where = next((note for note in notes(error) if note.startswith("tj: ")), "")
+    where = "; " + where.removeprefix("tj: ").replace("\n  at", " at") if where else ""
+    return f"{type(error).__name__}: {first}{where}"
 
 
 def _key(static: Tensors, copied: Tensors) -> Hashable:

@@ -12,7 +12,7 @@ It sees PyTorch's operators, and not kernels that a compiler calls by their addr
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType, ref
@@ -21,7 +21,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tj_cudagraph.device import Place
+from tj_cudagraph.device import Place, Run, Tensors
 
 __all__ = ["Recorder", "RecorderPool"]
 
@@ -48,7 +48,7 @@ class Recorder:
         self.pools.append(RecorderPool(self))
         return self.pools[-1]
 
-    def copy(self, targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    def copy(self, targets: Tensors, sources: Tensors) -> None:
         """See `tj_cudagraph.device.Graphs.copy`."""
         for target, source in zip(targets, sources, strict=True):
             target.copy_(source)
@@ -61,17 +61,19 @@ class RecorderPool:
     recorder: Recorder
     graphs: list[ReferenceType[Recorded]] = field(default_factory=list)
 
-    def warm_up(self, run: Callable[[], Any]) -> Any:
+    def warm_up(self, run: Run) -> Tensors:
         """See `tj_cudagraph.device.Pool.warm_up`."""
         self.recorder.warm_ups += 1
         return run()
 
-    def capture(self, run: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+    def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """See `tj_cudagraph.device.Pool.capture`."""
         self.recorder.capturing = True
         try:
             with _Recording() as recording:
                 results = run()
+        except Exception as error:  # as the end of a capture does, whatever was wrong inside
+            raise RuntimeError("operation failed due to a previous error during capture") from error
         finally:
             self.recorder.capturing = False
         graph = Recorded(self, recording.calls, results)
@@ -129,7 +131,7 @@ class Recorded:
 
     pool: RecorderPool
     calls: list[_Call]
-    results: Sequence[torch.Tensor]
+    results: Tensors
 
     def made(self) -> list[torch.Tensor]:
         """All that is computed in the graph."""
