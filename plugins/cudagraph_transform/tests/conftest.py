@@ -22,11 +22,6 @@ class Graphed:
         """``f`` in the session."""
         return tj.jit(f, session=self.session, **more)
 
-    @property
-    def counts(self) -> tuple[int, int, int]:
-        """Runs before captures, captures, replays."""
-        return self.recorder.warm_ups, self.recorder.captures, self.recorder.replays
-
 
 @pytest.fixture
 def graphed() -> Any:

@@ -51,7 +51,7 @@ def test_one_warning_names_the_call_and_the_line(graphed: Any) -> None:
     (text,) = [str(w.message) for w in said if issubclass(w.category, tj.TjWarning)]
     assert "runs without a CUDA graph" in text and "stream is capturing" in text
     assert "kernels.torch.exp(" in text and "test_failures.py:" in text
-    assert session.counts == (1, 0, 0)
+    assert session.recorder.counts == (1, 0, 0)
 
 
 def test_in_strict_mode_it_is_an_error(graphed: Any) -> None:
@@ -71,6 +71,9 @@ def test_other_segments_keep_their_graphs(graphed: Any) -> None:
         torch.testing.assert_close([f(x), f(x), f(x)], [program(x)] * 3)
     torch.testing.assert_close([g(x), g(x + 1)], [(x + 1).cos(), (x + 2).cos()])
     assert session.recorder.captures == 1 and session.recorder.replays == 3
+    h = session.jit(lambda x: (x - 1).sin())
+    torch.testing.assert_close([h(x), h(x)], [(x - 1).sin()] * 2)
+    assert len(session.recorder.pools) == 2, "that of the failed capture is not used again"
 
 
 def test_errors_of_the_program_are_the_programs(graphed: Any) -> None:

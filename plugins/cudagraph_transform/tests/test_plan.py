@@ -181,7 +181,7 @@ def test_where_values_of_kernels_are_compared_there_are_no_graphs(graphed: Any) 
     f = session.jit(lambda x: x.exp() * 2)
     for x in torch.rand(3, 2):
         torch.testing.assert_close(f(x), x.exp() * 2)
-    assert session.counts == (0, 0, 0)
+    assert session.recorder.counts == (0, 0, 0)
 
 
 def test_the_trace_reads_back_and_says_what_is_outside(graphed: Any) -> None:

@@ -45,7 +45,7 @@ def test_an_optimizer_steps(graphed: Any) -> None:
             optimizer.step()
             optimizer.zero_grad()
     equal([*mine.parameters()], [*eager.parameters()])
-    assert session.counts == (2, 2, 10), "one graph forward and one backward"
+    assert session.recorder.counts == (2, 2, 10), "one graph forward and one backward"
 
 
 def test_gradients_add_up_over_several_backwards(session: Any) -> None:
@@ -136,11 +136,11 @@ def test_a_gpt_trains_and_infers(session: Any) -> None:
             loss.backward()
             found.append((logits, loss, gradients(model)))
         equal(*found)
-    assert session.counts == (3, 3, 9), "logits and loss have a backward each"
+    assert session.recorder.counts == (3, 3, 9), "logits and loss have a backward each"
     with torch.no_grad():
         results = [f(words) for words in texts]
         equal(results, [model(words) for words in texts])
-    assert session.counts == (4, 4, 12)
+    assert session.recorder.counts == (4, 4, 12)
 
 
 @pytest.mark.skipif(not FULL, reason="TJ_FULL=1 trains the models of transformers, too")

@@ -36,10 +36,13 @@ KEYS = 64
 
 @dataclass(eq=False)
 class SharedPool:
-    """A pool, and the lock that one run of a graph holds: copies in, replay, copies out."""
+    """A pool, and the lock that one run of a graph holds: copies in, replay, copies out.
+
+    A kernel that is warmed up may run a segment itself.
+    """
 
     pool: Pool
-    lock: Any = field(default_factory=threading.Lock)
+    lock: Any = field(default_factory=threading.RLock)
 
 
 @dataclass(eq=False)
@@ -226,7 +229,6 @@ def _reason(error: BaseException) -> str:
 def _key(static: Tensors, copied: Tensors) -> Hashable:
     """What a graph depends on: metadata of its inputs, and where those are that stay."""
     return (
-        torch.is_inference_mode_enabled(),
         tuple([(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in static]),
         tuple([(x.shape, x.stride(), x.dtype, x.device) for x in copied]),
     )

@@ -39,6 +39,11 @@ class Recorder:
     stream: Any = field(default_factory=threading.local)
     capturing: bool = False
 
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Runs before captures, captures, replays."""
+        return self.warm_ups, self.captures, self.replays
+
     def place(self, tensor: torch.Tensor) -> Place | None:
         """See `tj_cudagraph.device.Graphs.place`."""
         return None if self.capturing else (0, getattr(self.stream, "number", 0))
