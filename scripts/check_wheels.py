@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
         check_core_alone(Environment(folder / "core"), core)
         clean = full.result()
     check_all(clean, wheels)
-    check_example(clean)
+    check_examples(clean)
     check_uninstall(clean)
     print(f"all {len(wheels)} wheels are fine")
 
@@ -278,12 +278,13 @@ print(tj.last_trace(two))
 '''
 
 
-def check_example(clean: Environment) -> None:
-    """The example's own tests, as its author runs them, against what is installed."""
-    step("the example's tests")
-    folder = ROOT / "examples" / "tj-example-exec"
-    arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
-    print(clean.run("python", "-m", "pytest", *arguments, str(folder / "tests")), end="")
+def check_examples(clean: Environment) -> None:
+    """The examples' own tests, as their authors run them, against what is installed."""
+    for name in ("tj-example-exec", "tj-example-subclass"):
+        step(f"the tests of {name}")
+        folder = ROOT / "examples" / name
+        arguments = ["-c", str(folder / "pyproject.toml"), "-p", "no:cacheprovider"]
+        print(clean.run("python", "-m", "pytest", *arguments, str(folder / "tests")), end="")
 
 
 def check_uninstall(clean: Environment) -> None:

@@ -10,7 +10,17 @@ import tj_core as tj
 import torch
 from tj_autograd.run.variants import Variants
 from tj_conformance.oracle.compare import assert_equal
-from tj_core.extend import Claim, Executor, Pair, PluginError, RuleTable, hookimpl
+from tj_conformance.subclasses.kinds import Labeled
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Decline,
+    Executor,
+    Pair,
+    PluginError,
+    RuleTable,
+    hookimpl,
+)
 from torch.testing._internal.two_tensor import TwoTensor
 
 WHOLE = "TwoTensor.torch.mul"
@@ -34,8 +44,11 @@ class Owner:
         claims: RuleTable[Claim] = RuleTable("claim")
         pair = Pair(self.forward, self.backward) if self.pair else None
         for key in self.keys:
-            claims.set(key, Claim(self.run, pair=pair))
+            claims.set(key, Claim(self.run, check=self.check, pair=pair))
         return (Executor(self.tj_name, claims),)
+
+    def check(self, call: BoundSymbol) -> bool | Decline:
+        return True
 
     def run(self, x: Any, y: Any) -> Any:
         self.ran.append(f"run {type(x).__name__}")
@@ -122,6 +135,24 @@ def test_a_whole_call_is_not_taken_apart_for_another(whole_first: bool) -> None:
     g = jitted(*((whole, inside) if whole_first else (inside, whole)))
     assert_equal(gradients(g), gradients(product))
     assert set(whole.ran) == {"run TwoTensor"} and set(inside.ran) == {"run Tensor"}
+
+
+def test_what_a_claim_declines_is_dense() -> None:
+    class Picky(Owner):
+        def check(self, call: BoundSymbol) -> bool | Decline:
+            return Decline("not this one")
+
+    owner = Picky("acme", WHOLE, pair=True)
+    g = jitted(owner)
+    assert_equal(gradients(g), gradients(product))
+    assert not owner.ran and not any(call.on_subclass for call in tj.last_trace(g).calls)
+
+
+def test_annotations_are_no_operations_of_a_class() -> None:
+    """A class that overrides nothing has PyTorch's names, whatever it says of its attributes."""
+    g = tj.jit(product, plugins=["torch"])
+    g(Labeled(torch.ones(3)), Labeled(torch.ones(3)))
+    assert [call.symbol.qualname for call in tj.last_trace(g).calls] == ["torch.mul", "torch.sin"]
 
 
 def test_one_executor_has_both() -> None:

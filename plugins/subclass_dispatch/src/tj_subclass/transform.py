@@ -19,6 +19,7 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     Transform,
+    ask,
     can_inline,
     dce,
     requires_grad,
@@ -96,5 +97,5 @@ class _Lowering:
         """Whether an executor, but for the fallback, has ``call``, or a rule for it as it is."""
         if call.executor is not None:
             return True
-        executors = (e for e in self.context.executors if not e.fallback)
-        return any(e.claim(call) is not None for e in executors)
+        rules = ((e, e.claim(call)) for e in self.context.executors if not e.fallback)
+        return any(rule and ask(e.owner, rule.value.check, call) is None for e, rule in rules)

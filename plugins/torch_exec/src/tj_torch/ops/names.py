@@ -158,9 +158,13 @@ def _has_spellings(value: Any) -> bool:
     return not isinstance(state, State) or _overrides(state.kind)
 
 
-_MADE_OF = frozenset(
-    {"__init__", "__new__", "__repr__", "__torch_dispatch__", *vars(type("_", (), {}))}
-)
+class _Bare:
+    """A class that says what it holds, and has no more than every class."""
+
+    held: object
+
+
+_MADE_OF = frozenset({"__init__", "__new__", "__repr__", "__torch_dispatch__", *vars(_Bare)})
 """Members that every wrapper subclass has of its own."""
 
 

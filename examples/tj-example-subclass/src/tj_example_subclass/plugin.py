@@ -1,0 +1,26 @@
+"""The plugin: one executor. It imports torch in the hook alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tj_core.extend import hookimpl
+
+if TYPE_CHECKING:
+    from tj_core.extend import Executor
+
+TJ_PLUGIN_API = 1
+
+
+@hookimpl
+def tj_available() -> str | None:
+    import importlib.util
+
+    return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_executors() -> tuple[Executor, ...]:
+    from tj_example_subclass.executor import executor
+
+    return (executor(),)
