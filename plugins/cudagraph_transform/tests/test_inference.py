@@ -192,7 +192,7 @@ def test_threads(session: Any, streams: int) -> None:
     f(inputs(1)[0])
 
     def work(number: int) -> None:
-        session.recorder.stream.number = number % streams
+        session.recorder.thread.stream = number % streams
         for i, x in enumerate(inputs(20)):
             shifted = x + number + i
             if not torch.equal(f(shifted), program(shifted)):
@@ -222,6 +222,6 @@ def test_graphs_go_with_their_program(session: Any) -> None:
 
 def test_inside_of_a_capture_nothing_is_captured(session: Any) -> None:
     f, xs = session.jit(program), inputs(3)
-    session.recorder.capturing = True
+    session.recorder.thread.capturing = True
     equal([f(x) for x in xs], [program(x) for x in xs])
     assert session.recorder.counts == (0, 0, 0)

@@ -16,6 +16,7 @@ from tj_core.extend import (
     Effects,
     NumberProxy,
     RuleTable,
+    SubclassInfo,
     Symbol,
     SymDim,
     TensorProxy,
@@ -56,6 +57,7 @@ INNER = call("aten.add.Tensor", X, HOST)
         (call("torch.add_", X, effects=Effects(mutates=(0,))), "writes"),
         (call("tj.copy_back", X, Y, effects=Effects(copies_back=True)), "writes"),
         (call("torch.exp", X, outputs=Y.replace(requires_grad=True)), "autograd"),
+        (call("torch.exp", X.replace(subclass=SubclassInfo("mine.Two"))), "tensor subclass"),
         (call("torch.check", X, outputs=None), "returns nothing"),
         (call("torch.t", X, effects=Effects(aliases=(Alias(0, "arg", 0),))), None),
         (  # also under no_grad it says so; where it is needed outside, it is made there

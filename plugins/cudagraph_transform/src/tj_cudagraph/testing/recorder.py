@@ -30,14 +30,21 @@ WAITS = ("aten._local_scalar_dense.default", "aten.nonzero.default", "aten.equal
 
 @dataclass
 class Recorder:
-    """Counts what is captured and replayed. ``stream`` is what each thread says its stream is."""
+    """Counts what is captured and replayed.
+
+    ``thread`` holds what is of one thread: the number of its stream, and whether it captures.
+    """
 
     captures: int = 0
     replays: int = 0
     warm_ups: int = 0
     pools: list[RecorderPool] = field(default_factory=list)
-    stream: Any = field(default_factory=threading.local)
-    capturing: bool = False
+    thread: Any = field(default_factory=threading.local)
+
+    @property
+    def capturing(self) -> bool:
+        """Whether the calling thread captures a graph."""
+        return getattr(self.thread, "capturing", False)
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -46,7 +53,7 @@ class Recorder:
 
     def place(self, tensor: torch.Tensor) -> Place | None:
         """See `tj_cudagraph.device.Graphs.place`."""
-        return None if self.capturing else (0, getattr(self.stream, "number", 0))
+        return None if self.capturing else (0, getattr(self.thread, "stream", 0))
 
     def pool(self, place: Place) -> RecorderPool:
         """See `tj_cudagraph.device.Graphs.pool`."""
@@ -73,14 +80,14 @@ class RecorderPool:
 
     def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """See `tj_cudagraph.device.Pool.capture`."""
-        self.recorder.capturing = True
+        self.recorder.thread.capturing = True
         try:
             with _Recording() as recording:
                 results = run()
         except Exception as error:  # as the end of a capture does, whatever was wrong inside
             raise RuntimeError("operation failed due to a previous error during capture") from error
         finally:
-            self.recorder.capturing = False
+            self.recorder.thread.capturing = False
         graph = Recorded(self, recording.calls, results)
         self.graphs.append(ref(graph))
         self.recorder.captures += 1
