@@ -24,7 +24,7 @@ from tj_core.extend import (
     dce,
     requires_grad,
 )
-from tj_torch.extend import FLATTEN, UNFLATTEN
+from tj_torch.extend import FLATTEN, UNFLATTEN, may_write
 
 __all__ = ["lower_subclasses"]
 
@@ -42,6 +42,9 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     for call in trace.calls:
         if call.effects.mutates or call.effects.rebinds or call.effects.copies_back:
             reason = "memory that a tensor subclass may hold is written"
+            return context.decline(Decline(reason, call.source))
+        if may_write(call):
+            reason = f"{call.symbol} may write to what it is given"
             return context.decline(Decline(reason, call.source))
     return _Lowering(trace, context).lowered()
 

@@ -38,7 +38,7 @@ from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.memo.modes import Modes
 from tj_torch.ops.names import Names, resolve
 from tj_torch.ops.private import set_conj, set_neg, storage_id
-from tj_torch.ops.schema_facts import changes_unseen, writes_nothing
+from tj_torch.ops.schema_facts import changes_unseen, may_write
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
@@ -96,6 +96,7 @@ __all__ = [
     "is_wrapper_class",
     "known_of",
     "may_be_kept",
+    "may_write",
     "members",
     "number_text",
     "observed",
@@ -116,5 +117,4 @@ __all__ = [
     "to_core",
     "to_core_tree",
     "uncaptured",
-    "writes_nothing",
 ]

@@ -11,10 +11,10 @@ from tj_torch.extend import (
     changes_unseen,
     is_on,
     is_wrapper_class,
+    may_write,
     members,
     resolve,
     strided_beyond,
-    writes_nothing,
 )
 
 from tj_autograd.joint.functions import APPLY
@@ -80,13 +80,6 @@ def overwritten(joint: Trace) -> Decline | None:
     return None
 
 
-def _may_write(call: BoundSymbol) -> bool:
-    """Whether nobody knows what ``call`` does, not even PyTorch's schemas."""
-    if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
-        return False
-    return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
-
-
 def _writes_back(call: BoundSymbol) -> bool:
     """Whether the backward of a Function writes to what it is given, which its caller may see."""
     return call.symbol.qualname == APPLY and "side_effect" in call.effects.ordered
@@ -117,7 +110,7 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "writes to an argument": lambda call: call.effects.mutates,
     "changes the metadata of an argument": lambda call: call.effects.rebinds,
     "changes an argument, and does not say how": changes_unseen,
-    "may write to what it is given": _may_write,
+    "may write to what it is given": may_write,
     "takes or makes a tensor without strides": _not_strided,
     "writes in its backward": _writes_back,
     "makes a tensor subclass of tensors that require gradients": _makes_leaf,

@@ -25,6 +25,7 @@ __all__ = [
     "Scaled",
     "Sideways",
     "Summing",
+    "Swapping",
     "wrapped",
 ]
 
@@ -143,6 +144,19 @@ class Rows(_Wrapper):
 
     def _context(self) -> Any:
         return (self.held.shape[0],)
+
+
+class Swapping(_Wrapper):
+    """Where it is written, it holds another tensor afterwards."""
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func is not aten.mul_.Tensor:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        args[0].held = args[0].held * args[1]
+        return args[0]
 
 
 class Lower(_Wrapper):

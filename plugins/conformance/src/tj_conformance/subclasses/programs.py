@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tj_conformance.oracle.case import Cases
-from tj_conformance.subclasses.sizes import CASES
+from tj_conformance.subclasses.writes import CASES
 
 __all__ = ["PROGRAMS"]
 

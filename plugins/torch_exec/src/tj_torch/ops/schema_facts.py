@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
 
+from tj_torch.ops.names import resolve
 from tj_torch.runtime.private import OpOverload
 from tj_torch.runtime.private import schemas as schemas_of
 
-__all__ = ["changes_unseen", "extension", "schema_effects", "writes_nothing"]
+__all__ = ["changes_unseen", "extension", "may_write", "schema_effects", "writes_nothing"]
 
 
 def extension(fn: Any) -> Any:
@@ -51,6 +52,13 @@ def changes_unseen(call: BoundSymbol) -> bool:
         return False
     operator = call.symbol.path.removesuffix(".default").rpartition(".")[2]
     return operator.endswith("_") and "side_effect" in effects.ordered and bool(call.flat_args)
+
+
+def may_write(call: BoundSymbol) -> bool:
+    """Whether nobody knows what ``call`` does, not even PyTorch's schemas."""
+    if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
+        return False
+    return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
 
 
 def _annotated(schema: Any) -> bool:

@@ -72,6 +72,8 @@ class _Differentiation:
             inputs = {n: t for n, t in run.leaves.items() if t.requires_grad}
             with torch.autograd.set_multithreading_enabled(False), run.modes(recorder):
                 called = run.called(recorder)
+                if called.after:
+                    raise CannotExpand("a gradient of a write to a tensor subclass")
                 middle = len(recorder.calls)
                 sources = self.sources(called)
                 tangents = {s: self.tangent(recorder, s, t) for s, t in sources.items()}

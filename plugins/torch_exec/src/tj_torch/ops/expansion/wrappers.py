@@ -38,8 +38,9 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops import private
+from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import State, to_core_tree, value_proxy
+from tj_torch.ops.convert import State, tensor_proxy, to_core_tree, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.body import alias_facts
@@ -62,11 +63,17 @@ symbolic number that no operator returned, it itself."""
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a function returned: its tree, the tensors and numbers in it, and the parts of each."""
+    """What a function returned: its tree, the tensors and numbers in it, and the parts of each.
+
+    ``after`` are the parts of the arguments that it wrote, by name, ``versions`` how often each of
+    these was counted to be written.
+    """
 
     outputs: Any
     values: list[Any]
     parts: list[Parts]
+    after: Mapping[str, Parts]
+    versions: Mapping[str, int]
 
     @property
     def tensors(self) -> list[tuple[int, torch.Tensor]]:
@@ -80,7 +87,7 @@ class WrappedRun(Run):
 
     ``parts`` are the dense values of each argument.
 
-    Writes to arguments are not for it.
+    It is not for writes that autograd has to see.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
@@ -157,19 +164,37 @@ class WrappedRun(Run):
     def called(self, recorder: Recorder) -> Called:
         """Call the function, inside of `modes`.
 
-        :raises CannotExpand: if it writes to an argument.
+        :raises CannotExpand: if it writes what autograd knows, or gives an argument other parts.
         """
-        before = {n: w._version for n, w in self.wrapped.items()}
+        before = {n: (w._version, [*dense_tensors(w)]) for n, w in self.wrapped.items()}
         with self.denied.watching(self.fn, self.wrapped.values()):
             outputs = to_core_tree(self.call(), plain)
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
-        for name, tensor in self.wrapped.items():
-            if (
-                tensor._version != before[name]
-                or self.refs_of(recorder, tensor) != self.parts[name]
-            ):
-                raise CannotExpand("it writes to an argument, and a tensor subclass is here")
-        return Called(outputs, values, [self.refs_of(recorder, v) for v in values])
+        versions = {n: w._version - before[n][0] for n, w in self.wrapped.items()}
+        after = {n: self.refs_of(recorder, w) for n, w in self.wrapped.items()}
+        written = [n for n, now in after.items() if versions[n] or now != self.parts[n]]
+        for name in written:
+            self.check_write(name, before[name][1])
+        return Called(
+            outputs,
+            values,
+            [self.refs_of(recorder, v) for v in values],
+            {n: after[n] for n in written},
+            {n: versions[n] for n in written},
+        )
+
+    def check_write(self, name: str, parts: Sequence[torch.Tensor]) -> None:
+        """See that argument ``name``, which consisted of ``parts``, is written and else the same.
+
+        :raises CannotExpand: if it is not, or autograd has to see the write.
+        """
+        tensor, formal = self.wrapped[name], self.formals[name]
+        if self.grad and self.leaves:
+            raise CannotExpand("it writes to an argument, beside a tensor that needs a gradient")
+        now = tensor_proxy(formal.name, tensor)
+        same = [old is new for old, new in zip(parts, dense_tensors(tensor), strict=False)]
+        if not all(same) or not now.replace(requires_grad=formal.requires_grad).same_meta(formal):
+            raise CannotExpand("it makes another tensor subclass of an argument")
 
     def refs_of(self, recorder: Recorder, tensor: Any) -> Parts:
         """The values that ``tensor`` consists of; a number is its own."""
@@ -202,9 +227,14 @@ class WrappedRun(Run):
         first = len(made)
         extra = [value_proxy(f"_{first + i}", recorder.values[r.index]) for i, r in enumerate(kept)]
         inputs = [(self.formals[n], self.parts[n]) for n in self.arguments]
+        new = {
+            self.formals[n].name: self.formals[n].replace(name=f"_{first + len(kept) + i}")
+            for i, n in enumerate(called.after)
+        }
         results = [
-            *zip(proxies, called.parts, strict=True),
+            *((new.get(p.name) or p, ps) for p, ps in zip(proxies, called.parts, strict=True)),
             *((p, (r,)) for p, r in zip(extra, kept, strict=True)),
+            *zip(new.values(), called.after.values(), strict=True),
         ]
         checks = self.symbolic.checks if self.symbolic else {}
         body, found = self.body_of(
@@ -212,12 +242,17 @@ class WrappedRun(Run):
         )
         values = iter(found)
         tree = map_tree(lambda p: next(values), outputs, Proxy)
-        returned = (tree, tuple(values)) if kept else tree
+        beside = tuple(itertools.islice(values, len(kept)))
+        returned = (tree, beside) if kept else tree
+        written = tuple(self.arguments[n].index for n in called.after)
+        updates = tuple(zip(written, values, strict=True))
+        versions = {self.arguments[n].index: count for n, count in called.versions.items()}
         at = {self.arguments[n].index: w for n, w in self.wrapped.items()}
         everything = [*called.values, *(recorder.values[r.index] for r in kept)]
-        body = replace(body, outputs=returned)
+        body = replace(body, outputs=returned, updates=updates)
         ordered = {r: None for c in body.calls for r in c.effects.ordered if r != "side_effect"}
-        effects = Effects(aliases=shared(everything, at), ordered=tuple(ordered))
+        marks = tuple(autograd_marks(versions, ()))
+        effects = Effects(written, (), shared(everything, at), tuple(ordered), marks)
         return Expansion(
             (outputs, tuple(extra)) if kept else outputs,
             effects,
