@@ -7,7 +7,6 @@ spelling that might differ in any case keeps a name of its own.
 
 from __future__ import annotations
 
-import functools
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -168,9 +167,8 @@ _MADE_OF = frozenset({"__init__", "__new__", "__repr__", "__torch_dispatch__", *
 """Members that every wrapper subclass has of its own."""
 
 
-@functools.cache
 def _overrides(kind: type) -> bool:
-    """Whether ``kind`` has members of its own that are operations of `torch.Tensor`."""
+    """Whether ``kind`` has members of its own, by now, that are operations of `torch.Tensor`."""
     for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
         own = {n for n in vars(base) if hasattr(torch.Tensor, n)} - _MADE_OF
         if base.__dict__.get("__torch_function__") is not None and _is_disabled(base):
