@@ -28,7 +28,9 @@ ROOMS = {
         "backend", "extend", "demo", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
-    "tj_autocast": ("policies", "inside", "casts", "kept", "bodies", "transform", "plugin"),
+    "tj_autocast": (
+        "cache", "policies", "inside", "casts", "kept", "bodies", "transform", "plugin",
+    ),
     "tj_subclass": ("transform", "plugin"),
     "tj_inductor": (
         "options", "kernels", "adapter", "operators", "decompositions", "graph",

@@ -19,7 +19,13 @@ TJ_PLUGIN_API = 1
 def tj_available() -> str | None:
     import importlib.util
 
-    return None if importlib.util.find_spec("torch") else "torch is not installed"
+    if not importlib.util.find_spec("torch"):
+        return "torch is not installed"
+    from tj_autocast.cache import keeps_casts_without_gradients
+
+    if keeps_casts_without_gradients():
+        return "this PyTorch's autocast takes casts made under no_grad where gradients are on"
+    return None
 
 
 @hookimpl

@@ -61,6 +61,9 @@ class Fresh(torch.autograd.Function):
         return g.expand(3)
 
 
+@pytest.mark.skipif(
+    torch.__version__ < (2, 11), reason="PyTorch 2.10: Functions are left to PyTorch"
+)
 @pytest.mark.parametrize("way", WAYS)
 def test_each_call_returns_a_tensor_of_its_own(way: str) -> None:
     compiled = WAYS[way](lambda x: (Fresh.apply(x), Fresh.apply(x)))

@@ -23,6 +23,7 @@ from tj_core.extend import (
     Transform,
     hookimpl,
 )
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import (
@@ -142,6 +143,7 @@ class Step:
         if FULL or shape is nested or name == "plain"
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*Profiler clears events")  # PyTorch 2.10 says so
 def test_a_step_is_eagers(shape: Callable[..., Any], name: str) -> None:
     """Bit-equal gradients, the same kernels run as often, the same bytes kept in between."""
     f = shape(**OPTIONS[name])
@@ -419,9 +421,13 @@ def in_a_function_of_torch_func(x, w):
     return checkpoint(lambda a: torch.func.grad(loss)(a) * a, x, use_reentrant=False).sum()
 
 
+FUNCTIONS = [with_function] if captures_functions_in_steps() else []
+"""A `torch.autograd.Function` is left to PyTorch up to 2.10, and the checkpoint with it."""
+
+
 @pytest.mark.parametrize(
     "f",
-    [with_function, with_cond, with_autocast, under_autocast, with_no_grad, with_writes,
+    [*FUNCTIONS, with_cond, with_autocast, under_autocast, with_no_grad, with_writes,
      with_many_outputs, with_keyword_arguments],
     ids=lambda f: f.__name__,
 )  # fmt: skip

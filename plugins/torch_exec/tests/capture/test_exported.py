@@ -211,6 +211,7 @@ def test_checks_on_data() -> None:
             f(torch.ones(3) * 30)
 
 
+@pytest.mark.filterwarnings("ignore:You are calling torch.compile inside")  # PyTorch 2.10
 def test_branches() -> None:
     class Branches(nn.Module):
         def __init__(self) -> None:

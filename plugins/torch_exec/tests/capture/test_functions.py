@@ -12,6 +12,7 @@ import tj_core as tj
 import torch
 from tj_conformance.oracle.compare import assert_equal
 from tj_core.extend import Claim, Executor, Replacement, RuleTable, Stage, Transform, hookimpl
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
@@ -255,8 +256,14 @@ def second_order(f: Callable[..., Any]) -> Any:
     return (*first, *torch.autograd.grad([(t**2).sum() for t in first], [x, w]))
 
 
-LEFT = ("switches", "nested")
-"""Functions whose backward does what capture does not keep; PyTorch runs them."""
+LEFT = ("switches", "nested") if captures_functions_in_steps() else tuple(PROGRAMS)
+"""Functions whose backward does what capture does not keep; PyTorch runs them.
+
+All of them, up to PyTorch 2.10: what capture does there cannot be checked.
+"""
+captured = pytest.mark.skipif(
+    not captures_functions_in_steps(), reason="PyTorch 2.10: Functions are left to PyTorch"
+)
 
 
 @pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in LEFT])
@@ -268,6 +275,7 @@ def test_values_and_gradients(name: str) -> None:
     assert (tj.stats(jitted).fallbacks, tj.stats(jitted).hits) == ((), 1)
 
 
+@captured
 @pytest.mark.parametrize("name", TWICE_DIFFERENTIABLE)
 def test_gradients_of_gradients(name: str) -> None:
     f = PROGRAMS[name]
@@ -276,6 +284,7 @@ def test_gradients_of_gradients(name: str) -> None:
         assert_equal(second_order(jitted), second_order(f))
 
 
+@captured
 def test_once_differentiable_stays_so() -> None:
     for f in (PROGRAMS["once"], tj.jit(PROGRAMS["once"])):
         x, w = inputs()
@@ -292,7 +301,8 @@ def test_what_capture_does_not_keep_is_left_to_pytorch(name: str) -> None:
     with pytest.warns(tj.TjWarning, match="is left to PyTorch"):
         jitted(*inputs())
     assert_equal(first_order(jitted), first_order(f))
-    assert_equal(second_order(jitted), second_order(f))
+    if name in ("switches", "nested", *TWICE_DIFFERENTIABLE):
+        assert_equal(second_order(jitted), second_order(f))
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
@@ -312,6 +322,7 @@ def test_values_without_gradients(name: str, ambient: Any) -> None:
         assert_equal(*results)
 
 
+@captured
 def test_missing_gradients_stay_missing() -> None:
     """Capture takes them for zeros, so the original runs."""
 
@@ -328,6 +339,7 @@ def test_missing_gradients_stay_missing() -> None:
 # --------------------------------------------------------------------------- errors
 
 
+@captured
 def test_saved_tensors_are_version_checked() -> None:
     def f(x, w):
         y = SavesOutput.apply(x)
@@ -340,6 +352,7 @@ def test_saved_tensors_are_version_checked() -> None:
             out.sum().backward()
 
 
+@captured
 def test_dirty_leaves_are_refused_as_in_eager() -> None:
     def f(x, w):
         return Dirty.apply(x)
@@ -349,6 +362,7 @@ def test_dirty_leaves_are_refused_as_in_eager() -> None:
             g(*inputs())
 
 
+@captured
 def test_an_error_in_the_backward_names_the_users_line() -> None:
     class Wrong(Function):
         @staticmethod
@@ -377,6 +391,7 @@ def pair(f: Any) -> Any:
     return call
 
 
+@captured
 def test_forward_and_backward_are_regions_of_the_call() -> None:
     jitted = tj.jit(lambda x: Scaled.apply(x, 3.0))
     jitted(X.clone().requires_grad_())
@@ -398,6 +413,7 @@ def test_forward_and_backward_are_regions_of_the_call() -> None:
     assert again == tj.last_trace(jitted)
 
 
+@captured
 def test_effects_of_the_forward_are_the_calls() -> None:
     dirty = tj.jit(PROGRAMS["dirty"])
     dirty(*inputs())
@@ -410,6 +426,7 @@ def test_effects_of_the_forward_are_the_calls() -> None:
     assert [c.symbol.name for c in tj.last_trace(unused).calls] == ["mul"]
 
 
+@captured
 def test_rules_apply_to_both_halves() -> None:
     rules: RuleTable[Any] = RuleTable("swap")
     for old, new in (("torch.sin", "torch.cos"), ("torch.cos", "torch.sin")):
@@ -443,6 +460,7 @@ class Taker:
         return (Executor("taker", claims),)
 
 
+@captured
 def test_executors_leave_functions_that_need_gradients_alone() -> None:
     taker = Taker("torch.exp", lambda x: torch.zeros_like(x))
     jitted = tj.jit(PROGRAMS["saves an output"], plugins=[taker, "torch"])

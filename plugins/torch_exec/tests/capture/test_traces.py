@@ -303,6 +303,8 @@ def test_the_text_is_the_same_in_every_process() -> None:
 @pytest.mark.parametrize("value", [3, 0.3, torch.tensor(0.3)], ids=["int", "float", "tensor"])
 def test_calls_stay_what_the_program_calls(value: Any, broken: bool) -> None:
     """Dynamo would split these, for the sake of Inductor, and round otherwise."""
+    if isinstance(value, torch.Tensor) and not broken and torch.__version__ < (2, 11):
+        pytest.skip("PyTorch 2.10 does not capture a value that is a tensor")
 
     def f(a, b, c):
         if broken:

@@ -318,6 +318,7 @@ def test_a_part_that_only_seems_to_raise_runs_and_is_told() -> None:
     assert len(tj.stats(g).fallbacks) == 2
 
 
+@pytest.mark.skipif(torch.__version__ < (2, 11), reason="PyTorch 2.10: a graph break")
 def test_a_program_that_computes_nothing_on_tensors_runs_itself() -> None:
     def f(x):
         return torch.Tensor.__radd__(1, x)

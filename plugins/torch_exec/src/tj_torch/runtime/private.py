@@ -38,6 +38,7 @@ __all__ = [
     "function_modes",
     "functorch",
     "has_kernel",
+    "leave_levels",
     "mkldnn_enabled",
     "operator_names",
     "pack_hook",
@@ -69,6 +70,21 @@ dispatch_modes = _C._len_torch_dispatch_stack
 function_modes = _C._len_torch_function_stack
 tracing_state = _C._get_tracing_state
 mkldnn_enabled = _C._get_mkldnn_enabled
+
+
+def leave_levels(depth: int) -> None:
+    """Leave levels of `torch.func` until there are ``depth``.
+
+    PyTorch's own function for that cannot leave those of vmap in all versions (2.10).
+    """
+    leave = {
+        functorch.TransformType.Grad: functorch._grad_decrement_nesting,
+        functorch.TransformType.Jvp: functorch._jvp_decrement_nesting,
+        functorch.TransformType.Vmap: functorch._vmap_decrement_nesting,
+        functorch.TransformType.Functionalize: functorch._func_decrement_nesting,
+    }
+    while functorch.get_dynamic_layer_stack_depth() > depth:
+        leave[functorch.peek_interpreter_stack().key()]()
 
 
 def forward_level() -> int:

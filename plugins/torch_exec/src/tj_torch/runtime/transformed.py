@@ -12,6 +12,7 @@ from tj_torch.runtime.private import (
     disabled_hooks_message,
     forward_level,
     functorch,
+    leave_levels,
     set_forward_gradients,
     takes_forward_gradients,
 )
@@ -35,7 +36,7 @@ def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
     except BaseException:
         while forward_level() > dual:
             forward_ad.exit_dual_level()
-        functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+        leave_levels(depth)
         functorch.set_inplace_requires_grad_allowed(allowed)
         set_forward_gradients(forward)
         allow_saved_tensors_hooks(message)

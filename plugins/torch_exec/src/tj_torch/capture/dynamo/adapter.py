@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from tj_core.extend import TjWarning
 
+from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.corrections import corrected
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
@@ -158,7 +159,8 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
     import torch._dynamo as dynamo
 
-    with _compile_lock(), _measured(), _quiet(), dynamo.config.patch(**_settings(None)):
+    settings = dynamo.config.patch(**versions.settings(None))
+    with _compile_lock(), _measured(), _quiet(), settings, versions.ambient_state():
         return Manager(root.__code__, graph)
 
 
@@ -195,21 +197,6 @@ def _muted(*names: str) -> Iterator[None]:
     finally:
         for log, level in zip(loggers, levels, strict=True):
             log.setLevel(level)
-
-
-def _settings(dynamic: bool | None) -> dict[str, Any]:
-    """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
-
-    Unlike by default, hooks of modules are guarded and recurrent networks are captured.
-    """
-    settings: dict[str, Any] = {
-        "record_runtime_overhead": False,
-        "skip_nnmodule_hook_guards": False,
-        "allow_rnn": True,
-    }
-    if dynamic is not None:
-        settings |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
-    return settings
 
 
 @contextlib.contextmanager
@@ -261,7 +248,8 @@ def capture(
         _compile_lock(),
         _measured(),
         _quiet(),
-        dynamo.config.patch(**_settings(dynamic)),
+        versions.ambient_state(),
+        dynamo.config.patch(**versions.settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
     ):

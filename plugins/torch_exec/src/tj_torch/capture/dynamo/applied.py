@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from tj_torch.capture.dynamo.backwards import Asked, asked
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomposing_handlers
 from tj_torch.ops.private import no_autocast
 
 __all__ = ["exactly", "install", "known"]
@@ -51,6 +52,18 @@ def exactly() -> Iterator[None]:
 @functools.cache
 def install() -> None:
     """Let Dynamo look closer where it captures for tj, or for a backend of tj's."""
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    for handler in decomposing_handlers():
+        _around(TensorVariable, handler, _recorded)
+    _install_for_functions()
+
+
+def _recorded(*call: Any, **kwargs: Any) -> None:
+    """Let a call be what it is: Dynamo records calls that no handler answers."""
+
+
+def _install_for_functions() -> None:
     from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
     from torch._dynamo.variables.misc import (
         AutogradFunctionContextVariable,
@@ -59,6 +72,9 @@ def install() -> None:
 
     _around(AutogradFunctionVariable, "call_apply", _applying)
     _around(AutogradFunctionContextVariable, "call_method", _marking)
+    if not captures_functions_in_steps():
+        _around(AutogradFunctionApplyVariable, "call_function", _refusing)
+        return
     _around(AutogradFunctionApplyVariable, "call_function", _capturing)
     _around(AutogradFunctionApplyVariable, "trace_forward_graph", _after_the_forward)
     _around(AutogradFunctionApplyVariable, "trace_backward_graph", _in_the_backward)
@@ -161,6 +177,10 @@ def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:
     if name == "mark_non_differentiable" and not self.inference:
         _stop("its forward marks what it returns")
     return original(tx, name, *rest)
+
+
+def _refusing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> NoReturn:
+    _stop("this PyTorch captures its forward and backward in one, where nothing can be checked")
 
 
 def _capturing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from tj_torch.capture.dynamo import tensors
+from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import has, replace, stop
 from tj_torch.ops.fake_modes import corrected_fake_kernels
 
 __all__ = ["corrected"]
@@ -31,16 +31,17 @@ def corrected() -> Iterator[Noticed]:
     """
     noticed = Noticed()
     with ExitStack() as stack:
-        _notice_lookups(stack, noticed)
-        _refuse_uninitialized_modules(stack, noticed)
-        _guard_missing_keys(stack)
-        _keep_dicts_of_new_objects(stack)
-        _let_exceptions_speak(stack)
-        _take_fast_paths(stack)
-        tensors.correct(stack, noticed)
-        _keep_calls_whole(stack)
-        stack.enter_context(exactly())  # calls of Functions
-        stack.enter_context(corrected_fake_kernels())
+        with versions.known_names():
+            _notice_lookups(stack, noticed)
+            _refuse_uninitialized_modules(stack, noticed)
+            _guard_missing_keys(stack)
+            _keep_dicts_of_new_objects(stack)
+            _let_exceptions_speak(stack)
+            _take_fast_paths(stack)
+            tensors.correct(stack, noticed)
+            _keep_calls_whole(stack)
+            stack.enter_context(exactly())  # calls of Functions
+            stack.enter_context(corrected_fake_kernels())
         yield noticed
 
 
@@ -53,17 +54,18 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     from torch._dynamo.variables.misc import SuperVariable
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(self: Any, name: str) -> object:
+        def lookup(self: Any, *args: Any) -> object:
+            name = args[-1]
             if not _assigned(self, name):
                 noticed.look_up(type(self.value), name, instance=self.value)
-            return original(self, name)
+            return original(self, *args)
 
         return lookup
 
     def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(self: Any, name: str) -> object:
-            noticed.look_up(self.value, name)
-            return original(self, name)
+        def lookup(self: Any, *args: Any) -> object:
+            noticed.look_up(self.value, args[-1], fixed=fixed)
+            return original(self, *args)
 
         return lookup
 
@@ -83,11 +85,14 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
 
         return init
 
-    user = user_defined.UserDefinedObjectVariable
-    replace(stack, user, "__init__", made)
-    replace(stack, user, "lookup_class_mro_attr", of_object)
-    replace(stack, user_defined.UserDefinedVariable, "_maybe_get_baseclass_method", of_object)
-    replace(stack, user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr", of_class)
+    replace(stack, user_defined.UserDefinedObjectVariable, "__init__", made)
+    of_objects, of_classes = versions.member_lookups()
+    fixed = not versions.guards_class_constants()
+    for owner, name in of_objects:
+        replace(stack, owner, name, of_object)
+    for owner, name in of_classes:
+        replace(stack, owner, name, of_class)
+    versions.refuse_setters(stack)
     replace(stack, SuperVariable, "_resolved_getattr_and_source", of_super)
 
 
@@ -142,11 +147,11 @@ def _refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
 
 def _guard_missing_keys(stack: ExitStack) -> None:
     """Guard on a key that ``d[key]`` does not find, where the program catches the error."""
-    from torch._dynamo.variables.dicts import ConstDictVariable, HashableTracker
+    from torch._dynamo.variables.dicts import ConstDictVariable
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
-            if HashableTracker(arg) not in self.items:
+            if not versions.is_key_of(self, arg):
                 self.install_dict_contains_guard(tx, [arg])
             return original(self, tx, arg)
 
@@ -157,7 +162,11 @@ def _guard_missing_keys(stack: ExitStack) -> None:
 
 def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
     """Return ``vars(x)`` of an object that the program makes as that object's, filled."""
-    from torch._dynamo.variables.dicts import ConstDictVariable, DunderDictVariable
+    from torch._dynamo.variables.dicts import ConstDictVariable
+
+    dunder = versions.own_dicts()
+    if dunder is None:
+        return
 
     def owned(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, vt: Any, *args: Any, **kwargs: Any) -> None:
@@ -177,7 +186,7 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
 
         return reconstruct
 
-    replace(stack, DunderDictVariable, "__init__", owned)
+    replace(stack, dunder, "__init__", owned)
     replace(stack, ConstDictVariable, "reconstruct", of_owner)
 
 
@@ -190,7 +199,8 @@ def _let_exceptions_speak(stack: ExitStack) -> None:
     Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
     meaning, and a class of the user's its own ``__str__``.
     """
-    from torch._dynamo.variables import VariableTracker, user_defined
+    from torch._dynamo.side_effects import SideEffects
+    from torch._dynamo.variables import TupleVariable, VariableTracker, user_defined
     from torch._dynamo.variables.builtin import BuiltinVariable
     from torch._dynamo.variables.misc import ExceptionVariable
 
@@ -236,10 +246,23 @@ def _let_exceptions_speak(stack: ExitStack) -> None:
 
         return init
 
+    def constructed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def track(self: Any, base: Any, cls: Any, args: Any, **kwargs: Any) -> Any:
+            made: Any = original(self, base, cls, args, **kwargs)
+            if isinstance(made, users) and args and not made.args:
+                # Which a class need not pass on to its base.
+                value: Any = made.value
+                made.exc_vt.args = value.args = list(args)
+            return made
+
+        return track
+
     def of_member(original: Callable[..., Any]) -> Callable[..., Any]:
         def var_getattr(self: Any, tx: Any, name: str) -> Any:
             if name in _SET_BY_PYTHON:
                 stop(f"{name} of an exception")
+            if name == "args":
+                return TupleVariable(list(self.args))  # a list to some versions of Dynamo
             return original(self, tx, name)
 
         return var_getattr
@@ -253,7 +276,9 @@ def _let_exceptions_speak(stack: ExitStack) -> None:
     stack.callback(forget)
     replace(stack, BuiltinVariable, "call_str", of_str)
     replace(stack, ExceptionVariable, "__init__", made)
-    replace(stack, ExceptionVariable, "repr_impl", of_repr)
+    replace(stack, SideEffects, "track_new_user_defined_object", constructed)
+    if has(ExceptionVariable, "repr_impl"):  # else Dynamo breaks the graph at a repr
+        replace(stack, ExceptionVariable, "repr_impl", of_repr)
     replace(stack, ExceptionVariable, "var_getattr", of_member)
     for variable in (ExceptionVariable, users):
         replace(stack, variable, "call_method", of_method)
@@ -302,10 +327,9 @@ def _keep_calls_whole(stack: ExitStack) -> None:
 
     It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
     """
-    import torch._dynamo as dynamo
     from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
     replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
     stack.callback(handlers.update, replaced)
-    stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))  # of methods
+    versions.undecomposed(stack)

@@ -7,6 +7,7 @@ methods take theirs from.
 
 from __future__ import annotations
 
+import enum
 import keyword
 import sys
 import types
@@ -64,13 +65,18 @@ def _replaceable(cls: type) -> bool:
 
 
 def _conditions(lookup: Lookup) -> Iterator[Condition]:
-    if lookup.found is Absent or not hasattr(type(lookup.found), "__get__"):
+    data = lookup.found is Absent or not hasattr(type(lookup.found), "__get__")
+    if data and not (lookup.fixed and isinstance(lookup.found, _CONSTANTS)):
         if not _is_pytorchs(lookup.cls):
             yield from _of_data(lookup)
         return
     yield _of_descriptor(lookup)
     if lookup.cls not in lookup.without:  # `super()`; else the first condition includes it
         yield from (_lacks(cls, lookup.name) for cls in lookup.without)
+
+
+_CONSTANTS = (int, float, complex, str, bytes, enum.Enum, type(None), type(...), torch.dtype)
+"""What Dynamo takes for constants of the program."""
 
 
 def _unchanged(cls: type) -> Iterator[Condition]:

@@ -19,13 +19,14 @@ class Lookup:
     """A member that the program reads from a class: ``found``, before any descriptor acts.
 
     `Absent` if there is none. ``without`` are the classes that were looked at before, and do not
-    have it themselves.
+    have it themselves. ``fixed`` data is guarded by nobody else.
     """
 
     cls: type
     name: str
     found: Any
     without: tuple[type, ...] = ()
+    fixed: bool = False
 
 
 @dataclass(slots=True)
@@ -40,14 +41,17 @@ class Noticed:
     subclasses: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
 
-    def look_up(self, cls: type, name: str, *, instance: object = None) -> None:
+    def look_up(
+        self, cls: type, name: str, *, instance: object = None, fixed: bool = False
+    ) -> None:
         """Note that ``name`` was looked for in ``cls``, for ``instance``."""
-        if (cls, name) in self.lookups:
+        known = self.lookups.get((cls, name))
+        if known is not None and known.fixed >= fixed:
             return
         without: list[type] = []
         for base in cls.__mro__:
             if name in vars(base):
-                lookup = Lookup(cls, name, vars(base)[name], tuple(without))
+                lookup = Lookup(cls, name, vars(base)[name], tuple(without), fixed)
                 break
             without.append(base)
         else:

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["inside_dispatch", "leave", "replace", "stop", "unprofiled"]
+__all__ = ["has", "inside_dispatch", "leave", "replace", "stop", "unprofiled"]
 
 
 def replace(
@@ -20,12 +20,17 @@ def replace(
 
     :raises CaptureError: if this PyTorch has no such name; programs run in eager then.
     """
-    original = owner.__dict__.get(name)
-    if original is None:
+    if not has(owner, name):
         whose = getattr(owner, "__qualname__", owner)
         raise CaptureError(f"tj-torch does not know PyTorch {torch.__version__}: no {whose}.{name}")
+    original = vars(owner)[name]
     stack.callback(setattr, owner, name, original)
     setattr(owner, name, make(original))
+
+
+def has(owner: Any, name: str) -> bool:
+    """Whether this PyTorch has ``owner.name``, there and not in a base: what `replace` takes."""
+    return name in vars(owner)
 
 
 def stop(what: str) -> NoReturn:

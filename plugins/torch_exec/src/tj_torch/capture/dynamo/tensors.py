@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
 
@@ -29,27 +30,11 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
 
 def correct(stack: ExitStack, noticed: Noticed) -> None:
     """Correct how tensors are seen, until ``stack`` is left."""
-    _follow_metadata(stack)
+    versions.resync(stack)
     _compute_attributes_once(stack)
     _leave_the_unseen(stack)
     _leave_overriding_subclasses(stack)
     _notice_subclasses(stack, noticed)
-
-
-def _follow_metadata(stack: ExitStack) -> None:
-    """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
-
-    Dynamo looks at them again after a call in place only where that takes other tensors.
-    """
-    from torch._dynamo.variables.tensor import TensorVariable
-
-    def always(original: Callable[..., Any]) -> Callable[..., Any]:
-        def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
-            original(self, tx, version_before, True)
-
-        return sync
-
-    replace(stack, TensorVariable, "_sync_if_inplace_mutation", always)
 
 
 def _compute_attributes_once(stack: ExitStack) -> None:

@@ -1,0 +1,226 @@
+"""Where Dynamo differs between versions of PyTorch: one function for each thing to be corrected.
+
+What a version has is told by its names, never by its number. A name that none of the versions here
+has raises: programs run in eager then, with one warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from tj_core.extend import CaptureError
+
+from tj_torch.capture.dynamo.patches import has, replace, stop
+
+__all__ = [
+    "ambient_state",
+    "captures_functions_in_steps",
+    "decomposing_handlers",
+    "guards_class_constants",
+    "is_key_of",
+    "known_names",
+    "member_lookups",
+    "own_dicts",
+    "refuse_setters",
+    "resync",
+    "settings",
+    "undecomposed",
+]
+
+
+@contextmanager
+def known_names() -> Iterator[None]:
+    """Names that Dynamo lacks, in here, are what this version of PyTorch lacks.
+
+    :raises CaptureError: for an import or an attribute that there is not.
+    """
+    try:
+        yield
+    except (ImportError, AttributeError, KeyError) as error:
+        reason = f"tj-torch does not know PyTorch {torch.__version__}: {error}"
+        raise CaptureError(reason) from error
+
+
+# --------------------------------------------------------------------------- settings and state
+
+
+_UNGUARDED = ("skip_guards_on_constant_func_defaults", "skip_tensor_guards_with_matching_dict_tags")
+"""Settings, in versions that have them, by which guards leave out what may change.
+
+Default values of arguments, and ``requires_grad`` of tensors in a dict that is as it was.
+"""
+
+
+def settings(dynamic: bool | None) -> dict[str, Any]:
+    """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
+
+    Unlike by default, hooks of modules are guarded and recurrent networks are captured.
+    """
+    import torch._dynamo as dynamo
+
+    found: dict[str, Any] = {
+        "record_runtime_overhead": False,
+        "skip_nnmodule_hook_guards": False,
+        "allow_rnn": True,
+        **{name: False for name in _UNGUARDED if hasattr(dynamo.config, name)},
+    }
+    if dynamic is not None:
+        found |= {"automatic_dynamic_shapes": dynamic, "assume_static_by_default": not dynamic}
+    return found
+
+
+@contextmanager
+def ambient_state() -> Iterator[None]:
+    """Guards are on the modes that are ambient now.
+
+    Dynamo's hook leaves those of the frame that it saw last (up to 2.10).
+    """
+    from torch._dynamo import convert_frame
+
+    with ExitStack() as stack:
+        replace(stack, convert_frame, "initial_global_state", lambda _: None)
+        yield
+
+
+# --------------------------------------------------------------------------- class members
+
+
+def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
+    """The methods by which Dynamo looks for members: in the classes of objects, and in classes.
+
+    Where it has none for that alone (up to 2.10), those that read an attribute.
+    """
+    from torch._dynamo.variables import user_defined
+
+    of_objects = user_defined.UserDefinedObjectVariable
+    of_classes = user_defined.UserDefinedClassVariable
+    base = "_maybe_get_baseclass_method"
+    owner = user_defined.UserDefinedVariable
+    methods = (owner if has(owner, base) else of_objects, base)
+    if has(of_objects, "lookup_class_mro_attr"):
+        found = [(of_objects, "lookup_class_mro_attr"), methods]
+        return found, [(of_classes, "lookup_cls_mro_attr")]
+    return [(of_objects, "_getattr_static"), methods], [(of_classes, "var_getattr")]
+
+
+def guards_class_constants() -> bool:
+    """Whether Dynamo guards numbers and the like that it reads from classes (after 2.10)."""
+    from torch._dynamo.variables import user_defined
+
+    return has(user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr")
+
+
+def refuse_setters(stack: ExitStack) -> None:
+    """Stop where the program sets a property, if Dynamo does not run its setter (up to 2.10).
+
+    Attributes that the setter sets would be read as they were.
+    """
+    from torch._dynamo.variables import user_defined
+
+    owner = user_defined.UserDefinedObjectVariable
+    if not has(owner, "try_get_descritor_and_setter_py_func"):
+        return
+
+    def running(original: Callable[..., Any]) -> Callable[..., Any]:
+        def found(self: Any, name: str) -> Any:
+            if isinstance(getattr(type(self.value), name, None), property):
+                stop(f"{type(self.value).__qualname__}.{name} is set by a property")
+            return original(self, name)
+
+        return found
+
+    replace(stack, owner, "try_get_descritor_and_setter_py_func", running)
+
+
+# --------------------------------------------------------------------------- dicts
+
+
+def is_key_of(variable: Any, key: Any) -> bool:
+    """Whether a dict that the program looks into has ``key``."""
+    from torch._dynamo.variables import dicts
+
+    dict_of: Any = dicts.ConstDictVariable
+    hashed = getattr(dicts, "HashableTracker", None) or dict_of._HashableTracker
+    return hashed(key) in variable.items
+
+
+def own_dicts() -> Any | None:
+    """What Dynamo has for ``vars(x)``; None where it reads it from ``x`` again (up to 2.10)."""
+    from torch._dynamo.variables import dicts
+
+    return getattr(dicts, "DunderDictVariable", None)
+
+
+# --------------------------------------------------------------------------- tensors
+
+
+def resync(stack: ExitStack) -> None:
+    """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
+
+    Dynamo looks at them again after a call in place only where that takes other tensors, or never
+    (up to 2.10).
+    """
+    from torch._dynamo.variables.tensor import TensorVariable
+
+    def always(original: Callable[..., Any]) -> Callable[..., Any]:
+        def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
+            original(self, tx, version_before, True)
+
+        return sync
+
+    def after(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            before = _writes(self)
+            result = original(self, tx, name, *args, **kwargs)
+            if before is not None and _writes(self) != before:
+                self.synchronize_attributes(tx)
+            return result
+
+        return call_method
+
+    if has(TensorVariable, "_sync_if_inplace_mutation"):
+        replace(stack, TensorVariable, "_sync_if_inplace_mutation", always)
+    else:
+        replace(stack, TensorVariable, "call_method", after)
+
+
+def _writes(variable: Any) -> tuple[int, bool] | None:
+    """How often the fake tensor of a variable was written, and whether it requires a gradient."""
+    value = variable.proxy.node.meta.get("example_value")
+    return (value._version, value.requires_grad) if isinstance(value, torch.Tensor) else None
+
+
+# --------------------------------------------------------------------------- calls
+
+_DECOMPOSING = ("method_add_", "method_addcdiv_", "method_addcmul_")
+
+
+def undecomposed(stack: ExitStack) -> None:
+    """Let methods of tensors be recorded that a setting of Dynamo has it write with others."""
+    import torch._dynamo as dynamo
+
+    if not decomposing_handlers():
+        stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))
+
+
+def decomposing_handlers() -> tuple[str, ...]:
+    """The handlers that write methods with others where there is no such setting (up to 2.10)."""
+    import torch._dynamo as dynamo
+
+    return () if hasattr(dynamo.config, "enable_dynamo_decompositions") else _DECOMPOSING
+
+
+# --------------------------------------------------------------------------- functions
+
+
+def captures_functions_in_steps() -> bool:
+    """Whether the capture of a `torch.autograd.Function` has steps that can be looked into.
+
+    Up to 2.10 it is one long method.
+    """
+    from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+
+    return has(AutogradFunctionApplyVariable, "trace_forward_graph")
