@@ -197,8 +197,8 @@ def _listed(proxies: tuple[Proxy, ...]) -> str:
 
 
 def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> Iterator[str]:
-    formal, actual = list(leaves(body.outputs)), list(leaves(call.outputs))
-    if len(formal) != len(actual):
+    inside, outside = list(leaves(body.outputs)), list(leaves(call.outputs))
+    if len(inside) != len(outside):
         yield "has a body with other outputs"
         return
     mutated = {
@@ -206,12 +206,13 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
         for a in call.effects.aliases
         if a.identical and a.kind == "arg" and a.index in call.effects.mutates
     }
-    for mine, out in zip(formal, actual, strict=True):
+    for mine, out in zip(inside, outside, strict=True):
         if isinstance(mine, Proxy):
             if problem := used(mine, env):
                 yield f"has a body that returns {problem}"
-            elif isinstance(out, Proxy) and not same_metadata(
-                mine, out, mutated=out.name in mutated
+            elif isinstance(out, Proxy) and not any(
+                same_metadata(formal, actual, mutated=out.name in mutated)
+                for formal, actual in ((mine, out), (settled(mine), settled(out)))
             ):
                 yield f"has a body whose output is {meta_text(mine)!r}, not {meta_text(out)!r}"
 

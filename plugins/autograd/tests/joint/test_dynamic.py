@@ -319,3 +319,28 @@ def test_a_sum_of_sizes_that_are_floats_has_one_text() -> None:
         assert torch.equal(x.grad, y.grad)
     assert tj.stats(jitted).misses == 1
     assert tj.last_trace(jitted, "backward")
+
+
+@pytest.mark.parametrize("name", ["conv1d", "fractional_max_pool2d"])
+def test_a_gradient_may_settle_sizes_that_others_have_in_their_metadata(name: str) -> None:
+    """An output of one element, and a pool's samples for each channel: both become guards."""
+    w = torch.ones(5, 4, 3)
+
+    def f(x: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+        if name == "conv1d":
+            return F.conv1d(x, w).sum()
+        options = {"output_ratio": (0.5, 0.5), "_random_samples": samples}
+        return F.fractional_max_pool2d(x[:, None], 2, **options).sum()
+
+    jitted = tj.jit(f, dynamic=True)
+    for batch, length in ((2, 3), (3, 3), (3, 9)):
+        given = torch.rand(batch, 4, length), torch.rand(batch, 1, 2)
+        if name != "conv1d":
+            given = torch.rand(batch, 8, 2 + length), given[1]
+        grads = []
+        for fn in (f, jitted):
+            x = given[0].clone().requires_grad_()
+            fn(x, given[1]).backward()
+            grads.append(x.grad)
+        assert torch.equal(*grads)
+    assert tj.last_trace(jitted, "backward")

@@ -85,9 +85,22 @@ def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
 def _product(a: Dim, b: Dim) -> Dim:
     if isinstance(a, int) and isinstance(b, int):
         return a * b
+    if 1 in (a, b):
+        return b if a == 1 else a
     hints = [x if isinstance(x, int) else x.hint for x in (a, b)]
     hint = None if None in hints else hints[0] * hints[1]  # type: ignore[operator]
-    return SymDim(shapeenv.spelled(f"({a})*({b})"), hint)
+    text = shapeenv.spelled(f"({a})*({b})")
+    return SymDim(text, hint, settled=functools.partial(_settled_product, text, a, b))
+
+
+def _settled_product(text: str, a: Dim, b: Dim) -> int | str | None:
+    """What guards have settled the product of ``a`` and ``b``, called ``text``, to be."""
+    settled = (x.settled() if isinstance(x, SymDim) and x.settled else None for x in (a, b))
+    factors = [x if known is None else known for x, known in zip((a, b), settled, strict=True)]
+    found = shapeenv.spelled(f"({factors[0]})*({factors[1]})")
+    if found == text:
+        return None
+    return int(found) if found.isdigit() else found
 
 
 def is_dense(proxy: TensorProxy) -> bool:
