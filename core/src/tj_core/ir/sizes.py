@@ -24,6 +24,7 @@ __all__ = [
     "SizeTree",
     "evaluate_size",
     "normal_size",
+    "normal_stride",
     "parse_size",
     "same_size",
     "size_symbols",
@@ -236,8 +237,7 @@ def same_stride(a: str, b: str, renamed: Mapping[str, str] | None = None) -> boo
 
     No size of it is 0 then, so that ``Max(1, s0)``, as PyTorch says in some places, is ``s0``.
     """
-    found = _polynomial(_of_elements(parse_size(a)), renamed or {})
-    return found == _polynomial(_of_elements(parse_size(b)), {})
+    return normal_stride(a, renamed) == normal_stride(b)
 
 
 def _of_elements(tree: SizeTree) -> SizeTree:
@@ -255,8 +255,12 @@ def normal_size(text: str, renamed: Mapping[str, str] | None = None) -> Any:
 
     ``renamed`` are expressions to put in the place of symbols.
     """
-    names = renamed or {}
-    return _frozen(_polynomial(parse_size(text), names))
+    return _frozen(_polynomial(parse_size(text), renamed or {}))
+
+
+def normal_stride(text: str, renamed: Mapping[str, str] | None = None) -> Any:
+    """A comparable form of ``text`` that equal strides share; see `same_stride`."""
+    return _frozen(_polynomial(_of_elements(parse_size(text)), renamed or {}))
 
 
 _Polynomial: TypeAlias = "dict[tuple[Any, ...], Fraction]"

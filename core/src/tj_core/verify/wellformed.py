@@ -5,13 +5,14 @@ from __future__ import annotations
 import keyword
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.edit.bodies import formals
 from tj_core.errors import TjError
 from tj_core.ir.proxy import Dim, Proxy, SymDim, TensorProxy
+from tj_core.ir.sizes import normal_size, normal_stride
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
 from tj_core.ir.tags import TagRegistry
@@ -43,8 +44,17 @@ def settled(leaf: Any) -> Any:
     return leaf.map_symbols(_settled_size)
 
 
-def _settled(proxies: Sequence[Proxy]) -> tuple[Proxy, ...]:
-    return tuple(map(settled, proxies))
+def _comparable(leaf: Proxy) -> Proxy:
+    """`settled` of ``leaf``, where equal sizes have one text, and equal strides."""
+    leaf = settled(leaf)
+    if not isinstance(leaf, TensorProxy):
+        return leaf
+    shape, strides = _normal(leaf.shape, normal_size), _normal(leaf.strides, normal_stride)
+    return leaf.replace(shape=shape, strides=strides)
+
+
+def _normal(dims: tuple[Dim, ...], normal: Callable[[str], Any]) -> tuple[Dim, ...]:
+    return tuple(n if isinstance(n, int) else SymDim(repr(normal(n.name))) for n in dims)
 
 
 def _may_settle(dim: Dim) -> bool:
@@ -178,7 +188,9 @@ def _body(call: BoundSymbol, tags: TagRegistry) -> Iterator[str]:
     if body is None:
         return
     expected = tuple(formals(call).values())
-    if body.inputs != expected and _settled(body.inputs) != _settled(expected):
+    if body.inputs != expected and list(map(_comparable, body.inputs)) != list(
+        map(_comparable, expected)
+    ):
         yield (
             f"has a body over {_listed(body.inputs)}, "
             f"where its arguments make that {_listed(expected)}"
@@ -212,7 +224,7 @@ def _body_outputs(call: BoundSymbol, body: Body, env: Mapping[str, Proxy]) -> It
                 yield f"has a body that returns {problem}"
             elif isinstance(out, Proxy) and not any(
                 same_metadata(formal, actual, mutated=out.name in mutated)
-                for formal, actual in ((mine, out), (settled(mine), settled(out)))
+                for formal, actual in ((mine, out), (_comparable(mine), _comparable(out)))
             ):
                 yield f"has a body whose output is {meta_text(mine)!r}, not {meta_text(out)!r}"
 

@@ -15,7 +15,7 @@ from tj_conformance.upstream.compare import Report, Verdict, compare
 from tj_conformance.upstream.kinds import FILES as STANDING
 from tj_conformance.upstream.kinds import Kind, Mode, kind_of
 from tj_conformance.upstream.known import Known
-from tj_conformance.upstream.outcome import Outcome, Status
+from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status
 from tj_conformance.upstream.running import Limits, Run, run
 from tj_conformance.upstream.table import table
 
@@ -310,6 +310,12 @@ def test_a_listed_test_fails_for_the_reason_that_is_listed() -> None:
         table = (Known("test_x.py", "a reason", ("a", "b"), error),)
         lines = [f"{test}: not for the reason in the table: why" for test in wrong]
         assert list(known.disagreements(found, table)) == lines
+
+
+def test_what_others_are_expected_to_fail_may_pass() -> None:
+    found = report(a=Status.FAILED)
+    found.outcomes[Mode.TJ]["a"] = Outcome("a", Status.FAILED, UNEXPECTED)
+    assert found.verdict("a") is Verdict.PASSED
 
 
 def test_figures() -> None:

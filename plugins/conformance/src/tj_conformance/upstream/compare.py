@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tj_conformance.upstream.kinds import Mode, kind_of, references
-from tj_conformance.upstream.outcome import Outcome, Status
+from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status
 from tj_conformance.upstream.running import Limits, Run, run
 
 __all__ = ["Report", "Verdict", "compare"]
@@ -33,9 +33,13 @@ class Report:
     outcomes: dict[Mode, dict[str, Outcome]] = field(default_factory=dict)
 
     def verdict(self, test: str) -> Verdict:
-        """What ``test`` says: who fails without tj as well is not tj's fault."""
-        status = self.outcomes[self.mode][test].status
-        if not status.bad:
+        """What ``test`` says: who fails without tj as well is not tj's fault.
+
+        A test that others are expected to fail, and tj does not, has passed.
+        """
+        outcome = self.outcomes[self.mode][test]
+        status = outcome.status
+        if not status.bad or outcome.summary == UNEXPECTED:
             return Verdict.SKIPPED if status is Status.SKIPPED else Verdict.PASSED
         others = (self.outcomes.get(m, {}).get(test) for m in references(kind_of(self.file)))
         bad = any(o is not None and o.status.bad for o in others)

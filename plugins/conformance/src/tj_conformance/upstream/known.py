@@ -161,15 +161,6 @@ KNOWN = (
         ),
     ),
     Known(
-        "functorch/test_aotdispatch.py",
-        "expects to fail: AOT autograd does not run the program, and tj does",
-        (
-            "TestAOTDispatch.test_aot_dispatch_input_data_and_metadata_mutation",
-            "TestAOTDispatch.test_aot_dispatch_input_metadata_mutation",
-        ),
-        "unexpected success",
-    ),
-    Known(
         "test_autograd.py",
         "looks at the autograd nodes of single operations: a compiled program has one node",
         (
@@ -188,11 +179,6 @@ KNOWN = (
         ("TestAutograd.test_autograd_inplace_views_cross_dtype",),
     ),
     Known(
-        "test_indexing.py",
-        "is marked as one that fails when Dynamo wraps it, and passes",
-        ("NumpyTestsCPU.test_boolean_assignment_value_mismatch_cpu",),
-    ),
-    Known(
         "dynamo/test_aot_autograd.py",
         "expects that AOT autograd refuses the program, which tj runs as eager does",
         (
@@ -200,11 +186,6 @@ KNOWN = (
             "AotAutogradFallbackTests.test_donated_buffer_with_retain_or_create_graph4",
             "AotAutogradFallbackTests.test_double_backward_errors",
         ),
-    ),
-    Known(
-        "dynamo/test_aot_autograd.py",
-        "expects to fail: AOT autograd runs what eager refuses, and tj refuses it",
-        ("AotAutogradFallbackTests.test_aot_autograd_expand_mutation_error",),
     ),
     Known(
         "dynamo/test_aot_autograd.py",
@@ -303,11 +284,6 @@ KNOWN = (
         "dynamo/test_misc.py",
         "expects a result where NumPy raises, which does the computing",
         ("MiscTests.test_numpy_min",),
-    ),
-    Known(
-        "dynamo/test_misc.py",
-        "expects to fail: Dynamo's NumPy returns another array than ``out``, and NumPy does not",
-        ("MiscTests.test_numpy_ufunc_out_graph_break",),
     ),
     Known(
         "dynamo/test_repros.py",

@@ -6,9 +6,12 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
-__all__ = ["Outcome", "Status", "last_lines"]
+__all__ = ["UNEXPECTED", "Outcome", "Status", "last_lines"]
 
 LINES, WIDTH = 30, 300
+
+UNEXPECTED = "unexpected success"
+"""The summary of a test that is expected to fail, and does not."""
 
 
 def last_lines(text: str) -> str:

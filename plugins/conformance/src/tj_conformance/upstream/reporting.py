@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tj_conformance.upstream.outcome import Outcome, Status, last_lines
+from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status, last_lines
 
 __all__ = ["Reporting", "name_of"]
 
@@ -73,8 +73,8 @@ class Reporting(unittest.TestResult):
             self.elsewhere = skipped
 
     def addUnexpectedSuccess(self, test: unittest.TestCase) -> None:
-        """A test that should fail, and does not, fails."""
-        self._worst = Outcome(self._name, Status.FAILED, "unexpected success")
+        """A test that is expected to fail, and does not, fails; see `Report.verdict`."""
+        self._worst = Outcome(self._name, Status.FAILED, UNEXPECTED)
 
     def addExpectedFailure(self, test: unittest.TestCase, err: Any) -> None:
         """A test that should fail, and does, passes."""

@@ -148,6 +148,7 @@ class Sizes:
                 self._kept[name] = self.facts(name)
                 self.hint(name)
                 self._settled[name] = self.settled(name)
+            self._settled |= {text: self.settled(text) for text in self._dims}
         self.env = None
         self.instances.clear()
 
@@ -229,7 +230,9 @@ class Sizes:
     def settled(self, text: str) -> int | str | None:
         """What an expression is by the program's guards so far: a number, or an equal one."""
         if self.env is not None:
-            return shapeenv.settled(self.env, self._expression(text))
+            return shapeenv.settled(self.env, self._expression(text), self.value(text))
+        if (whole := self._settled.get(text)) is not None:
+            return whole
         found = {name: self._settled.get(name) for name in size_symbols(text)}
         known = {name: str(value) for name, value in found.items() if value is not None}
         if not known:

@@ -231,11 +231,21 @@ def assume(env: Any, condition: Any) -> bool:
     return bool(env.evaluate_expr(condition))
 
 
-def settled(env: Any, size: Any) -> int | str | None:
-    """What an expression is by what ``env`` knows: a number, or another expression; or None."""
+def settled(env: Any, size: Any, hint: int | None) -> int | str | None:
+    """What an expression is by what ``env`` knows: a number, or another expression; or None.
+
+    ``hint`` is its value in the traced call: a guard may say it of no symbol alone.
+    """
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
     found = env.replace(size)
     if found.is_Integer:
         return int(found)
+    equal = sympy.false if hint is None else sympy.Eq(found, hint)
+    if equal == sympy.true or (
+        equal != sympy.false and statically_known_true(env.create_symboolnode(equal))
+    ):
+        return hint
     return None if found == size else str(found)
 
 
