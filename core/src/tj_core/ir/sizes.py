@@ -237,7 +237,7 @@ def same_stride(a: str, b: str, renamed: Mapping[str, str] | None = None) -> boo
 
     No size of it is 0 then, so that ``Max(1, s0)``, as PyTorch says in some places, is ``s0``.
     """
-    return normal_stride(a, renamed) == normal_stride(b)
+    return bool(normal_stride(a, renamed) == normal_stride(b))
 
 
 def _of_elements(tree: SizeTree) -> SizeTree:
