@@ -177,3 +177,11 @@ def test_the_tangent_of_a_sum_does_not_run_the_program_again(
 
     monkeypatch.setattr(Variants, "again", property(again))
     assert_equal(gradients(jitted()), gradients(product))
+
+    def of_a_matrix(f: Any) -> Any:
+        x, w = torch.ones(2, 3), TwoTensor(torch.ones(4, 3), torch.ones(4, 3)).requires_grad_()
+        f(x, w).sum().backward()
+        return w.grad
+
+    f = torch.nn.functional.linear
+    assert_equal(of_a_matrix(tj.jit(f)), of_a_matrix(f))

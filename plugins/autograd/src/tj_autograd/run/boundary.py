@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy, define, requires_grad, value_text
+from tj_core.extend import Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
 from tj_torch.extend import (
     ambient_autocast,
     autocast_as_in,
@@ -50,7 +50,7 @@ class _Plan:
     those that are not; ``order`` says where each that the segment reads is among the ones, then
     the others. ``wrt`` are its gradients, ``places`` which inputs these are of. ``sources`` says
     where inputs come from when the segment runs again, ``devices`` whose generators the program
-    draws from. ``sized`` says which roots have sizes that are symbols, ``frees`` whether the graph
+    draws from. ``usual`` says which tangents have one layout, ``frees`` whether the graph
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
     which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
     which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
@@ -65,7 +65,7 @@ class _Plan:
     wrt: tuple[Key, ...]
     places: tuple[int, ...]
     sources: Sources
-    sized: tuple[bool, ...]
+    usual: tuple[bool, ...]
     devices: tuple[str, ...]
     frees: bool
     live: tuple[tuple[int, int], ...]
@@ -73,10 +73,10 @@ class _Plan:
     asks: bool
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
-        """How ``tangents`` are laid out; with symbols in their sizes they are made as usual."""
-        pairs = zip(tangents, self.sized, strict=True)
+        """How ``tangents`` are laid out."""
+        pairs = zip(tangents, self.usual, strict=True)
         return tuple(
-            [None if t is None else DEFAULT_LAYOUT if sized else t.stride() for t, sized in pairs]
+            [None if t is None else DEFAULT_LAYOUT if usual else t.stride() for t, usual in pairs]
         )
 
 
@@ -323,7 +323,12 @@ def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
 def default_layout(tangent: Proxy) -> Any:
     """The layout of a tangent that the first backward program is made for."""
     assert isinstance(tangent, TensorProxy)
-    return DEFAULT_LAYOUT if is_sized(tangent) else tangent.strides
+    return DEFAULT_LAYOUT if _is_usual(tangent) else tangent.strides
+
+
+def _is_usual(tangent: Proxy) -> bool:
+    """Whether tangents for ``tangent`` have one layout: sizes are symbols, or others hold them."""
+    return is_sized(tangent) or is_subclass(tangent)
 
 
 def differentiable(
@@ -374,7 +379,7 @@ def _plan(
             rerun.depended,
             rerun.copied,
         ),
-        tuple(map(is_sized, part.tangents)),
+        tuple(map(_is_usual, part.tangents)),
         devices,
         variants.frees,
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
