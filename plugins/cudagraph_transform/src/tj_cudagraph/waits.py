@@ -1,8 +1,8 @@
 """Operations that wait for the device, or read memory by its place, though their metadata does not
 say so: no graph can hold them.
 
-What waits is read off PyTorch 2.13's sources; nothing of it has run on a GPU. A call that is
-missing here fails when it is captured, which is no more than a warning.
+The list is our own, its names are those of PyTorch 2.13's operators; nothing of it has run on a
+GPU. A call that is missing here fails when it is captured, which is no more than a warning.
 """
 
 from __future__ import annotations
