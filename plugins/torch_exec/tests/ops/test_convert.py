@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tj_core.ir.proxy import Device, DType, SymDim
 from tj_core.ir.symbol import Constant
@@ -155,6 +155,7 @@ TREES = st.recursive(
 )
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(TREES)
 def test_trees_of_literals_stay(tree: object) -> None:
     assert convert.to_core(tree) == tree
