@@ -12,6 +12,8 @@ import torch
 from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.compare import assert_equal
 
+pytestmark = pytest.mark.sampled(3)
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the model is transformers'")
 

@@ -23,7 +23,7 @@ from tj_conformance.programs.traced import traced
 from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))

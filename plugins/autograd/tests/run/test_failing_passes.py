@@ -17,6 +17,8 @@ from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError
 from tj_core.passes.dce import dce
 
+pytestmark = pytest.mark.sampled(3)
+
 Program = Callable[..., torch.Tensor]
 
 

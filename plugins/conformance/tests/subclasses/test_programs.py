@@ -7,6 +7,8 @@ import torch
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.subclasses.programs import PROGRAMS
 
+pytestmark = pytest.mark.sampled(4)
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name: str) -> None:

@@ -25,7 +25,7 @@ from tj_conformance.sweep import expansion, symbols, ways
 from tj_conformance.sweep.ways import WAYS, run_sweep, sweep_disagreements
 from tj_torch.extend import Expander
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 FAST = ("expansion", "in place", "names")

@@ -15,7 +15,10 @@ from torch import nn
 from torch.export import Dim, export
 
 # PyTorch warns of its own use of pytree, and that a leaf module's buffer is assigned.
-pytestmark = pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*")
+pytestmark = [
+    pytest.mark.sampled(3),
+    pytest.mark.filterwarnings("ignore:.*isinstance.treespec, LeafSpec.*"),
+]
 
 
 class Model(nn.Module):

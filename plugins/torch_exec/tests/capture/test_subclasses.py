@@ -13,7 +13,10 @@ import torch
 from tj_core.extend import Claim, Executor, RuleTable, hookimpl
 from torch.utils import _pytree as pytree
 
-pytestmark = pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
+pytestmark = [
+    pytest.mark.sampled(3),
+    pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning"),
+]
 
 BINARY = (
     "add",

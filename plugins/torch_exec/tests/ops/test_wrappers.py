@@ -82,9 +82,11 @@ def test_metadata_are_those_of_the_whole(expander: Expander) -> None:
 @pytest.mark.parametrize(
     "fn", [torch.Tensor.mul_, lambda x, y: x.zero_()], ids=["in place", "a Python function"]
 )
-def test_a_write_is_refused(expander: Expander, fn: Callable[..., Any]) -> None:
-    with pytest.raises(CannotExpand, match="writes to an argument"):
-        expansion(expander, fn, two(3), two(3))
+def test_a_write_is_an_update_and_an_effect(expander: Expander, fn: Callable[..., Any]) -> None:
+    made = expansion(expander, fn, two(3), two(3))
+    assert made.effects.mutates == (0,)
+    assert [index for index, _ in made.body.updates] == [0]
+    assert operators(made.body)[-1] == "tj.unflatten"
 
 
 def test_an_error_of_the_call_is_one_of_the_user(expander: Expander) -> None:

@@ -28,6 +28,7 @@ from tj_core.extend import (
     Language,
     Namer,
     NumberProxy,
+    OpaqueProxy,
     PassRecord,
     Proxy,
     Region,
@@ -63,7 +64,7 @@ from tj_torch.capture.nodes import (
 )
 from tj_torch.capture.pinned import MAY_RAISE, may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
-from tj_torch.ops import convert
+from tj_torch.ops import convert, private
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.metadata_mutation import is_autograd_change
@@ -186,7 +187,8 @@ class Importer(NodeValues):
             proxy = self.casts.input(proxy, example)
             if self.static is not None and i in self.static:
                 proxy = proxy.replace(tags=proxy.tags.add(STATIC))
-            self.env[node] = proxy
+            guarded = private.guarded_object(example) if isinstance(proxy, OpaqueProxy) else None
+            self.env[node] = proxy if guarded is None else self.constants.of(name, guarded)
             self.proxies.append(proxy)
 
     # ------------------------------------------------------------------ nodes

@@ -29,6 +29,7 @@ __all__ = [
     "functionalization",
     "functionalization_below_subclasses",
     "functionalized",
+    "guarded_object",
     "has_no_hooks",
     "is_dense",
     "is_fake",
@@ -108,6 +109,22 @@ def fake_reason(error: BaseException) -> str | None:
     if "sizes for customized tensor" in detail:
         return "the size of a tensor becomes a symbol in place"
     return None
+
+
+def guarded_object(value: Any) -> Any:
+    """The object, such as a device mesh, that ``value`` is or stands for; None for other values.
+
+    Dynamo guards what makes two of these equal, so that one stands for all that come later.
+    """
+    try:
+        from torch._library.fake_class_registry import FakeScriptObject
+        from torch._library.opaque_object import get_opaque_obj_info
+    except ImportError:  # before PyTorch 2.11
+        return None
+
+    found = value.real_obj if isinstance(value, FakeScriptObject) else value
+    info = get_opaque_obj_info(type(found))
+    return None if info is None or info.guard_fn is None else found
 
 
 def data_dependent() -> tuple[type[Exception], ...]:

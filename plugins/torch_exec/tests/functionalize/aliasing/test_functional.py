@@ -21,7 +21,7 @@ from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 from torch import fx
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(6)
 
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")

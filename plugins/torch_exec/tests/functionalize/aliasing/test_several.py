@@ -26,7 +26,7 @@ from tj_conformance.programs.scenes import (
 )
 from tj_conformance.programs.traced import traced
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 case = Table()
 LEAF = ("leaf",)
