@@ -33,7 +33,7 @@ from tj_core.extend import (
     bind_outputs,
     requires_grad,
 )
-from tj_torch.extend import AUTOCAST, Slot, is_dense, row_major
+from tj_torch.extend import AUTOCAST, ExpansionError, Slot, is_dense, row_major
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut
@@ -209,12 +209,23 @@ class _Builder:
         strides = layout or (DEFAULT_LAYOUT,) * len(outputs)
         found = []
         for (k, p), how in zip(outputs, strides, strict=True):
-            made = tangent(p, self.here.scope.namer(f"grad_{p.name}"))
+            made = self.detached(tangent(p, self.here.scope.namer(f"grad_{p.name}")))
             if how is not None:
                 made = made if how == DEFAULT_LAYOUT else made.replace(strides=how)
                 self.segments[k].cotangents[p.name] = made
                 found.append(made)
         return tuple(found)
+
+    def detached(self, p: TensorProxy) -> TensorProxy:
+        """``p``, of a tensor subclass as detached ones are: its context may say otherwise."""
+        if p.subclass is None:
+            return p
+        call = BoundSymbol(Symbol("aten", "detach.default"), (p,), context=self.here.scope.context)
+        try:
+            out = self.expand.require(call).value(call).outputs
+        except (CannotExpandError, ExpansionError):
+            return p
+        return p.replace(subclass=out.subclass)
 
     def gradients(self) -> Any:
         """Those of the inputs, or of what each segment takes."""

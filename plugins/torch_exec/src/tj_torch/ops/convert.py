@@ -6,6 +6,7 @@ import cmath
 import enum
 import functools
 import math
+import re
 import sys
 import weakref
 from collections.abc import Callable
@@ -171,12 +172,20 @@ def subclass_of(
     beside = leaves((context, rest))
     hidden = any(isinstance(value, torch.Tensor) or is_symbolic(value) for value in beside)
     shown = map_tree(lambda _: torch.Tensor, (context, rest), torch.Tensor)
-    text = repr(shown if rest else shown[0])
+    text = _SIZE.sub(_as_tuple, repr(shown if rest else shown[0]))
     if hidden:
         return SubclassInfo(name, tuple(inner.items()), text)
     index, state = _known(State(kind, context, rest), name, text)
     text += f" #{index}" if index else ""  # equal texts of states that are not
     return SubclassInfo(name, tuple(inner.items()), text, state)
+
+
+_SIZE = re.compile(r"torch\.Size\(\[(.*?)\]\)")
+
+
+def _as_tuple(size: re.Match[str]) -> str:
+    """The text of a `torch.Size` as that of a tuple: they are equal."""
+    return f"({size[1]},)" if re.fullmatch(r"\d+", size[1]) else f"({size[1]})"
 
 
 def _known(state: State, name: str, text: str) -> tuple[int, State]:
