@@ -53,6 +53,12 @@ def _left_out(tests: list[pytest.Item]) -> list[pytest.Item]:
     ]
 
 
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Let each file make the same tensors when it is imported; see `seeded`."""
+    if isinstance(collector, pytest.Module):
+        _seed()
+
+
 def pytest_collection_finish() -> None:
     """Leave what is imported by now, PyTorch and the tests, out of all garbage collections.
 
@@ -70,6 +76,10 @@ def _freeze() -> None:
 @pytest.fixture(autouse=True)
 def seeded() -> None:
     """Draw the same random numbers whichever tests ran before, in this process or in another."""
+    _seed()
+
+
+def _seed() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
 
