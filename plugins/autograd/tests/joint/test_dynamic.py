@@ -346,3 +346,19 @@ def test_a_gradient_may_settle_sizes_that_others_have_in_their_metadata(name: st
             grads.append(x.grad)
         assert torch.equal(*grads)
     assert tj.last_trace(jitted, "backward")
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_an_lstm_with_projections_over_symbols() -> None:
+    """Its gates are chunks of the weights: what the sizes of its cell are, guards say."""
+    net = torch.nn.LSTM(2, 3, num_layers=2, proj_size=2, batch_first=True, bias=False)
+
+    def f(weights: Any, x: torch.Tensor) -> Any:
+        return torch.func.functional_call(net, weights, (x,))[0]
+
+    weights = {k: p.detach().clone().requires_grad_() for k, p in net.named_parameters()}
+    x = torch.randn(2, 2)
+    jitted = tj.jit(f, dynamic=True, plugins=("torch", "autograd"), check=2)
+    jitted(weights, x).sum().backward()
+    expected = torch.autograd.grad(f(weights, x).sum(), list(weights.values()))
+    assert all(map(torch.equal, [p.grad for p in weights.values()], expected))

@@ -132,6 +132,7 @@ class Sizes:
         self._made: dict[str, SymbolFacts] = {}
         self._kept: dict[str, SymbolFacts] = {}
         self._settled: dict[str, int | str | None] = {}
+        self._settled_at: tuple[int, int] | None = None
         self._dims: dict[str, SymDim] = {}
         self._assumed: set[str] = set()
         self._born: dict[str, SymbolFacts] = {}
@@ -144,11 +145,11 @@ class Sizes:
         What is known of its symbols stays, for programs that are derived from it later.
         """
         if self.env is not None:
-            for name in shapeenv.symbols_of(self.env):
+            names = tuple(shapeenv.symbols_of(self.env))
+            for name in names:
                 self._kept[name] = self.facts(name)
                 self.hint(name)
-                self._settled[name] = self.settled(name)
-            self._settled |= {text: self.settled(text) for text in self._dims}
+            self._settled = {text: self.settled(text) for text in (*names, *self._dims)}
         self.env = None
         self.instances.clear()
 
@@ -230,7 +231,13 @@ class Sizes:
     def settled(self, text: str) -> int | str | None:
         """What an expression is by the program's guards so far: a number, or an equal one."""
         if self.env is not None:
-            return shapeenv.settled(self.env, self._expression(text), self.value(text))
+            now = shapeenv.known_so_far(self.env)
+            if now != self._settled_at:
+                self._settled, self._settled_at = {}, now
+            if text not in self._settled:
+                expression, value = self._expression(text), self.value(text)
+                self._settled[text] = shapeenv.settled(self.env, expression, value)
+            return self._settled[text]
         if (whole := self._settled.get(text)) is not None:
             return whole
         found = {name: self._settled.get(name) for name in size_symbols(text)}

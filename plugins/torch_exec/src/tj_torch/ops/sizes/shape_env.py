@@ -14,12 +14,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import sympy
 import torch
 from tj_core.extend import ParseError, SizeTree, evaluate_size, size_symbols
 
 from tj_torch.ops.fake_modes import fake_mode
+from tj_torch.ops.sizes.equalities import replaced, solved
 
 __all__ = [
     "RunSymbols",
@@ -32,6 +34,7 @@ __all__ = [
     "is_symbolic",
     "is_unbacked",
     "kind_of",
+    "known_so_far",
     "next_symbol",
     "number_text",
     "numbered",
@@ -45,6 +48,9 @@ __all__ = [
 ]
 
 _NAME = re.compile(r"(s|u|zf|zuf)(\d+)")
+
+# By environment: how much it knew, and what its guards say is equal.
+_SOLVED: WeakKeyDictionary[Any, tuple[Any, Mapping[Any, Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +245,8 @@ def settled(env: Any, size: Any, hint: int | None) -> int | str | None:
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     found = env.replace(size)
+    if not found.is_Integer and (known := _equalities(env)):
+        found = replaced(found, known)
     if found.is_Integer:
         return int(found)
     equal = sympy.false if hint is None else sympy.Eq(found, hint)
@@ -247,6 +255,21 @@ def settled(env: Any, size: Any, hint: int | None) -> int | str | None:
     ):
         return hint
     return None if found == size else str(found)
+
+
+def _equalities(env: Any) -> Mapping[Any, Any]:
+    """What the guards of ``env`` so far say that PyTorch does not replace."""
+    now = known_so_far(env)
+    before, known = _SOLVED.get(env, (None, {}))
+    if before != now:
+        known = solved(env.replace(g.expr) for g in env.guards if isinstance(g.expr, sympy.Eq))
+        _SOLVED[env] = now, known
+    return known
+
+
+def known_so_far(env: Any) -> tuple[int, int]:
+    """How much ``env`` knows: what it says of an expression may change with that."""
+    return len(env.guards), len(env.replacements)
 
 
 def hint_of(env: Any, symbol: Any) -> Any:
