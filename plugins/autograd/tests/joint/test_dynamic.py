@@ -362,3 +362,32 @@ def test_an_lstm_with_projections_over_symbols() -> None:
     jitted(weights, x).sum().backward()
     expected = torch.autograd.grad(f(weights, x).sum(), list(weights.values()))
     assert all(map(torch.equal, [p.grad for p in weights.values()], expected))
+
+
+def test_the_gradient_of_a_sum_is_not_copied_over_symbols() -> None:
+    """Eager's formula gets one number seen as many, and adds and multiplies in that order."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return torch.cholesky_inverse(x)
+
+    jitted = tj.jit(f, dynamic=True)
+    for n in (5, 3):
+        a = torch.randn(n, n)
+        x = torch.linalg.cholesky(a @ a.T + torch.eye(n)).requires_grad_()
+        mine, theirs = (torch.autograd.grad(g(x).sum(), x)[0] for g in (jitted, f))
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()
+    assert tj.stats(jitted).misses == 1
+    assert tj.last_trace(jitted, "backward").inputs[-1].strides == (0, 0)
+
+
+def test_a_number_that_is_one_is_no_symbol() -> None:
+    """Bodies over symbols are decomposed, which lays a dimension of one element out otherwise."""
+
+    def f(x: torch.Tensor, shape: tuple[int, ...], b: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, shape, None, b)
+
+    x, b = torch.randn(1, requires_grad=True), torch.randn(1, requires_grad=True)
+    jitted = tj.jit(f, dynamic=True, check=2)
+    pairs = (torch.autograd.grad(g(x, (1,), b).sum(), (x, b)) for g in (jitted, f))
+    for mine, theirs in zip(*pairs, strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()

@@ -50,7 +50,7 @@ class _Plan:
     those that are not; ``order`` says where each that the segment reads is among the ones, then
     the others. ``wrt`` are its gradients, ``places`` which inputs these are of. ``sources`` says
     where inputs come from when the segment runs again, ``devices`` whose generators the program
-    draws from. ``usual`` says which tangents have one layout, ``frees`` whether the graph
+    draws from. ``layouts`` says how a tangent is laid out, ``frees`` whether the graph
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
     which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
     which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
@@ -65,7 +65,7 @@ class _Plan:
     wrt: tuple[Key, ...]
     places: tuple[int, ...]
     sources: Sources
-    usual: tuple[bool, ...]
+    layouts: tuple[Callable[[torch.Tensor], Any], ...]
     devices: tuple[str, ...]
     frees: bool
     live: tuple[tuple[int, int], ...]
@@ -74,10 +74,8 @@ class _Plan:
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out."""
-        pairs = zip(tangents, self.usual, strict=True)
-        return tuple(
-            [None if t is None else DEFAULT_LAYOUT if usual else t.stride() for t, usual in pairs]
-        )
+        pairs = zip(tangents, self.layouts, strict=True)
+        return tuple([None if t is None else layout(t) for t, layout in pairs])
 
 
 class _Call:
@@ -309,7 +307,7 @@ def _zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
 
 def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
     """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
-    if not is_sized(expected):
+    if all(isinstance(t, int) for t in expected.strides):
         return expected.strides  # type: ignore[return-value]
     hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
     found = [0] * len(shape)
@@ -323,12 +321,26 @@ def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
 def default_layout(tangent: Proxy) -> Any:
     """The layout of a tangent that the first backward program is made for."""
     assert isinstance(tangent, TensorProxy)
-    return DEFAULT_LAYOUT if _is_usual(tangent) else tangent.strides
+    has_usual = is_sized(tangent) or is_subclass(tangent)
+    return DEFAULT_LAYOUT if has_usual else tangent.strides
 
 
-def _is_usual(tangent: Proxy) -> bool:
-    """Whether tangents for ``tangent`` have one layout: sizes are symbols, or others hold them."""
-    return is_sized(tangent) or is_subclass(tangent)
+def _layout_of(expected: Proxy) -> Callable[[torch.Tensor], Any]:
+    """What says how a tangent for ``expected`` is laid out."""
+    if is_subclass(expected):
+        return _usual
+    return _expanded_or_usual if is_sized(expected) else torch.Tensor.stride
+
+
+def _usual(_: torch.Tensor) -> Any:
+    return DEFAULT_LAYOUT
+
+
+def _expanded_or_usual(tangent: torch.Tensor) -> Any:
+    """The strides of one number seen as many, as the gradient of a sum is: no symbol is in them."""
+    strides = tangent.stride()
+    steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)
+    return DEFAULT_LAYOUT if tangent.numel() < 2 or any(steps) else strides
 
 
 def differentiable(
@@ -379,7 +391,7 @@ def _plan(
             rerun.depended,
             rerun.copied,
         ),
-        tuple(map(_is_usual, part.tangents)),
+        tuple(map(_layout_of, part.tangents)),
         devices,
         variants.frees,
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),

@@ -104,7 +104,7 @@ class Expander:
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
             run.make_symbolic()
-            run.decompose = True  # where sizes are symbols, compiled code may want numbers
+            run.decompose = bool(run.symbols)  # compiled code may want numbers in their places
         try:
             with generators_untouched(), private.quiet():
                 return self._attempt(run, work)
