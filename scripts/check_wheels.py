@@ -84,8 +84,14 @@ def build(dist: Path) -> list[Wheel]:
     projects += sorted(p.parent for p in ROOT.glob("plugins/*/pyproject.toml"))
     projects += sorted(p.parent for p in ROOT.glob("examples/*/pyproject.toml"))
     step(f"building {', '.join(p.name for p in projects)}")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir"]
-    subprocess.run([*command, str(dist), *map(str, projects)], check=True)
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps"]
+    command = [*pip, "--wheel-dir", str(dist)]
+    # The core where nothing is installed but what it asks for. The others ask for the same.
+    subprocess.run([*command, str(projects[0])], check=True)
+    # Where nothing is installed to build with, pip refuses to be told in which version.
+    environ = {k: v for k, v in os.environ.items() if k != "PIP_BUILD_CONSTRAINT"}
+    rest = ["--no-build-isolation", *map(str, projects[1:])]
+    subprocess.run([*command, *rest], check=True, env=environ)
     wheels = [_read(path) for path in sorted(dist.glob("*.whl"))]
     require(len(wheels) == len(projects), f"{len(projects)} projects made {len(wheels)} wheels")
     return wheels

@@ -1,5 +1,7 @@
 """Common subexpressions: merged where nobody can tell, kept apart everywhere else."""
 
+import os
+
 import pytest
 import tj_core as tj
 from hypothesis import given, settings
@@ -22,6 +24,7 @@ from tj_core.testing.numeric import NumericPlugin, call, expansions, vector
 from tj_core.text.language import EMPTY_LANGUAGE
 from tj_core.verify.verifier import verify
 
+COUNT = 500 if os.environ.get("TJ_FULL") == "1" else 150
 TAGS = TagRegistry(
     [
         ("test", Tag("A", group="letter")),
@@ -411,7 +414,7 @@ def run(trace):
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=COUNT, deadline=None)
 @given(programs())
 def test_no_program_can_tell(trace):
     verify(trace, level=2, tags=TAGS, expand=EXPANSIONS)

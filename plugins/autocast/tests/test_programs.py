@@ -67,7 +67,7 @@ def test_an_operation_of_pytorchs_lists(name: str) -> None:
 def samples() -> dict[str, Case]:
     """Samples of op_db: two of each operation in both types, or one of some in one."""
     found = {f"{t}.{n}": c for t in TYPES[: 1 + FULL] for n, c in sampled(t, 1 + FULL).items()}
-    return {n: c for i, (n, c) in enumerate(found.items()) if FULL or i % 16 == 0}
+    return {n: c for i, (n, c) in enumerate(found.items()) if FULL or i % 32 == 0}
 
 
 def test_samples_of_operations_with_a_policy() -> None:

@@ -16,7 +16,7 @@ from tj_conformance.oracle.compare import call_differences
 from tj_conformance.oracle.twins import clone_tree
 from tj_core.extend import TjWarning
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 Program = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from tj_core.extend import Session
 from tj_inductor import adapter
 from tj_inductor.variants import MOST, Variant, Variants
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 SIZES = (5, 9, 300, 3, 17)
 

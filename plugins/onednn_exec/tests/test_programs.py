@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from tj_conformance.oracle.compare import call_differences
 from tj_conformance.oracle.twins import clone_tree
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 Program = Callable[..., Any]
 

@@ -15,7 +15,7 @@ from tj_conformance.subclasses.programs import PROGRAMS
 from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
 from torch.testing._internal.two_tensor import TwoTensor
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 WRITES = "a program with tensor subclasses writes to memory"
 UNKNOWN = "what torch[.a-zA-Z]*_ does is not known"

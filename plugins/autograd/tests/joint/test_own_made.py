@@ -11,7 +11,7 @@ import pytest
 from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_conformance.gradients.owntexts import own_text
 
-pytestmark = pytest.mark.sampled(3)
+pytestmark = pytest.mark.sampled(4)
 
 FOUND = {
     180: "what eager saved and no gradient needs was written",

@@ -26,7 +26,7 @@ from tj_core.extend import Claim, Executor, RuleTable
 pytestmark = pytest.mark.sampled(6)
 
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
-COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "60"))
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
 """Programs that return a view older than a write to a result that it is of: eager makes its

@@ -83,7 +83,7 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "no gradient": lambda x: x.detach().clone(),
 }
 pytestmark = [
-    pytest.mark.sampled(3),
+    pytest.mark.sampled(4),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
 ]
 kinds = pytest.mark.parametrize("kind", KINDS)

@@ -21,7 +21,7 @@ def memory() -> ModuleType:
         sys.path.remove(BENCHMARKS)
 
 
-pytestmark = [pytest.mark.sampled(3), pytest.mark.long]
+pytestmark = [pytest.mark.sampled(8), pytest.mark.long]
 WORKLOADS = (
     *("gpt", "llama", "perceptron", "elementwise", "resnet", "entropies"),
     *("lengths", "depthwise", "unet", "bags"),

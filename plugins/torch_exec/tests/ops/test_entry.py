@@ -118,11 +118,11 @@ def _bound(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> BoundSymbol:
 @pytest.mark.filterwarnings("ignore")
 def test_what_op_db_dispatches_is_reached_by_its_entries() -> None:
     ran = 0
-    for op in op_db[:: 1 if FULL else 20]:
+    for op in op_db[:: 1 if FULL else 40]:
         if torch.float32 not in op.dtypes or "jiterator" in op.name:  # those are for CUDA only
             continue
         for sample in itertools.islice(op.sample_inputs("cpu", torch.float32), 3):
             with _ByEntry() as mode, contextlib.suppress(RuntimeError):  # what eager refuses too
                 op(sample.input, *sample.args, **sample.kwargs)
             ran += mode.ran
-    assert ran > (200 if FULL else 50)
+    assert ran > (200 if FULL else 25)

@@ -23,7 +23,7 @@ from torch import fx
 
 pytestmark = pytest.mark.sampled(6)
 
-COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "100"))
+COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "60"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
