@@ -187,3 +187,23 @@ def test_a_gradient_of_a_plain_tensor_may_be_of_a_subclass() -> None:
     (a, b), (mine_a, mine_b) = found
     assert type(mine_a) is type(a) is TwoTensor and type(mine_b) is type(b) is TwoTensor
     assert torch.equal(mine_b.a, b.a) and torch.equal(mine_b.b, b.b)
+
+
+def test_a_result_that_depends_on_a_view_made_without_gradients() -> None:
+    """The view requires a gradient if what it views does, and has none."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        h = x.sin()
+        with torch.no_grad():
+            turned = h.t()
+        return turned, turned.sin()
+
+    x = torch.ones(2, 3, requires_grad=True)
+    jitted = tj.jit(f)
+    for g in (f, jitted):
+        turned, y = g(x)
+        assert turned.is_leaf and turned.requires_grad and y.grad_fn is not None
+        y.sum().backward()
+        assert turned.grad is None and x.grad is None
+    (_, declined), *_ = tj.explain(jitted).declined
+    assert declined.reason == "a result depends on a view made without gradients"

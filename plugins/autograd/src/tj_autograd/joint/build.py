@@ -86,7 +86,7 @@ class JointScope:
 
     ``context`` is the context of backward calls; ``cotangents`` the gradients known so far, by the
     value's name. ``number`` gives the value of a symbol in sizes, read off what is there at the
-    call that is differentiated.
+    call that is differentiated. ``expand`` knows what calls compute.
     """
 
     namer: Namer
@@ -94,6 +94,7 @@ class JointScope:
     tags: TagRegistry
     cotangents: dict[str, TensorProxy]
     number: Callable[[str], NumberProxy]
+    expand: RuleTable[Expand]
 
     def backward(self, call: BoundSymbol, symbol: Symbol, *args: Any) -> BoundSymbol:
         """A backward call of ``call``, without outputs yet: where it belongs and its tags."""
@@ -196,7 +197,9 @@ class _Builder:
         self.segments = []
         for _ in self.cut.outputs:
             known: dict[str, TensorProxy] = {}
-            scope = JointScope(self.editor.fresh, context, self.tags, known, self.number)
+            scope = JointScope(
+                self.editor.fresh, context, self.tags, known, self.number, self.expand
+            )
             self.segments.append(_Segment(scope, known))
         self.here = self.segments[0]
         self.numbers = {

@@ -19,15 +19,20 @@ from tj_core.extend import (
     BoundSymbol,
     Change,
     Dim,
+    Effects,
     OpaqueProxy,
     Proxy,
     Region,
     RuleTable,
     Symbol,
     TensorProxy,
+    TjError,
+    Trace,
     leaves,
     map_tree,
+    reexpand_all,
     requires_grad,
+    substituted,
 )
 from tj_torch.extend import (
     Slot,
@@ -167,7 +172,7 @@ def recorded(
         parent=call.parent or call.label,
     )
     at = _among_tensors([slot.index for slot in slots], call.flat_outs)
-    said = _strides(call, slots)
+    said = _strides(call, slots, scope)
     strides = tuple(said.get(i) for i in wrt)
     back = scope.backward(
         call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, strides, *slots.values()
@@ -175,31 +180,47 @@ def recorded(
     gradients = {i: _gradient(call.flat_args[i], scope) for i in wrt}
     gradients |= {i: p.replace(strides=said[i]) for i, p in gradients.items() if i in said}
     back = back.replace(outputs=tuple(gradients.values()))
+    if call.symbol.qualname == APPLY:  # autograd runs what users write where a tangent reaches it
+        back = back.replace(effects=Effects(ordered=("side_effect",)))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)
 
 
-def _strides(call: BoundSymbol, slots: Slots) -> dict[int, tuple[Dim, ...]]:
-    """The strides of the gradients that the backward of a Function returns, as capture saw them.
+def _strides(call: BoundSymbol, slots: Slots, scope: JointScope) -> dict[int, tuple[Dim, ...]]:
+    """The strides of the gradients that the backward of a Function returns, for these tangents.
 
-    By flat index of the argument; of others, and where tangents have other strides than there, it
-    is not known.
+    By flat index of the argument; of other calls they are not known.
     """
     if call.symbol.qualname != APPLY:
         return {}
-    program = call.regions[1].program
-    given = [slots.get(Slot("out", i)) for i in range(len(call.flat_outs))]
-    pairs = zip(given, program.inputs, strict=False)
-    if not all(p and isinstance(q, TensorProxy) and p.strides == q.strides for p, q in pairs):
-        return {}
     found = {}
-    for i, (p, g) in enumerate(zip(call.flat_args, program.outputs, strict=False)):
+    gradients = _gradients(call.regions[1].program, slots, len(call.flat_outs), scope)
+    for i, (p, g) in enumerate(zip(call.flat_args, gradients, strict=False)):
         if not isinstance(p, TensorProxy) or not isinstance(g, TensorProxy):
             continue
         numbers = all(isinstance(n, int) for n in (*g.shape, *g.strides))
         if numbers and (p.shape, p.dtype) == (g.shape, g.dtype):
             found[i] = g.strides
     return found
+
+
+def _gradients(program: Trace, slots: Slots, count: int, scope: JointScope) -> Sequence[Any]:
+    """What a Function's backward returns, for tangents of its ``count`` results laid out so.
+
+    Nothing where one is missing, or nobody knows.
+    """
+    given = [slots.get(Slot("out", i)) for i in range(count)]
+    env: dict[str, Any] = {}
+    for p, q in zip(given, program.inputs, strict=False):
+        if p is None or not isinstance(q, TensorProxy) or p.shape != q.shape:
+            return ()
+        if p.strides != q.strides:
+            env[q.name] = q.replace(strides=p.strides)
+    try:
+        reexpand_all(program.calls, env, scope.expand, scope.tags)
+    except TjError:
+        return ()
+    return substituted(program.outputs, env)  # type: ignore[no-any-return]
 
 
 def _as_operands(tree: Any) -> Any:

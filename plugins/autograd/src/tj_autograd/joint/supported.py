@@ -17,7 +17,7 @@ from tj_torch.extend import (
     strided_beyond,
 )
 
-from tj_autograd.joint.functions import APPLY
+from tj_autograd.joint.functions import APPLY, has_own_backward
 from tj_autograd.joint.segments import cut, is_returned_view, user_of_overwritten
 
 __all__ = ["needs_gradient", "overwritten", "unsupported"]
@@ -38,8 +38,8 @@ def unsupported(trace: Trace) -> Decline | None:
     """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
     if trace.context.get("grad") is False:
         return Decline("gradients are off where it is called, and on inside")
-    if found := strided_beyond(trace, members(trace)):
-        reason, call = found
+    if beyond := strided_beyond(trace, members(trace)):
+        reason, call = beyond
         return Decline(reason, call.source)
     returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     for call in trace.calls:
@@ -49,6 +49,8 @@ def unsupported(trace: Trace) -> Decline | None:
         views = [a for a in call.effects.aliases if not a.identical]
         if any(_is_unseen(call.flat_outs[a.output], returned) for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
+    if found := _leading_nowhere(trace, returned):
+        return found
     return _uncuttable(trace) if any(map(is_returned_view, trace.calls)) else None
 
 
@@ -62,6 +64,29 @@ def _uncuttable(trace: Trace) -> Decline | None:
         return None
     reason = "what an argument was is used beside what it is, on which a result depends"
     return Decline(reason, user.source)
+
+
+def _leading_nowhere(trace: Trace, returned: Container[str]) -> Decline | None:
+    """Why nodes are wanted that no gradient comes through, to a view made where these are off.
+
+    It requires one if what it views does. Autograd runs what users write on the way to it.
+    """
+    call = next(filter(_makes_leaf_view, trace.calls), None)
+    if call is None:
+        return None
+    if any(map(has_own_backward, trace.calls)):
+        return Decline("a user's backward may lead to a view made without gradients", call.source)
+    if any(p.name in returned for p in call.flat_outs) and not cut(trace).whole:
+        return Decline("a result depends on a view made without gradients", call.source)
+    return None
+
+
+def _makes_leaf_view(call: BoundSymbol) -> bool:
+    """Whether a view that requires gradients is made where they are off."""
+    if call.context.get("grad") is not False:
+        return False
+    views = (a for a in call.effects.aliases if not a.identical)
+    return any(requires_grad(call.flat_outs[a.output]) for a in views)
 
 
 def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
