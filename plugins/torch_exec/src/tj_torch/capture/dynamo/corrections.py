@@ -38,6 +38,7 @@ def corrected() -> Iterator[Noticed]:
             _keep_dicts_of_new_objects(stack)
             _let_exceptions_speak(stack)
             _take_fast_paths(stack)
+            _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
             _keep_calls_whole(stack)
             stack.enter_context(exactly())  # calls of Functions
@@ -314,6 +315,30 @@ def _take_fast_paths(stack: ExitStack) -> None:
     if asked in answers:
         stack.callback(answers.__setitem__, asked, answers[asked])
         answers[asked] = False
+
+
+# --------------------------------------------------------------------------- context managers
+
+
+def _keep_contexts_in_frames(stack: ExitStack) -> None:
+    """Refuse a frame in which a graph breaks where a context manager is entered or left by hand.
+
+    Dynamo would make another object of its class, once for the call and once for what comes after:
+    neither restores what was there before. Of gradients, making one already changes the mode.
+    """
+    from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GradModeVariable
+    from torch._dynamo.variables.misc import GetAttrVariable
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reconstruct(self: Any, codegen: Any) -> None:
+            methods = (v for v in codegen.tx.stack if isinstance(v, GetAttrVariable))
+            if isinstance(self, GradModeVariable) or any(v.obj is self for v in methods):
+                stop(f"{self.module_name()}.{self.fn_name()} is entered or left by hand")
+            original(self, codegen)
+
+        return reconstruct
+
+    replace(stack, ContextWrappingVariable, "reconstruct", refusing)
 
 
 # --------------------------------------------------------------------------- calls
