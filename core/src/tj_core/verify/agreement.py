@@ -31,14 +31,17 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 
     ``nested`` says that the call is one in a body, whose values may be silent on autograd.
     """
-    said, found = list(map(settled, leaves(call.outputs))), list(map(settled, leaves(derived)))
+    before = list(leaves(call.outputs))
+    said, found = list(map(settled, before)), list(map(settled, leaves(derived)))
     if len(said) != len(found):
         return False
     sizes = _settled_sizes(call)
     names = _made(call, found, said, sizes)
     same = same_metadata if nested else Proxy.same_meta
-    pairs = zip(found, said, strict=True)
-    return all(_same(_renamed(a, b, names, sizes), b, same) for a, b in pairs)
+    return all(
+        _same(_renamed(a, b, names, sizes, unsettled), b, same)
+        for a, b, unsettled in zip(found, said, before, strict=True)
+    )
 
 
 def _same(derived: Any, said: Any, same: Any) -> bool:
@@ -104,8 +107,13 @@ def _alike(mine: Operation, theirs: Operation) -> bool:
     return mine.name == theirs.name and len(mine.args) == len(theirs.args)
 
 
-def _renamed(derived: Any, said: Any, names: Mapping[str, str], sizes: Mapping[str, str]) -> Any:
-    """``derived`` with the sizes that ``said`` has, where they are the same by other names."""
+def _renamed(
+    derived: Any, said: Any, names: Mapping[str, str], sizes: Mapping[str, str], unsettled: Any
+) -> Any:
+    """``derived`` with the sizes that ``said`` has, where they are the same by other names.
+
+    ``unsettled`` is what is said before guards settle it: nothing settles the other names.
+    """
     if type(derived) is not type(said):
         return derived
     if isinstance(derived, NumberProxy):
@@ -116,20 +124,21 @@ def _renamed(derived: Any, said: Any, names: Mapping[str, str], sizes: Mapping[s
     if not isinstance(derived, TensorProxy):
         return derived
     return derived.replace(
-        shape=_dims(derived.shape, said.shape, names, same_size),
-        strides=_dims(derived.strides, said.strides, names, same_stride),
+        shape=_dims(derived.shape, said.shape, unsettled.shape, names, same_size),
+        strides=_dims(derived.strides, said.strides, unsettled.strides, names, same_stride),
     )
 
 
 def _dims(
     derived: tuple[Dim, ...],
     said: tuple[Dim, ...],
+    unsettled: tuple[Dim, ...],
     names: Mapping[str, str],
     same: Callable[[str, str, Mapping[str, str]], bool],
 ) -> tuple[Dim, ...]:
     if len(derived) != len(said):
         return derived
     return tuple(
-        b if isinstance(a, SymDim) and same(str(a), str(b), names) else a
-        for a, b in zip(derived, said, strict=True)
+        b if isinstance(a, SymDim) and any(same(str(a), str(c), names) for c in (b, before)) else a
+        for a, b, before in zip(derived, said, unsettled, strict=True)
     )

@@ -88,7 +88,7 @@ def test_another_value_of_a_scalar() -> None:
     def f(x: torch.Tensor, n: Any) -> torch.Tensor:
         return x.reshape(n, -1) * n
 
-    jitted = tj.jit(f, dynamic=True)
+    jitted = tj.jit(f, dynamic=True, check=2)
     for n in (2, 3, 6):
         x = torch.arange(6)
         torch.testing.assert_close(jitted(x, np.int64(n)), f(x, np.int64(n)))
