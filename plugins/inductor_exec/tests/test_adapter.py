@@ -19,7 +19,7 @@ def made(run: Any, *inputs: torch.Tensor, visible: tuple[int, ...] = (0,)) -> ad
         with mode:
             fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in inputs]
         graph = adapter.traced(run, fakes, mode)
-        return adapter.compiled(graph, fakes, mode, visible, backward=False)
+        return adapter.compiled(graph, fakes, mode, dict.fromkeys(visible), backward=False)
 
 
 def test_a_graph_becomes_a_function_of_a_list_that_it_empties() -> None:

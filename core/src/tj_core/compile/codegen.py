@@ -24,6 +24,7 @@ from tj_core.compile.generated import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import differentiable, with_plain_arguments
 from tj_core.errors import TraceError, add_note
+from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
 from tj_core.source import Source
@@ -41,12 +42,16 @@ NO_CHECKS = Checks()
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A generated function, its source, and the call behind each of its lines."""
+    """A generated function, its source, and the call behind each of its lines.
+
+    ``inputs`` are what the function takes, with the strides that they come with.
+    """
 
     function: Callable[..., Any]
     source: str
     file: str
     lines: Mapping[int, BoundSymbol]
+    inputs: tuple[Proxy, ...] = ()
 
 
 def generate(
@@ -73,7 +78,7 @@ def generate(
     writer.globals["_annotate"] = lambda error: _annotate(error, file, lines)
     for first in writer.first_runs:
         first.program = weakref.ref(function)
-    return Program(function, source, file, lines)
+    return Program(function, source, file, lines, trace.inputs)
 
 
 class _Writer:

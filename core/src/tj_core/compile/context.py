@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,7 +54,12 @@ class PassContext:
         return self.earlier[-1]
 
     def assemble(
-        self, others: Mapping[str, Trace], assemble: Assemble, *, boxed: bool = False
+        self,
+        others: Mapping[str, Trace],
+        assemble: Assemble,
+        *,
+        boxed: bool = False,
+        flexible: Collection[str] = frozenset(),
     ) -> None:
         """Say that several programs run in the place of one.
 
@@ -63,8 +68,13 @@ class PassContext:
         to a program that takes one list and empties it. What ``assemble`` returns runs in the
         program's place. ``others`` are traces by name, to be shown before they are compiled.
         ``boxed`` is for the program of the returned trace.
+
+        ``flexible`` are values that this program returns and that reach nobody but inputs of the
+        same name in the other programs. Executors may choose their strides; a program that
+        another executor reads them in gets copies laid out as its trace says. `Program.inputs` are
+        as they come.
         """
-        self.outcome.assembly = Assembly(others, assemble, boxed)
+        self.outcome.assembly = Assembly(others, assemble, boxed, flexible)
 
     def wrap(self, wrap: Wrap, epilogue: Trace | None = None) -> None:
         """Say what runs around the program.

@@ -16,6 +16,7 @@ from tj_core.compile.codegen import generate
 from tj_core.compile.compilation import RegionCounts
 from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.layouts import declared, relaid
 from tj_core.compile.reproducers import Reproducers
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion
@@ -142,6 +143,9 @@ def _made(
     fused = found or fusion.fuse(region)
     if not isinstance(fused, Fused):
         raise TypeError(f"fuse returned {type(fused).__name__}, not Fused")
+    if not fused.strides.keys() <= region.flexible:
+        fixed = min(fused.strides.keys() - region.flexible)
+        raise ValueError(f"it chose the strides of output {fixed}, which are not free")
     timed = fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
     return timed, found is not None
 
@@ -152,7 +156,9 @@ def without_executor(
     """A function that runs ``region`` by the fallbacks among ``executors``."""
     trace = TraceEditor.program_of(_unowned(region.body), region.language, region.name)
     claimed = claim(trace, [e for e in executors if e.fallback], tags)
-    return generate(claimed.trace, claimed.implementations, boxed=True).function
+    function = generate(claimed.trace, claimed.implementations, boxed=True).function
+    places = declared(region.inputs, region.strides)
+    return relaid(function, places, region.language.runtime)
 
 
 def _unowned(body: Body) -> Body:

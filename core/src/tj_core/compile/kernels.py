@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
-from tj_core.analysis.results import Run, given_values, unequal
+from tj_core.analysis.results import Run, differences, given_values, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
 from tj_core.contract.fusion import Boxed, Fused, FusionRegion
 from tj_core.errors import PluginError
+from tj_core.ir.proxy import Proxy
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
@@ -61,6 +62,18 @@ class RegionKernel:
         self.warn(self, reason, {})
 
     @property
+    def strides(self) -> Mapping[int, tuple[int, ...]]:
+        """The strides that the executor has chosen for outputs, by index."""
+        return {} if self.fused is None or self.failure is not None else self.fused.strides
+
+    def outputs(self, call: BoundSymbol) -> tuple[Proxy, ...]:
+        """What ``call``, one of the region, returns, with the strides that the executor chose."""
+        chosen = self.strides
+        return tuple(
+            p.replace(strides=chosen[i]) if i in chosen else p for i, p in enumerate(call.flat_outs)
+        )
+
+    @property
     def call(self) -> BoundSymbol:
         """A call of the region with its formal arguments."""
         symbol, region = Symbol(self.executor, self.region.name), self.region
@@ -94,12 +107,21 @@ class RegionKernel:
         wrong: Exception | str | None
         try:
             result = make()(list(inputs))
-            wrong = next(run.wrong(run.sized(call.outputs), result), None)
+            wrong = next(run.wrong(run.sized(self.outputs(call)), result), None)
         except Exception as error:
             wrong = error
         for written in run.writes():
             raise self.error(written)
         return result, wrong
+
+    def misplaced(
+        self, inputs: list[Any], runtime: tuple[RuntimeValues, ...]
+    ) -> Exception | str | None:
+        """What is wrong with inputs that should have strides of the executor's choice."""
+        if not self.region.strides:
+            return None
+        found = next(differences(self.region.actual_inputs, inputs, runtime), None)
+        return None if found is None else f"it was given something else: {found}"
 
     def checked(
         self,
@@ -115,7 +137,10 @@ class RegionKernel:
         inputs = list(box)
         box.clear()
         run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, set(alive))
-        result, wrong = self.tried(lambda: self.function, inputs, run, call)
+        result: Sequence[Any] = ()
+        wrong = self.misplaced(inputs, runtime)
+        if wrong is None:
+            result, wrong = self.tried(lambda: self.function, inputs, run, call)
         if wrong is not None:
             self.fail(wrong)
             return self.function(inputs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -41,6 +41,7 @@ class Assembly:
     others: Mapping[str, Trace]
     assemble: Assemble
     boxed: bool = False
+    flexible: Collection[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.layouts import choices, readers, taking
 from tj_core.compile.outcome import Assembly, Outcome, Wrapper
 from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline
@@ -33,7 +34,8 @@ from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
-from tj_core.passes.fuse.fuse import fuse
+from tj_core.passes.fuse.fuse import FusedTrace, fuse
+from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.verify.verifier import CHECK_VALUES, Check, level_for, verify
 
 __all__ = ["Pipeline", "Ranked"]
@@ -144,7 +146,8 @@ class _Run:
     """One trace on its way through the pipeline.
 
     ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
-    the transforms that made traces, by place.
+    the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
+    those in the trace, ``fused`` is what fusion made.
     """
 
     pipeline: Pipeline
@@ -160,6 +163,8 @@ class _Run:
     others: dict[str, Track | Trace] = field(default_factory=dict)
     makers: dict[int, Ranked] = field(default_factory=dict)
     counts: RegionCounts = field(default_factory=RegionCounts)
+    chosen: dict[str, Choice] = field(default_factory=dict)
+    fused: FusedTrace | None = None
 
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines."""
@@ -319,7 +324,10 @@ class _Run:
         found: dict[Symbol, FusionRegion] = {}
 
         def apply(trace: Trace) -> Trace:
-            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted)
+            read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
+            layouts = Layouts(read, self.chosen)
+            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted, layouts)
+            self.fused = made
             found.update(made.regions)
             return made.trace
 
@@ -369,16 +377,27 @@ class _Run:
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
         """The program of another trace of the same compilation, made when it is first needed."""
         with self.pipeline.lock:
+            come = self.come(trace)
             try:
-                return self._later(name, trace, others)
+                return self._later(name, trace, others, come)
             except PassError as error:  # the forward has run: the program cannot start again
                 warn_of(error)
                 made = self.pipeline.fallback(trace, boxed=True)
                 others[name] = Track(made.traces, made.claims, made.program)
-                return made.program
+                return taking(made.program, trace, come, {})
 
-    def _later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
-        run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED})
+    def come(self, trace: Trace) -> dict[str, Choice]:
+        """The inputs of ``trace`` that this program, which has run, returns with other strides."""
+        if self.fused is None or self.assembly is None:
+            return {}
+        made = choices(self.fused.trace, self.implementations)
+        mine = {p.name for p in trace.inputs} & {*self.assembly.flexible}
+        return {name: choice for name, choice in made.items() if name in mine}
+
+    def _later(
+        self, name: str, trace: Trace, others: dict[str, Track | Trace], come: dict[str, Choice]
+    ) -> Program:
+        run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED}, chosen=come)
         with self.pipeline.own(name):
             run.check(trace)
         run.through(Stage.SPLIT)
@@ -388,7 +407,7 @@ class _Run:
         self.seconds |= spent
         if self.pipeline.later is not None:
             self.pipeline.later(spent, run.counts)
-        return program
+        return taking(program, trace, come, run.fused.taken if run.fused is not None else {})
 
 
 @dataclass(frozen=True, slots=True)

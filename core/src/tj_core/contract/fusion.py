@@ -41,10 +41,12 @@ class FusionRegion:
     that are symbols by the order in which they appear.
 
     ``backward``: the calls are of a backward pass. ``flexible``: the outputs, by index, whose
-    strides the executor may choose, since only regions read them; it says in `Fused.strides` what
-    they are. ``implementations``: what runs calls that another executor claimed and lets stand here
-    (`Claim.traceable`), by symbol; ``language`` resolves all others. ``source``: the user's line
-    behind the first call.
+    strides the executor may choose, since only a later program reads them; it says in
+    `Fused.strides` what they are. ``strides``: the inputs, by index, that come with other strides
+    than they declare, which the executor has chosen so; everything else is as if they came as
+    declared. Regions whose sizes are symbols have neither. ``implementations``: what runs calls
+    that another executor claimed and lets stand here (`Claim.traceable`), by symbol; ``language``
+    resolves all others. ``source``: the user's line behind the first call.
 
     ``first_run`` is for an executor that compiles the region again later, for other sizes: it calls
     its first argument, which compiles, runs the function that this returns for the inputs in the
@@ -57,6 +59,7 @@ class FusionRegion:
     language: Notation
     backward: bool = False
     flexible: frozenset[int] = frozenset()
+    strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     implementations: Mapping[Symbol, Callable[..., Any]] = field(default_factory=dict)
     source: Source | None = None
     first_run: Callable[[Callable[[], Boxed], list[Any]], Sequence[Any] | None] = field(
@@ -72,6 +75,14 @@ class FusionRegion:
     def inputs(self) -> tuple[Proxy, ...]:
         """The values that the region takes, in the order of `Fused.function`'s arguments."""
         return self.body.inputs
+
+    @property
+    def actual_inputs(self) -> tuple[Proxy, ...]:
+        """The inputs with the strides that they come with."""
+        return tuple(
+            p.replace(strides=self.strides[i]) if i in self.strides else p
+            for i, p in enumerate(self.inputs)
+        )
 
     @property
     def outputs(self) -> tuple[Proxy, ...]:

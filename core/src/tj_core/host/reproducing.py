@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +27,14 @@ def reproduce(
     trace: str,
     sizes: Mapping[str, int] | None = None,
     backward: bool = False,
+    flexible: Sequence[int] = (),
+    strides: Mapping[int, tuple[int, ...]] | None = None,
     session: Session | None = None,
 ) -> None:
     """Compile a region by ``executor``, run it, and compare it with its operations one by one.
 
-    ``trace`` is its text, ``sizes`` the values of symbols in it. It says so when all is well.
+    ``trace`` is its text, ``sizes`` the values of symbols in it; ``backward``, ``flexible`` and
+    ``strides`` are as of a `FusionRegion`. It says so when all is well.
 
     :raises TjError: if there is no such executor, or it does not fuse.
     :raises PluginError: for what is wrong with the compiled region.
@@ -42,11 +46,12 @@ def reproduce(
         known = ", ".join(e.name for e in session.executors if e.fusion) or "none"
         raise TjError(f"there is no executor {executor!r} that fuses", hint=f"there are: {known}")
     region = _region(trace.strip("\n"), sizes or {}, backward, session)
+    region = replace(region, flexible=frozenset(flexible), strides=strides or {})
     without = partial(without_executor, executors=session.executors, tags=session.tags)
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
     compiled(owner, [kernel])
     runtime = session.language.runtime
-    box = [_example(p, sizes or {}, session) for p in region.inputs]
+    box = [_example(p, sizes or {}, session) for p in region.actual_inputs]
     EveryRegionRun(kernel, kernel.call, runtime, region.name, {})(box)
     print(f"region {region.name} of {owner.owner} compiles, and returns what its operations return")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ class RuntimeValues:
     their data type; None if it is. ``plain``, if given, is any value as kernels get it: in the same
     memory, and not part of differentiation. ``example``, if given, makes a value with the metadata
     of a proxy, whose sizes are numbers, always the same one; None where it knows no such values.
+    ``laid_out``, if given, is a value with the given strides: itself, or a copy.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -32,3 +33,4 @@ class RuntimeValues:
     differs: Callable[[Any, Any], str | None]
     plain: Callable[[Any], Any] | None = None
     example: Callable[[Proxy], Any] | None = None
+    laid_out: Callable[[Any, Sequence[int]], Any] | None = None

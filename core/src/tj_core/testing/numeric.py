@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tj_core.contract.decline import Decline
@@ -31,7 +31,7 @@ from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Trace
 from tj_core.ir.tree import map_tree
 from tj_core.source import Source
 
-__all__ = ["NullPlugin", "NumericPlugin", "call", "vector"]
+__all__ = ["NullPlugin", "NumericPlugin", "Spread", "call", "vector"]
 
 F64 = DType("float64", 64, "float")
 
@@ -86,13 +86,30 @@ def _example(p: Proxy) -> list[float] | None:
     return [1 + i / 8 for i in range(int(str(p.shape[0])))]
 
 
+class Spread(list[float]):
+    """A vector with other strides: its floats stand two apart, for all that anybody can see."""
+
+
+def _observe(value: Any) -> Proxy | None:
+    if not isinstance(value, list):
+        return None
+    stride = 2 if isinstance(value, Spread) else 1
+    return vector("result", len(value)).replace(strides=(stride,))
+
+
+def _laid_out(value: list[float], strides: Sequence[int]) -> list[float]:
+    wanted = Spread if tuple(strides) == (2,) else list
+    return value if type(value) is wanted else wanted(value)
+
+
 VALUES = RuntimeValues(
-    observe=lambda value: vector("result", len(value)) if isinstance(value, list) else None,
+    observe=_observe,
     memory=id,
     mark=list,
-    copy=list,
+    copy=lambda value: type(value)(value),
     differs=_differs,
     example=_example,
+    laid_out=_laid_out,
 )
 
 
@@ -246,7 +263,7 @@ def _compile(fn: Callable[..., Any], jitted: Jitted, sizes: list[int]) -> Callab
     compilation = jitted.compile(trace)
     texts = tuple(Guard(f"len({p.name}) == {p.shape[0]}") for p in tracer.inputs)
     jitted.add(Entry(compilation, lambda: texts))
-    return compilation.program.function
+    return compilation.function
 
 
 # ------------------------------------------------------------------------------- plugins

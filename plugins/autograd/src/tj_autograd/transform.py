@@ -140,5 +140,5 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
         for i, part in enumerate(halves.parts)
         if i not in segments.views
     }
-    context.assemble(named, assemble, boxed=True)
+    context.assemble(named, assemble, boxed=True, flexible=halves.flexible)
     return halves.forward

@@ -23,6 +23,7 @@ from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
 from torch._inductor.codecache import PyCodeCache
 from torch._inductor.cpp_builder import get_cpp_compiler
+from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -92,11 +93,11 @@ def compiled(
     graph: torch.fx.GraphModule,
     inputs: Sequence[Any],
     mode: FakeTensorMode,
-    visible: Sequence[int],
+    visible: Mapping[int, Sequence[int] | None],
     *,
     backward: bool,
 ) -> Compiled:
-    """``graph``, compiled; the outputs with indices ``visible`` keep their strides."""
+    """``graph``, compiled; the outputs in ``visible`` have its strides, theirs if it says None."""
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     output.args = (tuple(output.args[0]),)
     _call_as_it_is(graph)
@@ -104,7 +105,7 @@ def compiled(
     same = _same_values(output.args[0])
     context = TracingContext(mode)
     context.output_strides = []
-    with tracing(context), V.set_fake_mode(mode):
+    with tracing(context), V.set_fake_mode(mode), _asked(visible):
         made: Any = compile_fx.compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
@@ -247,6 +248,36 @@ def _apart(
         return outputs
 
     return run
+
+
+class _Strides(CustomGraphPass):
+    """Says which strides outputs are to have, after Inductor has noted those that they have.
+
+    What it keeps of compiled graphs it would else find again for other strides.
+    """
+
+    def __init__(self, strides: Mapping[int, Sequence[int] | None]) -> None:
+        self.strides = dict(strides)
+
+    def __call__(self, graph: torch.fx.Graph) -> None:
+        """Note the strides at the output of ``graph``."""
+        (output,) = graph.find_nodes(op="output")
+        noted = list(output.meta["original_output_strides"])
+        for i, strides in self.strides.items():
+            noted[i] = noted[i] if strides is None else tuple(strides)
+        output.meta["original_output_strides"] = noted
+
+    def uuid(self) -> str:
+        """What the compiled graph depends on."""
+        return f"tj strides {sorted(self.strides.items())}"
+
+
+def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractContextManager[Any]:
+    """While a graph is compiled whose outputs are to have ``strides``."""
+    theirs = inductor_config.post_grad_custom_post_pass
+    others = [*theirs] if isinstance(theirs, list | tuple) else [theirs]
+    passes: Any = [_Strides(strides), *others] if theirs else _Strides(strides)
+    return inductor_config.patch(post_grad_custom_post_pass=passes)
 
 
 def _fixed(strides: Any) -> tuple[int, ...] | None:

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
-from tj_core.extend import Fused, FusionRegion, interpreter, symbols_in
+from tj_core.extend import Fused, FusionRegion, TensorProxy, interpreter, symbols_in
 from tj_torch.extend import RunSymbols, SymbolFacts
 
 from tj_inductor import adapter
-from tj_inductor.graph import example_inputs
+from tj_inductor.graph import example_inputs, reads_strides, relaid
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
 from tj_inductor.variants import Variant, Variants
@@ -56,7 +57,12 @@ class Compiler:
         if isinstance(made, Variants):
             first = made.made[0]
             return Fused(made, True, first.source, kept=first.kept)
-        strides = {i: found for i in region.flexible if (found := made.strides[i]) is not None}
+        found = ((i, made.strides[i], region.outputs[i]) for i in sorted(region.flexible))
+        strides = {
+            i: chosen
+            for i, chosen, p in found
+            if chosen is not None and isinstance(p, TensorProxy) and chosen != p.strides
+        }
         return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
 
     def fingerprint(self) -> str | None:
@@ -82,13 +88,19 @@ class Compiler:
     ) -> adapter.Compiled:
         """``region``, compiled for inputs of fixed sizes, or of ``symbols``, called ``names``."""
         run = interpreter(region)
+        taken = region.inputs
+        if reads_strides(region):
+            run, taken = relaid(region, run), region.actual_inputs
         with torch.no_grad(), adapter.settings(self.settings):
             with mode:
-                inputs = example_inputs(region, symbols)
+                inputs = example_inputs(taken, symbols)
             if symbols is not None:
                 inputs = [*map(symbols.number, names), *inputs]
             graph = adapter.traced(lambda *args: run(*args[len(names) :]), inputs, mode)
-            visible = [i for i in range(len(region.outputs)) if i not in region.flexible]
+            if region.strides:  # the graph is that of the strides declared; its inputs are not
+                with mode:
+                    inputs = example_inputs(region.actual_inputs)
+            visible = _visible(region)
             return adapter.compiled(graph, inputs, mode, visible, backward=region.backward)
 
     @property
@@ -101,6 +113,15 @@ class Compiler:
             "emulate_precision_casts": self.options.emulate_precision,
             "cpp.use_decompose_tanh": self.options.decompose_tanh,
         }
+
+
+def _visible(region: FusionRegion) -> dict[int, Any]:
+    """The outputs whose strides are not free, and what these are; None for what needs no word."""
+    chosen = bool(region.flexible or region.strides)
+    outputs = {i: p for i, p in enumerate(region.outputs) if i not in region.flexible}
+    return {
+        i: p.strides if chosen and isinstance(p, TensorProxy) else None for i, p in outputs.items()
+    }
 
 
 def _variant(made: adapter.Compiled, conditions: Sequence[str]) -> Variant:

@@ -2,27 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from tj_core.extend import (
-    Dim,
-    FusionRegion,
-    NumberProxy,
-    Proxy,
-    TensorProxy,
-)
+from tj_core.extend import Dim, FusionRegion, NumberProxy, Proxy, TensorProxy
 from tj_torch.extend import RunSymbols, device_to_torch, dtype_to_torch
 
-__all__ = ["example_inputs"]
+__all__ = ["example_inputs", "reads_strides", "relaid"]
 
 
-def example_inputs(region: FusionRegion, symbols: RunSymbols | None = None) -> list[Any]:
-    """Values with the metadata of the region's inputs; fake ones, inside a fake tensor mode.
+def example_inputs(inputs: Iterable[Proxy], symbols: RunSymbols | None = None) -> list[Any]:
+    """Values with the metadata of a region's ``inputs``; fake ones, inside a fake tensor mode.
 
     Sizes are numbers of ``symbols``, if they are not fixed.
     """
-    return [_example(p, symbols) for p in region.inputs]
+    return [_example(p, symbols) for p in inputs]
+
+
+STRIDES_READ = frozenset({"as_strided", "as_strided_scatter", "as_strided_copy"})
+"""Operators whose results depend on the strides of what they are given."""
+
+
+def reads_strides(region: FusionRegion) -> bool:
+    """Whether the values of the region depend on the strides of its inputs."""
+    return any(call.symbol.path.partition(".")[0] in STRIDES_READ for call in region.body.calls)
+
+
+def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
+    """``run``, which copies inputs first that do not come with the strides they declare."""
+
+    def laid_out(*inputs: torch.Tensor) -> Any:
+        found = list(inputs)
+        for i in region.strides:
+            like = example_inputs([region.inputs[i]])[0]
+            found[i] = torch.ops.aten.copy.default(like, inputs[i])
+        return run(*found)
+
+    return laid_out
 
 
 def _example(p: Proxy, symbols: RunSymbols | None) -> Any:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tj_core.analysis.liveness import value_names
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.regions import map_programs
+from tj_core.ir.proxy import size_hints
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
+from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import Facts, FusedCall, region_calls
 
@@ -21,10 +24,15 @@ __all__ = ["FusedTrace", "fuse"]
 
 @dataclass(frozen=True, slots=True)
 class FusedTrace:
-    """A trace with regions: the symbols of their calls with what each stands for."""
+    """A trace with regions: the symbols of their calls with what each stands for.
+
+    ``taken`` are the inputs that it takes with the strides that were chosen for them, by name; all
+    others it takes as the trace says.
+    """
 
     trace: Trace
     regions: tuple[tuple[Symbol, FusionRegion], ...] = ()
+    taken: Mapping[str, Choice] = field(default_factory=dict)
 
 
 def fuse(
@@ -33,19 +41,22 @@ def fuse(
     tags: TagRegistry,
     implementations: dict[Symbol, Callable[..., Any]],
     hosted: frozenset[Symbol],
+    layouts: Layouts,
 ) -> FusedTrace:
     """``trace``, which is claimed, with a call for each region.
 
     ``implementations`` are those of claimed calls, ``hosted`` the symbols that may stand in regions
-    of other executors.
+    of other executors. ``layouts`` are of the inputs and outputs.
     """
     fusers = Fusers.of(executors, hosted)
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
-    pass_ = _Pass(fusers, implementations, single, tags, {})
+    pass_ = _Pass(fusers, implementations, single, tags, {}, layouts)
+    taken = pass_.taken(trace)
+    pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))
     made = pass_.program(trace, PassRecord("fuse"))
-    return FusedTrace(made, tuple(pass_.found.items()))
+    return FusedTrace(made, tuple(pass_.found.items()), taken)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,7 @@ class _Pass:
     """One run of the pass.
 
     ``single`` is the executor of calls in no region, ``found`` are the regions by symbol.
+    ``layouts`` are those of the outermost program.
     """
 
     fusers: Fusers
@@ -60,11 +72,11 @@ class _Pass:
     single: str | None
     tags: TagRegistry
     found: dict[Symbol, FusionRegion]
+    layouts: Layouts
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
         editor = TraceEditor(trace, self.tags)
-        planned = plan(trace.calls, self.fusers)
-        for unit in region_calls(planned.units, planned.views, trace.outputs, self.facts(trace)):
+        for unit in self.calls(trace, self.layouts if record is not None else Layouts()):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)
                 editor.changed(unit.call, unit.call.symbol.qualname, unit.call.executor or "")
@@ -73,8 +85,25 @@ class _Pass:
                 editor.keep(self.alone(unit))
         return editor.done(record)
 
-    def facts(self, trace: Trace) -> Facts:
-        return Facts(trace.language, self.implementations)
+    def calls(self, trace: Trace, layouts: Layouts) -> list[FusedCall | BoundSymbol]:
+        planned = plan(trace.calls, self.fusers)
+        facts = Facts(trace.language, self.implementations, self.fusers.executors, layouts)
+        return region_calls(planned.units, planned.views, trace.outputs, facts)
+
+    def taken(self, trace: Trace) -> dict[str, Choice]:
+        """The inputs that only regions of the executor read which has chosen their strides."""
+        chosen = dict(self.layouts.chosen)
+        if not chosen:
+            return chosen
+        for name in value_names(trace.outputs):
+            chosen.pop(name, None)
+        for unit in self.calls(trace, Layouts()):
+            call, region = (unit.call, unit.region) if isinstance(unit, FusedCall) else (unit, None)
+            fixed = region is not None and not size_hints(region.inputs)
+            for p in call.flat_args:
+                if p.name in chosen and not (fixed and chosen[p.name].executor == call.executor):
+                    del chosen[p.name]
+        return chosen
 
     def alone(self, call: BoundSymbol) -> BoundSymbol:
         if self.fusers.owner(call) is not None and call.symbol not in self.fusers.hosted:

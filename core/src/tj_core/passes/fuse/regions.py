@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from tj_core.analysis.liveness import free_values, value_names
+from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.bodies import canonical_body
-from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.proxy import Proxy, TensorProxy, size_hints
 from tj_core.ir.substitution import substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
@@ -17,6 +18,7 @@ from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.fuse.groups import Group, Owner, Unit
 from tj_core.passes.fuse.keys import region_key
+from tj_core.passes.fuse.layouts import Layouts
 
 __all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
 
@@ -34,11 +36,17 @@ class FusedCall:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of all regions of a program."""
+    """What is known of all regions of a program; ``executors`` are those that fuse, by name."""
 
     language: Notation
     implementations: Mapping[Symbol, Callable[..., Any]]
-    flexible: Collection[str] = frozenset()
+    executors: Mapping[str, Executor]
+    layouts: Layouts
+
+    def may_choose(self, owner: str, p: Proxy) -> bool:
+        """Whether the regions of ``owner`` may choose the strides of ``p``, where they make it."""
+        fitting = isinstance(p, TensorProxy) and all(isinstance(n, int) for n in p.strides)
+        return fitting and self.layouts.may_choose(self.executors[owner], p.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +63,20 @@ def region_calls(
 ) -> list[FusedCall | BoundSymbol]:
     """``units`` with a call for each group; what nobody needs is left out."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
-    needed = value_names(outputs)
+    needed, read = value_names(outputs), set[str]()
     found: list[FusedCall | BoundSymbol] = []
     for unit in reversed(drafts):
         if isinstance(unit, BoundSymbol):
             if unit.effects.removable and needed.isdisjoint(p.name for p in unit.flat_outs):
                 continue
             found.append(unit)
-            needed.update(p.name for p in unit.flat_args)
+            read.update(p.name for p in unit.flat_args)
+            needed |= read
         elif returned := tuple(p for p in unit.made if p.name in needed):
-            made = _fused_call(unit, returned, facts)
+            made = _fused_call(unit, returned, facts, read)
             found.append(made)
-            needed.update(p.name for p in made.call.flat_args)
+            read.update(p.name for p in made.call.flat_args)
+            needed |= read
     return found[::-1]
 
 
@@ -107,7 +117,10 @@ class _Drawing:
         return list(found.values())[::-1]
 
 
-def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> FusedCall:
+def _fused_call(
+    draft: _Draft, returned: tuple[Proxy, ...], facts: Facts, read: Collection[str]
+) -> FusedCall:
+    """The call that makes ``returned``, of which the program itself reads those in ``read``."""
     inputs = free_values(draft.calls)
     formal = {p.name: _formal(p, f"a{i}") for i, p in enumerate(inputs)}
     rename = substitution(formal)
@@ -115,13 +128,22 @@ def _fused_call(draft: _Draft, returned: tuple[Proxy, ...], facts: Facts) -> Fus
     body = canonical_body(Body(tuple(formal.values()), calls, returned))
     constants = _constants(draft.calls)
     lifted = _lifted(body, constants, facts.language)
-    flexible = frozenset(i for i, p in enumerate(returned) if p.name in facts.flexible)
     hosted = {c.symbol: facts.implementations[c.symbol] for c in calls if _hosted(c, facts)}
     first = draft.calls[0]
     owner, _ = draft.owner
+    flexible: frozenset[int] = frozenset()
+    strides: dict[int, tuple[int, ...]] = {}
+    if not size_hints(lifted.inputs):
+        free = [i for i, p in enumerate(returned) if p.name not in read]
+        flexible = frozenset(i for i in free if facts.may_choose(owner, returned[i]))
+        chosen = ((i, facts.layouts.strides(owner, p.name)) for i, p in enumerate(inputs))
+        strides = {i: found for i, found in chosen if found is not None}
     backward = any("BACKWARD" in c.tags for c in draft.calls)
-    key = region_key(lifted, owner, first.context.items, backward, sorted(flexible))
-    region = FusionRegion(lifted, key, facts.language, backward, flexible, hosted, first.source)
+    laid_out = sorted(strides.items())
+    key = region_key(lifted, owner, first.context.items, backward, sorted(flexible), *laid_out)
+    region = FusionRegion(
+        lifted, key, facts.language, backward, flexible, strides, hosted, first.source
+    )
     call = BoundSymbol(
         Symbol(owner, region.name),
         (*inputs, *constants),

@@ -155,7 +155,7 @@ class Compiled(torch.autograd.Function):
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
         if ctx.hooked:
-            box = _unpacked(box, [plan.variants.part.saved[i] for i in pullback.saved])
+            box = _unpacked(box, pullback.takes)
         del values
         for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
             if expected is not None:

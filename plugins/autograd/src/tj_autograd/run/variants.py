@@ -15,6 +15,7 @@ from tj_core.extend import (
     Expand,
     PassError,
     Program,
+    Proxy,
     RuleTable,
     TagError,
     TensorProxy,
@@ -52,14 +53,15 @@ class Pullback:
 
     ``tangents`` has a place for each root; None where the program takes none. ``missing`` are
     gradients that PyTorch's autograd has not, though the program may return one: it takes
-    zeros for a tangent that does not exist. ``calls`` are the program's, ``under`` says in which
-    autocasts eager's backward has other casts.
+    zeros for a tangent that does not exist. ``takes`` has the saved values as they come, ``calls``
+    are the program's, ``under`` says in which autocasts eager's backward has other casts.
     """
 
     program: Boxed
     saved: tuple[int, ...]
     tangents: tuple[TensorProxy | None, ...]
     missing: frozenset[Key] = frozenset()
+    takes: tuple[Proxy, ...] = ()
     calls: tuple[BoundSymbol, ...] = ()
     under: dict[Context, bool] = field(default_factory=dict)
 
@@ -148,10 +150,11 @@ class Variants:
 
     def _make(self, layout: Layout) -> Pullback:
         if layout == self.default:
-            program = self._compiled(self.named("backward"), self.part.backward)
-            every = tuple(range(len(self.part.saved)))
-            tangents: Any = self.part.tangents
-            return Pullback(program, every, tangents, calls=self.part.backward.calls)
+            part = self.part
+            program, takes = self._compiled(self.named("backward"), part)
+            every = tuple(range(len(part.saved)))
+            tangents: Any = part.tangents
+            return Pullback(program, every, tangents, takes=takes, calls=part.backward.calls)
         whole = self.cut.shown(self.index, layout)
         try:
             with own_pass("joint", strict=self.strict):
@@ -163,9 +166,11 @@ class Variants:
         # Whether there is a gradient follows from the calls between it and the tangents.
         return found or replace(self[self.default], missing=self._missing(joint))
 
-    def _compiled(self, name: str, backward: Trace) -> Boxed:
-        program = self.compile_later(name, backward).function
-        return restoring(program) if draws_again(backward) else program
+    def _compiled(self, name: str, part: Part) -> tuple[Boxed, tuple[Proxy, ...]]:
+        """The program of ``part``, and the saved values as it takes them."""
+        made = self.compile_later(name, part.backward)
+        again = draws_again(part.backward)
+        return restoring(made.function) if again else made.function, made.inputs[: len(part.saved)]
 
     def _other(self, layout: Layout, whole: Layout, joint: Trace) -> Pullback | None:
         mine = {p.name: i for i, p in enumerate(self.part.saved)}
@@ -181,7 +186,7 @@ class Variants:
         before, now = _makers(self.halves), _makers(made)
         if any(p.name not in mine or before.get(p.name) != now.get(p.name) for p in part.saved):
             return None
-        program = self._compiled(self.named("backward") + f"_{len(self.known)}", part.backward)
+        program, takes = self._compiled(self.named("backward") + f"_{len(self.known)}", part)
         tangents = iter(part.tangents)
         expected = tuple(None if how is None else next(tangents) for how in layout)
         return Pullback(
@@ -189,6 +194,7 @@ class Variants:
             tuple(mine[p.name] for p in part.saved),
             expected,  # type: ignore[arg-type]
             self._missing(joint),
+            takes,
             part.backward.calls,
         )
 

@@ -20,6 +20,7 @@ from tj_core.extend import (
     makes_views,
     requires_grad,
     substituted,
+    value_names,
 )
 
 from tj_autograd.joint.build import Layout
@@ -63,6 +64,12 @@ class Halves:
     rest: tuple[Proxy, ...]
     saved: tuple[Proxy, ...]
     parts: tuple[Part, ...]
+
+    @property
+    def flexible(self) -> frozenset[str]:
+        """The saved values that nobody but a backward sees."""
+        seen = value_names((self.forward.inputs, self.roots, self.rest, self.outputs))
+        return frozenset(p.name for p in self.saved if p.name not in seen)
 
 
 def split(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
@@ -134,5 +134,13 @@ def example(p: Proxy) -> torch.Tensor | None:
     return memory.to(device).as_strided(shape, strides)
 
 
-VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain, example)
+def laid_out(value: Any, strides: Sequence[int]) -> Any:
+    """The tensor ``value`` with ``strides``: itself, or a copy."""
+    if value.stride() == tuple(strides):
+        return value
+    made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
+    return made.copy_(value)
+
+
+VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain, example, laid_out)
 """What PyTorch's dialect knows of values at run time."""

@@ -1,0 +1,146 @@
+"""Saved values that Inductor lays out its own way: results and gradients stay as eager's."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+import torch.nn.functional as F
+from tj_core.extend import TjWarning
+from torch import nn
+
+IMAGES = torch.randn(4, 3, 12, 12)
+
+
+class Net(nn.Module):
+    """Two convolutions with norms; ``seen`` chooses what is returned beside the mean."""
+
+    def __init__(self, seen: Callable[..., Any] = lambda y, z: ()) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norm, self.seen = nn.BatchNorm2d(8), seen
+
+    def forward(self, x: torch.Tensor) -> Any:
+        y = F.relu(self.norm(self.first(x)))
+        z = self.second(y)
+        return (z.sigmoid() * z).mean((2, 3)), self.seen(y, z)
+
+
+def leaves(tree: Any) -> list[torch.Tensor]:
+    return [x for x in torch.utils._pytree.tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
+def step(net: Any, model: nn.Module, images: torch.Tensor = IMAGES) -> list[torch.Tensor]:
+    """Results and gradients, of inputs too."""
+    x = images.clone().requires_grad_()
+    results = leaves(net(x))
+    sum(r.square().mean() for r in results).backward()
+    gradients = [p.grad for p in model.parameters()]
+    return [*(r.detach() for r in results), x.grad, *gradients, *model.buffers()]  # type: ignore[list-item]
+
+
+def hold(jit: Any, net: Net, images: torch.Tensor = IMAGES) -> Any:
+    """Two steps of a jitted ``net``, values and strides as in eager; the jitted one is returned."""
+    twin = copy.deepcopy(net)
+    jitted = jit(net)
+    for _ in range(2):
+        got, expected = step(jitted, net, images), step(twin, twin, images)
+        for a, b in zip(got, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+            assert a.stride() == b.stride()
+        for p in (*net.parameters(), *twin.parameters()):
+            p.grad = None
+    return jitted
+
+
+def chosen(jitted: Any) -> tuple[int, int]:
+    """How many saved values have strides that Inductor chose; how many the backward takes so."""
+    kernels = [r.kernel for r in tj.explain(jitted).regions]
+    made = sum(len(k.strides) for k in kernels if not k.region.backward)
+    return made, sum(len(k.region.strides) for k in kernels if k.region.backward)
+
+
+def test_saved_values_are_laid_out_for_convolutions(fusing: Any) -> None:
+    made, taken = chosen(hold(fusing, Net()))
+    assert made == taken >= 3
+
+
+def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
+    """What is saved too, and views of it."""
+    hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))
+
+
+def test_inputs_in_channels_last_keep_what_they_lead_to(fusing: Any) -> None:
+    hold(fusing, Net(), IMAGES.to(memory_format=torch.channels_last))
+
+
+def test_hooks_may_put_saved_values_elsewhere(fusing: Any) -> None:
+    """They come back laid out otherwise, and the backward gets them as they were."""
+    net = Net()
+    twin, jitted = copy.deepcopy(net), fusing(net)
+    expected = step(twin, twin)
+    with torch.autograd.graph.saved_tensors_hooks(
+        lambda t: t.contiguous().clone(), lambda t: t.clone(memory_format=torch.contiguous_format)
+    ):
+        got = step(jitted, net)
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+    assert chosen(jitted)[1]
+
+
+def test_a_backward_that_cannot_be_compiled_gets_copies(
+    fusing: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tj_inductor.compiler import Compiler
+
+    made = Compiler.made
+
+    def picky(self: Any, region: Any, *args: Any) -> Any:
+        if region.strides:
+            raise RuntimeError("no kernel for these strides")
+        return made(self, region, *args)
+
+    monkeypatch.setattr(Compiler, "made", picky)
+    with pytest.warns(TjWarning, match="no kernel for these strides"):
+        hold(lambda f: fusing(f, strict=False), Net())
+
+
+def test_strides_that_are_read_are_made_first(fusing: Any) -> None:
+    """``as_strided`` in the backward reads what is saved as eager lays it out."""
+
+    class Reads(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+            y = F.conv2d(x, w, padding=1).relu()
+            ctx.save_for_backward(y, w)
+            return y.sigmoid()
+
+        @staticmethod
+        def backward(ctx: Any, g: torch.Tensor) -> Any:
+            y, w = ctx.saved_tensors
+            back = y.as_strided((4, 8, 144), (1152, 144, 1)).square().mean((0, 1))
+            grad = torch.nn.grad.conv2d_input((4, 8, 12, 12), w, g * y, padding=1)
+            return grad * back.view(12, 12), w * 2
+
+    class Strided(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            return Reads.apply(F.relu(self.first(x)), self.second.weight).mean((2, 3))
+
+    net = Strided()
+    net.norm.requires_grad_(False)
+    net.second.bias = None
+    twin, jitted = copy.deepcopy(net), fusing(net)
+    got, expected = step_of(jitted, net), step_of(twin, twin)
+    assert chosen(jitted)[1]
+    for a, b in zip(got, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def step_of(net: Any, model: nn.Module) -> list[Any]:
+    x = IMAGES.clone().requires_grad_()
+    net(x).square().mean().backward()
+    return [x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
