@@ -29,6 +29,8 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tj_inductor.formulas import FORMULAS
+
 with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch._inductor import compile_fx
@@ -82,7 +84,7 @@ def traced(
     """
     symbolic = mode.shape_env is not None
     with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
-        table = select_decomp_table()
+        table = {**select_decomp_table(), **FORMULAS}
         made = make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
     made.graph = fx_graph_cse(made.graph)
     made.recompile()
