@@ -33,7 +33,7 @@ ROOMS = {
     ),
     "tj_subclass": ("transform", "plugin"),
     "tj_inductor": (
-        "options", "kernels", "adapter", "operators", "decompositions", "graph",
+        "options", "kernels", "formulas", "adapter", "operators", "decompositions", "graph",
         "variants", "compiler", "executor", "plugin",
     ),
     "tj_onednn": (
