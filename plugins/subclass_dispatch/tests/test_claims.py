@@ -24,6 +24,7 @@ from tj_core.extend import (
 from torch.testing._internal.two_tensor import TwoTensor
 
 WHOLE = "TwoTensor.torch.mul"
+OPERATOR = "TwoTensor.aten.mul.Tensor"
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +107,34 @@ def test_a_claim_for_an_operator_gets_what_is_inside_in_both_directions() -> Non
     assert set(owner.ran) == {"run Tensor"} and len(owner.ran) >= 2 + 4
 
 
+def test_a_claim_for_an_operator_on_the_subclass_acts_in_both_directions() -> None:
+    owner = Owner("acme", OPERATOR)
+    g = jitted(owner)
+    assert_equal(gradients(g), gradients(product))
+    assert owner.ran == ["run TwoTensor"] * 4  # the product, and three in the backward
+    for name, count in (("forward", 1), ("backward", 3)):
+        ran = [call.symbol.qualname for call in tj.last_trace(g, name).calls]
+        assert ran.count(f"acme.{OPERATOR}") == count
+
+
+def test_a_pair_for_an_operator_is_that_of_calls_that_are_made_of_it() -> None:
+    owner = Owner("acme", OPERATOR, pair=True)
+    g = jitted(owner)
+    mine, eagers = gradients(g), gradients(product)
+    assert_equal(mine, tuple(t * 10 for t in eagers))
+    assert {"forward TwoTensor", "backward TwoTensor"} <= set(owner.ran)
+
+
+def test_a_pair_that_does_not_apply_is_named() -> None:
+    """Plain operators are inside of those on the subclass, which autograd sees."""
+    inside = Owner("acme", "aten.mul.Tensor", pair=True)
+    g = jitted(inside)
+    assert_equal(gradients(g), gradients(product))
+    changes = tj.last_trace(g, stage="JOINT").history[-1].changes
+    said = [why for change in changes for _, why in change.declined]
+    assert any(f"is for plain tensors; here its key is {OPERATOR}" in why for why in said), said
+
+
 def test_a_plain_claim_never_sees_a_subclass() -> None:
     owner = Owner("acme", "torch.mul", pair=True)
     g = jitted(owner)
@@ -130,11 +159,14 @@ def test_the_first_executor_wins(whole_first: bool) -> None:
 
 
 @pytest.mark.parametrize("whole_first", [False, True])
-def test_a_whole_call_is_not_taken_apart_for_another(whole_first: bool) -> None:
-    whole, inside = Owner("whole", WHOLE), Owner("inside", "aten.mul.Tensor")
-    g = jitted(*((whole, inside) if whole_first else (inside, whole)))
+@pytest.mark.parametrize("key", ["aten.mul.Tensor", OPERATOR])
+def test_a_whole_call_is_not_taken_apart_for_another(key: str, whole_first: bool) -> None:
+    whole, inside, plain = Owner("whole", WHOLE), Owner("inside", key), Owner("plain", "torch.mul")
+    g = jitted(*((whole, plain, inside) if whole_first else (inside, plain, whole)))
     assert_equal(gradients(g), gradients(product))
-    assert set(whole.ran) == {"run TwoTensor"} and set(inside.ran) == {"run Tensor"}
+    kind = "TwoTensor" if key == OPERATOR else "Tensor"
+    assert whole.ran == ["run TwoTensor"] and set(inside.ran) == {f"run {kind}"}
+    assert not plain.ran
 
 
 def test_what_a_claim_declines_is_dense() -> None:

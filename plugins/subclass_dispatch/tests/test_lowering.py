@@ -220,3 +220,30 @@ def test_a_module_with_such_parameters_is_saved_and_copied() -> None:
     for other in (g, copy.deepcopy(g)):
         assert_equal(other(x).detach(), expected.detach())
     assert list(g.state_dict()) == ["weight"] and isinstance(g.state_dict()["weight"], TwoTensor)
+
+
+def casts_at_entry(x: Any, w: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        return torch.nn.functional.linear(x, w).relu() @ w
+
+
+def keeps_no_casts(x: Any, w: Any) -> Any:
+    with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=False):
+        return (x * 2) @ w @ w
+
+
+@pytest.mark.parametrize("f", [casts_at_entry, keeps_no_casts])
+def test_gradients_under_autocast_are_traced(f: Any) -> None:
+    """Eager keeps one cast of a weight that is used twice: its gradient is a sum in bfloat16."""
+    pytest.importorskip("tj_autocast")
+    jitted = tj.jit(f, plugins=["torch", "autograd", "autocast", "subclass"])
+    seen = []
+    for g in (f, jitted):
+        torch.manual_seed(0)
+        x, w = (TwoTensor(torch.rand(4, 4), torch.rand(4, 4)).requires_grad_() for _ in range(2))
+        out = g(x, w)
+        out.sum().backward()
+        seen.append([t for value in (out, x.grad, w.grad) for t in (value.a, value.b)])
+    assert_equal(seen[1], seen[0])
+    assert tj.explain(jitted).declined == ()
+    assert not any(call.on_subclass for call in tj.last_trace(jitted, "backward").calls)

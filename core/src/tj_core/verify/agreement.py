@@ -7,6 +7,7 @@ others. So a symbol that is not the arguments' may stand for one that the call s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
@@ -37,11 +38,22 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
         return False
     sizes = _settled_sizes(call)
     names = _made(call, found, said, sizes)
-    same = same_metadata if nested else Proxy.same_meta
+    same = _same_inside if nested else Proxy.same_meta
     return all(
         _same(_renamed(a, b, names, sizes, unsettled), b, same)
         for a, b, unsettled in zip(found, said, before, strict=True)
     )
+
+
+def _same_inside(derived: Proxy, said: Proxy) -> bool:
+    """As `same_metadata`; the context of a tensor subclass may say something of autograd, too."""
+    return same_metadata(_without_context(derived), _without_context(said))
+
+
+def _without_context(p: Proxy) -> Proxy:
+    if not isinstance(p, TensorProxy) or p.subclass is None:
+        return p
+    return p.replace(subclass=replace(p.subclass, context=""))
 
 
 def _same(derived: Any, said: Any, same: Any) -> bool:

@@ -1,8 +1,9 @@
 """The transform: bodies of calls on tensor subclasses take their calls' places.
 
-A body takes its arguments apart, computes with the dense tensors in them, and puts its results
-together. What one call puts together and another takes apart again goes from one to the other as it
-is; so subclasses are left at the boundary, and executors see operators on dense tensors.
+A body has calls of operators on the subclass, whose bodies take their arguments apart, compute with
+the dense tensors in them, and put their results together. What one call puts together and another
+takes apart again goes from one to the other as it is; so subclasses are left at the boundary, and
+executors see operators on dense tensors.
 """
 
 from __future__ import annotations
@@ -73,20 +74,20 @@ class _Lowering:
     def step(self, call: BoundSymbol) -> None:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
         if not call.on_subclass or not can_inline(call) or self.is_claimed(call):
-            self.editor.keep(call)
+            self.place(call)
             return
         start, body = len(self.editor.calls), self.editor.inlined(call)
         for inner in body.calls:
-            self.place(self.editor.moved(inner))
+            self.step(self.editor.moved(inner))
         self.editor.stands_for(call, start, body.values)
         self.editor.changed(call, "dense tensors", self.context.plugin)
 
     def place(self, call: BoundSymbol) -> None:
-        """Keep ``call`` of a body, unless it takes apart what is known in parts."""
+        """Keep ``call``, unless it takes apart what is known in parts."""
         if call.symbol == FLATTEN:
             (whole,) = call.flat_args
             known = self.parts.get(whole.name)
-            if known is not None:
+            if known is not None and len(known) == len(call.flat_outs):  # none is a constant
                 for out, part in zip(call.flat_outs, known, strict=True):
                     self.editor.substitute(out, part, call.source)
                 return

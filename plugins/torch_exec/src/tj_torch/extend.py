@@ -31,7 +31,7 @@ from tj_torch.ops.expansion.observed import Observed, observed, same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrappers import FLATTEN, UNFLATTEN
+from tj_torch.ops.expansion.wrapped_calls import FLATTEN, UNFLATTEN
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo

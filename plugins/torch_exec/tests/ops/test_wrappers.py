@@ -35,8 +35,46 @@ def arguments(values: Any) -> tuple[Any, ...]:
     return tuple(tensor_proxy(next(count), v) if isinstance(v, torch.Tensor) else v for v in values)
 
 
+def calls(body: Any) -> list[Any]:
+    """The calls on dense tensors, and those between them and subclasses."""
+    inner = ([call] if call.body is None else calls(call.body) for call in body.calls)
+    return [call for found in inner for call in found]
+
+
 def operators(body: Any) -> list[str]:
-    return [call.symbol.qualname for call in body.calls]
+    return [call.symbol.qualname for call in calls(body)]
+
+
+def test_a_body_has_operators_on_the_subclass_with_dense_bodies(expander: Expander) -> None:
+    made = expansion(expander, torch.addcmul, two(3), two(3), two(3))
+    (whole,) = made.body.calls
+    assert whole.symbol.qualname == "aten.addcmul.default" and whole.on_subclass
+    assert [p.name for p in whole.body.inputs] == ["a0", "a1", "a2"]
+    assert not any(call.on_subclass for call in whole.body.calls)
+    linear = expansion(expander, torch.nn.functional.linear, two(3), two(2, 3), two(2))
+    levels = [call.symbol.qualname for call in linear.body.calls]
+    assert len(levels) > 1 and all(call.on_subclass for call in linear.body.calls)
+    assert operators(linear.body).count("tj.unflatten") == len(levels)
+
+
+def test_operators_on_what_a_subclass_holds_are_beside_those_on_it(expander: Expander) -> None:
+    def twice(x: Any) -> Any:
+        return Labeled(x.held * 2, x.label) + x
+
+    twice.__module__ = "torch"  # others are not to ask for offsets, as constructors do
+    made = expansion(expander, twice, Labeled(torch.ones(3), "a"))
+    levels = [call.symbol.qualname for call in made.body.calls]
+    assert levels == ["tj.flatten", "aten.mul.Tensor", "tj.unflatten", "aten.add.Tensor"]
+    assert [call.body is None for call in made.body.calls] == [True, True, True, False]
+
+
+def test_the_backward_has_operators_on_the_subclass(expander: Expander) -> None:
+    args = arguments([two(3, grad=True), two(3, grad=True)])
+    body = derive(expander, torch.mul, args).backward.body
+    assert body is not None
+    names = [call.symbol.qualname for call in body.calls]
+    assert names == ["aten.mul.Tensor"] * 2
+    assert all(call.on_subclass for call in body.calls)
 
 
 def test_a_body_is_dense(expander: Expander) -> None:
@@ -44,7 +82,7 @@ def test_a_body_is_dense(expander: Expander) -> None:
     two_each = ["tj.flatten", "tj.flatten", "aten.mul.Tensor", "aten.mul.Tensor", "tj.unflatten"]
     assert operators(made.body) == two_each
     assert made.outputs.subclass.type.endswith(".TwoTensor")
-    dense = [p for call in made.body.calls[2:4] for p in (*call.flat_args, *call.flat_outs)]
+    dense = [p for call in calls(made.body)[2:4] for p in (*call.flat_args, *call.flat_outs)]
     assert all(isinstance(p, TensorProxy) and p.subclass is None for p in dense)
 
 
@@ -144,7 +182,7 @@ def test_taken_apart_and_put_together() -> None:
     assert len(parts) == 4 and parts[2] is x.b.a
     p = tensor_proxy("x", x)
     made = Expander().expand(torch.clone, (p,))
-    (call,) = (c for c in made.body.calls if c.symbol.name == "unflatten")  # type: ignore[union-attr]
+    (call,) = (c for c in calls(made.body) if c.symbol.name == "unflatten")
     again = unflatten(call.args[0].value, parts)
     assert [t is u for t, u in zip(flatten(again), parts, strict=True)] == [True] * 4
 

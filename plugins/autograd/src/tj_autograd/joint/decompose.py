@@ -23,7 +23,6 @@ from tj_core.extend import (
     Proxy,
     Replacement,
     RuleTable,
-    Symbol,
     TensorProxy,
     TjError,
     Trace,
@@ -98,14 +97,14 @@ class _Refused(Exception):
 class _Walk:
     """Looks for gradients in bodies.
 
-    ``inside`` has for a body the first symbol that has one, ``known`` what else was found out.
+    ``inside`` has for a body the first call that has one, ``known`` what else was found out.
     """
 
     lookup: Lookup
     context: PassContext
     decomposed: list[Change] = field(default_factory=list)
     kept_whole: dict[str, Declined] = field(default_factory=dict)
-    inside: dict[int, tuple[Body, Symbol | None]] = field(default_factory=dict)
+    inside: dict[int, tuple[Body, BoundSymbol | None]] = field(default_factory=dict)
     known: dict[Any, tuple[Any, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -117,6 +116,7 @@ class _Walk:
             try:
                 reason = self.reason(level)
                 if reason is None:
+                    self.note_plain(level)
                     continue
                 made = inline(level, edit.fresh, self.context.tags)
                 calls = self.renewed(call, made.calls)
@@ -167,22 +167,40 @@ class _Walk:
                 Decline(f"{call.symbol} is what its body says, but {why}", call.source)
             )
         assert call.body is not None
-        symbol = self.first_inside(call.body)
-        said = f"its gradient of {symbol} is not used: {why}"
-        names = () if symbol is None else self.lookup.owners(symbol)
+        inner = self.first_inside(call.body)
+        if inner is None:
+            return
+        said = f"its gradient of {inner.symbol} is not used: {why}"
+        names = self.lookup.owners(inner)
         self.kept_whole[call.label] = tuple((name, said) for name in names)
 
-    def first_inside(self, body: Body) -> Symbol | None:
-        """The first symbol in ``body``, at any depth, that somebody has a gradient for."""
+    def note_plain(self, call: BoundSymbol) -> None:
+        """Note that a gradient is for plain tensors, and ``call`` for what holds them."""
+        inner = None if call.body is None else self.first_inside(call.body)
+        if inner is None or inner.on_subclass or not call.on_subclass:
+            return
+        key = f"{call.kinds[0]}.{self.around(call).symbol.qualname}"
+        said = f"its gradient of {inner.symbol} is for plain tensors; here its key is {key}"
+        self.kept_whole[call.label] = tuple((name, said) for name in self.lookup.owners(inner))
+
+    def around(self, call: BoundSymbol) -> BoundSymbol:
+        """The call on a subclass, ``call`` or one in it, whose own body has the first gradient."""
+        parts = (call.body.calls if call.body is not None else ()) if call.on_subclass else ()
+        holding = (c for c in parts if c.on_subclass and self.call_with_gradient(c) is not None)
+        inner = next(holding, None)
+        return call if inner is None else self.around(inner)
+
+    def first_inside(self, body: Body) -> BoundSymbol | None:
+        """The first call in ``body``, at any depth, that somebody has a gradient for."""
         known = self.inside.get(id(body))
         if known is None:
-            found = (self.symbol_with_gradient(call) for call in body.calls)
+            found = (self.call_with_gradient(call) for call in body.calls)
             known = self.inside[id(body)] = body, next(filter(None, found), None)
         return known[1]
 
-    def symbol_with_gradient(self, call: BoundSymbol) -> Symbol | None:
-        if self.lookup.owners(call.symbol):
-            return call.symbol
+    def call_with_gradient(self, call: BoundSymbol) -> BoundSymbol | None:
+        if self.lookup.owners(call):
+            return call
         return None if call.body is None else self.first_inside(call.body)
 
     def reason(self, call: BoundSymbol) -> str | None:

@@ -82,11 +82,11 @@ class Lookup:
         claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
         return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
 
-    def owners(self, symbol: Symbol) -> tuple[str, ...]:
-        """The executors and plugins with a gradient for calls of ``symbol``."""
-        claims = ((e.name, e.claims.get(symbol)) for e in self.executors if not e.fallback)
+    def owners(self, call: BoundSymbol) -> tuple[str, ...]:
+        """The executors and plugins with a gradient for calls such as ``call``."""
+        claims = ((e.name, e.claim(call)) for e in self.executors)
         pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
-        rule = self.rules.get(symbol)
+        rule = self.rules.of(call)
         return (*pairs, *([] if rule is None else [rule.plugin]))
 
     def above_operators(self) -> bool:

@@ -74,7 +74,7 @@ def ambient_cache() -> CastCache:
 
 def may_be_kept(p: TensorProxy) -> bool:
     """Whether autocast may keep a cast of a value like ``p``, if it is a leaf."""
-    return p.requires_grad and p.dtype.name == "float32" and p.subclass is None
+    return p.requires_grad and p.dtype.name == "float32"
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:

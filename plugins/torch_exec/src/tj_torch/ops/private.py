@@ -29,6 +29,7 @@ __all__ = [
     "functionalization",
     "functionalization_below_subclasses",
     "functionalized",
+    "functionalized_again",
     "guarded_object",
     "has_no_hooks",
     "is_dense",
@@ -156,28 +157,24 @@ def paused_functionalization() -> Iterator[None]:
 
 @contextlib.contextmanager
 def functionalization_below_subclasses() -> Iterator[None]:
-    """As `functionalization`, of what tensor subclasses call: these come first.
+    """As `functionalization`, left out until `functionalized_again`: tensor subclasses come first.
 
     PyTorch leaves functionalization out inside of ``__torch_dispatch__``.
     """
-    from torch.utils._python_dispatch import TorchDispatchMode
-
     key = torch._C.DispatchKey.Functionalize
-
-    class Above(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            if any(hasattr(t, "__tensor_flatten__") for t in types):
-                return NotImplemented
-            with (
-                torch._C._SetExcludeDispatchKeyGuard(key, False),
-                torch._C._IncludeDispatchKeyGuard(key),
-            ):
-                return func(*args, **(kwargs or {}))
-
     outside = torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(key))
-    with functionalization(), outside, Above():
+    with functionalization(), outside:
+        yield
+
+
+@contextlib.contextmanager
+def functionalized_again() -> Iterator[None]:
+    """Inside of `functionalization_below_subclasses`, operators are functional."""
+    key = torch._C.DispatchKey.Functionalize
+    with (
+        torch._C._SetExcludeDispatchKeyGuard(key, False),
+        torch._C._IncludeDispatchKeyGuard(key),
+    ):
         yield
 
 

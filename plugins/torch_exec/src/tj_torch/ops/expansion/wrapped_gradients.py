@@ -25,21 +25,21 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
-from tj_torch.ops.expansion.body import live_calls, references
 from tj_torch.ops.expansion.derivation import (
     Derivation,
     Slot,
     default_tangent,
     missing_symbols,
 )
-from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.expansion.levels import Event, live_events, refs_in
+from tj_torch.ops.expansion.recorder import Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion
+from tj_torch.ops.expansion.wrapped_calls import symbols_of_layout
 from tj_torch.ops.expansion.wrappers import (
     Called,
     Parts,
     WrappedRun,
     shared,
-    symbols_of_layout,
 )
 from tj_torch.ops.sizes.program import known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
@@ -87,7 +87,9 @@ class _Differentiation:
                     for n, g in zip(inputs, found, strict=True)
                     if g is not None
                 }
-        made = self.described(recorder, called, middle, tangents, parts)
+        made = run.on_levels(
+            lambda whole: self.described(recorder, called, middle, tangents, parts, whole)
+        )
         repeated = (run.arguments[n].index for n, count in edges.items() if count > 1)
         once = bool(parts) and saving.released()
         return replace(made, repeated=tuple(sorted(repeated)), once=once)
@@ -138,15 +140,17 @@ class _Differentiation:
         middle: int,
         tangents: Mapping[Slot, tuple[torch.Tensor, TensorProxy, Parts]],
         found: Mapping[str, tuple[torch.Tensor, Parts]],
+        whole: bool,
     ) -> Derivation:
         run = self.run
-        before, after = recorder.calls[:middle], recorder.calls[middle:]
+        before = run.events(recorder, 0, middle, whole=whole)
+        after = run.events(recorder, middle, whole=whole)
         wanted = [ref for _, parts in found.values() for ref in parts]
-        live = live_calls(after, wanted, references, keep_draws=False)
-        made = {r for call in live for r in references(call.outputs)}
+        live = live_events(after, wanted, keep_draws=False)
+        made = {r for event in live for r in refs_in(event.outputs)}
         made.update(ref for _, _, parts in tangents.values() for ref in parts)
         made.update(map(Ref, recorder.constants))
-        read = [*references([(call.args, call.kwargs) for call in live]), *wanted]
+        read = [*refs_in([(event.args, event.kwargs) for event in live]), *wanted]
         needed = [ref for ref in dict.fromkeys(read) if ref not in made]
         where = self.places(called)
         kept = [ref for ref in needed if ref not in where]
@@ -183,7 +187,7 @@ class _Differentiation:
     def numbers(
         self,
         recorder: Recorder,
-        live: Sequence[Recorded],
+        live: Sequence[Event],
         found: Mapping[str, tuple[torch.Tensor, Parts]],
         given: Sequence[tuple[Proxy, Parts]],
         outputs: Any,
@@ -243,7 +247,7 @@ class _Differentiation:
         self,
         recorder: Recorder,
         given: Sequence[tuple[Proxy, Parts]],
-        live: Sequence[Recorded],
+        live: Sequence[Event],
         found: Mapping[str, tuple[torch.Tensor, Parts]],
         tensors: Mapping[int, torch.Tensor],
     ) -> Expansion:

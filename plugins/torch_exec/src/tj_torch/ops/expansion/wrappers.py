@@ -4,34 +4,28 @@ The operators of a subclass run above functionalization::
 
     autograd -> __torch_dispatch__ -> functionalization -> recorder -> fake tensors
 
-so a body is dense: it flattens the arguments, computes with what is in them, and puts the results
-together. The leaves of the autograd graph are the subclasses themselves.
+so a body is one of operators on the subclass. Each of these has a dense body: it flattens the
+arguments, computes with what is in them, and puts the results together. The leaves of the autograd
+graph are the subclasses themselves.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from tj_core.extend import (
     Alias,
     Body,
     BoundSymbol,
-    Constant,
     Context,
-    Dim,
     Effects,
     NumberProxy,
     Proxy,
-    SubclassInfo,
-    Symbol,
-    SymDim,
     TensorProxy,
     leaves,
     map_tree,
@@ -40,21 +34,28 @@ from tj_core.extend import (
 from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import State, tensor_proxy, to_core_tree, value_proxy
+from tj_torch.ops.convert import tensor_proxy, to_core_tree, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
+from tj_torch.ops.expansion.autograd_info import runs_python
 from tj_torch.ops.expansion.body import alias_facts
+from tj_torch.ops.expansion.level_bodies import LevelBuilder
+from tj_torch.ops.expansion.levels import Event, Levels, Whole, value
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, constant_leaf
+from tj_torch.ops.expansion.wrapped_calls import (
+    dense_proxies,
+    flatten_call,
+    layout_of,
+    symbols_of_layout,
+    unflatten_call,
+)
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
-from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
+from tj_torch.runtime.subclasses import dense_tensors, unflatten
 
-__all__ = ["FLATTEN", "UNFLATTEN", "Parts", "WrappedRun", "shared"]
+__all__ = ["Parts", "WrappedRun", "shared"]
 
-FLATTEN, UNFLATTEN = Symbol("tj", "flatten"), Symbol("tj", "unflatten")
-
-_LAYOUTS: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary()
-"""The layouts that programs hold, by name: one object for equal ones."""
+T = TypeVar("T")
 
 Parts = tuple[Any, ...]
 """The references of the dense values that a tensor consists of: one for a plain tensor. Of a
@@ -85,12 +86,14 @@ class Called:
 class WrappedRun(Run):
     """A run of a call that takes or returns tensor subclasses.
 
-    ``parts`` are the dense values of each argument.
+    ``parts`` are the dense values of each argument, ``levels`` is what notes the operators on
+    subclasses.
 
     It is not for writes that autograd has to see.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
+    levels: Levels | None = None
 
     @classmethod
     def of(cls, run: Run) -> WrappedRun:
@@ -110,7 +113,36 @@ class WrappedRun(Run):
             self.wrap(recorder)
             with self.modes(recorder):
                 called = self.called(recorder)
-        return self.described(recorder, called, recorder.calls)
+        return self.on_levels(
+            lambda whole: self.described(recorder, called, self.events(recorder, whole=whole))
+        )
+
+    def events(
+        self, recorder: Recorder, start: int = 0, stop: int | None = None, *, whole: bool
+    ) -> Sequence[Event]:
+        """What ran while the calls ``start`` to ``stop`` were recorded.
+
+        ``whole``: operators on subclasses, else what they called alone.
+        """
+        calls = recorder.calls[start:stop]
+        return self.levels.events(calls, start) if whole and self.levels else calls
+
+    def on_levels(self, describe: Callable[[bool], T]) -> T:
+        """What ``describe`` says of operators on subclasses, or without them where it cannot.
+
+        It cannot where a subclass keeps what the call is not given, or a size is a symbol.
+        """
+        if self.symbolic is None:
+            with contextlib.suppress(CannotExpand):
+                return describe(True)
+        return describe(False)
+
+    @contextlib.contextmanager
+    def modes(self, recorder: Recorder) -> Iterator[None]:
+        """As for any call, with subclasses above functionalization, which are noted."""
+        self.levels = Levels(recorder)
+        with super().modes(recorder), self.levels:
+            yield
 
     def functionalization(self) -> contextlib.AbstractContextManager[None]:
         """Functionalization with subclasses above it."""
@@ -208,10 +240,10 @@ class WrappedRun(Run):
         self,
         recorder: Recorder,
         called: Called,
-        calls: Sequence[Recorded],
+        events: Sequence[Event],
         kept: Sequence[Ref] = (),
     ) -> Expansion:
-        """What happened in ``calls``; ``kept`` are values that are returned beside the outputs."""
+        """What happened in ``events``; ``kept`` are values that are returned beside the outputs."""
         formal = {id(w): self.formals[n] for n, w in self.wrapped.items()}
         made: dict[int, Any] = {}
 
@@ -238,7 +270,7 @@ class WrappedRun(Run):
         ]
         checks = self.symbolic.checks if self.symbolic else {}
         body, found = self.body_of(
-            recorder, inputs, results, calls, self.grad, self.context, checks
+            recorder, inputs, results, events, self.grad, self.context, checks
         )
         values = iter(found)
         tree = map_tree(lambda p: next(values), outputs, Proxy)
@@ -257,7 +289,7 @@ class WrappedRun(Run):
             (outputs, tuple(extra)) if kept else outputs,
             effects,
             body,
-            "KERNEL",
+            "COMPOSITE" if _is_composite(called, events) else "KERNEL",
             recorder.captured,
             self.symbols,
             self.symbolic.made if self.symbolic else (),
@@ -269,7 +301,7 @@ class WrappedRun(Run):
         recorder: Recorder,
         inputs: Sequence[tuple[Proxy, Parts]],
         results: Sequence[tuple[Proxy, Parts]],
-        calls: Sequence[Recorded],
+        events: Sequence[Event],
         grad: bool,
         context: Context,
         checks: Mapping[str, str] | None = None,
@@ -278,6 +310,9 @@ class WrappedRun(Run):
 
         It asserts ``checks``: conditions on sizes, with messages.
         """
+        calls = [event for event in events if isinstance(event, Recorded)]
+        if len(calls) < len(events):
+            return _of_levels(recorder, inputs, results, events, grad, context)
         count = itertools.count()
 
         def fresh() -> str:
@@ -305,13 +340,41 @@ class WrappedRun(Run):
                 found.append(formals[p.name])
             elif isinstance(p, TensorProxy) and p.subclass is not None:
                 if p.name not in known:
-                    tail.append(unflatten_call(_plain(p, fresh()), mine, sizes))
+                    tail.append(
+                        unflatten_call(p.replace(name=fresh(), requires_grad=False), mine, sizes)
+                    )
                     known[p.name] = tail[-1].flat_outs[0]
                 found.append(known[p.name])
             else:
                 found.append(mine[0])
         inputs_ = tuple(p for p, _ in inputs)
         return Body(inputs_, (*head, *body.calls, *tail), None), found
+
+
+def _of_levels(
+    recorder: Recorder,
+    inputs: Sequence[tuple[Proxy, Parts]],
+    results: Sequence[tuple[Proxy, Parts]],
+    events: Sequence[Event],
+    grad: bool,
+    context: Context,
+) -> tuple[Body, list[Any]]:
+    """As `WrappedRun.body_of`, where ``events`` have operators on subclasses."""
+    formals = {p.name: p for p, _ in inputs}
+    builder = LevelBuilder(recorder, (), grad, context)
+    given = [(value(p, parts), p) for p, parts in inputs]
+    wanted = tuple(value(p, parts) for p, parts in results if p.name not in formals)
+    body = builder.of_events(given, wanted, events)
+    made = iter(body.outputs)
+    found = [formals[p.name] if p.name in formals else next(made) for p, _ in results]
+    return body, found
+
+
+def _is_composite(called: Called, events: Sequence[Event]) -> bool:
+    """Whether gradients may be taken of ``events`` one by one: of operators on subclasses."""
+    if not all(isinstance(event, Whole) and event.facts.builtin for event in events):
+        return False
+    return not runs_python(tensor for _, tensor in called.tensors)
 
 
 def shared(
@@ -322,72 +385,3 @@ def shared(
     Views of what others hold are no views to autograd.
     """
     return tuple(a for a in alias_facts(outputs, arguments) if a.kind != "internal")
-
-
-def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
-    """The dense tensors that ``proxy`` consists of, called like the attributes; or itself."""
-    if proxy.subclass is None:
-        yield proxy
-        return
-    for _, part in proxy.subclass.inner:
-        yield from dense_proxies(part)
-
-
-def _plain(proxy: TensorProxy, name: str) -> TensorProxy:
-    return proxy.replace(name=name, requires_grad=False)
-
-
-def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
-    """The call that takes ``proxy`` apart, into values that ``fresh`` names."""
-    outputs = tuple(_plain(p, fresh()) for p in dense_proxies(proxy))
-    aliases = tuple(Alias(i, "arg", 0) for i in range(len(outputs)))
-    return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))
-
-
-def unflatten_call(
-    proxy: TensorProxy, parts: Iterable[Proxy], sizes: Iterable[Any] = ()
-) -> BoundSymbol:
-    """The call that makes ``proxy`` of its dense ``parts``, with ``sizes`` where it has symbols."""
-    layout = layout_of(proxy)
-    described = repr(_unnamed(proxy)).encode()
-    kind = layout.kind.__name__
-    text = f"_{kind}_{hashlib.sha256(described).hexdigest()[:12]}"
-    constant = Constant(text, _LAYOUTS.setdefault(text, layout), named=False)
-    sizes = tuple(sizes)
-    args = (constant, tuple(parts), sizes) if sizes else (constant, tuple(parts))
-    return BoundSymbol(UNFLATTEN, args, outputs=proxy)
-
-
-def _unnamed(proxy: TensorProxy) -> tuple[Any, ...]:
-    """What tells the layout of ``proxy`` from others."""
-    p = proxy.map_symbols(lambda _: SymDim("?"))
-    return p.subclass, p.shape, p.strides
-
-
-def layout_of(proxy: TensorProxy) -> Layout:
-    """How a tensor like ``proxy`` is made of its parts.
-
-    :raises CannotExpand: if that is not known, or depends on a size that is a symbol.
-    """
-    info = proxy.subclass
-    assert isinstance(info, SubclassInfo)
-    if not isinstance(info.state, State):
-        raise CannotExpand(f"how a {info.type} is made is not known here")
-    parts = tuple((n, None if p.subclass is None else layout_of(p)) for n, p in info.inner)
-    state = info.state
-    rest = tuple(state.rest.items())
-    shape, strides = _known(proxy.shape), _known(proxy.strides)
-    return Layout(state.kind, parts, state.context, rest, shape, strides)
-
-
-def _known(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
-    return tuple(n if isinstance(n, int) else None for n in dims)
-
-
-def symbols_of_layout(proxy: Proxy) -> Iterator[SymDim]:
-    """What the layout of ``proxy`` leaves open, in the order that `unflatten` takes it."""
-    if not isinstance(proxy, TensorProxy) or proxy.subclass is None:
-        return
-    yield from (n for n in (*proxy.shape, *proxy.strides) if isinstance(n, SymDim))
-    for _, part in proxy.subclass.inner:
-        yield from symbols_of_layout(part)
