@@ -231,8 +231,9 @@ class _Reader:
         effects = _effects(extras, env)
         env.update(draft.metas)
         env.update(_rebound(extras, effects))
+        name = _qualname(node.func)
         call = BoundSymbol(
-            Symbol.parse(_qualname(node.func)),
+            Symbol.parse(name),
             args,
             kwargs,
             _outputs(target, draft.metas, iter(extras.get("constants", ()))),
@@ -242,6 +243,9 @@ class _Reader:
             parent=extras.get("parent"),
             executor=enclosing.executor if executor is None else executor or None,
         )
+        kind, _, plain = name.partition(".")
+        if "." in plain and kind in call.kinds:
+            call = call.replace(symbol=Symbol.parse(plain))
         return call.replace(body=self.body(call, draft.body, path, env)) if draft.body else call
 
     def body(

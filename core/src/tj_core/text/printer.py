@@ -3,6 +3,7 @@
 Lines of a printed program::
 
     y = torch.add(x, 1)  # y: "cpu f32[2, 3]" {SAVE}     a call, its outputs' metadata and tags
+    y = Kind.torch.add(x, 1)  # y: ...                   one on a tensor subclass, by its name
     # model.py:12 (layers.0): y = x + 1                  where the next call comes from
     #: mutates=(0,), executor='torch'                    what else a call (or trace, or body) holds
     #| _0 = aten.add.Tensor(x, 1)  # _0: ...             its body; nested bodies nest the mark
@@ -119,7 +120,7 @@ def print_call(
 ) -> Iterator[str]:
     """The lines of one call: the statement, what else it holds, its body."""
     outs = [_meta_comment(p, rename) for p in call.flat_outs]
-    statement = call_text(call, rename)
+    statement = call_text(call, rename, _callee(_of_kind(call)))
     yield f"{statement}  {outs[0]}" if len(outs) == 1 else statement
     if len(outs) > 1:
         yield from outs
@@ -161,6 +162,16 @@ def call_text(
     args += [_keyword(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
     text = f"{callee or _callee(call.symbol.qualname)}({', '.join(args)})"
     return text if call.outputs is None else f"{_target(call.outputs, rename)} = {text}"
+
+
+def _of_kind(call: BoundSymbol) -> str:
+    """The name of the operation, behind that of the tensor subclass that gives it a meaning.
+
+    An executor's own name for it has that already.
+    """
+    name = call.symbol.qualname
+    own = any(kind in name.split(".") for kind in call.kinds)
+    return name if own or not call.kinds else f"{call.kinds[0]}.{name}"
 
 
 def _is_name(word: str) -> bool:

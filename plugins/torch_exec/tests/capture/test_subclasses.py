@@ -332,3 +332,20 @@ def test_a_record_of_constants_is_a_constant(make: Any) -> None:
     assert tj.stats(g).fallbacks == ()
     assert [c.symbol.qualname for c in tj.last_trace(g, stage="ACQUIRED").calls][-1] == "torch.add"
     assert all("side_effect" not in c.effects.ordered for c in tj.last_trace(g).calls)
+
+
+def test_operations_on_a_subclass_print_by_its_name_and_read_back() -> None:
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    def f(x: Any) -> Any:
+        return (x * 2).sin()
+
+    jitted = tj.jit(f, plugins=["torch"])
+    jitted(TwoTensor(torch.ones(3), torch.ones(3)))
+    trace = tj.last_trace(jitted, stage="ACQUIRED")
+    text = trace.python(sources=False)
+    assert "mul = TwoTensor.torch.mul(x, 2)" in text
+    assert "_0 = TwoTensor.aten.mul.Tensor(x, 2)" in text and "_0_2 = aten.mul.Tensor(" in text
+    again = tj.Trace.parse(text, language=trace.language, constants=trace.constants())
+    assert again.python(sources=False) == text
+    assert [c.symbol for c in again.walk()] == [c.symbol for c in trace.walk()]
