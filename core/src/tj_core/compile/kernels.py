@@ -121,7 +121,7 @@ class RegionKernel:
         if not self.region.strides:
             return None
         found = next(differences(self.region.actual_inputs, inputs, runtime), None)
-        return None if found is None else f"it was given something else: {found}"
+        return None if found is None else f"its input {found.removeprefix('result ')}"
 
     def checked(
         self,

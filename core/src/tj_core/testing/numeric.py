@@ -83,7 +83,8 @@ def _differs(found: list[float], expected: list[float]) -> str | None:
 def _example(p: Proxy) -> list[float] | None:
     if not isinstance(p, TensorProxy):
         return None
-    return [1 + i / 8 for i in range(int(str(p.shape[0])))]
+    values = [1 + i / 8 for i in range(int(str(p.shape[0])))]
+    return _laid_out(values, [int(str(n)) for n in p.strides])
 
 
 class Spread(list[float]):

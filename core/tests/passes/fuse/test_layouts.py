@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 import tj_core as tj
+from tj_core import extend
 from tj_core.analysis.liveness import free_values, value_names
 from tj_core.compile.codegen import Program
 from tj_core.compile.context import PassContext
@@ -169,7 +172,7 @@ def test_a_program_that_another_executor_reads_it_in_gets_a_copy() -> None:
 def test_a_value_that_comes_otherwise_is_not_read_as_what_it_should_be() -> None:
     g = jitted(f, Spreading(), halving := Halving(3), strict=False)
     halving.change = lambda kept: [list(x) for x in kept]
-    with pytest.warns(TjWarning, match=r"given something else: .* strides \(1\), not \(2\)"):
+    with pytest.warns(TjWarning, match=r"its input \d has strides \(1\), not \(2\)"):
         assert g(X, Y) == expected()
 
 
@@ -210,6 +213,29 @@ def test_strides_are_not_free_if_the_program_itself_reads_the_value() -> None:
     loop = Spreading()
     assert jitted(read, loop, Halving(3))(X, Y) == expected(read)
     assert all(not r.flexible and not r.strides for r in loop.compiled)
+
+
+@pytest.mark.parametrize("chooses", [True, False])
+def test_the_script_of_a_region_says_its_strides(
+    chooses: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the region that chooses strides, or of the one that reads what was chosen."""
+    loop, broken = Spreading(), Spreading(change=lambda f: lambda *a: [x[:-1] for x in f(*a)])
+    right, wrong = loop.fuse, broken.fuse
+    loop.fuse = lambda region: (  # type: ignore[method-assign]
+        wrong if bool(region.flexible) is chooses else right
+    )(region)
+    g = jitted(f, loop, Halving(3), strict=False)
+    with pytest.warns(TjWarning, match="has shape") as found:
+        assert g(X, Y) == expected()
+    (path,) = re.findall(r"python (\S+\.py) shows it", str(found[0].message))
+    fixed, reproduce = Spreading(), extend.reproduce
+    here = Session([fixed, NumericPlugin()], overrides={"strict": False})
+    monkeypatch.setattr(extend, "reproduce", lambda *a, **k: reproduce(*a, **k, session=here))
+    runpy.run_path(path)
+    (region,) = fixed.compiled
+    assert bool(region.flexible) is chooses
+    assert (Spread in fixed.took[0]) is bool(region.strides)
 
 
 LIES = {
