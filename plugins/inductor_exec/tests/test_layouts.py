@@ -69,6 +69,14 @@ def test_saved_values_are_laid_out_for_convolutions(fusing: Any) -> None:
     assert made == taken >= 3
 
 
+def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
+    """So that values between them are laid out for convolutions, too."""
+    net = Net()
+    net.second = nn.Sequential(*(nn.Sequential(nn.Conv2d(8, 8, 1), nn.GELU()) for _ in range(14)))  # type: ignore[assignment]
+    jitted = hold(fusing, net)
+    assert sorted(r.kernel.region.backward for r in tj.explain(jitted).regions) == [False, True]
+
+
 def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
     """What is saved too, and views of it."""
     hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))

@@ -136,6 +136,10 @@ class Fusion:
     entered around the `fuse` and `restore` calls of one program, and may compile on exit what these
     prepared.
 
+    ``whole``, if given, looks at calls that can stand in one region. True keeps them in one, even
+    where they repeat each other; else each repeated part is a region, and compiled once. It is for
+    executors whose code is faster where they choose the strides of values between the parts.
+
     ``restore`` and ``fingerprint``, both or none, are for compiled regions that are kept on disk:
     ``restore(region, text)`` makes a region of what was `Fused.kept` of an equal one, and
     ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
@@ -150,6 +154,7 @@ class Fusion:
     minimum: int = 2
     hosts: bool = False
     together: Callable[[], contextlib.AbstractContextManager[None]] | None = None
+    whole: Callable[[Sequence[BoundSymbol]], bool] | None = None
     restore: Callable[[FusionRegion, str], Fused] | None = None
     fingerprint: Callable[[], str | None] | None = None
 
@@ -164,6 +169,7 @@ class Fusion:
             minimum=NUMBER,
             hosts=FLAG,
             together=OPTIONAL_FUNCTION,
+            whole=OPTIONAL_FUNCTION,
             restore=OPTIONAL_FUNCTION,
             fingerprint=OPTIONAL_FUNCTION,
         )

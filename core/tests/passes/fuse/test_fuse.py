@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tj_core.errors import PluginError, TjWarning
 from tj_core.host.hookspecs import hookimpl
 from tj_core.host.session import Session
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
+from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin, expansions
 from tj_core.verify.verifier import verify
@@ -200,6 +201,42 @@ def test_layers_are_found_without_marks() -> None:
     g = jitted(f, loop)
     assert g(X, Y) == jitted(f)(X, Y)
     assert len(program(g).calls) >= 7 and len(loop.compiled) <= 3
+
+
+class WholePlugin(LoopPlugin):
+    """Says by ``whole`` whether calls that repeat stay in one loop."""
+
+    def __init__(self, whole: Callable[[Sequence[BoundSymbol]], bool]) -> None:
+        super().__init__()
+        self.whole = whole
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        (executor,) = super().tj_executors()
+        assert executor.fusion is not None
+        return (replace(executor, fusion=replace(executor.fusion, whole=self.whole)),)
+
+
+def repeating(x: Any, y: Any) -> Any:
+    for _ in range(12):
+        x = (-(x * y) + y) * y + x
+    return x
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_an_executor_may_keep_calls_that_repeat_in_one_region(whole: bool) -> None:
+    loop = WholePlugin(lambda calls: whole)
+    g = jitted(repeating, loop)
+    assert g(X, Y) == jitted(repeating)(X, Y)
+    assert (len(program(g).calls) == 1) is whole
+
+
+def test_an_executor_that_fails_to_say_is_named() -> None:
+    def whole(calls: Sequence[BoundSymbol]) -> bool:
+        raise KeyError("what")
+
+    with pytest.raises(PluginError, match=r"loop.* failed in its check of num\.mul: KeyError"):
+        jitted(repeating, WholePlugin(whole))(X, Y)
 
 
 def test_a_value_that_only_the_region_reads_is_not_returned() -> None:

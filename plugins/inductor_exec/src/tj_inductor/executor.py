@@ -6,7 +6,7 @@ from tj_core.extend import Claim, Executor, Fusion, RuleTable, sizes_are_bound
 
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
-from tj_inductor.operators import can_fuse, is_kernel
+from tj_inductor.operators import can_fuse, convolves, is_kernel
 from tj_inductor.options import Options
 
 __all__ = ["inductor_executor"]
@@ -23,6 +23,7 @@ def inductor_executor(options: Options) -> Executor:
         minimum=options.minimum,
         hosts=True,
         together=compiler.together,
+        whole=convolves,
         restore=compiler.restore,
         fingerprint=compiler.fingerprint,
     )

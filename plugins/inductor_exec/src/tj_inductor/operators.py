@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from tj_core.extend import (
 )
 from tj_torch.extend import is_on, resolve
 
-__all__ = ["can_fuse", "is_kernel"]
+__all__ = ["can_fuse", "convolves", "is_kernel"]
 
 DEVICES = frozenset({"cpu", "cuda"})
 
@@ -59,6 +60,12 @@ def is_kernel(call: BoundSymbol) -> bool:
         return False
     name = call.symbol.path.partition(".")[0]
     return makes_views(call) or name in TOGETHER or torch.Tag.pointwise in operator.tags
+
+
+def convolves(calls: Sequence[BoundSymbol]) -> bool:
+    """Whether Inductor is to lay out values between ``calls`` for the convolutions among them."""
+    names = {call.symbol.path.partition(".")[0] for call in calls}
+    return not names.isdisjoint({"convolution", "convolution_backward"})
 
 
 @functools.cache

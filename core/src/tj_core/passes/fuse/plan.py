@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tj_core.contract.decline import ask
+from tj_core.contract.decline import answer, ask
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.ir.symbol import Symbol
@@ -52,6 +52,17 @@ class Fusers:
         fusion = self.executors[name].fusion
         assert fusion is not None
         return fusion
+
+    def parts(self, name: str, calls: Sequence[BoundSymbol]) -> Sequence[Sequence[BoundSymbol]]:
+        """``calls`` as executor ``name`` wants them: whole, or cut where they repeat.
+
+        :raises PluginError: if the executor fails to say.
+        """
+        whole = self.fusion(name).whole
+        owner = self.executors[name].owner
+        if whole is not None and answer(owner, lambda _: whole(calls), calls[0]):
+            return [calls]
+        return parts(calls, call_token)
 
     def refusal(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
         """Why executor ``name`` does not run ``calls`` as one, or None.
@@ -98,7 +109,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             units.append(unit)
             continue
-        for part in parts(unit.calls, call_token):
+        for part in fusers.parts(unit.owner[0], unit.calls):
             reason = fusers.refusal(unit.owner[0], part)
             if reason is None:
                 units.append(Group(unit.owner, tuple(part)))
