@@ -231,11 +231,6 @@ KNOWN = (
         ),
     ),
     Known(
-        "dynamo/test_higher_order_ops.py",
-        "expects to fail: AOT autograd does not run the program, and tj does",
-        ("FuncTorchHigherOrderOpTests.test_vmap_side_effects_append_input",),
-    ),
-    Known(
         "dynamo/test_hooks.py",
         "refuses a graph break in compiled autograd, where the backward of a program of tj is one",
         (
