@@ -447,3 +447,35 @@ def test_a_write_in_the_backward_of_a_custom_operator(way: str) -> None:
     for f in (lambda a, w: clearing(a, w), lambda a, w: clearing(a.sin(), w) + a):
         assert_equal(run(WAYS[way](f)), run(f))
         torch._dynamo.reset()
+
+
+@torch.library.custom_op("tj_tests::scaled", mutates_args=())
+def scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+SETTINGS = {"rate": 1.0}
+
+
+def _note_rate(ctx: Any, inputs: Any, output: Any) -> None:
+    ctx.rate = SETTINGS["rate"]
+
+
+scaled.register_fake(torch.empty_like)
+scaled.register_autograd(lambda ctx, g: g * SETTINGS["rate"] * ctx.rate, setup_context=_note_rate)
+
+
+def test_state_that_a_custom_operator_reads_is_that_of_the_run() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return scaled(x)
+
+    jitted = tj.jit(f)
+    for before, after in ((1.0, 2.0), (3.0, 4.0), (5.0, 5.0)):
+        x = torch.ones(3, requires_grad=True)
+        SETTINGS["rate"] = before
+        out = jitted(x)
+        SETTINGS["rate"] = after
+        out.backward(torch.ones(3))
+        assert x.grad is not None and x.grad.tolist() == [before * after] * 3
+    assert tj.stats(jitted).misses == 1
+    assert "it reads SETTINGS" in str(tj.last_trace(jitted, stage="JOINT").history[-1].changes)

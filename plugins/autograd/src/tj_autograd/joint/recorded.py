@@ -42,7 +42,7 @@ from tj_torch.extend import (
 )
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
-from tj_autograd.joint.functions import APPLY
+from tj_autograd.joint.functions import APPLY, has_own_backward
 
 __all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules"]
 
@@ -180,7 +180,7 @@ def recorded(
     gradients = {i: _gradient(call.flat_args[i], scope) for i in wrt}
     gradients |= {i: p.replace(strides=said[i]) for i, p in gradients.items() if i in said}
     back = back.replace(outputs=tuple(gradients.values()))
-    if call.symbol.qualname == APPLY:  # autograd runs what users write where a tangent reaches it
+    if has_own_backward(call):  # autograd runs what users write where a tangent reaches it
         back = back.replace(effects=Effects(ordered=("side_effect",)))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)

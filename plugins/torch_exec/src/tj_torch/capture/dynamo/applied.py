@@ -14,9 +14,9 @@ from typing import Any, NoReturn
 
 import torch
 
-from tj_torch.capture.dynamo.backwards import Asked, asked
 from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomposing_handlers
 from tj_torch.ops.private import no_autocast
+from tj_torch.ops.python_backwards import Asked, asked
 
 __all__ = ["exactly", "install", "known"]
 

@@ -14,7 +14,15 @@ from tj_core.extend import DType, TensorProxy
 from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
 
-__all__ = ["NonLeaf", "Saving", "count_edges", "gradients_of", "may_require_grad", "runs_python"]
+__all__ = [
+    "NonLeaf",
+    "Saving",
+    "count_edges",
+    "gradients_of",
+    "may_require_grad",
+    "python_nodes",
+    "runs_python",
+]
 
 
 class NonLeaf(torch.autograd.Function):
@@ -65,9 +73,14 @@ def gradients_of(
 
 def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
     """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
+    return any(True for _ in python_nodes(tensors))
+
+
+def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    """The nodes of Functions that the gradient of ``tensors`` passes through."""
     python: Any = private.autograd_function_node()
     own = f"{NonLeaf.__name__}Backward"
-    return any(isinstance(node, python) and node.name() != own for node in _nodes(tensors))
+    return (n for n in _nodes(tensors) if isinstance(n, python) and n.name() != own)
 
 
 def count_edges(

@@ -26,7 +26,12 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
-from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
+from tj_torch.ops.expansion.autograd_info import (
+    Saving,
+    count_edges,
+    gradients_of,
+    python_nodes,
+)
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
 from tj_torch.ops.expansion.expander import Expander
@@ -34,6 +39,7 @@ from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
 from tj_torch.ops.expansion.wrapped_gradients import wrapped_derivation
 from tj_torch.ops.expansion.wrappers import WrappedRun
+from tj_torch.ops.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 
@@ -91,6 +97,8 @@ class _Differentiation:
                 traced = run.trace(recorder)
                 middle = len(recorder.calls)
                 sources = self._differentiable(traced)
+                if reason := changing(python_nodes(sources.values())):
+                    raise CannotExpand(f"its backward is known when it runs: {reason}")
                 tangents = {s: self._tangent(recorder, s, t) for s, t in sources.items()}
                 saving = Saving.of(sources.values())
                 gradients = gradients_of(

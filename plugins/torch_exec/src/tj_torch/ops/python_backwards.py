@@ -1,6 +1,7 @@
-"""What the backward of a `torch.autograd.Function` depends on, beside its arguments.
+"""What a backward that users write depends on, beside its arguments.
 
-Capture runs a backward when the forward is captured, with gradients off. It is exact for a backward
+It runs when the forward is captured, or the gradient of a custom operator is derived, with
+gradients off. It is exact for a backward
 that computes with what it is given; one that asks for more (whether gradients are on, a list that
 the program appends to) gets what was true then. Its code says whether it asks.
 """
@@ -11,16 +12,17 @@ import builtins
 import dis
 import enum
 import functools
+import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.autograd import function as autograd_function
 
-__all__ = ["Asked", "Read", "asked"]
+__all__ = ["Asked", "Read", "asked", "changing"]
 
 _ONCE = (autograd_function.__file__, "wrapper")  # what once_differentiable wraps around
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
@@ -89,6 +91,36 @@ def asked(backward: Callable[..., Any]) -> Asked:
     search = _Search(_package(backward.__module__), _OFF if once else ())
     search.function(backward)
     return Asked(search.reason, tuple(search.reads.values()), once)
+
+
+def changing(nodes: Iterable[Any]) -> str | None:
+    """Why what users wrote for one of these ``nodes`` of autograd's may be another when it runs.
+
+    None if it may not: it computes with what it is given.
+    """
+    for node in nodes:
+        for f in _written(getattr(type(node), "_forward_cls", None)):
+            search = _Search(_package(f.__module__), _OFF)
+            search.function(f)
+            if search.reason or search.reads:
+                return search.reason or f"it reads {next(iter(search.reads))}"
+    return None
+
+
+def _written(kind: Any) -> Iterator[Callable[..., Any]]:
+    """What users wrote of the Function ``kind``, which PyTorch makes of a custom operator."""
+    for name in ("backward", "setup_context"):
+        f = inspect.unwrap(getattr(kind, name, None) or _nothing)
+        if _package(f.__module__) not in ("torch", "tj_torch", "tj_autograd"):
+            yield f
+        for cell in getattr(f, "__closure__", None) or ():
+            info = _content(cell)
+            parts = (getattr(info, n, None) for n in ("_backward_fn", "_setup_context_fn"))
+            yield from (part for part in parts if isinstance(part, types.FunctionType))
+
+
+def _nothing() -> None:
+    """What a Function without the method has."""
 
 
 @dataclass
