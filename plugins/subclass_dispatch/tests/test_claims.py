@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import copyreg
 from collections.abc import Iterator
 from typing import Any
 
@@ -184,6 +186,17 @@ def test_annotations_are_no_operations_of_a_class() -> None:
     """A class that overrides nothing has PyTorch's names, whatever it says of its attributes."""
     g = tj.jit(product, plugins=["torch"])
     g(Labeled(torch.ones(3)), Labeled(torch.ones(3)))
+    assert [call.symbol.qualname for call in tj.last_trace(g).calls] == ["torch.mul", "torch.sin"]
+
+
+def test_a_class_whose_tensors_were_copied_overrides_nothing() -> None:
+    """Copying leaves a member in the class, and in `torch.Tensor`."""
+    copy.copy(torch.ones(1))
+    copy.deepcopy(two(False))
+    copyreg._slotnames(torch.Tensor)  # type: ignore[attr-defined]
+    copyreg._slotnames(TwoTensor)  # type: ignore[attr-defined]
+    g = tj.jit(product, plugins=["torch"])
+    g(two(False), two(False))
     assert [call.symbol.qualname for call in tj.last_trace(g).calls] == ["torch.mul", "torch.sin"]
 
 

@@ -163,8 +163,10 @@ class _Bare:
     held: object
 
 
-_MADE_OF = frozenset({"__init__", "__new__", "__repr__", "__torch_dispatch__", *vars(_Bare)})
-"""Members that every wrapper subclass has of its own."""
+_MADE_OF = frozenset(
+    {"__init__", "__new__", "__repr__", "__slotnames__", "__torch_dispatch__", *vars(_Bare)}
+)
+"""Members that every wrapper subclass has of its own; copying gives a class ``__slotnames__``."""
 
 
 def _overrides(kind: type) -> bool:

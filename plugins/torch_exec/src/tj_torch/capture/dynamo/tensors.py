@@ -77,8 +77,13 @@ def _leave_the_unseen(stack: ExitStack) -> None:
     replace(stack, TensorVariable, "call_method", seen)
 
 
-_OWN_MEMBERS = frozenset({"__init__", "__new__", "__repr__", *vars(type("_", (), {}))})
-"""Members that a subclass may have of its own, and be what `torch.Tensor` is to an operation."""
+_OWN_MEMBERS = frozenset(
+    {"__init__", "__new__", "__repr__", "__slotnames__", *vars(type("_", (), {}))}
+)
+"""Members that a subclass may have of its own, and be what `torch.Tensor` is to an operation.
+
+Copying gives a class ``__slotnames__``.
+"""
 
 
 def _overriding(kind: type) -> str | None:
