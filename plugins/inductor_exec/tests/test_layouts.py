@@ -77,6 +77,20 @@ def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
     assert sorted(r.kernel.region.backward for r in tj.explain(jitted).regions) == [False, True]
 
 
+@pytest.mark.parametrize("threads", (1, 2))
+def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) -> None:
+    """Other kernels of PyTorch convolve with more than one thread, and give other strides."""
+    net = Net(lambda y, z: z)
+    net.second = nn.Conv2d(8, 1, 1)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        hold(fusing, net)
+        hold(fusing, net, IMAGES.to(memory_format=torch.channels_last))
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
     """What is saved too, and views of it."""
     hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))

@@ -449,7 +449,7 @@ def test_a_write_in_the_backward_of_a_custom_operator(way: str) -> None:
         torch._dynamo.reset()
 
 
-@torch.library.custom_op("tj_tests::scaled", mutates_args=())
+@torch.library.custom_op("tj_tests::scaled_by_rate", mutates_args=())
 def scaled(x: torch.Tensor) -> torch.Tensor:
     return x * 2
 

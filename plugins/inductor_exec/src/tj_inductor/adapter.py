@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import platform
 import shutil
@@ -101,7 +102,7 @@ def compiled(
 ) -> Compiled:
     """``graph``, compiled; the outputs in ``visible`` have its strides, theirs if it says None."""
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
-    output.args = (tuple(output.args[0]),)
+    output.args = (tuple(_restride(graph, output, visible)),)
     _call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
     same = _same_values(output.args[0])
@@ -116,6 +117,32 @@ def compiled(
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
     return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
+
+
+CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
+"""What gives dimensions of size one the strides of its own layout; Inductor takes any there."""
+
+
+def _restride(
+    graph: torch.fx.GraphModule, output: torch.fx.Node, visible: Mapping[int, Sequence[int] | None]
+) -> list[Any]:
+    """The outputs of ``graph``; what a user sees of convolutions is viewed with its strides."""
+    found: Sequence[Any] = output.args[0]  # type: ignore[assignment]
+    views: dict[Any, torch.fx.Node] = {}
+    for i, strides in visible.items():
+        node = found[i]
+        made_by = node.args[0] if getattr(node, "target", None) is operator.getitem else node
+        if getattr(made_by, "target", None) not in CONVOLUTIONS:
+            continue
+        value = node.meta["val"]
+        shape, strides = tuple(value.shape), tuple(strides or value.stride())
+        if 1 in shape and all(isinstance(n, int) for n in (*shape, *strides)):
+            with graph.graph.inserting_before(output):
+                called = (node, shape, strides)
+                view = graph.graph.call_function(torch.ops.aten.as_strided.default, called)
+            view.meta["val"] = value.as_strided(shape, strides)
+            views[node] = view
+    return [views.get(node, node) for node in found]
 
 
 EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")
