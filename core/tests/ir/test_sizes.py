@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tj_core.errors import ParseError
-from tj_core.ir.proxy import NumberProxy, SymDim, TensorProxy
+from tj_core.ir.proxy import NumberProxy, SubclassInfo, SymDim, TensorProxy
 from tj_core.ir.sizes import (
     Operation,
     evaluate_size,
@@ -205,6 +205,17 @@ def test_strides_agree_where_there_are_elements() -> None:
     )
     assert agrees(call(x, outputs=said), derived)
     assert not agrees(call(x, outputs=tensor("Max(1, s0)")), tensor("s0"))
+
+
+def test_contexts_of_subclasses_are_compared_but_in_bodies() -> None:
+    """There the context of a value may say something of autograd, which is silent in bodies."""
+    kinds = (SubclassInfo("lib.My", (("a", tensor(2)),), context) for context in ("1", "2"))
+    said, derived = (tensor(2).replace(subclass=kind) for kind in kinds)
+    other = tensor(2).replace(subclass=SubclassInfo("lib.Other", (("a", tensor(2)),), "1"))
+    assert not agrees(call(outputs=said), derived)
+    assert agrees(call(outputs=said), derived, nested=True)
+    assert not agrees(call(outputs=said), other, nested=True)
+    assert not agrees(call(outputs=said), tensor(2), nested=True)
 
 
 def test_symbols_of_arguments_stay_what_they_are() -> None:

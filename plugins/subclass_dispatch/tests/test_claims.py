@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_autograd.extend import GradRule
 from tj_autograd.run.variants import Variants
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.subclasses.kinds import Labeled
@@ -82,7 +83,7 @@ def gradients(f: Any) -> Any:
     return x.grad, y.grad
 
 
-def jitted(*owners: Owner) -> Any:
+def jitted(*owners: Owner | Rules) -> Any:
     return tj.jit(product, plugins=[*owners, "torch", "autograd", "subclass"])
 
 
@@ -125,6 +126,51 @@ def test_a_pair_for_an_operator_is_that_of_calls_that_are_made_of_it() -> None:
     mine, eagers = gradients(g), gradients(product)
     assert_equal(mine, tuple(t * 10 for t in eagers))
     assert {"forward TwoTensor", "backward TwoTensor"} <= set(owner.ran)
+
+
+class Rules:
+    """A plugin whose gradient rules for ``keys`` give gradients ten times too large."""
+
+    tj_name = "rules"
+
+    def __init__(self, *keys: str) -> None:
+        self.keys, self.owner = keys, Owner("rules")
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
+        table: RuleTable[Any] = RuleTable("grad")
+        for key in self.keys:
+            table.set(key, GradRule(self.owner.forward, self.owner.backward))
+        return (table,)
+
+
+@pytest.mark.parametrize("key", [WHOLE, OPERATOR])
+def test_a_gradient_rule_for_a_subclass_is_that_of_its_calls(key: str) -> None:
+    mine, eagers = gradients(jitted(Rules(key))), gradients(product)
+    assert_equal(mine, tuple(t * 10 for t in eagers))
+
+
+def test_a_gradient_rule_for_plain_tensors_is_not_one_for_a_subclass() -> None:
+    rules = Rules("torch.mul", "aten.mul.Tensor")
+    assert_equal(gradients(jitted(rules)), gradients(product))
+    assert rules.owner.ran == []
+
+
+@pytest.mark.parametrize("whole_first", [False, True])
+def test_the_pair_of_a_whole_call_is_before_that_of_an_operator(whole_first: bool) -> None:
+    whole, inside = Owner("whole", WHOLE, pair=True), Owner("inside", OPERATOR, pair=True)
+    g = jitted(*((whole, inside) if whole_first else (inside, whole)))
+    assert_equal(gradients(g), tuple(t * 10 for t in gradients(product)))
+    assert set(whole.ran) == {"forward TwoTensor", "backward TwoTensor"}
+    assert "forward TwoTensor" not in inside.ran and "backward TwoTensor" not in inside.ran
+
+
+@pytest.mark.parametrize("pairs", [False, True])
+def test_of_two_executors_with_one_operator_the_first_has_it(pairs: bool) -> None:
+    first, second = Owner("first", OPERATOR, pair=pairs), Owner("second", OPERATOR, pair=pairs)
+    g = jitted(first, second)
+    assert_equal(gradients(g), tuple(t * 10**pairs for t in gradients(product)))
+    assert first.ran and not second.ran
 
 
 def test_a_pair_that_does_not_apply_is_named() -> None:
