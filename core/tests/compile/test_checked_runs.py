@@ -6,6 +6,7 @@ Claims of the numeric dialect; `plugins/autograd/tests/run/test_first_run.py` ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -233,3 +234,10 @@ def test_values_of_regions_are_compared_in_every_run() -> None:
     )
     with pytest.raises(PluginError, match=message):
         program([1.0, 3.0])
+
+
+@pytest.mark.parametrize(("error", "found"), [(1.5e-12, False), (2.5e-12, True)])
+def test_each_of_the_calls_of_a_region_may_round(error: float, found: bool) -> None:
+    program = fused(lambda right: lambda x: ([v + error for v in right(x)[0]],), check=3)
+    with pytest.raises(PluginError, match="another value") if found else nullcontext():
+        assert program([0.0]) == [error]

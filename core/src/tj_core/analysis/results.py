@@ -158,13 +158,18 @@ def differences(outputs: Any, result: Any, runtime: Runtime) -> Iterator[str]:
             yield f"result {index} {problem}"
 
 
-def unequal(expected: Any, result: Any, outputs: Any, runtime: Runtime) -> Iterator[str]:
-    """Which values of ``result`` are not those of ``expected``; both are as ``outputs`` says."""
+def unequal(
+    expected: Any, result: Any, outputs: Any, runtime: Runtime, steps: int = 1
+) -> Iterator[str]:
+    """Which values of ``result`` are not those of ``expected``; both are as ``outputs`` says.
+
+    ``steps`` is how many operations, one after the other, may have rounded.
+    """
     both = zip(_pairs(outputs, result), _pairs(outputs, expected), strict=True)
     for index, ((p, found), (_, wanted)) in enumerate(both):
         dialect = _dialect(wanted, runtime)
         if isinstance(p, TensorProxy) and dialect is not None:
-            if (problem := dialect.differs(found, wanted)) is not None:
+            if (problem := dialect.differs(found, wanted, steps)) is not None:
                 yield f"result {index} {problem}"
         elif isinstance(p, NumberProxy) and found != wanted:
             yield f"result {index} is {found}, not {wanted}"

@@ -10,11 +10,12 @@ sizes alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
+from tj_core.analysis.liveness import value_names
 from tj_core.analysis.results import Run, differences, given_values, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
 from tj_core.contract.fusion import Boxed, Fused, FusionRegion
@@ -197,11 +198,12 @@ class FirstRegionRun:
 class EveryRegionRun(FirstRegionRun):
     """Stands for ``kernel`` for good: each run is repeated without the executor, on copies."""
 
-    __slots__ = ("without",)
+    __slots__ = ("steps", "without")
 
     def __init__(self, *first: Any) -> None:
         super().__init__(*first)
         self.without = self.kernel.without(self.kernel.region)
+        self.steps = _longest_chain(self.kernel.region.body.calls)
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
         """Run the region for the inputs in ``box``, and compare what it returns.
@@ -211,9 +213,18 @@ class EveryRegionRun(FirstRegionRun):
         copies = [copied(value, self.runtime) for value in box]
         result = self.kernel.checked(self.call, box, self.runtime, self.alive)
         expected = self.without(copies)
-        for problem in unequal(expected, result, self.call.outputs, self.runtime):
+        for problem in unequal(expected, result, self.call.outputs, self.runtime, self.steps):
             raise self.kernel.error(f"{problem}, as its operations compute")
         return result
+
+
+def _longest_chain(calls: Iterable[BoundSymbol]) -> int:
+    """The most calls that depend on each other, one on the next."""
+    depth: dict[str, int] = {}
+    for call in calls:
+        before = max((depth.get(name, 0) for name in value_names(call.flat_args)), default=0)
+        depth.update(dict.fromkeys(value_names(call.outputs), before + 1))
+    return max(depth.values(), default=1)
 
 
 def _boxed(function: Callable[..., Sequence[Any]]) -> Boxed:

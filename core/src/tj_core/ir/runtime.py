@@ -20,7 +20,8 @@ class RuntimeValues:
     without any. ``mark`` is something that compares equal until somebody writes to the value.
     ``copy`` is a copy in memory of its own, with the same metadata. ``differs`` says in what the
     first value, which has the metadata of the second, is not equal to it within the tolerance of
-    their data type; None if it is. ``plain``, if given, is any value as kernels get it: in the same
+    their data type; None if it is. Each of the given number of operations, one after the other, may
+    have rounded. ``plain``, if given, is any value as kernels get it: in the same
     memory, and not part of differentiation. ``example``, if given, makes a value with the metadata
     of a proxy, whose sizes are numbers, always the same one; None where it knows no such values.
     ``laid_out``, if given, is a value with the given strides: itself, or a copy.
@@ -30,7 +31,7 @@ class RuntimeValues:
     memory: Callable[[Any], Hashable | None]
     mark: Callable[[Any], object]
     copy: Callable[[Any], Any]
-    differs: Callable[[Any, Any], str | None]
+    differs: Callable[[Any, Any, int], str | None]
     plain: Callable[[Any], Any] | None = None
     example: Callable[[Proxy], Any] | None = None
     laid_out: Callable[[Any, Sequence[int]], Any] | None = None

@@ -74,9 +74,9 @@ def _resolve(symbol: Symbol) -> Callable[..., Any]:
     return MEANING[symbol.path]
 
 
-def _differs(found: list[float], expected: list[float]) -> str | None:
+def _differs(found: list[float], expected: list[float], steps: int) -> str | None:
     pairs = zip(found, expected, strict=True)
-    far = [i for i, (a, b) in enumerate(pairs) if not math.isclose(a, b, abs_tol=1e-12)]
+    far = [i for i, (a, b) in enumerate(pairs) if not math.isclose(a, b, abs_tol=steps * 1e-12)]
     return f"has another value at {far[0]}" if far else None
 
 

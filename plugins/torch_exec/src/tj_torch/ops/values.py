@@ -87,20 +87,21 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
     return made
 
 
-def differs(found: torch.Tensor, expected: torch.Tensor) -> str | None:
+def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str | None:
     """How many values of two tensors are not close, and by how much at most; None if all are.
 
     The tolerances are those of `torch.testing.assert_close`, the relative one of the largest value
-    too: sums in another order differ by so much, also where little is left of their terms.
+    too: sums in another order differ by so much, also where little is left of their terms. They
+    grow with ``steps``, the number of operations, one after the other, that may have rounded.
     """
     if is_wrapper(expected):
         pairs = zip(dense_tensors(found), dense_tensors(expected), strict=True)
-        return next((what for pair in pairs if (what := differs(*pair)) is not None), None)
+        return next((what for pair in pairs if (what := differs(*pair, steps)) is not None), None)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     a, b = (t.detach().to_dense().to(wide) for t in (found, expected))
     distance, size = (a - b).abs(), b.abs()
     if expected.is_complex() or expected.is_floating_point():
-        relative, absolute = TOLERANCES.get(expected.dtype, (0, 0))
+        relative, absolute = (steps * t for t in TOLERANCES.get(expected.dtype, (0, 0)))
         largest = float(size.nan_to_num(0, 0, 0).max()) if size.numel() else 0
         close = distance <= max(absolute, relative * largest) + relative * size
         equal = (a == b) | (a.isnan() & b.isnan()) | close
