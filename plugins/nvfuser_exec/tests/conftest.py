@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import tj_core as tj
+import torch
 from tj_nvfuser.bindings import Run
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
@@ -23,14 +24,35 @@ def _not_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kept(Reference):
-    """The reference, which keeps definitions for nvFuser itself (``tox run -e nvfuser-real``)."""
+    """The reference, which keeps definitions for nvFuser itself (``tox run -e nvfuser-real``).
+
+    With each stand what it first runs with, and in which test.
+    """
 
     def build(self, text: str) -> Run:
         """What runs the definition ``text``."""
-        if folder := os.environ.get("TJ_NVFUSER_DEFINITIONS"):
-            name = hashlib.sha256(text.encode()).hexdigest()[:16]
-            Path(folder, f"{name}.py").write_text(text)
-        return super().build(text)
+        run = super().build(text)
+        folder = os.environ.get("TJ_NVFUSER_DEFINITIONS")
+        if not folder:
+            return run
+        path = Path(folder, f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.py")
+        test = f"TEST = {os.environ['PYTEST_CURRENT_TEST'].partition(' ')[0]!r}\n"
+        if not path.exists():
+            path.write_text(f"{text}\n{test}")
+
+        def keeps(inputs: list[Any]) -> Any:
+            if "INPUTS = " not in path.read_text():
+                path.write_text(f"{text}\n{test}INPUTS = {[said(x) for x in inputs]}\n")
+            return run(inputs)
+
+        return keeps
+
+
+def said(x: Any) -> Any:
+    """An input as text can have it: the values of a tensor are left out."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())
 
 
 @pytest.fixture

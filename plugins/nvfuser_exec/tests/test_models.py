@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_conformance.models import MODELS, step
+from tj_conformance.models import MODELS, Model, step
 from tj_conformance.sampling import FULL
 from tj_core.extend import makes_views
 
@@ -19,7 +20,16 @@ SIZES = ((2, 8), (3, 11), (4, 16))
 SIZED = tuple(name for name in MODELS if name != "qwen2moe")
 """All but one whose sizes, as floats, gradients do not verify with."""
 
-NAMES = tuple(MODELS) if FULL else ("gpt2", "llama")
+RESNET = Model(
+    "ResNet",
+    "ForImageClassification",
+    {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [2, 2], "num_labels": 5},
+    functools.partial(MODELS["vit"].batch, length=32),
+)
+
+ALL = {**MODELS, "resnet": RESNET}
+
+NAMES = tuple(ALL) if FULL else ("gpt2", "llama")
 
 
 def operators(jitted: Any) -> tuple[Counter[str], Counter[str]]:
@@ -48,8 +58,8 @@ def found(call: Any) -> Iterator[str]:
     "options", [{}, {"minimum": 1, "matmul": True, "scans": True}], ids=["default", "all"]
 )
 def test_models_train(name: str, options: dict[str, Any], fusing: Any) -> None:
-    model = MODELS[name].build().train()
-    batch = MODELS[name].batch()
+    model = ALL[name].build().train()
+    batch = ALL[name].batch()
     expected = step(model, model, batch, 0)
     jitted = fusing(model, options)
     for _ in range(2):

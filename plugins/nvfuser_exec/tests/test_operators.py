@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,7 @@ CALLS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "div.Scalar_mode": lambda: (N(3, 4), 3),
     "fill.Tensor": lambda: (X(3, 4), X()),
     "fmod.Scalar": lambda: (X(3, 4), 0.7),
+    "gather.default": lambda: (X(3, 4, 5), 1, torch.randint(0, 4, (2, 6, 5))),
     "isfinite.default": lambda: (X(3, 4),),
     "linear.default": lambda: (X(3, 4), X(5, 4), X(5)),
     "reshape.default": lambda: (X(3, 4), [4, 3]),
@@ -82,6 +84,20 @@ def test_operators(name: str, fusing: Any) -> None:
     torch.testing.assert_close(jitted(x), f(x))
     calls = [c for use in tj.explain(jitted).regions for c in use.kernel.region.body.calls]
     assert f"aten.{name}" in {c.symbol.qualname for c in calls}
+
+
+def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
+    """Where sizes are symbols, nvFuser compiles no kernel that splits one and merges it again."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2).reshape(6, 4).reshape(3, 8).reshape(3, 2, 4).exp()
+
+    jitted = fusing(f, {"minimum": 1})
+    x = X(3, 8)
+    torch.testing.assert_close(jitted(x), f(x))
+    (use,) = tj.explain(jitted).regions
+    reshapes = re.findall(r"ops.reshape\((\w+),", use.kernel.fused.source)
+    assert reshapes == ["t1", "t1"]
 
 
 def proxy(name: str, *shape: int) -> TensorProxy:

@@ -87,7 +87,8 @@ class Definition:
     """The text so far.
 
     ``places`` are where symbols stand in the inputs; None: all are known, since nothing will run.
-    ``device`` is the type of device that it runs on.
+    ``device`` is the type of device that it runs on. ``reshaped`` are values that others, by name,
+    are reshapes of.
     """
 
     places: Mapping[str, SizePlace] | None = None
@@ -95,6 +96,7 @@ class Definition:
     inputs: list[Value | Number] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     sizes: dict[str, Text] = field(default_factory=dict)
+    reshaped: dict[str, Value] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -176,10 +178,17 @@ class Definition:
         return self.op("broadcast_in_dim", meta, value, shape=sizes, broadcast_dims=dims)
 
     def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
-        """``value`` in ``shape``, with as many elements."""
+        """``value`` in ``shape``, with as many elements.
+
+        What had been reshaped before is as it was: nvFuser fails to split sizes that are symbols
+        and to merge them again.
+        """
+        value = self.reshaped.get(value.name, value)
         if same_shape(value.shape, shape):
             return value
-        return self.op("reshape", (value.dtype, shape), value, new_shape=self.shape(shape))
+        made = self.op("reshape", (value.dtype, shape), value, new_shape=self.shape(shape))
+        self.reshaped[made.name] = value
+        return made
 
     def permute(self, value: Value, dims: Sequence[int]) -> Value:
         """``value`` with its dimensions in another order."""

@@ -300,10 +300,11 @@ class Operations:
     def index_select(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
         return x.index_select(dim, index)
 
-    def gather(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
-        return x.gather(dim, index)
-
     def take_along_axis(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
+        sizes = [
+            (a, b) for d, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if d != dim
+        ]
+        require(all(a == b for a, b in sizes), "mixed shapes")
         return x.take_along_dim(index, dim)
 
     def scatter(self, x: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:

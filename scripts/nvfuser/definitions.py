@@ -1,0 +1,80 @@
+"""Definitions that tests of tj-nvfuser left in a folder, one per file.
+
+``TJ_NVFUSER_DEFINITIONS=FOLDER tox run -e all -- plugins/nvfuser_exec/tests`` leaves them. Behind a
+definition stands what it first ran with, and in which test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nvfuser_direct
+import torch
+
+__all__ = ["Kept", "kept", "reason"]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A definition. ``inputs``: numbers, and (data type, sizes, strides) of tensors."""
+
+    name: str
+    text: str
+    test: str
+    inputs: tuple[Any, ...] | None
+
+    @property
+    def lines(self) -> int:
+        """How long the definition is."""
+        return sum(line.startswith("    ") for line in self.text.splitlines())
+
+    def defined(self) -> Any:
+        """nvFuser's fusion.
+
+        :raises Exception: if nvFuser refuses the definition.
+        """
+        scope = scope_of(self.text)
+        with contextlib.redirect_stdout(io.StringIO()), nvfuser_direct.FusionDefinition() as fusion:
+            scope["nvfuser_fusion"](fusion)
+        return fusion
+
+    def tensors(self) -> list[Any]:
+        """Inputs like those that it first ran with: numbers, and small tensors on the CPU."""
+        torch.manual_seed(0)
+        return [made(*x) if isinstance(x, tuple) else x for x in self.inputs or ()]
+
+
+def kept(folder: Path) -> list[Kept]:
+    """The definitions in ``folder``, short ones first."""
+    found = []
+    for file in sorted(folder.glob("*.py")):
+        text = file.read_text("utf-8")
+        scope = scope_of(text)
+        found.append(Kept(file.stem, text, scope.get("TEST", ""), scope.get("INPUTS")))
+    return sorted(found, key=lambda k: k.lines)
+
+
+def scope_of(text: str) -> dict[str, Any]:
+    """What ``text`` defines."""
+    scope: dict[str, Any] = {
+        "DataType": nvfuser_direct.DataType,
+        "FusionDefinition": nvfuser_direct.FusionDefinition,
+    }
+    exec(text, scope)
+    return scope
+
+
+def made(dtype: str, sizes: list[int], strides: list[int]) -> torch.Tensor:
+    """A tensor; what is whole is 0 or 1, which is an index into most things."""
+    kind = getattr(torch, dtype)
+    values = torch.rand(sizes) if kind.is_floating_point else torch.randint(0, 2, sizes)
+    return torch.empty_strided(sizes, strides, dtype=kind).copy_(values)
+
+
+def reason(error: Exception) -> str:
+    """What nvFuser says, without its stack."""
+    return " ".join(str(error).partition("Exception raised from")[0].split())

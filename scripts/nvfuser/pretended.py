@@ -1,0 +1,38 @@
+"""A CUDA device that is not there, for nvFuser in this process.
+
+`load` builds ``device.cpp`` and loads it; it must come before PyTorch is imported. A `Pretended`
+tensor says that it is on the device, and computes on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import subprocess
+from pathlib import Path
+
+__all__ = ["load"]
+
+INCLUDES = (
+    "nvidia/cuda_runtime/include",
+    "nvidia/cuda_nvcc/include",
+    "torch/include",
+    "torch/include/torch/csrc/api/include",
+)
+"""Headers, in the folder that PyTorch is installed in."""
+
+
+def load(folder: Path) -> None:
+    """Pretend a device; its library is built in ``folder``.
+
+    :raises subprocess.CalledProcessError: if it does not compile.
+    """
+    spec = importlib.util.find_spec("torch")
+    assert spec is not None and spec.origin is not None
+    packages = Path(spec.origin).parents[1]
+    library = folder / "libdevice.so"
+    source = Path(__file__).with_name("device.cpp")
+    headers = [f"-I{packages / path}" for path in INCLUDES]
+    flags = ["-std=c++17", "-O1", "-shared", "-fPIC"]
+    subprocess.run(["g++", *flags, "-o", str(library), str(source), *headers], check=True)
+    ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)

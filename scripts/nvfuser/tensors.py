@@ -1,0 +1,79 @@
+"""Tensors that say that they are on a CUDA device, and are on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+__all__ = ["Pretended", "Pretending"]
+
+DEVICE = torch.device("cuda", 0)
+
+Operator = Callable[..., Any]
+
+
+class Pretended(torch.Tensor):
+    """``inner`` as a tensor on the device; operators compute with ``inner``."""
+
+    inner: torch.Tensor
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+    @staticmethod
+    def __new__(cls: type[Pretended], inner: torch.Tensor) -> Pretended:
+        """A wrapper with the metadata of ``inner``."""
+        made: Pretended = torch.Tensor._make_wrapper_subclass(
+            cls,
+            inner.shape,
+            strides=inner.stride(),
+            storage_offset=inner.storage_offset(),
+            dtype=inner.dtype,
+            device=DEVICE,
+        )
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, operator: Operator, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute on the CPU."""
+        return computed(operator, args, kwargs or {})
+
+
+class Pretending(TorchDispatchMode):
+    """Operators that make tensors on the device make `Pretended` ones.
+
+    ``instead`` are other functions for some operators.
+    """
+
+    def __init__(self, instead: dict[Operator, Operator] | None = None) -> None:
+        super().__init__()
+        self.instead = instead or {}
+
+    def __torch_dispatch__(
+        self, operator: Operator, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Compute on the CPU."""
+        return computed(self.instead.get(operator, operator), args, kwargs or {})
+
+
+def computed(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """What ``operator`` returns for the tensors inside."""
+    return tree_map(outside, operator(*tree_map(inside, args), **tree_map(inside, kwargs)))
+
+
+def inside(x: Any) -> Any:
+    """``x`` as it is on the CPU."""
+    if isinstance(x, Pretended):
+        return x.inner
+    return torch.device("cpu") if isinstance(x, torch.device) and x.type == "cuda" else x
+
+
+def outside(x: Any) -> Any:
+    """``x`` as it is on the device."""
+    plain = isinstance(x, torch.Tensor) and not isinstance(x, Pretended)
+    return Pretended(x) if plain else x
