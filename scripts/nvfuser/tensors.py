@@ -11,6 +11,8 @@ from torch.utils._pytree import tree_map
 
 __all__ = ["Pretended", "Pretending"]
 
+aten = torch.ops.aten
+
 DEVICE = torch.device("cuda", 0)
 
 Operator = Callable[..., Any]
@@ -47,18 +49,59 @@ class Pretended(torch.Tensor):
 class Pretending(TorchDispatchMode):
     """Operators that make tensors on the device make `Pretended` ones.
 
-    ``instead`` are other functions for some operators.
+    ``instead`` are other functions for some operators, beside those that CPUs do not have.
     """
 
     def __init__(self, instead: dict[Operator, Operator] | None = None) -> None:
         super().__init__()
-        self.instead = instead or {}
+        self.instead = MISSING | (instead or {})
 
     def __torch_dispatch__(
         self, operator: Operator, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         """Compute on the CPU."""
         return computed(self.instead.get(operator, operator), args, kwargs or {})
+
+
+def attention(*args: Any, scale: Any = None) -> Any:
+    """Flash attention, which has another operator on CPUs, laid out as on a device."""
+    out, sums = aten._scaled_dot_product_flash_attention_for_cpu(*args[:5], scale=scale)
+    operator = aten._scaled_dot_product_flash_attention.default
+    made = tree_map(filled, operator(*tree_map(empty, args), scale=scale))
+    return laid(out, made[0]), laid(sums, made[1]), *made[2:]
+
+
+def attention_backward(*args: Any, scale: Any = None) -> Any:
+    """Its gradients."""
+    operator = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    found = operator(*args[:6], *args[10:12], scale=scale)
+    operator = aten._scaled_dot_product_flash_attention_backward.default
+    made = operator(*tree_map(empty, args), scale=scale)
+    return tuple(map(laid, found, made))
+
+
+def empty(x: Any) -> Any:
+    """``x`` as a tensor without memory, which PyTorch computes metadata with."""
+    if not isinstance(x, torch.Tensor):
+        return x
+    return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
+
+
+def filled(x: Any) -> Any:
+    """A tensor like ``x``, which has no memory."""
+    return torch.zeros_like(x, device="cpu") if isinstance(x, torch.Tensor) else x
+
+
+def laid(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """``x`` with the strides of ``like``."""
+    return torch.empty_strided(x.shape, like.stride(), dtype=x.dtype, device=x.device).copy_(x)
+
+
+MISSING: dict[Operator, Operator] = {
+    aten._scaled_dot_product_flash_attention.default: attention,
+    aten._scaled_dot_product_flash_attention_backward.default: attention_backward,
+}
+"""What CPUs compute for operators that they do not have."""
 
 
 def computed(operator: Operator, args: Any, kwargs: Any) -> Any:

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from tj_core.extend import define
+import torch
+from tj_core.extend import Device, define
 
 from tj_nvfuser.availability import MODULE
 
@@ -33,6 +34,10 @@ class Target(Protocol):
 
     devices: Collection[str]
 
+    def capability(self, device: Device) -> tuple[int, int]:
+        """The compute capability of ``device``."""
+        ...
+
     def build(self, text: str) -> Run:
         """What runs the definition ``text``."""
         ...
@@ -42,6 +47,10 @@ class NvFuser:
     """nvFuser itself."""
 
     devices: Collection[str] = ("cuda",)
+
+    def capability(self, device: Device) -> tuple[int, int]:
+        """The compute capability of ``device``."""
+        return torch.cuda.get_device_capability(device.index)
 
     def build(self, text: str) -> Run:
         """Define the fusion; it is compiled as it first runs.

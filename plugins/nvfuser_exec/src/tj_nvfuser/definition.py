@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import torch
 from tj_core.extend import (
     Dim,
     NumberProxy,
@@ -21,9 +22,10 @@ from tj_core.extend import (
 )
 
 from tj_nvfuser.layouts import dense_order, layout_of
-from tj_nvfuser.refused import Refused
+from tj_nvfuser.refused import Refused, refuse
 
 __all__ = [
+    "COMMON",
     "COMPUTE",
     "DTYPES",
     "Definition",
@@ -43,14 +45,30 @@ DTYPES: Mapping[str, str] = {
     "int64": "Int",
     "int32": "Int32",
     "bool": "Bool",
+    "uint64": "UInt64",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e5m2": "Float8_e5m2",
 }
 """nvFuser's names of the data types that regions have."""
+
+COMMON = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "bool")
+"""The data types that every operation may have."""
 
 COMPUTE: Mapping[str, str] = {name: name for name in DTYPES.values()} | {
     "Half": "Float",
     "BFloat16": "Float",
+    "Float8_e4m3fn": "Float",
+    "Float8_e5m2": "Float",
 }
 """What values of a data type are computed in: many operations on 16 bits have no kernel."""
+
+WHOLE8 = "nvFuser has no casts between integers and float8"
+
+LARGEST_ROUNDED = 464.0
+"""The largest number that is rounded to the largest of float8_e4m3fn, which is 448."""
+
+OVERFLOWS = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isnan())
+"""Whether PyTorch makes NaN of larger ones; from some version on, it does not."""
 
 Meta: TypeAlias = "tuple[str, Sequence[Dim]]"
 """What is known of a result: its data type, by nvFuser's name, and its shape."""
@@ -161,10 +179,38 @@ class Definition:
         return [Value(n, dtype, tuple(s)) for n, (dtype, s) in zip(names, metas, strict=True)]
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """``value`` in ``dtype``."""
+        """``value`` in ``dtype``.
+
+        :raises Refused: if nvFuser rounds otherwise than PyTorch.
+        """
         if value.dtype == dtype:
             return value
+        kinds = value.dtype, dtype
+        if any("Float8" in kind for kind in kinds):
+            refuse(not all("Float" in COMPUTE[kind] or kind == "Double" for kind in kinds), WHOLE8)
+        if "Float8" in dtype:
+            value = self.cast(value, "Float")
+            value = self.bounded(value, dtype)
+        elif "Float8" in value.dtype:
+            value = self._cast(value, "Float")
+        return value if value.dtype == dtype else self._cast(value, dtype)
+
+    def _cast(self, value: Value, dtype: str) -> Value:
         return self.op("cast", (dtype, value.shape), value, dtype=_dtype(dtype))
+
+    def bounded(self, value: Value, dtype: str) -> Value:
+        """``value`` such that what is too large becomes what PyTorch makes of it in ``dtype``.
+
+        nvFuser makes the largest number of it.
+
+        :raises Refused: if that is infinite: no cast of nvFuser's is.
+        """
+        refuse(dtype == "Float8_e5m2", "nvFuser makes no infinite float8_e5m2")
+        if not OVERFLOWS:
+            return value
+        size = self.op("abs", ("Float", value.shape), value)
+        large = self.op("gt", ("Bool", value.shape), size, LARGEST_ROUNDED)
+        return self.op("where", ("Float", value.shape), large, float("nan"), value)
 
     def broadcast(
         self, value: Value, shape: Sequence[Dim], dims: Sequence[int] | None = None

@@ -14,7 +14,7 @@ __all__ = ["nvfuser_executor"]
 
 def nvfuser_executor(options: Options, target: Target) -> Executor:
     """The record of the executor, which claims no call for itself."""
-    operators = Operators(options, target.devices)
+    operators = Operators(options, target)
     fusion = Fusion(
         operators.can_fuse,
         Compiler(options, target).compile,

@@ -12,12 +12,16 @@ from tj_core.extend import (
     Proxy,
     SymDim,
     TensorProxy,
+    leaves,
     makes_views,
     sizes_are_bound,
 )
 from tj_torch.extend import is_on
 
+from tj_nvfuser.bindings import Target
+from tj_nvfuser.definition import COMMON
 from tj_nvfuser.layouts import dense_order
+from tj_nvfuser.operations.call import Operation
 from tj_nvfuser.operations.table import OPERATIONS
 from tj_nvfuser.options import Options
 from tj_nvfuser.refused import Refused
@@ -25,16 +29,19 @@ from tj_nvfuser.translate import tried, without_tensors
 
 __all__ = ["Operators"]
 
+FLOAT8_SINCE = 8, 9
+"""The compute capability from which on devices have 8-bit floats."""
+
 MOST_DIMENSIONS = 8
 """Dimensions of a tensor in a kernel of nvFuser's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The answers of an executor with ``options``, for tensors on ``devices``, by type."""
+    """The answers of an executor with ``options``, for tensors on the devices of ``target``."""
 
     options: Options
-    devices: Collection[str]
+    target: Target
 
     def can_fuse(self, call: BoundSymbol) -> bool | Decline:
         """Whether ``call`` has a definition."""
@@ -46,28 +53,34 @@ class Operators:
         if is_on(call.context):
             return Decline("it runs under autocast")
         try:
-            self.metadata(call)
+            self.metadata(call, operation)
             tried(call)
         except Refused as refused:
             return Decline(str(refused))
         return True
 
-    def metadata(self, call: BoundSymbol) -> None:
+    def metadata(self, call: BoundSymbol, operation: Operation) -> None:
         """Refuse values that no region takes.
 
         :raises Refused: then.
         """
+        dtypes = (*COMMON, *operation.dtypes)
         for p in without_tensors(call).flat_args:
-            self.value(p, argument=True)
-        for p in call.flat_outs:
-            self.value(p, argument=False)
+            self.value(p, dtypes, argument=True)
+        made = [
+            p
+            for i, p in enumerate(leaves(call.outputs))
+            if isinstance(p, Proxy) and (operation.makes is None or i in operation.makes)
+        ]
+        for p in made:
+            self.value(p, dtypes, argument=False)
             if isinstance(p, TensorProxy) and not makes_views(call):
                 dense_order(p)
-        if not any(isinstance(p, TensorProxy) for p in call.flat_outs):
+        if not any(isinstance(p, TensorProxy) for p in made):
             raise Refused("it returns no tensor")
 
-    def value(self, p: Proxy, argument: bool) -> None:
-        """Refuse ``p``, if no region takes it."""
+    def value(self, p: Proxy, dtypes: Collection[str], argument: bool) -> None:
+        """Refuse ``p``, if no region takes it, or none in a call that takes ``dtypes``."""
         if isinstance(p, NumberProxy):
             if p.hint is None:
                 raise Refused(f"{p.name} depends on data")
@@ -77,8 +90,12 @@ class Operators:
         if p.subclass is not None or p.layout != "strided" or p.flags:
             raise Refused(f"{p.name} is no plain tensor")
         number = argument and p.device.type == "cpu" and not p.shape
-        if p.device.type not in self.devices and not number:
+        if p.device.type not in self.target.devices and not number:
             raise Refused(f"{p.name} is on {p.device}")
+        if p.dtype.name not in dtypes:
+            raise Refused(f"no kernels for {p.dtype.name}")
+        if p.dtype.name.startswith("float8") and self.target.capability(p.device) < FLOAT8_SINCE:
+            raise Refused(f"{p.device} computes with no {p.dtype.name}")
         if any(isinstance(n, SymDim) and n.hint is None for n in (*p.shape, *p.strides)):
             raise Refused(f"the sizes of {p.name} depend on data")
         if 0 in p.shape:

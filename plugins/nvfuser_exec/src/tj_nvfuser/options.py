@@ -16,7 +16,8 @@ class Options:
     operations, as eager does; else they stay in float32 inside of regions. ``matmul``: products of
     matrices stand in regions, where nvFuser calls PyTorch's. ``scans``: cumulative sums and
     products, sorts, top-k and scatters do; to compile some of these, nvFuser needs the headers of
-    its version of CUDA in ``/usr/local/cuda``.
+    its version of CUDA in ``/usr/local/cuda``. ``sdpa``: PyTorch's flash attention without dropout
+    stands in regions.
     """
 
     minimum: int = 3
@@ -24,6 +25,7 @@ class Options:
     emulate_precision: bool = True
     matmul: bool = False
     scans: bool = False
+    sdpa: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum", "cache"):

@@ -42,7 +42,7 @@ def translated(region: FusionRegion, rounding: bool = True) -> Definition:
         put(definition, call, values, rounding)
     for p in region.outputs:
         assert isinstance(p, TensorProxy)
-        definition.output(definition.cast(values[p.name], dtype_of(p)), p)
+        definition.output(definition.cast(made_before(values, p), dtype_of(p)), p)
     return definition
 
 
@@ -79,6 +79,15 @@ def given(definition: Definition, p: Proxy) -> Value | Number:
     return definition.tensor(p)
 
 
+def made_before(values: Values, p: Proxy) -> Any:
+    """The value of ``p``.
+
+    :raises Refused: if it is a result that nvFuser does not make.
+    """
+    refuse(p.name not in values, f"nvFuser makes no {p.name}")
+    return values[p.name]
+
+
 def put(definition: Definition, call: BoundSymbol, values: Values, rounding: bool) -> None:
     """Add ``call``, and what its results are called to ``values``."""
     operation = OPERATIONS.get(call.symbol.qualname)
@@ -87,7 +96,7 @@ def put(definition: Definition, call: BoundSymbol, values: Values, rounding: boo
 
     def argument(leaf: Any) -> Any:
         if isinstance(leaf, Proxy):
-            return values[leaf.name]
+            return made_before(values, leaf)
         return leaf.value if isinstance(leaf, Constant) else leaf
 
     args, kwargs = map_tree(argument, call.args), map_tree(argument, call.kwargs)
@@ -95,7 +104,7 @@ def put(definition: Definition, call: BoundSymbol, values: Values, rounding: boo
     made = bound(operation, Call(definition, outputs), *args, **dict(kwargs))()
     results = made if isinstance(made, list | tuple) else (made,)
     for value, p in zip(results, outputs, strict=True):
-        if isinstance(p, TensorProxy):
+        if isinstance(p, TensorProxy) and value is not None:
             values[p.name] = result(definition, value, p, rounding)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -28,13 +28,16 @@ class Operation:
 
     ``joins``: it is computed in one kernel with its neighbours. ``computes``: it does more than
     place elements; a region has one such call at least. ``option``: the field of the options that
-    must be true.
+    must be true. ``dtypes``: the data types that it takes beside `COMMON`. ``makes``: the places of
+    the results that it makes; None: of all.
     """
 
     translate: Translate
     joins: bool = True
     computes: bool = True
     option: str = ""
+    dtypes: Collection[str] = ()
+    makes: Collection[int] | None = None
 
 
 Operations: TypeAlias = "Mapping[str, Operation]"

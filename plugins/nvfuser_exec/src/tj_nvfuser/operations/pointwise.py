@@ -12,6 +12,7 @@ __all__ = ["OPERATIONS", "WHOLE", "choose", "truth_of"]
 
 INTEGERS = ("Int", "Int32")
 WHOLE = (*INTEGERS, "Bool")
+FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 def same(name: str) -> Translate:
@@ -329,7 +330,7 @@ OPERATIONS: Operations = {
     "aten.lerp.Tensor": Operation(lerp),
     "aten.addcmul.default": Operation(addcmul),
     "aten.addcdiv.default": Operation(addcdiv),
-    "aten._to_copy.default": Operation(cast),
+    "aten._to_copy.default": Operation(cast, dtypes=FLOAT8),
     "aten.clone.default": Operation(copied, computes=False),
 }
 """Elementwise operations, by the names of their symbols."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from tj_nvfuser.definition import Value, dtype_of
+from tj_nvfuser.definition import Text, Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations
-from tj_nvfuser.operations.pointwise import WHOLE
+from tj_nvfuser.operations.pointwise import FLOAT8, WHOLE
 from tj_nvfuser.refused import refuse
 
 __all__ = ["OPERATIONS"]
@@ -39,6 +39,28 @@ def linear(call: Call, x: Value, weight: Value, bias: Any = None) -> Value:
     return call.d.op("linear", (values[0].dtype, call.out.shape), *values)
 
 
+def scaled_mm(
+    call: Call,
+    a: Value,
+    b: Value,
+    scale_a: Value,
+    scale_b: Value,
+    bias: Value | None = None,
+    scale_result: Any = None,
+    out_dtype: Any = None,
+    use_fast_accum: bool = False,
+) -> Value:
+    dtype = dtype_of(call.out)
+    refuse(dtype not in ("Half", "BFloat16", "Float"), "a product that is rounded to float8")
+    refuse(scale_result is not None, "a product that is scaled")
+    refuse(use_fast_accum, "sums of less precision")
+    sizes = (*scale_a.shape, *scale_b.shape)
+    refuse(any(n != 1 for n in sizes), "scales of rows or blocks")
+    metas = [(dtype, call.out.shape)] * 3  # the second and third are None
+    how = {"bias": bias, "dtype": Text(f"DataType.{dtype}")}
+    return call.d.ops("scaled_mm", metas, a, b, scale_a, scale_b, **how)[0]
+
+
 product = functools.partial(Operation, joins=False, option="matmul")
 
 
@@ -47,5 +69,6 @@ OPERATIONS: Operations = {
     "aten.bmm.default": product(matmul),
     "aten.addmm.default": product(addmm),
     "aten.linear.default": product(linear),
+    "aten._scaled_mm.default": product(scaled_mm, dtypes=FLOAT8),
 }
 """Products, by the names of their symbols."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tj_nvfuser.operations import (
     activations,
+    attention,
     indexing,
     norms,
     pointwise,
@@ -17,7 +18,7 @@ __all__ = ["OPERATIONS"]
 
 OPERATIONS: Operations = {
     name: operation
-    for part in (pointwise, activations, reductions, norms, shapes, indexing, products)
+    for part in (pointwise, activations, reductions, norms, shapes, indexing, products, attention)
     for name, operation in part.OPERATIONS.items()
 }
 """What each operator is in nvFuser; what is not here runs outside of regions."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import define
+from tj_core.extend import Device, define
 
 from tj_nvfuser.bindings import Run
 from tj_nvfuser.definition import DTYPES
@@ -34,12 +34,17 @@ for _name, _dtype in TORCH.items():
 LOW = (torch.float16, torch.bfloat16)
 WIDE = (torch.float32, torch.float64)
 INTEGERS = (torch.int64, torch.int32)
+FLOAT8 = (torch.float8_e4m3fn, torch.float8_e5m2)
 
 
 class Reference:
     """Runs definitions with PyTorch, on CPUs."""
 
     devices: Collection[str] = ("cpu",)
+
+    def capability(self, device: Device) -> tuple[int, int]:
+        """That of an H200."""
+        return 9, 0
 
     def build(self, text: str) -> Run:
         """What runs the definition ``text``."""
@@ -193,6 +198,11 @@ class Operations:
         return run
 
     def cast(self, x: Tensor, dtype: torch.dtype) -> Tensor:
+        if dtype in FLOAT8:  # what is too large becomes the largest number
+            require(x.dtype is torch.float32, f"no cast of {x.dtype} to {dtype}")
+            largest = torch.finfo(dtype).max
+            return x.clamp(-largest, largest).to(dtype)
+        require(x.dtype not in FLOAT8 or dtype is torch.float32, f"no cast of {x.dtype} to {dtype}")
         return x.to(dtype)
 
     def set(self, x: Tensor) -> Tensor:
@@ -329,3 +339,66 @@ class Operations:
     def linear(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         require(x.dtype is weight.dtype, "mixed types")
         return torch.nn.functional.linear(x, weight, bias)
+
+    def scaled_mm(
+        self,
+        a: Tensor,
+        b: Tensor,
+        scale_a: Tensor,
+        scale_b: Tensor,
+        *,
+        bias: Tensor | None,
+        dtype: torch.dtype,
+    ) -> tuple[Tensor, None, None]:
+        require(scale_a.dtype is scale_b.dtype is torch.float32, "scales are in float32")
+        product = torch._scaled_mm(a, b, scale_a, scale_b, bias=bias, out_dtype=dtype)
+        return product, None, None
+
+    # -------------------------------------------------------------------- attention
+
+    def sdpfa_fwd(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        dropout_p: float,
+        is_causal: bool,
+        scale: float | None,
+    ) -> tuple[Tensor, ...]:
+        attends(query, key, value)
+        out, sums = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query, key, value, dropout_p, is_causal, scale=scale
+        )
+        seed = torch.zeros(2, dtype=torch.uint64), torch.zeros((), dtype=torch.uint64)
+        return out, sums, *seed
+
+    def sdpfa_bwd(
+        self,
+        grad: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        out: Tensor,
+        sums: Tensor,
+        *,
+        dropout_p: float,
+        is_causal: bool,
+        philox_seed: Tensor,
+        philox_offset: Tensor,
+        scale: float | None,
+    ) -> tuple[Tensor, ...]:
+        attends(query, key, value)
+        require(philox_seed.shape == (2,) and philox_offset.shape == (), "no state of a generator")
+        given = grad, query, key, value, out, sums, dropout_p, is_causal
+        found: tuple[Tensor, ...] = (
+            torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, scale=scale)
+        )
+        return found
+
+
+def attends(*values: Tensor) -> None:
+    """Whether nvFuser takes ``values`` for attention, and its kernels do."""
+    require({x.dtype for x in values} < {*LOW} and values[0].dtype in LOW, "not in 16 bits")
+    require(all(x.dim() == 4 for x in values), "not of 4 dimensions")
+    require(len({x.shape[:2] for x in values}) == 1, "other numbers of heads")
