@@ -42,7 +42,7 @@ ROOMS = {
     ),
     "tj_nvfuser": (
         "options", "availability", "refused", "layouts", "definition", "operations", "translate",
-        "operators", "bindings", "runs", "compiler", "executor", "testing", "plugin",
+        "bindings", "operators", "runs", "compiler", "executor", "testing", "plugin",
     ),
     "tj_cudagraph": (
         "options", "device", "adapter", "memory", "segment", "waits", "plan", "transform",

@@ -229,7 +229,8 @@ class Definition:
         What had been reshaped before is as it was: nvFuser fails to split sizes that are symbols
         and to merge them again.
         """
-        value = self.reshaped.get(value.name, value)
+        if value.name in self.reshaped:
+            value = self.reshaped[value.name]
         if same_shape(value.shape, shape):
             return value
         made = self.op("reshape", (value.dtype, shape), value, new_shape=self.shape(shape))
