@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import pytest
 import torch
 from tj_inductor import adapter
-from tj_inductor.formulas import nll_loss_backward
+from tj_inductor.formulas import IN_CACHE, nll_loss_backward, var_mean
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 OPERATOR = torch.ops.aten.nll_loss_backward.default
 CASES = [*itertools.product((0, 1, 2), (-100, 2), (False, True), (torch.float32, torch.float16))]
@@ -36,3 +38,52 @@ def test_kernels_with_it_write_no_zeros_first() -> None:
     graph = adapter.traced(lambda g, x, t: (OPERATOR(g, x, t, None, 1, -100, g),), args, mode)
     called = {str(node.target) for node in graph.graph.nodes}
     assert not any("scatter" in name for name in called) and "aten.where.self" in called
+
+
+SPREAD = torch.ops.aten.var_mean.correction
+CORRECTIONS = (None, 0, 1, 1.5, 4, 100)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((4, 3, 5), (0, 2)),
+        ((4, 3), (-1,)),
+        ((4, 3), None),
+        ((4, 3), ()),
+        ((), None),
+        ((0, 3), (0,)),
+    ],
+)
+def test_variance_and_mean(shape: tuple[int, ...], dim: list[int], dtype: torch.dtype) -> None:
+    x = torch.randn(shape).add(3).to(dtype)
+    for correction, keepdim in itertools.product(CORRECTIONS, (False, True)):
+        options = {"correction": correction, "keepdim": keepdim}
+        with warnings.catch_warnings():  # there are fewer elements than are corrected for
+            warnings.simplefilter("ignore")
+            expected = SPREAD(x, dim, **options)
+        torch.testing.assert_close(var_mean(x, dim, **options), expected, equal_nan=True)
+
+
+def test_what_is_left_to_inductor() -> None:
+    large = torch.empty(IN_CACHE // 4 + 1)
+    for x in (large, torch.empty(3, dtype=torch.complex64), torch.empty(3, device="meta")):
+        assert var_mean(x) is NotImplemented
+    mode = FakeTensorMode(shape_env=ShapeEnv())
+    symbolic = mode.from_tensor(torch.empty(6, 3), static_shapes=False)
+    assert var_mean(symbolic) is NotImplemented
+
+
+def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:
+    def norm(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        stats = torch.zeros(3), torch.ones(3)
+        return torch.ops.aten._native_batch_norm_legit_functional(x, None, None, *stats, True, 0, 1)
+
+    mode = FakeTensorMode()
+    for rows, passes in ((8, True), (IN_CACHE, False)):
+        with mode:
+            x = torch.empty(rows, 3, 1, 1)
+            graph = adapter.traced(norm, [x], mode)
+        called = {str(node.target) for node in graph.graph.nodes}
+        assert ("aten.var_mean.correction" not in called) is passes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -89,6 +90,19 @@ def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) ->
         hold(fusing, net, IMAGES.to(memory_format=torch.channels_last))
     finally:
         torch.set_num_threads(before)
+
+
+def test_gradients_of_convolutions_are_in_channels_last(fusing: Any) -> None:
+    """Their inputs are copied into no other order of dimensions, which grouped weights suggest."""
+    net = Net()
+    net.second = nn.Conv2d(8, 8, 3, padding=1, groups=8)
+    hold(fusing, net.to(memory_format=torch.channels_last))
+    jitted = hold(fusing, net, IMAGES.to(memory_format=torch.channels_last))
+    (source,) = (
+        r.kernel.fused.source for r in tj.explain(jitted).regions if r.kernel.region.backward
+    )
+    layouts = re.findall(r"empty_strided_cpu\(\(4, 8, 12, 12\), \((.*?)\)", source)
+    assert layouts and set(layouts) == {"1152, 1, 96, 8"}
 
 
 def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:

@@ -108,7 +108,8 @@ def compiled(
     same = _same_values(output.args[0])
     context = TracingContext(mode)
     context.output_strides = []
-    with tracing(context), V.set_fake_mode(mode), _asked(visible):
+    forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
+    with tracing(context), V.set_fake_mode(mode), _asked(visible), settings(forced):
         made: Any = compile_fx.compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
@@ -117,6 +118,18 @@ def compiled(
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
     return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
+
+
+def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
+    """Whether Inductor has to be told that convolutions are to be in channels_last.
+
+    On CPUs it is its choice for convolutions, and it does not look for their gradients: what these
+    get it copies into the order of dimensions that the gradient of the weight has.
+    """
+    called = graph.graph.find_nodes(op="call_function", target=CONVOLUTIONS[1])
+    found = [node.args[i].meta["val"] for node in called for i in (0, 1)]
+    on_cpu = bool(found) and all(value.device.type == "cpu" for value in found)
+    return on_cpu and bool(torch.backends.mkldnn.enabled) and torch.backends.mkldnn.is_available()
 
 
 CONVOLUTIONS = (torch.ops.aten.convolution.default, torch.ops.aten.convolution_backward.default)
