@@ -15,7 +15,7 @@ ADAPTERS = (
     "tj_torch/capture/dynamo/",
     "tj_inductor/adapter.py", "tj_inductor/kernels.py", "tj_onednn/adapter.py",
     "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",
-    "tj_example_subclass/tensor.py",
+    "tj_nvfuser/testing/reference.py", "tj_example_subclass/tensor.py",
 )  # fmt: skip
 
 
