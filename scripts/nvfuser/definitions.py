@@ -71,8 +71,9 @@ def scope_of(text: str) -> dict[str, Any]:
 def made(dtype: str, sizes: list[int], strides: list[int]) -> torch.Tensor:
     """A tensor; what is whole is 0 or 1, which is an index into most things."""
     kind = getattr(torch, dtype)
-    values = torch.rand(sizes) if kind.is_floating_point else torch.randint(0, 2, sizes)
-    return torch.empty_strided(sizes, strides, dtype=kind).copy_(values)
+    kept = [1 if step == 0 else n for n, step in zip(sizes, strides, strict=True)]
+    values = torch.rand(kept) if kind.is_floating_point else torch.randint(0, 2, kept)
+    return torch.empty_strided(kept, strides, dtype=kind).copy_(values).expand(sizes)
 
 
 def reason(error: Exception) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from tj_core.extend import Fused, FusionRegion
 
 from tj_nvfuser.bindings import Run, Target
+from tj_nvfuser.definition import Seeds
 from tj_nvfuser.options import Options
 from tj_nvfuser.runs import RegionRun
 from tj_nvfuser.translate import translated
@@ -30,6 +31,7 @@ class Compiler:
         :raises Refused: if a call has no definition.
         """
         start = time.perf_counter()
-        text = translated(region, self.options.emulate_precision).text
-        run = RegionRun(region, self.build(text))
-        return Fused(run, True, text, time.perf_counter() - start)
+        definition = translated(region, self.options.emulate_precision)
+        seeds = [i for i, given in enumerate(definition.inputs) if isinstance(given, Seeds)]
+        run = RegionRun(region, self.build(definition.text), frozenset(seeds))
+        return Fused(run, True, definition.text, time.perf_counter() - start)

@@ -31,6 +31,7 @@ __all__ = [
     "Definition",
     "Meta",
     "Number",
+    "Seeds",
     "Text",
     "Value",
     "dtype_of",
@@ -100,6 +101,14 @@ class Number:
     size: SymDim
 
 
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """The state that random numbers are made of: two inputs, which are one of the region."""
+
+    seed: Text
+    offset: Text
+
+
 @dataclass
 class Definition:
     """The text so far.
@@ -111,7 +120,7 @@ class Definition:
 
     places: Mapping[str, SizePlace] | None = None
     device: str = "cuda"
-    inputs: list[Value | Number] = field(default_factory=list)
+    inputs: list[Value | Number | Seeds] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     sizes: dict[str, Text] = field(default_factory=dict)
     reshaped: dict[str, Value] = field(default_factory=dict)
@@ -153,6 +162,15 @@ class Definition:
         self.line(f"{value.name} = fd.define_scalar", None, dtype=_dtype("Int"))
         self.inputs.append(value)
         return value
+
+    def seeds(self) -> Seeds:
+        """An input that is a state of random numbers."""
+        place = len(self.inputs)
+        found = Seeds(Text(f"N{place}_seed"), Text(f"N{place}_offset"))
+        for name in (found.seed, found.offset):
+            self.line(f"{name} = fd.define_scalar", None, dtype=_dtype("Int"))
+        self.inputs.append(found)
+        return found
 
     def output(self, value: Value, p: TensorProxy) -> None:
         """Return ``value`` with the strides of ``p``.
@@ -279,6 +297,12 @@ class Definition:
         arguments = {"start": start, "step": step, "dtype": _dtype("Int")}
         return self.op("iota", ("Int", (length,)), self.size(length), **arguments)
 
+    def numbers(self, name: str, state: Seeds, shape: Sequence[Dim], dtype: str) -> Value:
+        """Random numbers of ``state``: "uniform" ones from 0 to 1, or "normal" ones."""
+        start, end = 0.0, 1.0  # or the mean and the deviation
+        how = {"rng_seed": state.seed, "rng_offset": state.offset, "dtype": _dtype(dtype)}
+        return self.op(name, (dtype, shape), start, end, self.shape(shape), **how)
+
     def constant(self, value: int) -> Text:
         """A constant, for operations that take no number of Python."""
         name = f"c{len(self.lines)}"
@@ -312,7 +336,9 @@ class Definition:
             return Text(name)
         if name not in self.sizes:
             place = self.places[name]
-            source = self.inputs[place.index].name
+            given = self.inputs[place.index]
+            assert isinstance(given, Value | Number)
+            source = given.name
             self.sizes[name] = Text(f"n{len(self.lines)}" if place.dim is not None else source)
             if place.dim is not None:
                 self.line(f"{self.sizes[name]} = fd.ops.size", Text(source), dim=place.dim)

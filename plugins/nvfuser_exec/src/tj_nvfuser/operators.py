@@ -25,7 +25,7 @@ from tj_nvfuser.operations.call import Operation
 from tj_nvfuser.operations.table import OPERATIONS
 from tj_nvfuser.options import Options
 from tj_nvfuser.refused import Refused
-from tj_nvfuser.translate import tried, without_tensors
+from tj_nvfuser.translate import states, tried, without_tensors
 
 __all__ = ["Operators"]
 
@@ -65,8 +65,10 @@ class Operators:
         :raises Refused: then.
         """
         dtypes = (*COMMON, *operation.dtypes)
+        seeded = states([call])
         for p in without_tensors(call).flat_args:
-            self.value(p, dtypes, argument=True)
+            if p.name not in seeded:
+                self.value(p, dtypes, argument=True)
         made = [
             p
             for i, p in enumerate(leaves(call.outputs))

@@ -17,7 +17,8 @@ class Options:
     matrices stand in regions, where nvFuser calls PyTorch's. ``scans``: cumulative sums and
     products, sorts, top-k and scatters do; to compile some of these, nvFuser needs the headers of
     its version of CUDA in ``/usr/local/cuda``. ``sdpa``: PyTorch's flash attention without dropout
-    stands in regions.
+    stands in regions. ``random``: random numbers are drawn in regions; they are others than
+    PyTorch's for a seed.
     """
 
     minimum: int = 3
@@ -26,6 +27,7 @@ class Options:
     matmul: bool = False
     scans: bool = False
     sdpa: bool = False
+    random: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum", "cache"):

@@ -12,7 +12,7 @@ from tj_core.extend import hookimpl
 from tj_nvfuser.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor
+    from tj_core.extend import Executor, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -37,3 +37,13 @@ def tj_executors(options: Options) -> tuple[Executor, ...]:
     from tj_nvfuser.executor import nvfuser_executor
 
     return (nvfuser_executor(options, NvFuser()),)
+
+
+@hookimpl
+def tj_transforms(options: Options) -> tuple[Transform, ...]:
+    if not options.random:
+        return ()
+    from tj_nvfuser.bindings import NvFuser
+    from tj_nvfuser.random import own_numbers
+
+    return (own_numbers(NvFuser.devices),)

@@ -39,11 +39,12 @@ class RegionRun:
     """Runs ``region`` by ``run``; its operations one by one for sizes of 0 and 1.
 
     The definition takes symbols for sizes that are neither. nvFuser compiles it for other sizes
-    when these come, so the first run for each is held against the trace.
+    when these come, so the first run for each is held against the trace. The inputs ``seeds`` are
+    states of random numbers, of which it takes the numbers.
     """
 
-    def __init__(self, region: FusionRegion, run: Run) -> None:
-        self.run = run
+    def __init__(self, region: FusionRegion, run: Run, seeds: frozenset[int]) -> None:
+        self.run, self.seeds = run, seeds
         self.first_run = region.first_run
         self.outputs = [p for p in region.outputs if isinstance(p, TensorProxy)]
         self.names = symbols_in(region.inputs)
@@ -75,7 +76,14 @@ class RegionRun:
         """Run the definition, whose results have ``strides``."""
         inputs = box[:]
         box.clear()
-        return list(_settled(self.run(inputs), strides, inputs))
+        return list(_settled(self.run(self.taken(inputs)), strides, inputs))
+
+    def taken(self, inputs: list[Any]) -> list[Any]:
+        """``inputs`` as the definition takes them."""
+        if not self.seeds:
+            return inputs
+        parts = (x.tolist() if i in self.seeds else (x,) for i, x in enumerate(inputs))
+        return [x for part in parts for x in part]
 
     def unfused(self, box: list[Any]) -> Sequence[Any]:
         """Run the operations one by one."""

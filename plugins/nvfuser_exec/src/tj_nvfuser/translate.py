@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -20,12 +20,20 @@ from tj_core.extend import (
 )
 from tj_torch.extend import tensor_proxy
 
-from tj_nvfuser.definition import COMPUTE, Definition, Number, Value, dtype_of, same_shape
+from tj_nvfuser.definition import (
+    COMPUTE,
+    Definition,
+    Number,
+    Seeds,
+    Value,
+    dtype_of,
+    same_shape,
+)
 from tj_nvfuser.operations.call import Call, Operation
 from tj_nvfuser.operations.table import OPERATIONS
 from tj_nvfuser.refused import Refused, refuse
 
-__all__ = ["translated", "tried", "without_tensors"]
+__all__ = ["states", "translated", "tried", "without_tensors"]
 
 Values = dict[str, Any]
 
@@ -37,7 +45,8 @@ def translated(region: FusionRegion, rounding: bool = True) -> Definition:
     """
     device = next(p.device.type for p in region.outputs if isinstance(p, TensorProxy))
     definition = Definition(size_places(region.inputs), device)
-    values: Values = {p.name: given(definition, p) for p in region.inputs}
+    seeded = states(region.body.calls)
+    values: Values = {p.name: given(definition, p, seeded) for p in region.inputs}
     for call in region.body.calls:
         put(definition, call, values, rounding)
     for p in region.outputs:
@@ -53,7 +62,8 @@ def tried(call: BoundSymbol) -> Definition:
     """
     definition = Definition()
     named = without_tensors(call)
-    values: Values = {p.name: given(definition, p) for p in named.flat_args}
+    seeded = states([named])
+    values: Values = {p.name: given(definition, p, seeded) for p in named.flat_args}
     put(definition, named, values, rounding=True)
     return definition
 
@@ -69,8 +79,16 @@ def without_tensors(call: BoundSymbol) -> BoundSymbol:
     return call.replace(args=map_tree(named, call.args), kwargs=map_tree(named, call.kwargs))
 
 
-def given(definition: Definition, p: Proxy) -> Value | Number:
+def states(calls: Iterable[BoundSymbol]) -> set[str]:
+    """The arguments of ``calls`` that are states of random numbers."""
+    found = (c for c in calls if (op := OPERATIONS.get(c.symbol.qualname)) and op.seeded)
+    return {call.args[0].name for call in found}
+
+
+def given(definition: Definition, p: Proxy, seeded: Collection[str]) -> Value | Number | Seeds:
     """An input."""
+    if p.name in seeded:
+        return definition.seeds()
     if isinstance(p, NumberProxy):
         refuse(p.kind != "int" or not p.expr, f"{p.name} is no size")
         return definition.number(p)

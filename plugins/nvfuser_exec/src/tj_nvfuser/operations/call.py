@@ -29,7 +29,8 @@ class Operation:
     ``joins``: it is computed in one kernel with its neighbours. ``computes``: it does more than
     place elements; a region has one such call at least. ``option``: the field of the options that
     must be true. ``dtypes``: the data types that it takes beside `COMMON`. ``makes``: the places of
-    the results that it makes; None: of all.
+    the results that it makes; None: of all. ``seeded``: its first argument is the state that random
+    numbers are made of.
     """
 
     translate: Translate
@@ -38,6 +39,7 @@ class Operation:
     option: str = ""
     dtypes: Collection[str] = ()
     makes: Collection[int] | None = None
+    seeded: bool = False
 
 
 Operations: TypeAlias = "Mapping[str, Operation]"

@@ -9,6 +9,7 @@ from tj_nvfuser.operations import (
     norms,
     pointwise,
     products,
+    random,
     reductions,
     shapes,
 )
@@ -18,7 +19,17 @@ __all__ = ["OPERATIONS"]
 
 OPERATIONS: Operations = {
     name: operation
-    for part in (pointwise, activations, reductions, norms, shapes, indexing, products, attention)
+    for part in (
+        pointwise,
+        activations,
+        reductions,
+        norms,
+        shapes,
+        indexing,
+        products,
+        attention,
+        random,
+    )
     for name, operation in part.OPERATIONS.items()
 }
 """What each operator is in nvFuser; what is not here runs outside of regions."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tj_core.extend import Executor, hookimpl
+from tj_core.extend import Executor, Transform, hookimpl
 
 from tj_nvfuser.bindings import Target
 from tj_nvfuser.executor import nvfuser_executor
 from tj_nvfuser.options import Options
+from tj_nvfuser.random import own_numbers
 from tj_nvfuser.testing.reference import Reference
 
 __all__ = ["ReferencePlugin"]
@@ -31,3 +32,8 @@ class ReferencePlugin:
     def tj_executors(self, options: Options) -> tuple[Executor, ...]:
         """The executor, with the target."""
         return (nvfuser_executor(options, self.target),)
+
+    @hookimpl
+    def tj_transforms(self, options: Options) -> tuple[Transform, ...]:
+        """That of random calls, if the options ask for it."""
+        return (own_numbers(self.target.devices),) if options.random else ()

@@ -271,6 +271,32 @@ class Operations:
     def iota(self, length: int, start: int, step: int, dtype: torch.dtype) -> Tensor:
         return torch.arange(length, dtype=dtype) * step + start
 
+    def uniform(
+        self,
+        minval: float,
+        maxval: float,
+        shape: Sequence[int],
+        *,
+        rng_seed: int,
+        rng_offset: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        generator = torch.Generator().manual_seed(abs(rng_seed) // 2 + rng_offset)
+        return torch.empty(*shape, dtype=dtype).uniform_(minval, maxval, generator=generator)
+
+    def normal(
+        self,
+        mean: float,
+        std: float,
+        shape: Sequence[int],
+        *,
+        rng_seed: int,
+        rng_offset: int,
+        dtype: torch.dtype,
+    ) -> Tensor:
+        generator = torch.Generator().manual_seed(abs(rng_seed) // 2 + rng_offset)
+        return torch.empty(*shape, dtype=dtype).normal_(mean, std, generator=generator)
+
     # -------------------------------------------------------------------- reductions and scans
 
     def sum(self, x: Tensor, dims: Sequence[int], keepdim: bool) -> Tensor:

@@ -1,0 +1,83 @@
+"""Random numbers as functions of a state, and the draw of such a state.
+
+``tj_nvfuser::draw(like)`` takes a state from the generator of the device of ``like`` and moves the
+generator on: a seed and an offset, on the CPU. ``tj_nvfuser::uniform(state, like)`` and
+``tj_nvfuser::normal(state, like)`` are numbers that depend on nothing else, one for each element of
+``like``. nvFuser computes them in its kernels; what is registered here computes others where a call
+runs outside of a region.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+__all__ = ["DRAW", "NORMAL", "UNIFORM", "computed_in"]
+
+DRAW = "torch.ops.tj_nvfuser.draw.default"
+UNIFORM = "torch.ops.tj_nvfuser.uniform.default"
+NORMAL = "torch.ops.tj_nvfuser.normal.default"
+
+USED = 4
+"""The numbers of a CUDA generator's stream that one draw stands for, in each of its threads."""
+
+MIXING = 0x9E3779B97F4A7C15
+
+
+def computed_in(dtype: torch.dtype) -> torch.dtype:
+    """The data type of numbers for tensors of ``dtype``."""
+    return torch.float64 if dtype is torch.float64 else torch.float32
+
+
+def draw(like: torch.Tensor) -> torch.Tensor:
+    """The seed of the device's generator and an offset, which nothing else is drawn from."""
+    if like.device.type != "cuda":
+        return torch.cat([torch.empty(1, dtype=torch.int64).random_(), torch.zeros(1).long()])
+    generator = torch.cuda.default_generators[like.device.index]
+    seed, offset = generator.initial_seed(), generator.get_offset()
+    generator.set_offset(offset + USED)
+    return torch.tensor([seed - 2**64 if seed >= 2**63 else seed, offset])
+
+
+def numbers(fill: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """Numbers that ``fill`` makes, by a generator of their own."""
+
+    def made(state: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+        seed, offset = state.tolist()
+        generator = torch.Generator(like.device)
+        generator.manual_seed((seed * MIXING + offset) % 2**63)
+        return fill(torch.empty_like(like, dtype=computed_in(like.dtype)), generator=generator)
+
+    return made
+
+
+def like_state(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty(2, dtype=torch.int64)
+
+
+def like_numbers(state: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_like(like, dtype=computed_in(like.dtype))
+
+
+LIBRARY = torch.library.Library("tj_nvfuser", "DEF")
+
+
+def register(
+    schema: str,
+    function: Callable[..., torch.Tensor],
+    fake: Callable[..., torch.Tensor],
+    *tags: torch.Tag,
+) -> None:
+    """An operator of the library."""
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema, tags=tags)
+    LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"tj_nvfuser::{name}", fake, lib=LIBRARY)
+
+
+register("draw(Tensor like) -> Tensor", draw, like_state, torch.Tag.nondeterministic_seeded)
+register(
+    "uniform(Tensor state, Tensor like) -> Tensor", numbers(torch.Tensor.uniform_), like_numbers
+)
+register("normal(Tensor state, Tensor like) -> Tensor", numbers(torch.Tensor.normal_), like_numbers)
