@@ -92,6 +92,19 @@ def test_eagers_numbers_without_the_option(fusing: Any) -> None:
     assert torch.equal(*results) and not any("uniform" in text for text in texts(jitted))
 
 
+def test_eagers_numbers_where_values_are_compared() -> None:
+    session = tj.Session(
+        (ReferencePlugin(), "autograd", "torch"),
+        overrides={"check": 3, "nvfuser_reference": RANDOM},
+    )
+    jitted = tj.jit(dropped, session=session)
+    results = []
+    for g in (dropped, jitted):
+        torch.manual_seed(0)
+        results.append(g(torch.ones(50)))
+    assert torch.equal(*results)
+
+
 def test_a_region_that_fails_draws_once_too() -> None:
     class Failing(Reference):
         def build(self, text: str) -> Run:

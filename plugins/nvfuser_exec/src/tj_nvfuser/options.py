@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 __all__ = ["Options"]
 
@@ -18,7 +19,8 @@ class Options:
     products, sorts, top-k and scatters do; to compile some of these, nvFuser needs the headers of
     its version of CUDA in ``/usr/local/cuda``. ``sdpa``: PyTorch's flash attention without dropout
     stands in regions. ``random``: random numbers are drawn in regions; they are others than
-    PyTorch's for a seed.
+    PyTorch's for a seed; not with ``check``, the core's, at 3,
+    which holds regions against PyTorch's values.
     """
 
     minimum: int = 3
@@ -28,6 +30,12 @@ class Options:
     scans: bool = False
     sdpa: bool = False
     random: bool = False
+    check: Literal[0, 1, 2, 3, "sample"] = 0
+
+    @property
+    def draws(self) -> bool:
+        """Whether random numbers are drawn in regions."""
+        return self.random and self.check != 3
 
     def __post_init__(self) -> None:
         for name in ("minimum", "cache"):

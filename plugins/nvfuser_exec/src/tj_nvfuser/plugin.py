@@ -41,7 +41,7 @@ def tj_executors(options: Options) -> tuple[Executor, ...]:
 
 @hookimpl
 def tj_transforms(options: Options) -> tuple[Transform, ...]:
-    if not options.random:
+    if not options.draws:
         return ()
     from tj_nvfuser.bindings import NvFuser
     from tj_nvfuser.random import own_numbers

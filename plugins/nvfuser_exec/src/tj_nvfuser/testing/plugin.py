@@ -36,4 +36,4 @@ class ReferencePlugin:
     @hookimpl
     def tj_transforms(self, options: Options) -> tuple[Transform, ...]:
         """That of random calls, if the options ask for it."""
-        return (own_numbers(self.target.devices),) if options.random else ()
+        return (own_numbers(self.target.devices),) if options.draws else ()
