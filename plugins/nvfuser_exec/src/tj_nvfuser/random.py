@@ -28,6 +28,7 @@ from tj_core.extend import (
     Transform,
     can_inline,
     rewrite,
+    substitution,
 )
 
 from tj_nvfuser.draws import DRAW, NORMAL, UNIFORM
@@ -44,11 +45,11 @@ def own_numbers(devices: Collection[str]) -> Transform:
 
 
 def _apply(trace: Trace, context: PassContext, *, devices: Collection[str]) -> Trace:
-    rules = _rules(_anchors(trace, devices))
-    opened = _Opening(trace, context, rules).opened()
+    anchors = _anchors(trace, devices)
+    opened = _Opening(trace, context, _rules(anchors, {})).opened()
     return rewrite(
         opened,
-        rules,
+        _rules(anchors, _models(opened)),
         expand=context.expand,
         tags=context.tags,
         name=context.name,
@@ -62,6 +63,12 @@ def _anchors(trace: Trace, devices: Collection[str]) -> dict[Device, TensorProxy
     """A tensor on each of ``devices`` that is there before all calls, which says where to draw."""
     tensors = [p for p in trace.inputs if isinstance(p, TensorProxy) and p.subclass is None]
     return {p.device: p for p in reversed(tensors) if p.device.type in devices}
+
+
+def _models(trace: Trace) -> dict[str, TensorProxy]:
+    """What tensors without values of their own, by name, are made like: numbers can be, too."""
+    made = (c for c in trace.calls if c.symbol.qualname == "aten.empty_like.default")
+    return {c.outputs.name: c.args[0] for c in made if _alike(c.outputs, c.args[0])}
 
 
 class _Opening:
@@ -203,23 +210,30 @@ RULES = {
 """What becomes of random calls, by operator; keywords say nothing that the result does not."""
 
 
-def _rules(anchors: Mapping[Device, TensorProxy]) -> RuleTable[Any]:
+def _rules(
+    anchors: Mapping[Device, TensorProxy], models: Mapping[str, TensorProxy]
+) -> RuleTable[Any]:
     table: RuleTable[Any] = RuleTable("random")
     for name, rule in RULES.items():
-        table.set(name, functools.partial(_offered, rule, anchors))
+        table.set(name, functools.partial(_offered, rule, anchors, models))
     return table
 
 
 def _offered(
-    rule: Any, anchors: Mapping[Device, TensorProxy], call: BoundSymbol, edit: Editor
+    rule: Any,
+    anchors: Mapping[Device, TensorProxy],
+    models: Mapping[str, TensorProxy],
+    call: BoundSymbol,
+    edit: Editor,
 ) -> Replacement | None:
     """What ``rule`` makes of a call that draws from the generator of a device in ``anchors``."""
-    x = call.args[0]
+    x, *numbers = call.args
     kwargs = dict(call.kwargs)
     known = isinstance(x, TensorProxy) and x.subclass is None and x.device in anchors
     if not known or x.dtype.name not in (*WIDE, *LOW) or not _draws(call) or 0 in x.shape:
         return None
-    if kwargs.get("generator") is not None or len(call.args) > 3:
+    if kwargs.get("generator") is not None or len(numbers) > 2:
         return None
-    numbers = all(isinstance(a, int | float) for a in call.args[1:])
-    return rule(_Calls(call, edit, anchors[x.device]), *call.args) if numbers else None
+    if not all(isinstance(n, int | float) for n in numbers):
+        return None
+    return rule(_Calls(call, edit, anchors[x.device]), substitution(models)(x), *numbers)

@@ -274,7 +274,7 @@ OPERATIONS: Operations = {
     "aten.fill.Tensor": places(fill),
     **{
         f"aten.{name}.default": places(lambda call, *_, value=value, **__: full(call, value))
-        for value, kind in ((0, "zeros"), (1, "ones"), (0, "empty"))
+        for value, kind in ((0, "zeros"), (1, "ones"))
         for name in (kind, f"{kind}_like", f"new_{kind}")
     },
     "aten.arange.default": places(arange),
