@@ -41,8 +41,9 @@ ROOMS = {
         "choice", "epilogues", "executor", "freezing", "plugin",
     ),
     "tj_nvfuser": (
-        "options", "availability", "refused", "draws", "layouts", "definition", "operations", "translate",
-        "bindings", "operators", "runs", "compiler", "executor", "random", "testing", "plugin",
+        "options", "availability", "refused", "draws", "layouts", "definition", "operations",
+        "translate", "bindings", "operators", "runs", "compiler", "executor", "random", "testing",
+        "plugin",
     ),
     "tj_cudagraph": (
         "options", "device", "adapter", "memory", "segment", "waits", "plan", "transform",
