@@ -14,9 +14,6 @@ if not distributed.is_gloo_available():
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.subclasses.distributed import PROGRAMS, group
 
-WRITES = {"written": "writes to memory"}
-"""Programs that run on subclasses still, and what `tj.explain` says of it."""
-
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_gradient_is_left_to_pytorchs_autograd(name: str, tmp_path: Path) -> None:
@@ -29,9 +26,5 @@ def test_no_gradient_is_left_to_pytorchs_autograd(name: str, tmp_path: Path) -> 
     with group(0, 1, str(tmp_path / "store")):
         verdict = evaluate(PROGRAMS[name], jit)
     assert not verdict.differences and not verdict.fallbacks, str(verdict)
-    reasons = [decline.reason for _, decline in tj.explain(made[0]).declined]
-    if name in WRITES:
-        assert WRITES[name] in reasons[0]
-        return
-    assert not reasons
+    assert not tj.explain(made[0]).declined
     assert not any(c.on_subclass for c in tj.last_trace(made[0]).calls)

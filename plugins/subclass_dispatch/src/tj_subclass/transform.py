@@ -23,11 +23,15 @@ from tj_core.extend import (
     ask,
     can_inline,
     dce,
+    is_subclass,
     requires_grad,
 )
-from tj_torch.extend import FLATTEN, UNFLATTEN, may_write
+from tj_torch.extend import CROSSING, FLATTEN, UNFLATTEN, WITH_STRIDES, WITH_VALUE, may_write
 
 __all__ = ["lower_subclasses"]
+
+COPYING = {WITH_STRIDES, WITH_VALUE}
+"""What stands for writes, beside the functional forms of calls."""
 
 
 def lower_subclasses() -> Transform:
@@ -50,6 +54,11 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
     return _Lowering(trace, context).lowered()
 
 
+def _computes(call: BoundSymbol) -> bool:
+    """Whether ``call`` computes with what tensors of subclasses hold."""
+    return call.on_subclass or (call.symbol in COPYING and any(map(is_subclass, call.flat_args)))
+
+
 def _is_tracked(call: BoundSymbol) -> bool:
     """Whether autograd records ``call``."""
     return any(map(requires_grad, call.flat_outs))
@@ -68,12 +77,15 @@ class _Lowering:
         self.editor = TraceEditor(self.trace, self.context.tags)
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
-        made = self.editor.done(PassRecord(self.context.name, self.context.plugin))
-        return dce(made)
+        outputs = self.editor.mapped(self.trace.outputs)
+        crossing = [p for c in self.editor.calls for p in c.flat_outs if CROSSING.name in p.tags]
+        record = PassRecord(self.context.name, self.context.plugin)
+        live = dce(self.editor.done(record, outputs=(outputs, tuple(crossing))))
+        return live.replace(outputs=outputs)
 
     def step(self, call: BoundSymbol) -> None:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
-        if not call.on_subclass or not can_inline(call) or self.is_claimed(call):
+        if not _computes(call) or not can_inline(call) or self.is_claimed(call):
             self.place(call)
             return
         start, body = len(self.editor.calls), self.editor.inlined(call)

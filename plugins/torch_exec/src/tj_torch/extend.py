@@ -8,8 +8,9 @@ from __future__ import annotations
 from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
 from tj_torch.functionalize.bases import members
-from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
-from tj_torch.functionalize.functionalize import OVERWRITTEN
+from tj_torch.functionalize.between import COPIED_BACK, CROSSING, RETURNED_VIEW
+from tj_torch.functionalize.emitter import WITH_STRIDES
+from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
 from tj_torch.functionalize.objects import strided_beyond
 from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, may_be_kept
 from tj_torch.ops.cast_cache import TABLE as AUTOCAST_TABLE
@@ -31,7 +32,7 @@ from tj_torch.ops.expansion.observed import Observed, observed, same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrapped_calls import FLATTEN, UNFLATTEN
+from tj_torch.ops.expansion.wrapped_calls import FLATTEN, UNFLATTEN, assembled, dense_proxies
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo
@@ -52,6 +53,7 @@ __all__ = [
     "AUTOCAST_TABLE",
     "CAST_CACHE",
     "COPIED_BACK",
+    "CROSSING",
     "FLATTEN",
     "LEAF",
     "MADE",
@@ -59,6 +61,8 @@ __all__ = [
     "RETURNED_VIEW",
     "UNFLATTEN",
     "WIRING",
+    "WITH_STRIDES",
+    "WITH_VALUE",
     "WRITES_BACK",
     "Derivation",
     "Expander",
@@ -76,6 +80,7 @@ __all__ = [
     "Unkeyable",
     "Wiring",
     "ambient_autocast",
+    "assembled",
     "autocast_as_in",
     "autograd_function",
     "backward_keeps_graph",
@@ -83,6 +88,7 @@ __all__ = [
     "changes_unseen",
     "compiling",
     "constant",
+    "dense_proxies",
     "device_to_torch",
     "dtype_to_torch",
     "has_kernel",

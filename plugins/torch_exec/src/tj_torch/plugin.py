@@ -71,11 +71,11 @@ def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
 def tj_tags(options: Options) -> tuple[Tag, ...]:
     from tj_torch.capture.higher_order.checkpoint import TAGS
     from tj_torch.functionalize.bases import MEMBER, MEMORY
-    from tj_torch.functionalize.between import RETURNED_VIEW
+    from tj_torch.functionalize.between import CROSSING, RETURNED_VIEW
     from tj_torch.functionalize.functionalize import OVERWRITTEN
     from tj_torch.ops.cast_cache import CAST_CACHE, LEAF
 
-    return (*TAGS, CAST_CACHE, LEAF, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
+    return (*TAGS, CAST_CACHE, CROSSING, LEAF, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
 
 
 @hookimpl

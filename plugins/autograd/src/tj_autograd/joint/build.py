@@ -33,7 +33,7 @@ from tj_core.extend import (
     bind_outputs,
     requires_grad,
 )
-from tj_torch.extend import AUTOCAST, ExpansionError, Slot, is_dense, row_major
+from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot, is_dense, row_major
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut
@@ -149,6 +149,8 @@ def joint(
     for index in reversed(range(len(trace.calls))):
         builder.step(index)
     builder.editor.keep(*builder.calls())
+    for p in builder.crossing():
+        builder.editor.inherit(p, TagSet([CROSSING.name]))
     return builder.editor.done(
         PassRecord(name, plugin, (*builder.changes, *decomposed[::-1])),
         inputs=(*trace.inputs, *tangents),
@@ -193,7 +195,7 @@ class _Builder:
         self.forward = list(self.trace.calls)
         off = {k: None for k, v in self.trace.context.items if k.startswith(AUTOCAST) and v}
         context = Context.of(**off, grad=False).over(self.trace.context)
-        self.editor = TraceEditor(self.trace)
+        self.editor = TraceEditor(self.trace, self.tags)
         self.segments = []
         for _ in self.cut.outputs:
             known: dict[str, TensorProxy] = {}
@@ -235,6 +237,11 @@ class _Builder:
         if self.cut.whole:
             return tuple(self.here.cotangents.get(p.name) for p in self.trace.inputs)
         return tuple(map(self.of_segment, range(len(self.segments))))
+
+    def crossing(self) -> Iterator[TensorProxy]:
+        """The values of subclasses that segments return, of which there are several."""
+        if not self.cut.whole:
+            yield from (p for ps in self.cut.outputs for p in ps if p.subclass is not None)
 
     def of_segment(self, index: int) -> dict[str, TensorProxy]:
         taken = [p.name for p in (*self.trace.inputs, *self.cut.taken(index))]

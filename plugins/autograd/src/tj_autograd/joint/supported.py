@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 
-from tj_core.extend import BoundSymbol, Decline, Proxy, TensorProxy, Trace, leaves, requires_grad
+from tj_core.extend import (
+    AUGMENTED,
+    BoundSymbol,
+    Decline,
+    Proxy,
+    TensorProxy,
+    Trace,
+    is_subclass,
+    leaves,
+    requires_grad,
+)
 from tj_torch.extend import (
     OVERWRITTEN,
     RETURNED_VIEW,
@@ -99,10 +109,26 @@ def overwritten(joint: Trace) -> Decline | None:
 
     A backward call uses a value of the forward whose memory the acquired program writes to.
     """
+    held: set[str] = set()
     for call in joint.calls:
-        if "BACKWARD" in call.tags and any(OVERWRITTEN.name in p.tags for p in call.flat_args):
+        held |= _held(call)
+        tagged = (OVERWRITTEN.name in p.tags or p.name in held for p in call.flat_args)
+        if "BACKWARD" in call.tags and any(tagged):
             return Decline("a value that a gradient needs is written to later", call.source)
     return None
+
+
+def _held(call: BoundSymbol) -> set[str]:
+    """What ``call`` saves that such values of tensor subclasses hold."""
+    if call.symbol.variant != AUGMENTED or not call.on_subclass:
+        return set()
+    values = {"arg": call.flat_args, "out": call.flat_outs}
+    shared = ((a, values[a.kind][a.index]) for a in call.effects.aliases if a.kind in values)
+    return {
+        call.flat_outs[a.output].name
+        for a, whole in shared
+        if is_subclass(whole) and OVERWRITTEN.name in whole.tags
+    }
 
 
 def _writes_back(call: BoundSymbol) -> bool:

@@ -27,7 +27,7 @@ def in_this_call(expected: TensorProxy | None, tangent: torch.Tensor | None) -> 
 
 
 def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch.Tensor | None:
-    """``tangent``; one of a tensor subclass by rows, if that is how it is expected and it is not.
+    """``tangent``; one of a tensor subclass laid out as ``expected``, if that is dense.
 
     The tangent of a sum is one number, expanded.
     """
@@ -35,7 +35,12 @@ def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch
         return tangent
     if tangent.stride() == expected.strides or not is_wrapper(tangent):
         return tangent
-    return tangent.clone(memory_format=torch.contiguous_format)
+    strides = [n if isinstance(n, int) else 0 for n in expected.strides]
+    order = sorted(range(tangent.dim()), key=lambda i: -strides[i])
+    if order == sorted(order):
+        return tangent.clone(memory_format=torch.contiguous_format)
+    rows = tangent.permute(order).clone(memory_format=torch.contiguous_format)
+    return rows.permute([order.index(i) for i in range(tangent.dim())])
 
 
 def is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:

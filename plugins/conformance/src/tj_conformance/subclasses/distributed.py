@@ -118,6 +118,29 @@ def written(x: Any) -> Any:
     return x + 1
 
 
+@PROGRAMS(given(ROWS, 4, 6, grad=True), given(WHOLE, 6, 6, grad=True))
+def written_with_gradients(x: Any, w: Any) -> Any:
+    y: Any = x @ w
+    y.add_(x).mul_(2)
+    return y.sin()
+
+
+@PROGRAMS(given(ROWS, 4, 6, grad=True))
+def written_through_a_view(x: Any) -> Any:
+    y: Any = x * 2
+    y.t().mul_(3)
+    y[:, 1].zero_()
+    return y * x, y.sum()
+
+
+@PROGRAMS(given(COLUMNS, 4, 6, grad=True), given(COLUMNS, 4, 6))
+def an_argument_is_written_and_exchanged(x: Any, y: Any) -> Any:
+    y.add_(1)
+    z: Any = x * y
+    w = z.redistribute(placements=WHOLE) + 1
+    return w.mul_(2)
+
+
 # --------------------------------------------------------------------------- modules
 
 

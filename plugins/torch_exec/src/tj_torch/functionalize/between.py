@@ -29,7 +29,7 @@ from tj_torch.functionalize.forms import maker, on_behalf
 from tj_torch.functionalize.functionalize import Functionalized
 from tj_torch.functionalize.objects import Unsuitable, cuts_gradients
 
-__all__ = ["COPIED_BACK", "RETURNED_VIEW", "Between", "between", "copied_back"]
+__all__ = ["COPIED_BACK", "CROSSING", "RETURNED_VIEW", "Between", "between", "copied_back"]
 
 RETURNED_VIEW = Tag(
     "RETURNED_VIEW",
@@ -39,6 +39,14 @@ RETURNED_VIEW = Tag(
     into_body=False,
 )
 
+CROSSING = Tag(
+    "CROSSING",
+    "a value of a tensor subclass that goes from one node of PyTorch's autograd to another: it is "
+    "put together there, though no call takes it whole",
+    carriers=frozenset({"proxy"}),
+    into_body=False,
+    to_replacement=False,
+)
 
 COPIED_BACK = Symbol("tj", "copied_back")
 """``copied_back(value, name, count)``: the argument ``name``, written ``count`` times, of which

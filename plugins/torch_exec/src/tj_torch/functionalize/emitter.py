@@ -23,6 +23,7 @@ from tj_core.extend import (
 
 from tj_torch.functionalize.forms import computed, on_behalf
 from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.functionalize.wrapped import is_laid_out
 
 __all__ = ["WITH_STRIDES", "Emitter"]
 
@@ -46,6 +47,9 @@ class Emitter:
         Memory keeps its strides when it is written; what a body computes has strides of its own.
         """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
+        if value.subclass is not None or like.subclass is not None:
+            known = is_laid_out(made, value, like)
+            return value if known else self.made(call, WITH_STRIDES, (value, like), call.context)
         # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
         known = not {0, 1}.intersection(like.shape)
         if known and value.strides == like.strides == computed(made, value).strides:

@@ -32,6 +32,7 @@ from tj_core.extend import (
     TraceEditor,
     ViewStep,
     generate,
+    is_subclass,
     leaves,
     map_tree,
     requires_grad,
@@ -40,7 +41,12 @@ from tj_core.extend import (
 from tj_torch.functionalize.bases import compiled, overlap
 from tj_torch.functionalize.between import RETURNED_VIEW, Between, between, copied_back
 from tj_torch.functionalize.functionalize import Functionalized, Write
-from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, once
+from tj_torch.functionalize.input_aliasing import (
+    Group,
+    dispatch_on_aliasing,
+    once,
+    unless_held_twice,
+)
 from tj_torch.functionalize.objects import (
     DATA,
     Unsuitable,
@@ -48,6 +54,7 @@ from tj_torch.functionalize.objects import (
     reads_data,
     refuses_writes,
 )
+from tj_torch.functionalize.wrapped import check_copy
 from tj_torch.ops.autograd_marks import VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change
 from tj_torch.ops.private import can_be_written, has_no_hooks, survives_writes
@@ -132,6 +139,7 @@ def _wrapping(
     That program writes the arguments in ``between`` itself.
     """
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
+    wrapped = any(is_subclass(trace.inputs[i]) for i in tensors)
     # Arguments that share memory share the counter of a change of metadata, which autograd reads.
     counted = made.objects.bumps.keys() if made.differentiates else ()
     names = {*made.writes, *counted}
@@ -159,7 +167,7 @@ def _wrapping(
 
     def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
         """``run`` where memory that is written is not shared, else a program for that."""
-        if not allowed and (not mutated or len(tensors) == 1):
+        if not allowed and (not mutated or len(tensors) == 1) and not wrapped:
             return run
 
         counter = itertools.count()
@@ -174,7 +182,9 @@ def _wrapping(
                 return acquired
             return unless_it_raises(program, acquired, devices, generators)
 
-        return dispatch_on_aliasing(run, tensors, mutated, make, acquired, allowed)
+        plain = [i for i in tensors if not is_subclass(trace.inputs[i])]
+        found = dispatch_on_aliasing(run, plain, mutated, make, acquired, allowed)
+        return unless_held_twice(found, tensors, mutated, acquired) if wrapped else found
 
     return wrap
 
@@ -323,6 +333,7 @@ class _Outer:
         for step in write.place.path if straight is None else ():
             value = self.view(step, value)
         grad = write.visible and self.trace.context.get("grad") is not False
+        check_copy(target, value, self.trace.context, self.made.expand)
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
 

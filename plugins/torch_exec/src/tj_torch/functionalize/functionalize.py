@@ -46,6 +46,7 @@ from tj_torch.functionalize.forms import (
     problem,
     versioned,
 )
+from tj_torch.functionalize.held import check_held
 from tj_torch.functionalize.objects import (
     Objects,
     Unsuitable,
@@ -57,10 +58,11 @@ from tj_torch.functionalize.objects import (
     tensor_place,
 )
 from tj_torch.functionalize.regions import functional_regions
+from tj_torch.functionalize.wrapped import check_copy
 from tj_torch.ops.autograd_marks import UNTRACKED, VERSIONS
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
 
-__all__ = ["OVERWRITTEN", "Functionalized", "Write", "functionalize"]
+__all__ = ["OVERWRITTEN", "WITH_VALUE", "Functionalized", "Write", "functionalize"]
 
 OVERWRITTEN = Tag(
     "OVERWRITTEN",
@@ -94,6 +96,7 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
 
     :raises Unsuitable: if it cannot be made functional.
     """
+    check_held(trace)
     run = Functionalized(trace, expand, tags)
     if run.differentiates and any(MEMORY.name in p.tags for p in trace.inputs):
         raise Unsuitable("autograd knows nothing of memory that arguments share")
@@ -381,6 +384,7 @@ class Functionalized(Emitter):
             value = self.inverse(call, step, viewed, value)
         assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
+            check_copy(old, value, call.context, self.expand)
             context = call.context.with_("grad", True)
             direct = value = self.made(call, WITH_VALUE, (old, value), context)
         if self.count(call, index) and counter == place.root:
@@ -465,5 +469,6 @@ class Functionalized(Emitter):
         args = (value, *places, *args)
         bare = on_behalf(call, step.call.symbol.as_variant(INVERSE), args, kwargs, context)
         made = self.expanded(bare, [old.name])
+        check_copy(step.call.flat_outs[step.output], value, context, self.expand)
         self.editor.keep(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)

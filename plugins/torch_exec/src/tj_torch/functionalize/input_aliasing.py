@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tj_torch.ops.private import base_of, can_be_written
+from tj_torch.ops.private import base_of, can_be_written, storage_id
+from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
 
-__all__ = ["PATTERN_LIMIT", "Group", "dispatch_on_aliasing", "given_bases", "once"]
+__all__ = [
+    "PATTERN_LIMIT",
+    "Group",
+    "dispatch_on_aliasing",
+    "given_bases",
+    "once",
+    "unless_held_twice",
+]
 
 PATTERN_LIMIT = 8
 """So many input-aliasing patterns of a program have programs of their own; as many as Dynamo
@@ -154,6 +162,35 @@ def given_bases(
 
 def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
     return base_of(first) if group.geometry else first.detach().as_strided((length,), (1,), 0)
+
+
+def unless_held_twice(
+    run: Callable[..., Any],
+    tensors: Sequence[int],
+    mutated: Sequence[int],
+    otherwise: Callable[..., Any],
+) -> Callable[..., Any]:
+    """``run``; or ``otherwise``, if a tensor of a subclass holds memory that is written and also
+    that of another tensor. No base is known for what it holds.
+
+    Arguments are as those of `dispatch_on_aliasing`.
+    """
+    changed = frozenset(mutated)
+
+    def computation(*args: Any) -> Any:
+        found: dict[int, list[int]] = {}
+        held: set[int] = set()
+        for place in tensors:
+            wrapper = is_wrapper(args[place])
+            for part in dense_tensors(args[place]):
+                memory = storage_id(part)
+                found.setdefault(memory, []).append(place)
+                if wrapper:
+                    held.add(memory)
+        twice = (places for m, places in found.items() if len(places) > 1 and m in held)
+        return run(*args) if all(map(changed.isdisjoint, twice)) else otherwise(*args)
+
+    return computation
 
 
 def once(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:

@@ -33,8 +33,6 @@ def functional(when: When) -> Transform:
     def apply(trace: Trace, context: PassContext) -> Trace:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
             return context.skip_stage()
-        if (written := _written_beside_subclasses(trace)) is not None:
-            return context.decline(written)
         if Stage.JOINT in context.produced:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from tj_core.extend import leaves, map_tree
 
+from tj_torch.runtime.subclasses import copied_wrapper, dense_tensors, is_wrapper
 from tj_torch.runtime.versions import bump_version, set_version
 
 __all__ = [
@@ -94,7 +95,11 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
 
 def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
     """``value`` laid out as ``like``, a tensor of the same shape; itself if it is so already."""
-    return value if value.stride() == like.stride() else _laid_out(value, like)
+    pairs = zip(dense_tensors(value), dense_tensors(like), strict=True)
+    same = value.stride() == like.stride() and all(p.stride() == q.stride() for p, q in pairs)
+    if same or not is_wrapper(value):
+        return value if same else _laid_out(value, like)
+    return copied_wrapper(value, like, _laid_out)
 
 
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
@@ -115,6 +120,12 @@ def write_back(value: torch.Tensor, target: torch.Tensor, count: int, /) -> torc
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
     """A copy with the same strides, whatever they are."""
+    if is_wrapper(tensor):
+        return copied_wrapper(tensor, tensor, lambda part, _: _dense_copy(part))
+    return _dense_copy(tensor)
+
+
+def _dense_copy(tensor: torch.Tensor) -> torch.Tensor:
     copy = tensor.clone()
     if copy.stride() == tensor.stride():
         return copy

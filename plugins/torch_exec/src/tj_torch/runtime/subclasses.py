@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Layout", "dense_tensors", "flatten", "is_wrapper", "is_wrapper_class", "unflatten"]
+__all__ = [
+    "Layout",
+    "copied_wrapper",
+    "dense_tensors",
+    "flatten",
+    "is_wrapper",
+    "is_wrapper_class",
+    "unflatten",
+]
 
 
 @dataclass(frozen=True)
@@ -78,3 +86,42 @@ def _made(layout: Layout, parts: Iterator[torch.Tensor], sizes: Iterator[int]) -
 
 def _filled(dims: tuple[int | None, ...], sizes: Iterator[int]) -> tuple[int, ...]:
     return tuple([next(sizes) if n is None else n for n in dims])
+
+
+def copied_wrapper(
+    tensor: torch.Tensor, like: torch.Tensor, copy: Callable[[torch.Tensor, torch.Tensor], Any]
+) -> torch.Tensor:
+    """``tensor``, of a wrapper subclass, laid out as ``like``, with copies of the parts in it.
+
+    ``copy`` makes them, of each part and that of ``like``. The class has no say in that: what is a
+    copy to it may have another context. To autograd the result is ``tensor``.
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        made: torch.Tensor = _Copied.apply(tensor, like, copy)  # type: ignore[no-untyped-call]
+        return made
+    return _with_copies(tensor, like, copy)
+
+
+class _Copied(torch.autograd.Function):
+    """A copy as autograd sees it: the gradient is passed on."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, like: torch.Tensor, copy: Any) -> torch.Tensor:
+        """The copy."""
+        return _with_copies(tensor, like, copy)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        """The gradient of the tensor is that of the copy."""
+        return gradient, None, None
+
+
+def _with_copies(tensor: Any, like: Any, copy: Callable[..., Any]) -> Any:
+    if not isinstance(tensor, torch.Tensor):
+        return tensor
+    if not is_wrapper(tensor):
+        return copy(tensor, like)
+    kind: Any = type(tensor)
+    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = {n: _with_copies(getattr(tensor, n), getattr(like, n), copy) for n in names}
+    return kind.__tensor_unflatten__(inner, context, like.shape, like.stride())

@@ -216,7 +216,7 @@ class Run:
             n: self.wrapped[n]._version - before[n][0] or self._listed(n)
             for n in (*mutated, *events)
         }
-        untracked = frozenset(n for n in mutated if self._is_untracked(n, before[n][1]))
+        untracked = frozenset(n for n in mutated if self.is_untracked(n, before[n][1]))
         return Traced(outputs, values, inner, after, mutated, events, versions, untracked)
 
     def _outs(self) -> set[str]:
@@ -237,7 +237,7 @@ class Run:
         lists = [x for x in (*args, *kwargs.values()) if isinstance(x, tuple | list)]
         return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
 
-    def _is_untracked(self, name: str, history: Any) -> bool:
+    def is_untracked(self, name: str, history: Any) -> bool:
         """Whether autograd, with gradients on, does not see that the argument was written."""
         proxy = self.arguments[name].proxy
         assert isinstance(proxy, TensorProxy)

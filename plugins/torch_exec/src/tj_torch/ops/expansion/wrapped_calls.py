@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
+import torch
 from tj_core.extend import (
+    NO_TAGS,
     Alias,
     BoundSymbol,
     Constant,
@@ -22,14 +25,16 @@ from tj_core.extend import (
 
 from tj_torch.ops.convert import State
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.runtime.subclasses import Layout
+from tj_torch.runtime.subclasses import Layout, unflatten
 
 __all__ = [
     "FLATTEN",
     "UNFLATTEN",
+    "assembled",
     "dense_proxies",
     "flatten_call",
     "layout_of",
+    "same_but_strides",
     "symbols_of_layout",
     "unflatten_call",
 ]
@@ -49,6 +54,19 @@ def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
         yield from dense_proxies(part)
 
 
+def same_but_strides(a: TensorProxy, b: TensorProxy) -> bool:
+    """Whether two tensors are alike, but for their strides and those of what they hold."""
+    return _without_strides(a) == _without_strides(b)
+
+
+def _without_strides(p: TensorProxy) -> TensorProxy:
+    p = p.replace(name="", tags=NO_TAGS, requires_grad=False, strides=())
+    if p.subclass is None:
+        return p
+    inner = tuple((n, _without_strides(part)) for n, part in p.subclass.inner)
+    return p.replace(subclass=replace(p.subclass, inner=inner))
+
+
 def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
     """The call that takes ``proxy`` apart, into values that ``fresh`` names."""
     outputs = tuple(p.replace(name=fresh(), requires_grad=False) for p in dense_proxies(proxy))
@@ -65,15 +83,25 @@ def unflatten_call(
     kind = layout.kind.__name__
     text = f"_{kind}_{hashlib.sha256(described).hexdigest()[:12]}"
     constant = Constant(text, _LAYOUTS.setdefault(text, layout), named=False)
-    sizes = tuple(sizes)
-    args = (constant, tuple(parts), sizes) if sizes else (constant, tuple(parts))
-    return BoundSymbol(UNFLATTEN, args, outputs=proxy)
+    parts, sizes = tuple(parts), tuple(sizes)
+    args = (constant, parts, sizes) if sizes else (constant, parts)
+    held = range(sum(isinstance(part, Proxy) for part in parts))
+    aliases = tuple(Alias(0, "arg", i) for i in held)
+    return BoundSymbol(UNFLATTEN, args, outputs=proxy, effects=Effects(aliases=aliases))
 
 
 def _unnamed(proxy: TensorProxy) -> tuple[Any, ...]:
     """What tells the layout of ``proxy`` from others."""
     p = proxy.map_symbols(lambda _: SymDim("?"))
     return p.subclass, p.shape, p.strides
+
+
+def assembled(proxy: TensorProxy, parts: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The tensor like ``proxy``, of a subclass, that consists of the dense ``parts``.
+
+    :raises CannotExpand: if it is not known how it is made.
+    """
+    return unflatten(layout_of(proxy), parts)
 
 
 def layout_of(proxy: TensorProxy) -> Layout:

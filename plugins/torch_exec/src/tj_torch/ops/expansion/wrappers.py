@@ -12,10 +12,11 @@ graph are the subclasses themselves.
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from tj_core.extend import (
@@ -37,7 +38,7 @@ from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, to_core_tree, value_proxy
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
-from tj_torch.ops.expansion.autograd_info import runs_python
+from tj_torch.ops.expansion.autograd_info import NonLeaf, runs_python
 from tj_torch.ops.expansion.body import alias_facts
 from tj_torch.ops.expansion.level_bodies import LevelBuilder
 from tj_torch.ops.expansion.levels import Event, Levels, Whole, value
@@ -47,11 +48,13 @@ from tj_torch.ops.expansion.wrapped_calls import (
     dense_proxies,
     flatten_call,
     layout_of,
+    same_but_strides,
     symbols_of_layout,
     unflatten_call,
 )
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
-from tj_torch.runtime.subclasses import dense_tensors, unflatten
+from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
+from tj_torch.runtime.versions import versioned
 
 __all__ = ["Parts", "WrappedRun", "shared"]
 
@@ -67,7 +70,8 @@ class Called:
     """What a function returned: its tree, the tensors and numbers in it, and the parts of each.
 
     ``after`` are the parts of the arguments that it wrote, by name, ``versions`` how often each of
-    these was counted to be written.
+    these was counted to be written. ``untracked`` are those whose write autograd does not see.
+    ``changed`` says of arguments whether they require a gradient then, where they did not, or did.
     """
 
     outputs: Any
@@ -75,6 +79,8 @@ class Called:
     parts: list[Parts]
     after: Mapping[str, Parts]
     versions: Mapping[str, int]
+    untracked: frozenset[str]
+    changed: Mapping[str, bool]
 
     @property
     def tensors(self) -> list[tuple[int, torch.Tensor]]:
@@ -88,8 +94,6 @@ class WrappedRun(Run):
 
     ``parts`` are the dense values of each argument, ``levels`` is what notes the operators on
     subclasses.
-
-    It is not for writes that autograd has to see.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
@@ -155,19 +159,27 @@ class WrappedRun(Run):
                 number = self.numbers[name] = self._number(argument.proxy)
                 self.parts[name] = (recorder.define(number),)
                 continue
-            tensor, self.parts[name] = self.made(recorder, argument.proxy)
-            if argument.proxy.requires_grad and self.autograd:
+            proxy = argument.proxy
+            fakes = self.dense_fakes(proxy)
+            self.parts[name] = tuple(recorder.define(fake) for fake in fakes)
+            tensor = self.over(proxy, fakes)
+            if proxy.requires_grad and self.autograd:
                 self.leaves[name] = tensor.requires_grad_()
+                if self.nonleaf:
+                    tensor = NonLeaf.of(tensor, functools.partial(self.over, proxy, fakes))
             self.wrapped[name] = tensor
 
     def made(self, recorder: Recorder, proxy: TensorProxy) -> tuple[torch.Tensor, Parts]:
         """A tensor with the metadata of ``proxy``, and its parts."""
         fakes = self.dense_fakes(proxy)
-        parts = tuple(recorder.define(fake) for fake in fakes)
+        return self.over(proxy, fakes), tuple(recorder.define(fake) for fake in fakes)
+
+    def over(self, proxy: TensorProxy, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
+        """A tensor with the metadata of ``proxy`` that consists of ``fakes``, made functional."""
         tensors = [private.functionalized(fake) for fake in fakes]
         for tensor in tensors:
             private.deny_data_pointer(tensor)
-        return self.assembled(proxy, tensors), parts
+        return self.assembled(proxy, tensors)
 
     def dense_fakes(self, proxy: TensorProxy) -> list[torch.Tensor]:
         """Fake tensors with the metadata of the dense tensors that ``proxy`` consists of."""
@@ -196,15 +208,18 @@ class WrappedRun(Run):
     def called(self, recorder: Recorder) -> Called:
         """Call the function, inside of `modes`.
 
-        :raises CannotExpand: if it writes what autograd knows, or gives an argument other parts.
+        :raises CannotExpand: if it gives an argument other parts.
         """
         before = {n: (w._version, [*dense_tensors(w)]) for n, w in self.wrapped.items()}
+        history = {n: w.grad_fn for n, w in self.wrapped.items()}
+        needs = {n: w.requires_grad for n, w in self.wrapped.items()}
         with self.denied.watching(self.fn, self.wrapped.values()):
             outputs = to_core_tree(self.call(), plain)
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         versions = {n: w._version - before[n][0] for n, w in self.wrapped.items()}
         after = {n: self.refs_of(recorder, w) for n, w in self.wrapped.items()}
-        written = [n for n, now in after.items() if versions[n] or now != self.parts[n]]
+        counts = self.fn is not versioned
+        written = [n for n, now in after.items() if versions[n] * counts or now != self.parts[n]]
         for name in written:
             self.check_write(name, before[name][1])
         return Called(
@@ -213,20 +228,47 @@ class WrappedRun(Run):
             [self.refs_of(recorder, v) for v in values],
             {n: after[n] for n in written},
             {n: versions[n] for n in written},
+            frozenset(n for n in written if self.is_untracked(n, history[n])),
+            {n: w.requires_grad for n, w in self.wrapped.items() if w.requires_grad != needs[n]},
         )
 
     def check_write(self, name: str, parts: Sequence[torch.Tensor]) -> None:
         """See that argument ``name``, which consisted of ``parts``, is written and else the same.
 
-        :raises CannotExpand: if it is not, or autograd has to see the write.
+        :raises CannotExpand: if it is not.
         """
         tensor, formal = self.wrapped[name], self.formals[name]
-        if self.grad and self.leaves:
-            raise CannotExpand("it writes to an argument, beside a tensor that needs a gradient")
         now = tensor_proxy(formal.name, tensor)
         same = [old is new for old, new in zip(parts, dense_tensors(tensor), strict=False)]
-        if not all(same) or not now.replace(requires_grad=formal.requires_grad).same_meta(formal):
+        # What is written keeps its strides; what functionalization computes for it does not.
+        changed = now.strides != formal.strides or any(map(private.metadata_mutated, parts))
+        if changed or not all(same) or not same_but_strides(now, formal):
             raise CannotExpand("it makes another tensor subclass of an argument")
+
+    def held(self, recorder: Recorder, called: Called, kept: Sequence[Ref]) -> Iterator[Alias]:
+        """Which of the ``kept`` values are in memory that arguments or results hold."""
+        found: dict[int, tuple[Literal["arg", "out"], int]] = {}
+
+        def note(tensor: Any, kind: Literal["arg", "out"], index: int) -> None:
+            if isinstance(tensor, torch.Tensor) and is_wrapper(tensor):
+                refs = self.refs_of(recorder, tensor)
+                memory = (private.storage_id(recorder.values[r.index]) for r in refs)
+                for storage in memory:
+                    found.setdefault(storage, (kind, index))
+
+        for name, tensor in self.wrapped.items():
+            note(tensor, "arg", self.arguments[name].index)
+        for j, tensor in enumerate(called.values):
+            note(tensor, "out", j)
+        for i, ref in enumerate(kept, len(called.values)):
+            value = recorder.values[ref.index]
+            if isinstance(value, torch.Tensor) and private.storage_id(value) in found:
+                yield Alias(i, *found[private.storage_id(value)])
+
+    def afterwards(self, name: str, called: Called) -> TensorProxy:
+        """What argument ``name`` is after the call, which may make it require a gradient or not."""
+        formal, needs = self.formals[name], called.changed.get(name)
+        return formal if needs is None else formal.replace(requires_grad=needs)
 
     def refs_of(self, recorder: Recorder, tensor: Any) -> Parts:
         """The values that ``tensor`` consists of; a number is its own."""
@@ -244,7 +286,8 @@ class WrappedRun(Run):
         kept: Sequence[Ref] = (),
     ) -> Expansion:
         """What happened in ``events``; ``kept`` are values that are returned beside the outputs."""
-        formal = {id(w): self.formals[n] for n, w in self.wrapped.items()}
+        now = {n: self.afterwards(n, called) for n in self.wrapped}
+        formal = {id(w): now[n] for n, w in self.wrapped.items()}
         made: dict[int, Any] = {}
 
         def proxy(leaf: Any) -> Any:
@@ -260,7 +303,7 @@ class WrappedRun(Run):
         extra = [value_proxy(f"_{first + i}", recorder.values[r.index]) for i, r in enumerate(kept)]
         inputs = [(self.formals[n], self.parts[n]) for n in self.arguments]
         new = {
-            self.formals[n].name: self.formals[n].replace(name=f"_{first + len(kept) + i}")
+            now[n].name: now[n].replace(name=f"_{first + len(kept) + i}")
             for i, n in enumerate(called.after)
         }
         results = [
@@ -283,8 +326,11 @@ class WrappedRun(Run):
         everything = [*called.values, *(recorder.values[r.index] for r in kept)]
         body = replace(body, outputs=returned, updates=updates)
         ordered = {r: None for c in body.calls for r in c.effects.ordered if r != "side_effect"}
-        marks = tuple(autograd_marks(versions, ()))
-        effects = Effects(written, (), shared(everything, at), tuple(ordered), marks)
+        untracked = (self.arguments[n].index for n in called.after if n in called.untracked)
+        marks = tuple(autograd_marks(versions, untracked))
+        rebinds = [(self.arguments[n].index, p) for n, p in now.items() if p != self.formals[n]]
+        aliases = (*shared(everything, at), *self.held(recorder, called, kept))
+        effects = Effects(written, tuple(rebinds), aliases, tuple(ordered), marks)
         return Expansion(
             (outputs, tuple(extra)) if kept else outputs,
             effects,
