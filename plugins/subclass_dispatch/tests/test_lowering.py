@@ -11,6 +11,7 @@ import tj_core as tj
 import torch
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.oracle.compare import assert_equal
+from tj_conformance.oracle.versions import left_to_this_version
 from tj_conformance.subclasses.programs import PROGRAMS
 from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
 from torch.testing._internal.two_tensor import TwoTensor
@@ -47,7 +48,8 @@ def test_a_program(name: str) -> None:
 
     verdict = evaluate(case, jit)
     assert not verdict.differences, str(verdict)
-    assert bool(verdict.fallbacks) == bool(case.falls_back), str(verdict)
+    if not left_to_this_version(verdict.fallbacks):
+        assert bool(verdict.fallbacks) == bool(case.falls_back), str(verdict)
     if verdict.fallbacks or not tj.stats(made[0]).entries:
         return
     reasons = [decline.reason for _, decline in tj.explain(made[0]).declined]
@@ -215,7 +217,9 @@ def keeps_no_casts(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize("f", [casts_at_entry, keeps_no_casts])
 def test_gradients_under_autocast_are_traced(f: Any) -> None:
     """Eager keeps one cast of a weight that is used twice: its gradient is a sum in bfloat16."""
-    pytest.importorskip("tj_autocast")
+    cache = pytest.importorskip("tj_autocast.cache")
+    if cache.keeps_casts_without_gradients():
+        pytest.skip("tj-autocast is unavailable: PyTorch 2.10's cache of casts")
     jitted = tj.jit(f, plugins=["torch", "autograd", "autocast", "subclass"])
     seen = []
     for g in (f, jitted):

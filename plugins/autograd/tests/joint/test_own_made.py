@@ -10,6 +10,7 @@ import ast
 import pytest
 from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_conformance.gradients.owntexts import own_text
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps
 
 pytestmark = pytest.mark.sampled(4)
 
@@ -50,6 +51,9 @@ def test_programs_that_were_found_to_differ(number: int, way: str) -> None:
     assert (found := compare(number, way)) is None, found
 
 
+@pytest.mark.skipif(
+    not captures_functions_in_steps(), reason="PyTorch 2.10: Functions are left to PyTorch"
+)
 @pytest.mark.parametrize("number", KNOWN)
 def test_what_is_listed_differs_still(number: int) -> None:
     assert compare(number) is not None

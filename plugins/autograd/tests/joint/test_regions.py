@@ -9,6 +9,7 @@ import tj_core as tj
 import torch
 from tj_conformance.gradients import regions
 from tj_conformance.gradients.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
+from tj_conformance.oracle.versions import left_to_this_version
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -28,6 +29,8 @@ def test_gradients_are_eagers_and_on_the_trace(f: Program) -> None:
     jitted = tj.jit(f)
     for size in (1.0, -1.0):  # another branch
         assert_equal(results(jitted, size), results(f, size))
+    if left_to_this_version(tj.stats(jitted).fallbacks):
+        return
     assert tj.explain(jitted).declined == ()
     assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
     assert tj.last_trace(jitted, "backward").calls
@@ -44,8 +47,9 @@ def test_a_backward_that_writes_is_left_to_pytorch() -> None:
     assert torch.equal(run(jitted), torch.ones(2)) and torch.equal(
         run(regions.Noted.apply), torch.ones(2)
     )
-    (_, answer), *_ = tj.explain(jitted).declined
-    assert "tj.autograd_function" in answer.reason
+    if not left_to_this_version(tj.stats(jitted).fallbacks):
+        (_, answer), *_ = tj.explain(jitted).declined
+        assert "tj.autograd_function" in answer.reason
 
 
 @pytest.mark.parametrize("name", ["scaled", "set_up", "both_of_two", "custom", "repeated"])
@@ -63,6 +67,8 @@ def test_one_program_for_many_sizes(name: str) -> None:
             out.sum().backward()
             found.append([out, x.grad, w.grad])
         assert_equal(*found)
+    if left_to_this_version(tj.stats(jitted).fallbacks):
+        return
     assert tj.stats(jitted).entries == 1
     assert "JOINT" in {t.stage.name for t in tj.last_traces(jitted)}
 
@@ -86,6 +92,8 @@ def test_what_a_function_saves_is_checked() -> None:
 def test_rules_and_executors_see_what_is_inside() -> None:
     jitted = tj.jit(regions.scaled)
     results(jitted)
+    if left_to_this_version(tj.stats(jitted).fallbacks):
+        pytest.skip("PyTorch 2.10: Functions are left to PyTorch")
     forward, backward = (tj.last_trace(jitted, which) for which in ("forward", "backward"))
     inside = {c.symbol.qualname for c in forward.calls if c.parent}
     assert "aten.mm.default" in inside
@@ -99,7 +107,8 @@ def test_what_is_left_to_pytorch(f: Program) -> None:
     jitted = tj.jit(f)
     for size in (1.0, -1.0):
         assert_equal(results(jitted, size), results(f, size))
-    assert DECLINED[f] in str(tj.explain(jitted).declined)
+    if not left_to_this_version(tj.stats(jitted).fallbacks):
+        assert DECLINED[f] in str(tj.explain(jitted).declined)
 
 
 @pytest.mark.parametrize("f", REFUSED, ids=lambda f: f.__name__)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.oracle.versions import left_to_this_version
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -103,6 +104,8 @@ def test_a_program_that_is_declined_is_differentiated_by_pytorch() -> None:
     jitted = tj.jit(through_a_function)
     for mine, theirs in zip(gradients(jitted), gradients(through_a_function), strict=True):
         assert torch.equal(mine, theirs)
+    if left_to_this_version(tj.stats(jitted).fallbacks):
+        pytest.skip("PyTorch 2.10: Functions are left to PyTorch")
     (name, answer), *_ = tj.explain(jitted).declined
     assert name == "functionalize" and "tj.autograd_function writes" in answer.reason
     assert answer.source is not None and answer.source.file == __file__

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.oracle.versions import left_to_this_version
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -303,7 +304,8 @@ def test_programs_that_write_draw_and_run_again(f: Any) -> None:
     jitted = tj.jit(f)
     for mine, theirs in zip(twice(jitted), twice(f), strict=True):
         assert torch.equal(mine, theirs)
-    assert tj.explain(jitted).declined == ()
+    if not left_to_this_version(tj.stats(jitted).fallbacks):
+        assert tj.explain(jitted).declined == ()
 
 
 def test_only_inputs_that_are_written_are_copied() -> None:

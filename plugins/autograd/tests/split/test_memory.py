@@ -21,7 +21,11 @@ def memory() -> ModuleType:
         sys.path.remove(BENCHMARKS)
 
 
-pytestmark = [pytest.mark.sampled(8), pytest.mark.long]
+pytestmark = [
+    pytest.mark.sampled(8),
+    pytest.mark.long,
+    pytest.mark.filterwarnings("ignore:.*Profiler clears events"),  # PyTorch 2.10 says so
+]
 WORKLOADS = (
     *("gpt", "llama", "perceptron", "elementwise", "resnet", "entropies"),
     *("lengths", "depthwise", "unet", "bags"),

@@ -312,7 +312,8 @@ def test_executors_claim_inside_bodies_with_symbolic_sizes(operator: str) -> Non
     for n in (4, 6, 8):
         x = torch.rand(2, 8, n, 5)
         same(jitted(x), composite(x))
-    assert tj.stats(jitted).misses == 1
+    # Up to 2.10, cross_entropy of probabilities decides on the number of classes: one for each n.
+    assert tj.stats(jitted).misses == (1 if torch.__version__ >= (2, 11) else 3)
     assert len(ran) >= 3
 
 
@@ -469,7 +470,8 @@ def test_a_stride_that_a_call_decides_on_is_a_number_in_the_calls_before() -> No
         f(x)
         assert torch.equal(x, expected)
     (b,) = (p for p in tj.last_traces(f)[0].inputs if isinstance(p, TensorProxy))
-    assert b.strides == (2, 1)
+    if torch.__version__ >= (2, 11):  # up to 2.10, PyTorch decides on no stride here
+        assert b.strides == (2, 1)
 
 
 def test_a_stride_that_a_later_pass_decides_on_is_one_in_all_traces() -> None:

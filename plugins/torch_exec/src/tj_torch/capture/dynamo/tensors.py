@@ -31,6 +31,7 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
 def correct(stack: ExitStack, noticed: Noticed) -> None:
     """Correct how tensors are seen, until ``stack`` is left."""
     versions.resync(stack)
+    versions.lstm_states(stack)
     _compute_attributes_once(stack)
     _leave_the_unseen(stack)
     _leave_overriding_subclasses(stack)

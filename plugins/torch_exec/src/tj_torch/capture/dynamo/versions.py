@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -18,10 +19,12 @@ from tj_torch.capture.dynamo.patches import has, replace, stop
 __all__ = [
     "ambient_state",
     "captures_functions_in_steps",
+    "captures_hooks_of_values",
     "decomposing_handlers",
     "guards_class_constants",
     "is_key_of",
     "known_names",
+    "lstm_states",
     "member_lookups",
     "own_dicts",
     "refuse_setters",
@@ -187,6 +190,24 @@ def resync(stack: ExitStack) -> None:
         replace(stack, TensorVariable, "call_method", after)
 
 
+def lstm_states(stack: ExitStack) -> None:
+    """Let the last states of an LSTM have the shapes of the first ones.
+
+    PyTorch's decomposition removes another dimension than it added (up to 2.10).
+    """
+    from torch._decomp import decompositions
+
+    def shaped(original: Callable[..., Any]) -> Callable[..., Any]:
+        def layer(inp: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
+            out, states = original(inp, hidden, *args, **kwargs)
+            pairs = zip(states, hidden, strict=True)
+            return out, tuple(state.reshape(first.shape) for state, first in pairs)
+
+        return layer
+
+    replace(stack, decompositions, "one_layer_lstm", shaped)
+
+
 def _writes(variable: Any) -> tuple[int, bool] | None:
     """How often the fake tensor of a variable was written, and whether it requires a gradient."""
     value = variable.proxy.node.meta.get("example_value")
@@ -224,3 +245,11 @@ def captures_functions_in_steps() -> bool:
     from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
 
     return has(AutogradFunctionApplyVariable, "trace_forward_graph")
+
+
+def captures_hooks_of_values() -> bool:
+    """Whether Dynamo has an operation for ``register_hook`` of what a program computes.
+
+    Up to 2.10 such hooks are captured for compiled autograd alone.
+    """
+    return find_spec("torch._higher_order_ops.register_hook") is not None
