@@ -7,9 +7,9 @@ plugin that broke its contract, a configuration, rules that conflict) stays that
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Any
 
@@ -49,27 +49,36 @@ def call_of(value: Any) -> Source | None:
     return value.source if isinstance(value, BoundSymbol) else None
 
 
-@contextlib.contextmanager
-def own_pass(
-    name: str,
-    *,
-    strict: bool,
-    locate: Locate = call_of,
-    but: tuple[type[Exception], ...] = (),
-) -> Iterator[None]:
+@dataclass(frozen=True)
+class own_pass:
     """What fails inside is a failure of tj's own pass ``name``.
 
     In ``strict`` mode it stays as it is, and so do errors of the classes ``but``. ``locate`` finds
-    the user's line, where the error has none.
+    the user's line, where the error has none. A class: from Python 3.12, a context manager that is
+    written as a generator keeps the frames of an error that it replaces, and their arguments.
 
     :raises PassError: in its place.
     """
-    try:
-        yield
-    except Exception as error:
-        if strict or isinstance(error, (*_OTHERS, *but)):
-            raise
-        raise PassError(name, error, source=source_of(error, locate)) from error
+
+    name: str
+    _: KW_ONLY
+    strict: bool
+    locate: Locate = call_of
+    but: tuple[type[Exception], ...] = ()
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Raise the `PassError`, if there is an error of tj's own."""
+        if not isinstance(error, Exception) or isinstance(error, (*_OTHERS, *self.but)):
+            return
+        if not self.strict:
+            raise PassError(self.name, error, source=source_of(error, self.locate)) from error
 
 
 def warn_of(error: PassError) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tj_torch.capture.dynamo.adapter import compiling
 from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps, captures_hooks_of_values
 from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, CROSSING, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
@@ -85,6 +86,8 @@ __all__ = [
     "autograd_function",
     "backward_keeps_graph",
     "call_key",
+    "captures_functions_in_steps",
+    "captures_hooks_of_values",
     "changes_unseen",
     "compiling",
     "constant",
