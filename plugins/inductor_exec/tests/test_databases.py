@@ -13,17 +13,14 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.databases.op_db import full_name
-from tj_conformance.gradients.gradients import first_gradients
 from tj_conformance.models import MODELS, step
-from tj_conformance.oracle.compare import call_differences, differences, seeded
 from tj_conformance.sampling import FULL
+from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
 from torch.testing._internal.common_methods_invocations import op_db
 
 EVERY = 1 if FULL else 120
 DTYPES = (torch.float32, torch.bfloat16, torch.float16) if FULL else (torch.float32,)
-STRIDES_OF_GRADIENTS = {"ormqr"}
-"""Operations of whose gradients PyTorch's fake tensors have other strides than real ones."""
 
 
 def jit(f: Any) -> Any:
@@ -42,18 +39,8 @@ def test_operations(op: Any, dtype: torch.dtype) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for sample in samples(op, dtype, 2):
-            if sample.eager is None:
-                continue
-            mine, eager = sample.arguments(), sample.eager
-            got = seeded(jitted, *mine)
-            gradients = first_gradients(got, mine) if eager.gradients is not None else []
-            wrong = call_differences(
-                got, mine, eager.result, eager.arguments, values=sample.defined
-            )
-            if op.name not in STRIDES_OF_GRADIENTS:
-                expected = eager.gradients or []
-                wrong += differences(gradients, expected, "gradients", values=sample.defined)
-            found += [str(d) for d in wrong if not d.rounding and sample.defined]
+            if sample.eager is not None:
+                found += wrong(op, jitted, sample, sample.eager)
     assert found == []
 
 
