@@ -1,12 +1,14 @@
 """Seconds of the first call (capture and compile) of a small GPT, against torch.compile.
 
-    python benchmarks/first_call.py [--layers 2,16] [--rounds 5] [--grad | --step]
+    python benchmarks/first_call.py [--layers 2,16] [--rounds 5] [--grad | --step | --fused]
 
 Each measurement has a process and an empty cache directory of its own; systems take turns. A
 process first compiles a one-layer model, so that imports and first uses are in no figure. With
 ``--step`` a measurement is a forward and a backward, and the other system is aot_eager, which makes
-gradients ahead of time, too. Seconds are those that the process computed, so that other work on the
-machine is in no figure.
+gradients ahead of time, too; with ``--fused`` both systems also make kernels with Inductor, and the
+process first compiles a linear layer, which has none of the kernels. Seconds are those that the
+process computed, and the C++ compilers that it started, so that other work on the machine is in no
+figure.
 """
 
 from __future__ import annotations
@@ -17,11 +19,22 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from typing import Any
 
-BACKENDS = {"torch.compile(eager)": "eager", "torch.compile(aot_eager)": "aot_eager"}
+BACKENDS = {
+    "torch.compile(eager)": "eager",
+    "torch.compile(aot_eager)": "aot_eager",
+    "torch.compile": "inductor",
+}
+PLUGINS = {"tj": ("autograd", "torch"), "tj, Inductor": ("inductor", "autograd", "torch")}
+SYSTEMS = {
+    "inference": ("torch.compile(eager)", "tj"),
+    "grad": ("torch.compile(eager)", "tj"),
+    "step": ("torch.compile(aot_eager)", "tj"),
+    "fused": ("torch.compile", "tj, Inductor"),
+}
+"""What is compared, by what is measured."""
 
 
 def wrapper(system: str) -> Callable[[Any], Any]:
@@ -29,8 +42,8 @@ def wrapper(system: str) -> Callable[[Any], Any]:
     import tj_core as tj
     import torch
 
-    if system == "tj":
-        return lambda model: tj.jit(model, session=tj.Session())
+    if system in PLUGINS:
+        return lambda model: tj.jit(model, session=tj.Session(PLUGINS[system]))
     return lambda model: torch.compile(model, backend=BACKENDS[system])
 
 
@@ -45,16 +58,25 @@ def measure(system: str, layers: int, mode: str) -> float:
 
     def run(compiled: Any) -> None:
         loss = compiled(index, target)
-        if mode == "step":
+        if mode in ("step", "fused"):
             loss.backward()
 
     with torch.set_grad_enabled(mode != "inference"):
-        run(wrap(GPT(1)))
+        if mode == "fused":
+            wrap(torch.nn.Linear(3, 3))(torch.ones(2, 3)).sum().backward()
+        else:
+            run(wrap(GPT(1)))
         torch._dynamo.reset()
         compiled = wrap(GPT(layers))
-        start = time.process_time()
+        start = computed()
         run(compiled)
-        return time.process_time() - start
+        return computed() - start
+
+
+def computed() -> float:
+    """CPU seconds of this process, and of those that it has waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 def in_process(system: str, layers: int, mode: str) -> float:
@@ -62,9 +84,10 @@ def in_process(system: str, layers: int, mode: str) -> float:
     command = [sys.executable, __file__, "--one", system, "--layers", str(layers)]
     with tempfile.TemporaryDirectory() as folder:
         cache = {"TORCHINDUCTOR_CACHE_DIR": folder, "XDG_CACHE_HOME": folder}
+        alone = {"TORCHINDUCTOR_COMPILE_THREADS": "1"}  # else other processes compile, unseen
         done = subprocess.run(
             command + [f"--{mode}"] * (mode != "inference"),
-            env={**os.environ, **cache},
+            env={**os.environ, **cache, **alone},
             check=True,
             stdout=subprocess.PIPE,
             text=True,
@@ -77,26 +100,27 @@ def main() -> None:
     parser.add_argument("--layers", default="2,16")
     parser.add_argument("--rounds", type=int, default=5)
     how = parser.add_mutually_exclusive_group()
-    for mode, what in (("grad", "with gradients enabled"), ("step", "forward and backward")):
+    whats = {"grad": "with gradients", "step": "forward and backward", "fused": "with kernels"}
+    for mode, what in whats.items():
         how.add_argument(f"--{mode}", action="store_const", const=mode, dest="mode", help=what)
-    parser.add_argument("--one", choices=(*BACKENDS, "tj"), help=argparse.SUPPRESS)
+    parser.add_argument("--one", choices=(*BACKENDS, *PLUGINS), help=argparse.SUPPRESS)
     parser.set_defaults(mode="inference")
     arguments = parser.parse_args()
     mode = arguments.mode
     if arguments.one:
         print(measure(arguments.one, int(arguments.layers), mode))
         return
-    systems = ("torch.compile(aot_eager)" if mode == "step" else "torch.compile(eager)", "tj")
+    systems = SYSTEMS[mode]
     for layers in map(int, arguments.layers.split(",")):
         seconds: dict[str, list[float]] = {system: [] for system in systems}
         for i in range(arguments.rounds):
             for system in systems[:: 1 if i % 2 else -1]:
                 seconds[system].append(in_process(system, layers, mode))
         ratio = statistics.median(
-            t / e for t, e in zip(seconds["tj"], seconds[systems[0]], strict=True)
+            t / e for t, e in zip(seconds[systems[1]], seconds[systems[0]], strict=True)
         )
         medians = ", ".join(f"{s} {statistics.median(v):.3f} s" for s, v in seconds.items())
-        print(f"{layers} layers: {medians}; tj x{ratio:.2f}", flush=True)
+        print(f"{layers} layers: {medians}; x{ratio:.2f}", flush=True)
 
 
 if __name__ == "__main__":
