@@ -30,8 +30,15 @@ def jit(f: Any) -> Any:
     return tj.jit(f, session=session, dynamic=False)
 
 
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("op", op_db[7::EVERY] if EVERY > 1 else op_db, ids=full_name)
+OPERATIONS = [
+    pytest.param(op, dtype, id=f"{full_name(op)}-{dtype}")
+    for op in (op_db[7::EVERY] if EVERY > 1 else op_db)
+    for dtype in DTYPES
+    if dtype in op.supported_dtypes("cpu")
+]
+
+
+@pytest.mark.parametrize(("op", "dtype"), OPERATIONS)
 def test_operations(op: Any, dtype: torch.dtype) -> None:
     torch.compiler.reset()
     jitted = jit(lambda *args, **kwargs: op.op(*args, **kwargs))
