@@ -100,6 +100,22 @@ def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
     assert reshapes == ["t1", "t1"]
 
 
+@pytest.mark.parametrize(("norms", "segments"), [(2, 1), (3, 2), (5, 3)])
+def test_chains_of_norms_are_cut(norms: int, segments: int, fusing: Any) -> None:
+    """nvFuser takes minutes to find the segments of six norms in a row."""
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        for n in range(norms):
+            x = torch.nn.functional.layer_norm(x + n, (8,))
+        return x
+
+    jitted = fusing(f, {"minimum": 1})
+    x = X(4, 8)
+    torch.testing.assert_close(jitted(x), f(x))
+    (use,) = tj.explain(jitted).regions
+    assert use.kernel.fused.source.count("fd.ops.segment_set") == segments - 1
+
+
 def proxy(name: str, *shape: int) -> TensorProxy:
     strides = contiguous_strides(shape)
     assert strides is not None

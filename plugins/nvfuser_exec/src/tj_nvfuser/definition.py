@@ -6,8 +6,8 @@ is recorded has data types and shapes, so that a definition is complete without 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import torch
@@ -65,6 +65,11 @@ COMPUTE: Mapping[str, str] = {name: name for name in DTYPES.values()} | {
 
 WHOLE8 = "nvFuser has no casts between integers and float8"
 
+REDUCTIONS = ("sum", "prod", "max", "min", "var_mean")
+
+MOST_CHAINED = 4
+"""Reductions one after the other, in one segment: two norms."""
+
 LARGEST_ROUNDED = 464.0
 """The largest number that is rounded to the largest of float8_e4m3fn, which is 448."""
 
@@ -115,7 +120,8 @@ class Definition:
 
     ``places`` are where symbols stand in the inputs; None: all are known, since nothing will run.
     ``device`` is the type of device that it runs on. ``reshaped`` are values that others, by name,
-    are reshapes of.
+    are reshapes of, ``chains`` how many reductions a value comes after, ``cut`` the names that
+    values have in the segments that they begin.
     """
 
     places: Mapping[str, SizePlace] | None = None
@@ -124,6 +130,8 @@ class Definition:
     lines: list[str] = field(default_factory=list)
     sizes: dict[str, Text] = field(default_factory=dict)
     reshaped: dict[str, Value] = field(default_factory=dict)
+    chains: dict[str, int] = field(default_factory=dict)
+    cut: dict[str, str] = field(default_factory=dict)
 
     @property
     def text(self) -> str:
@@ -191,10 +199,27 @@ class Definition:
 
     def ops(self, name: str, metas: Sequence[Meta], *args: Any, **kwargs: Any) -> list[Value]:
         """An operation with several results."""
+        args = tuple(self.segmented(x, name in REDUCTIONS) for x in args)
         place = len(self.lines)
         names = [f"t{place}"] if len(metas) == 1 else [f"t{place}_{i}" for i in range(len(metas))]
         self.line(f"{', '.join(names)} = fd.ops.{name}", *args, **kwargs)
+        chained = max((self.chains.get(x.name, 0) for x in _values(args)), default=0)
+        self.chains |= dict.fromkeys(names, chained + (name in REDUCTIONS))
         return [Value(n, dtype, tuple(s)) for n, (dtype, s) in zip(names, metas, strict=True)]
+
+    def segmented(self, x: Any, reduced: bool) -> Any:
+        """An argument, which begins a segment if it is reduced after many reductions.
+
+        nvFuser would find segments by itself, in a time that each further norm multiplies.
+        """
+        if isinstance(x, list | tuple):
+            return [self.segmented(v, reduced) for v in x]
+        if not isinstance(x, Value):
+            return x
+        if reduced and x.name not in self.cut and self.chains.get(x.name, 0) >= MOST_CHAINED:
+            self.cut[x.name] = f"t{len(self.lines)}"
+            self.line(f"{self.cut[x.name]} = fd.ops.segment_set", x)
+        return replace(x, name=self.cut[x.name]) if x.name in self.cut else x
 
     def cast(self, value: Value, dtype: str) -> Value:
         """``value`` in ``dtype``.
@@ -408,6 +433,14 @@ def typed(number: Any, dtype: str) -> Any:
         return number
     kind = {"Bool": bool, "Int": int, "Int32": int}.get(dtype, float)
     return kind(number)
+
+
+def _values(args: Sequence[Any]) -> Iterator[Value]:
+    for x in args:
+        if isinstance(x, Value):
+            yield x
+        elif isinstance(x, list | tuple):
+            yield from _values(x)
 
 
 def _whole(hint: object) -> int:

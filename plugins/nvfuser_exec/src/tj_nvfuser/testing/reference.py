@@ -208,6 +208,9 @@ class Operations:
     def set(self, x: Tensor) -> Tensor:
         return x
 
+    def segment_set(self, x: Tensor) -> Tensor:
+        return x.clone()
+
     def where(self, condition: Tensor, a: Any, b: Any) -> Tensor:
         require(condition.dtype is torch.bool, "a condition is not boolean")
         a, b = operands([a, b], ANY)
