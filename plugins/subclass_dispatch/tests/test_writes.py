@@ -13,7 +13,7 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.sampling import FULL
-from tj_conformance.subclasses.kinds import Labeled
+from tj_conformance.subclasses.kinds import Labeled, Sideways
 from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils import _pytree as pytree
 
@@ -267,6 +267,32 @@ def test_a_class_that_copies_otherwise_runs_as_it_is() -> None:
     assert torch.equal(x.held, expected.held)
     reasons = [decline.reason for _, decline in tj.explain(jitted).declined]
     assert "Halving.copy_ does not copy what a tensor holds" in reasons
+
+
+def test_a_view_that_holds_memory_of_its_own_is_one_to_autograd() -> None:
+    def f(y: Any) -> Any:
+        y[1:].mul_(2)
+        return y
+
+    facts = []
+    for run in (f, tj.jit(f, session=SESSION)):
+        y = Sideways(torch.ones(3, 4)).requires_grad_() * 1
+        out = run(y)
+        facts.append((out is y, y._version, type(y.grad_fn)))
+    assert facts[0][1] == 1
+    assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("later", [lambda x: x, lambda x: x.detach()])
+def test_a_write_after_the_call_is_noticed_by_the_backward(later: Any) -> None:
+    """What is saved is what the argument holds, which counts no writes of its own."""
+    for run in (torch.mul, tj.jit(lambda x, y: x * y, session=SESSION)):
+        x, y = (two(3).requires_grad_() * 1 for _ in range(2))
+        out = run(x, y)
+        with torch.no_grad():
+            later(x).mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward(TwoTensor(torch.ones(()), torch.ones(())))
 
 
 def test_what_a_new_subclass_is_made_of_is_written() -> None:

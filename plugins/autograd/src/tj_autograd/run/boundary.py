@@ -25,6 +25,7 @@ from tj_torch.extend import (
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
+from tj_autograd.run.holders import Holders, Versions, check_versions, holders
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.tangents import compact, in_this_call, is_of_other_class
@@ -54,6 +55,7 @@ class _Plan:
     is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
     which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
     which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
+    ``holders`` are the tensors of subclasses that hold what is saved.
     """
 
     forward: Boxed | None
@@ -71,6 +73,7 @@ class _Plan:
     live: tuple[tuple[int, int], ...]
     given: tuple[tuple[int, int], ...]
     asks: bool
+    holders: Holders
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
         """How ``tangents`` are laid out."""
@@ -82,10 +85,11 @@ class _Call:
     """What does not cross the boundary in one call.
 
     ``inputs`` are those of the program, so many as were ``given``, and what segments have returned
-    so far. ``copies`` are inputs as they were, by position, for those that the program writes.
+    so far. ``copies`` are inputs as they were, by position, for those that the program writes,
+    ``versions`` those of tensors that hold what is saved.
     """
 
-    __slots__ = ("copies", "given", "inputs", "rest", "results", "states")
+    __slots__ = ("copies", "given", "inputs", "rest", "results", "states", "versions")
 
     def __init__(self, inputs: list[Any], copies: dict[int, Any]) -> None:
         self.inputs = inputs
@@ -93,6 +97,7 @@ class _Call:
         self.copies = copies
         self.rest: tuple[Any, ...] = ()
         self.results: tuple[Any, Any] = ((), ())
+        self.versions: Versions = ()
 
     def run(self, plan: _Plan) -> tuple[Any, Any]:
         """The roots and the saved values; the first segment runs the program."""
@@ -100,7 +105,10 @@ class _Call:
             return self.results
         self.states = states(plan.devices)
         inputs = self.inputs if plan.outputs is None else self.inputs[: self.given]
+        held = plan.holders
+        given = [*held.among(held.inputs, inputs)] if held.inputs else []
         roots, self.rest, saved = plan.forward(inputs)
+        self.versions = [*given, *held.among(held.roots, roots)] if held.roots else given
         if plan.outputs is not None:
             self.results = roots, saved
         return roots, saved
@@ -118,7 +126,7 @@ class Compiled(torch.autograd.Function):
         roots, saved = call.run(plan)
         if plan.outputs is not None:
             roots = tuple([roots[i] for i in plan.outputs])
-        ctx.states = call.states
+        ctx.states, ctx.versions = call.states, call.versions
         ctx.set_materialize_grads(False)
         tensors = [saved[i] for i in plan.tensors]
         for i, place in plan.live:
@@ -152,6 +160,8 @@ class Compiled(torch.autograd.Function):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         tangents = compacted
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
+        if ctx.versions and not ctx.hooked:
+            check_versions(ctx.versions)
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
         if ctx.hooked:
@@ -397,6 +407,7 @@ def _plan(
         tuple((i, inputs.index(n)) for i, n in enumerate(stored) if n in seen),
         tuple((stored.index(n), i) for i, n in enumerate(wrt.values()) if n in stored),
         any(map(has_own_backward, rerun.trace.walk())),
+        holders(halves),
     )
 
 

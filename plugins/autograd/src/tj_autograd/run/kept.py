@@ -15,7 +15,7 @@ import torch
 from tj_core.extend import Proxy, TensorProxy
 from tj_torch.extend import assembled, dense_proxies, device_to_torch, dtype_to_torch, is_sized
 
-__all__ = ["FREED", "Kept", "Sources", "sources"]
+__all__ = ["FREED", "Kept", "Sources", "sources", "written_since"]
 
 FREED = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -97,7 +97,7 @@ class Sources:
             return saved[len(saved) - len(self.tensors) :]
         for tensor, version in zip(kept.tensors, kept.versions, strict=True):
             if tensor._version != version:
-                raise RuntimeError(_written(tensor, version))
+                raise RuntimeError(written_since(tensor, version))
         return kept.tensors
 
 
@@ -140,7 +140,8 @@ def _zeros(p: TensorProxy, shape: Any, strides: Any) -> torch.Tensor:
     return made.zero_().requires_grad_(p.requires_grad)
 
 
-def _written(tensor: torch.Tensor, version: int) -> str:
+def written_since(tensor: torch.Tensor, version: int) -> str:
+    """What PyTorch's autograd says of a tensor that has been written since it was saved."""
     return (
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {list(tensor.shape)}, which is an input of a compiled function, is at version "

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.ops.expansion.recorder import Recorder
+from tj_torch.ops.expansion.recorder import Recorder, Ref
 
 __all__ = ["refused_writes"]
 
@@ -27,7 +27,7 @@ def refused_writes(recorder: Recorder, kwargs: Mapping[str, Any]) -> str | None:
             result, written = recorder.values[call.args[0].index].dtype, call.kwargs["dtype"]
             if not torch.can_cast(result, written):
                 return f"a result of {result} is written to a tensor of {written}"
-        elif operator == "aten.copy.default":  # the operation's own
+        elif operator == "aten.copy.default" and isinstance(call.args[1], Ref):  # its own
             written, result = (recorder.values[ref.index].dtype for ref in call.args[:2])
         else:
             continue

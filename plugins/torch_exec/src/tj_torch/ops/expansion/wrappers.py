@@ -428,6 +428,15 @@ def shared(
 ) -> tuple[Alias, ...]:
     """Which of ``outputs`` share memory with ``arguments`` or each other, as wholes.
 
-    Views of what others hold are no views to autograd.
+    Views of what others hold are no views to autograd; a tensor of a subclass may be one to it, and
+    count writes with what it is of, though it holds memory of its own.
     """
-    return tuple(a for a in alias_facts(outputs, arguments) if a.kind != "internal")
+    found = []
+    for alias in alias_facts(outputs, arguments):
+        if alias.kind != "internal":
+            found.append(alias)
+            continue
+        base = outputs[alias.output]._base
+        viewed = (i for i, t in arguments.items() if base is t or base is t._base)
+        found += [Alias(alias.output, "arg", i) for i in itertools.islice(viewed, 1)]
+    return tuple(found)
