@@ -122,14 +122,36 @@ def test_a_tangent_of_another_class_is_pytorchs() -> None:
         assert_equal(gradient(g, tangent), gradient(chain, tangent))
 
 
-def test_gradients_of_gradients_are_eagers() -> None:
+def value_and_sum(x: Any, y: Any) -> Any:
+    z = x * 2
+    return z * x, z.sum()
+
+
+def chain_of_results(x: Any, y: Any) -> Any:
+    z = x * y
+    w = z.sin() * x
+    return z, w, (w * z).sum()
+
+
+def views_of_a_result(x: Any, y: Any) -> Any:
+    z = (x * y).exp()
+    return z.view(-1) * 3, z * y
+
+
+@pytest.mark.parametrize("f", [chain, value_and_sum, chain_of_results, views_of_a_result])
+def test_gradients_of_gradients_are_eagers(f: Any) -> None:
+    """They run the program again, with inputs as they were, in each of its segments."""
+
     def second(f: Any) -> Any:
         x, y = two(3), two(3)
-        (first,) = torch.autograd.grad(f(x, y).sum(), x, create_graph=True)
+        results = f(x, y) if f(x, y).__class__ is tuple else (f(x, y),)
+        total = sum(r.sum() for r in results)
+        (first,) = torch.autograd.grad(total, x, create_graph=True)
         first.sin().sum().backward()
-        return x.grad, y.grad
+        return first, x.grad, y.grad
 
-    assert_equal(second(tj.jit(chain)), second(chain))
+    # Gradients of several results are added in another order.
+    torch.testing.assert_close(second(tj.jit(f)), second(f))
 
 
 def test_one_program_is_for_all_sizes() -> None:

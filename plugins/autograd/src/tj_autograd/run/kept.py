@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tj_core.extend import Proxy, TensorProxy
-from tj_torch.extend import assembled, dense_proxies, device_to_torch, dtype_to_torch, is_sized
+from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
 
 __all__ = ["FREED", "Kept", "Sources", "sources", "written_since"]
 
@@ -124,16 +124,15 @@ def sources(
 
 
 def _plain(p: TensorProxy) -> bool:
-    """Whether zeros like ``p`` can be made of what is said of it."""
-    if p.subclass is not None:
-        return not is_sized(p) and all(map(_plain, dense_proxies(p)))
-    return p.layout == "strided" and not p.flags
+    """Whether zeros like ``p`` can be made of what is said of it.
+
+    Gradients that were lowered depend on the parts of a subclass, by other names than its own: it
+    is kept.
+    """
+    return p.layout == "strided" and p.subclass is None and not p.flags
 
 
 def _zeros(p: TensorProxy, shape: Any, strides: Any) -> torch.Tensor:
-    if p.subclass is not None:
-        parts = (_zeros(part, part.shape, part.strides) for part in dense_proxies(p))
-        return assembled(p, parts).requires_grad_(p.requires_grad)
     made = torch.empty_strided(
         shape, strides, dtype=dtype_to_torch(p.dtype), device=device_to_torch(p.device)
     )
