@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import (
@@ -34,16 +34,19 @@ OPERATIONS_PER_SECOND = 2e11
 class Costs:
     """What ``executors``, asked in order, and else PyTorch's operators say of calls.
 
-    ``known`` is the rule table `recompute`.
+    ``known`` is the rule table `recompute`. Each call is asked about once: several ways to split a
+    program ask the same.
     """
 
     executors: Sequence[Executor]
     known: RuleTable[bool]
+    asked: dict[tuple[str, int], tuple[BoundSymbol, bool]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether the executor that would get ``call`` computes it with its neighbours."""
-        executor = self._first(call)
-        return executor is not None and _fuses(executor, call)
+        return self._once("fuses", call, self._fuses)
 
     def taken(self, call: BoundSymbol) -> bool:
         """Whether an executor other than PyTorch computes ``call`` as a whole."""
@@ -55,13 +58,26 @@ class Costs:
         A reduction does not, even in a fused kernel: it reads all of its argument once more, and
         what it makes is small.
         """
-        return cheap(call, self.known) or (self.fuses(call) and not _reduces(call))
+        return self._once("cheap", call, self._cheap)
 
     def seconds(self, call: BoundSymbol) -> float:
         """What running ``call`` takes, in seconds."""
         executor = self._first(call)
         said = None if executor is None else executor.cost(call)
         return estimate(call) if said is None else said
+
+    def _once(self, question: str, call: BoundSymbol, ask: Callable[[BoundSymbol], bool]) -> bool:
+        key = question, id(call)  # the call is kept, so that nothing else gets its identity
+        if key not in self.asked:
+            self.asked[key] = call, ask(call)
+        return self.asked[key][1]
+
+    def _fuses(self, call: BoundSymbol) -> bool:
+        executor = self._first(call)
+        return executor is not None and _fuses(executor, call)
+
+    def _cheap(self, call: BoundSymbol) -> bool:
+        return cheap(call, self.known) or (self.fuses(call) and not _reduces(call))
 
     def _first(self, call: BoundSymbol) -> Executor | None:
         return next((e for e in self.executors if _fuses(e, call) or _claims(e, call)), None)

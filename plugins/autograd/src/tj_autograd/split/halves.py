@@ -29,7 +29,7 @@ from tj_autograd.joint.segments import Cut
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.kernels import within_kernels
-from tj_autograd.split.partition import DEPTHS, Terms, byte_size, choose_saved, storages
+from tj_autograd.split.partition import DEPTHS, Forward, Terms, byte_size, storages
 from tj_autograd.split.peak import peak_bytes
 
 __all__ = ["Halves", "Part", "is_backward", "split"]
@@ -228,7 +228,6 @@ class _Splitting:
         Where calls are fused, what is in memory lies between kernels: to run it again takes all
         of the kernel that made it.
         """
-        needed = [p.name for p in free_values(self.back, self.joint.outputs[1], self.known)]
 
         def cheap(call: BoundSymbol) -> bool:
             again = (
@@ -236,7 +235,12 @@ class _Splitting:
             )
             return again and self.costs.cheap(call)
 
-        return choose_saved(self.inputs, self.ahead, needed, cheap, depth, self.within, terms)
+        return self.program.saved(cheap, depth, self.within, terms)
+
+    @cached_property
+    def program(self) -> Forward:
+        needed = free_values(self.back, self.joint.outputs[1], self.known)
+        return Forward(self.inputs, self.ahead, frozenset(p.name for p in needed))
 
     @cached_property
     def known(self) -> set[str]:

@@ -2,42 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from typing import TypeAlias
 
-__all__ = ["INFINITE", "Network"]
+__all__ = ["INFINITE", "Network", "Solved"]
 
 INFINITE = 1 << 62
 """A capacity that no cut crosses."""
 
+Edges: TypeAlias = Mapping[tuple[Hashable, Hashable], int]
+
+Side: TypeAlias = set[Hashable] | None
+
+Solved: TypeAlias = dict[frozenset[tuple[tuple[Hashable, Hashable], int]], Side]
+"""Parts of networks, and the nodes of each on the source's side: equal parts are cut once."""
+
 
 class Network:
-    """A directed network; nodes are any hashable things and appear when first mentioned."""
+    """A directed network; nodes are any hashable things and appear when first mentioned.
 
-    def __init__(self) -> None:
+    Parts that only the source and the sink connect are cut one by one; ``solved`` are those known
+    from other networks with the same source and sink.
+    """
+
+    def __init__(self, solved: Solved | None = None) -> None:
         self._capacities: dict[tuple[Hashable, Hashable], int] = {}
+        self._solved: Solved = {} if solved is None else solved
 
     def edge(self, tail: Hashable, head: Hashable, capacity: int) -> None:
         """An edge from ``tail`` to ``head``; several between two nodes add up."""
         self._capacities[tail, head] = self._capacities.get((tail, head), 0) + capacity
 
-    def source_side(self, source: Hashable, sink: Hashable) -> set[Hashable] | None:
+    def source_side(self, source: Hashable, sink: Hashable) -> Side:
         """The nodes on the source's side of a minimum cut; None if every cut is infinite.
 
         Of several minimum cuts, the one nearest to the sink.
         """
-        import networkx  # takes a while, which programs without gradients need not wait for
-        from networkx.algorithms.flow import boykov_kolmogorov  # fastest of all on such networks
-
-        graph = networkx.DiGraph()
-        graph.add_edges_from(
-            # To networkx, an edge without a capacity has an infinite one.
-            (tail, head, {"capacity": capacity} if capacity < INFINITE else {})
-            for (tail, head), capacity in self._capacities.items()
-        )
-        graph.add_nodes_from((source, sink))
-        try:
-            _, (side, _) = networkx.minimum_cut(graph, source, sink, flow_func=boykov_kolmogorov)
-        except networkx.NetworkXUnbounded:
-            return None
-        found: set[Hashable] = side
+        found: set[Hashable] = {source}
+        for part in _parts(self._capacities, source, sink):
+            key = frozenset(part.items())
+            if key not in self._solved:
+                self._solved[key] = _source_side(part, source, sink)
+            side = self._solved[key]
+            if side is None:
+                return None
+            found |= side
         return found
+
+
+def _parts(edges: Edges, source: Hashable, sink: Hashable) -> Iterator[Edges]:
+    """The edges of each part of a network that is connected without ``source`` and ``sink``."""
+    parent: dict[Hashable, Hashable] = {}
+
+    def root(node: Hashable) -> Hashable:
+        parent.setdefault(node, node)
+        while parent[node] != node:
+            parent[node] = node = parent[parent[node]]
+        return node
+
+    ends = (source, sink)
+    for tail, head in edges:
+        if tail not in ends and head not in ends:
+            parent[root(tail)] = root(head)
+    parts: dict[Hashable, dict[tuple[Hashable, Hashable], int]] = {}
+    for (tail, head), capacity in edges.items():
+        node = head if tail in ends else tail
+        parts.setdefault(None if node in ends else root(node), {})[tail, head] = capacity
+    return iter(parts.values())
+
+
+def _source_side(edges: Edges, source: Hashable, sink: Hashable) -> Side:
+    nodes = {node for pair in edges for node in pair} - {source, sink}
+    if len(nodes) == 1:
+        node = nodes.pop()
+        before, after = edges.get((source, node), 0), edges.get((node, sink), 0)
+        if min(before, after) >= INFINITE:
+            return None
+        return {source, node} if after <= before else {source}
+    return _by_networkx(edges.items(), source, sink)
+
+
+def _by_networkx(
+    edges: Iterable[tuple[tuple[Hashable, Hashable], int]], source: Hashable, sink: Hashable
+) -> Side:
+    import networkx  # takes a while, which programs without gradients need not wait for
+    from networkx.algorithms.flow import boykov_kolmogorov  # fastest of all on such networks
+
+    graph = networkx.DiGraph()
+    graph.add_edges_from(
+        # To networkx, an edge without a capacity has an infinite one.
+        (tail, head, {"capacity": capacity} if capacity < INFINITE else {})
+        for (tail, head), capacity in edges
+    )
+    graph.add_nodes_from((source, sink))
+    try:
+        _, (side, _) = networkx.minimum_cut(graph, source, sink, flow_func=boykov_kolmogorov)
+    except networkx.NetworkXUnbounded:
+        return None
+    found: set[Hashable] = side
+    return found

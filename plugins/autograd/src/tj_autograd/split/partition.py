@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tj_core.extend import (
     BoundSymbol,
@@ -25,9 +26,9 @@ from tj_core.extend import (
 )
 from tj_torch.extend import OVERWRITTEN
 
-from tj_autograd.split.mincut import INFINITE, Network
+from tj_autograd.split.mincut import INFINITE, Network, Solved
 
-__all__ = ["DEPTHS", "Cheap", "Terms", "byte_size", "choose_saved", "storages"]
+__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Whether a call costs next to nothing to run again."""
@@ -62,83 +63,110 @@ class Terms:
     tight: bool = False
 
 
-def choose_saved(
-    inputs: Iterable[Proxy],
-    forward: Iterable[BoundSymbol],
-    needed: Iterable[str],
-    cheap: Cheap,
-    depth: int | None = None,
-    within: frozenset[str] | None = None,
-    terms: Terms = Terms(),
-) -> frozenset[str]:
-    """The names of the values to save, inputs included, so that ``needed`` ones are at hand.
+@dataclass(frozen=True)
+class Forward:
+    """The calls of a forward, and what the choices of values to save have in common.
 
-    Values run again only within ``depth`` calls of what the backward reads, if that is given, and
-    only those in ``within`` are saved. ``terms`` say what else counts.
-
-    :raises TagError: if tags leave no way to have a value.
+    ``needed`` are the names of the values that the backward reads.
     """
-    return _Choice(cheap, depth, within, terms).choose(
-        tuple(inputs), tuple(forward), frozenset(needed)
-    )
+
+    inputs: tuple[Proxy, ...]
+    calls: tuple[BoundSymbol, ...]
+    needed: frozenset[str]
+    solved: Solved = field(default_factory=dict, repr=False, compare=False)
+
+    @cached_property
+    def maker(self) -> Mapping[str, BoundSymbol]:
+        """The call that makes each value."""
+        return {p.name: call for call in self.calls for p in call.defined()}
+
+    @cached_property
+    def distances(self) -> Mapping[str, int]:
+        """For each value that needed ones depend on, the calls between it and the nearest."""
+        return _distances(self.calls, self.needed)
+
+    @cached_property
+    def wanted(self) -> Mapping[str, Proxy]:
+        """The values that needed ones depend on."""
+        values = (*self.inputs, *(p for call in self.calls for p in call.defined()))
+        return {p.name: p for p in values if p.name in self.distances}
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """The bytes that saving a wanted value keeps in memory: for a view, all that it views."""
+        viewed = storages(self.calls)
+        return {name: byte_size(substituted(p, viewed)) for name, p in self.wanted.items()}
+
+    def saved(
+        self,
+        cheap: Cheap,
+        depth: int | None = None,
+        within: frozenset[str] | None = None,
+        terms: Terms = Terms(),
+    ) -> frozenset[str]:
+        """The names of the values to save, inputs included, so that needed ones are at hand.
+
+        Calls that are ``cheap`` may run again, within ``depth`` calls of what the backward reads,
+        if that is given, and only values in ``within`` are saved. ``terms`` say what else counts.
+
+        :raises TagError: if tags leave no way to have a value.
+        """
+        network = Network(self.solved)
+        return _Choice(self, cheap, depth, within, terms, network).saved()
 
 
 @dataclass
 class _Choice:
-    """One program's network."""
+    """One network: an edge for each wanted value, from the source what cannot run again."""
 
+    program: Forward
     cheap: Cheap
     depth: int | None
     within: frozenset[str] | None
     terms: Terms
-    network: Network = field(default_factory=Network)
-    storages: Mapping[str, Proxy] = field(default_factory=dict)
+    network: Network
 
-    def choose(
-        self, inputs: tuple[Proxy, ...], forward: tuple[BoundSymbol, ...], needed: frozenset[str]
-    ) -> frozenset[str]:
-        distances = _distances(forward, needed)
-        self.storages = storages(forward)
-        maker = {p.name: call for call in forward for p in call.defined()}
-        values = {p.name: p for p in inputs} | {
-            p.name: p for call in forward for p in call.defined()
-        }
-        wanted = {name: p for name, p in values.items() if name in distances}
+    def saved(self) -> frozenset[str]:
+        program, network = self.program, self.network
+        wanted, maker = program.wanted, program.maker
+        fixed = {name for name, p in wanted.items() if self.is_fixed(p, maker.get(name))}
         for name, p in wanted.items():
             call = maker.get(name)
-            self.value(p, call, distances[name])
-            if name in needed:
-                self.network.edge(("out", name), "sink", INFINITE)
-            for argument in call.flat_args if call else ():
-                self.network.edge(("out", argument.name), ("in", name), INFINITE)
-        if not needed & wanted.keys():
+            start = "source" if name in fixed else ("in", name)
+            network.edge(start, ("out", name), self.capacity(p, call))
+            if name in program.needed:
+                network.edge(("out", name), "sink", INFINITE)
+            if name not in fixed and call is not None:
+                for argument in call.flat_args:
+                    network.edge(("out", argument.name), ("in", name), INFINITE)
+        if not program.needed & wanted.keys():
             return frozenset()
-        side = self.network.source_side("source", "sink")
+        side = network.source_side("source", "sink")
         if side is None:
             raise _impossible(wanted, maker, self.may_run_again)
-        return frozenset(
-            name for name in wanted if ("in", name) in side and ("out", name) not in side
-        )
+        reached = (name for name in wanted if name in fixed or ("in", name) in side)
+        return frozenset(name for name in reached if ("out", name) not in side)
 
-    def value(self, p: Proxy, call: BoundSymbol | None, distance: int) -> None:
-        possible = self.within is None or p.name in self.within
-        cost = self.cost(p, call, distance) if possible else INFINITE
-        self.network.edge(("in", p.name), ("out", p.name), cost)
-        if (
+    def is_fixed(self, p: Proxy, call: BoundSymbol | None) -> bool:
+        """Whether nothing makes ``p`` again."""
+        return (
             call is None
             or "SAVE" in p.tags
-            or self.too_deep(call, distance)
+            or self.too_deep(call, self.program.distances[p.name])
             or not self.may_run_again(call)
-        ):
-            self.network.edge("source", ("in", p.name), INFINITE)
+        )
 
-    def cost(self, p: Proxy, call: BoundSymbol | None, distance: int) -> int:
+    def capacity(self, p: Proxy, call: BoundSymbol | None) -> int:
+        possible = self.within is None or p.name in self.within
+        return self.cost(p, call) if possible else INFINITE
+
+    def cost(self, p: Proxy, call: BoundSymbol | None) -> int:
         """What saving ``p`` costs; the soft tag forbids it only where the call can run again."""
         soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
         if soft and self.may_run_again(call):  # type: ignore[arg-type]
             return INFINITE
-        size = byte_size(substituted(p, self.storages))
-        cost = _cost(p, call, 0 if self.terms.tight else distance, size)
+        distance = 0 if self.terms.tight else self.program.distances[p.name]
+        cost = _cost(p, call, distance, self.program.sizes[p.name])
         if cost >= INFINITE:
             return cost
         if self.terms.tight and call is None:
