@@ -6,7 +6,7 @@ A trace holds calls, a call may hold regions, and a region is a trace: they stan
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -91,7 +91,13 @@ class BoundSymbol:
 
     def replace(self, **changes: Any) -> BoundSymbol:
         """A copy with ``changes`` applied."""
-        return replace(self, **changes)
+        made = object.__new__(type(self))
+        known = made.__dict__
+        known.update(self.__dict__, **changes)
+        for name in changes:
+            for found_out in _FOUND_OUT_FROM[name]:  # KeyError: there is no such field
+                known.pop(found_out, None)
+        return made
 
     @cached_property
     def flat_args(self) -> tuple[Proxy, ...]:
@@ -158,6 +164,18 @@ class BoundSymbol:
             yield from region.program.walk()
         for call in self.body.calls if self.body else ():
             yield from call.walk()
+
+
+_FOUND_OUT_FROM: Mapping[str, tuple[str, ...]] = {f.name: () for f in fields(BoundSymbol)} | {
+    "args": ("flat_args", "regions", "on_subclass", "kinds"),
+    "kwargs": ("flat_args", "regions", "on_subclass", "kinds"),
+    "outputs": ("flat_outs", "on_subclass", "kinds"),
+    "symbol": ("on_subclass", "kinds"),
+}
+"""The fields of a call, and what it knows of itself once it was asked, by what it is found from.
+
+Passes copy calls by the thousand: a copy keeps what is true of it, too.
+"""
 
 
 @dataclass(frozen=True, slots=True)

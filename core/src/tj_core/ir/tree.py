@@ -5,7 +5,7 @@ A map that changes nothing returns the very same object, so untouched calls stay
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 __all__ = ["leaves", "map_tree"]
@@ -14,30 +14,37 @@ __all__ = ["leaves", "map_tree"]
 def leaves(tree: Any) -> Iterator[Any]:
     """The leaves of ``tree``, left to right; None is a leaf."""
     found: list[Any] = []
-    _collect(tree, found)
+    _collect((tree,), found)
     return iter(found)
 
 
-def _collect(tree: Any, found: list[Any]) -> None:
-    # A list and not a generator: every pass flattens every call, and this is three times as fast.
-    kind = type(tree)
-    if kind is tuple or kind is list:
-        for item in tree:
+_NESTED = frozenset((tuple, list, dict, slice))
+
+
+def _collect(items: Iterable[Any], found: list[Any]) -> None:
+    # A list and not a generator, and no call for a leaf: every pass flattens every call.
+    for item in items:
+        kind = type(item)
+        if kind not in _NESTED:
+            found.append(item)
+        elif kind is dict:
+            _collect(item.values(), found)
+        elif kind is slice:
+            found += (item.start, item.stop, item.step)
+        else:
             _collect(item, found)
-    elif kind is dict:
-        for item in tree.values():
-            _collect(item, found)
-    elif kind is slice:
-        found += (tree.start, tree.stop, tree.step)
-    else:
-        found.append(tree)
 
 
 def map_tree(fn: Callable[[Any], Any], tree: Any, only: type = object) -> Any:
     """``tree`` with ``fn`` applied to each leaf that is an ``only``."""
     kind = type(tree)
     if kind is tuple or kind is list:
-        items = [map_tree(fn, item, only) for item in tree]
+        items = [
+            map_tree(fn, item, only)
+            if type(item) in _NESTED
+            else (fn(item) if isinstance(item, only) else item)
+            for item in tree
+        ]
         same = all(a is b for a, b in zip(items, tree, strict=True))
         return tree if same else kind(items)
     if kind is dict:
