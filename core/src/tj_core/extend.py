@@ -43,9 +43,9 @@ from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
 from tj_core.compile.generated import define
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.transforms import Transform
-from tj_core.contract.decline import Decline, ask
+from tj_core.contract.decline import Decline, answer, ask
 from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
-from tj_core.contract.executors import Claim, Executor, Pair
+from tj_core.contract.executors import STATE, Claim, Executor, Pair, States, with_state
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
@@ -152,6 +152,7 @@ __all__ = [
     "PLAIN_CONTEXT",
     "PLUGIN_API",
     "REPLAYED",
+    "STATE",
     "Alias",
     "AliasFacts",
     "Body",
@@ -219,6 +220,7 @@ __all__ = [
     "SizeTree",
     "Source",
     "Stage",
+    "States",
     "Stats",
     "Storage",
     "SubclassInfo",
@@ -240,6 +242,7 @@ __all__ = [
     "ViewStep",
     "add_note",
     "alias_facts",
+    "answer",
     "ask",
     "backend_state",
     "bind_outputs",
@@ -301,5 +304,6 @@ __all__ = [
     "warn_of",
     "with_args",
     "with_programs",
+    "with_state",
     "wrapped_body",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from tj_core.compile.codegen import generate
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.expansion import bind_outputs
@@ -331,3 +332,37 @@ def test_arguments_that_become_one_share_a_formal():
     plus = done.trace.calls[1]
     assert plus.args == (X, X)
     assert [f.name for f in plus.body.inputs] == ["a0"]
+
+
+def test_each_call_of_an_executor_with_state_has_its_own():
+    made_for = []
+
+    def state(call):
+        made_for.append(call.symbol.qualname)
+        return [len(made_for)]
+
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("num.mul", Claim(run, state=state))
+    first, second = made("mul", X, X, out="a"), made("mul", X, X, out="b")
+    trace = Trace((X,), (first, second), (first.outputs, second.outputs), language=EMPTY_LANGUAGE)
+    done = claimed(trace, Executor("keeper", claims.stamped("keeper", 0)), PYTHON)
+    kept = [dict(c.kwargs)["state"] for c in done.trace.calls]
+    assert [(c.text, c.value) for c in kept] == [("_state_a", [1]), ("_state_b", [2])]
+    assert made_for == ["num.mul", "num.mul"]
+    assert all(c.effects.ordered == ("state:keeper",) for c in done.trace.calls)
+    assert all(c.body.calls[0].kwargs == () for c in done.trace.calls)
+    program = generate(done.trace, done.implementations)
+    assert "state=_state_a" in program.source and "state=_state_b" in program.source
+
+
+def test_a_call_without_results_has_a_state_of_its_own_too():
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("num.note", Claim(run, state=lambda call: []))
+    note = call("note", X, effects=Effects(ordered=("side_effect",)))
+    done = claimed(
+        Trace((X,), (note, note), X, language=EMPTY_LANGUAGE),
+        Executor("keeper", claims.stamped("keeper", 0)),
+        check=False,
+    )
+    first, second = (dict(c.kwargs)["state"].value for c in done.trace.calls)
+    assert first is not second

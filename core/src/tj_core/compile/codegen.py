@@ -23,6 +23,7 @@ from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.generated import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import differentiable, with_plain_arguments
+from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Constant, Context, Symbol
@@ -188,7 +189,8 @@ class _Writer:
     def reference(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """What every run of ``call`` is compared with."""
         make = self.checks.reference
-        return None if make is None or call.effects.ordered else make(call, self.trace)
+        ordered = any(not resource.startswith(STATE) for resource in call.effects.ordered)
+        return None if make is None or ordered else make(call, self.trace)
 
     @cached_property
     def differentiable(self) -> frozenset[str]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tj_core.compile.outcome import Assemble, Assembly, Outcome, Wrap, Wrapper
 from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor
+from tj_core.contract.executors import Executor, States
 from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import RewriteRule, rewrite
@@ -25,6 +25,7 @@ class PassContext:
 
     ``earlier`` are the traces that the passes before made, the acquired one first; ``produced`` the
     stages that some transform of this pipeline takes traces to. ``strict`` is the config's.
+    ``states`` are what executors keep for calls of the program: see `Executor.with_state`.
     ``outcome`` holds what the transform has said through the methods below.
     """
 
@@ -37,6 +38,7 @@ class PassContext:
     earlier: tuple[Trace, ...] = ()
     produced: frozenset[Stage] = frozenset()
     strict: bool = False
+    states: States = field(default_factory=dict, compare=False)
     outcome: Outcome = field(default_factory=Outcome, compare=False)
 
     def decline(self, answer: Decline) -> Trace:

@@ -20,7 +20,7 @@ from tj_core.compile.layouts import choices, readers, taking
 from tj_core.compile.outcome import Assembly, Outcome, Wrapper
 from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor
+from tj_core.contract.executors import Executor, States
 from tj_core.contract.expansion import Expand
 from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.rules import RuleTable
@@ -147,7 +147,7 @@ class _Run:
 
     ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
     the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
-    those in the trace, ``fused`` is what fusion made.
+    those in the trace, ``states`` what executors keep for calls, ``fused`` is what fusion made.
     """
 
     pipeline: Pipeline
@@ -164,6 +164,7 @@ class _Run:
     makers: dict[int, Ranked] = field(default_factory=dict)
     counts: RegionCounts = field(default_factory=RegionCounts)
     chosen: dict[str, Choice] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
     fused: FusedTrace | None = None
 
     def through(self, first: Stage) -> None:
@@ -271,6 +272,7 @@ class _Run:
             tuple(self.traces),
             frozenset(stage for stage in stages if stage is not None),
             p.strict,
+            self.states,
         )
 
         def apply(trace: Trace) -> Any:
@@ -397,7 +399,8 @@ class _Run:
     def _later(
         self, name: str, trace: Trace, others: dict[str, Track | Trace], come: dict[str, Choice]
     ) -> Program:
-        run = _Run(self.pipeline, [trace], {*self.reached} - {Stage.CLAIMED}, chosen=come)
+        reached = {*self.reached} - {Stage.CLAIMED}
+        run = _Run(self.pipeline, [trace], reached, chosen=come, states=self.states)
         with self.pipeline.own(name):
             run.check(trace)
         run.through(Stage.SPLIT)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
 
 from tj_core.contract.decline import Decline, answer, ask
 from tj_core.contract.fields import (
@@ -19,10 +19,17 @@ from tj_core.contract.fields import (
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
-from tj_core.ir.symbol import Symbol
+from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["Claim", "Executor", "Pair"]
+__all__ = ["STATE", "Claim", "Executor", "Pair", "States", "with_state"]
+
+
+STATE = "state:"
+"""What begins the name of the resource that an executor's calls with state are ordered by."""
+
+States: TypeAlias = "dict[tuple[str, str], Constant]"
+"""What executors keep for calls, by the name of the executor and a name for the call."""
 
 
 def _are_two_functions(value: Any) -> bool:
@@ -75,6 +82,12 @@ class Claim:
     ``shares_regions``: the implementation calls the regions of the call with values as any program
     has them, so other executors may run calls inside. Else (the operation differentiates or
     vectorises its regions) all of a region belongs to the fallback executor.
+
+    ``state`` makes what the implementation keeps from run to run: it is called once for each call
+    of a program, with the call, and what it returns is the keyword argument ``state`` of every run
+    of that call, of both halves where there is a ``pair``. Programs compiled for other arguments
+    have states of their own; a call keeps its place among the executor's others, and runs again
+    nowhere. Programs run on any thread.
     """
 
     implementation: Callable[..., Any] | None
@@ -82,10 +95,12 @@ class Claim:
     pair: Pair | None = None
     shares_regions: bool = False
     traceable: bool = False
+    state: Callable[[BoundSymbol], Any] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
             self,
+            state=OPTIONAL_FUNCTION,
             implementation=OPTIONAL_FUNCTION,
             check=OPTIONAL_FUNCTION,
             pair=of(Pair, optional=True),
@@ -96,6 +111,12 @@ class Claim:
             raise PluginError(
                 "a claim with a forward/backward pair needs an implementation",
                 hint="Claim(implementation, check, pair=Pair(forward, backward))",
+            )
+        if self.state is not None and (self.implementation is None or self.traceable):
+            raise PluginError(
+                "a claim that keeps state needs an implementation that is not traceable: a region "
+                "of another executor runs it while it is compiled, and never again",
+                hint="Claim(implementation, check, state=make_state)",
             )
 
 
@@ -152,6 +173,20 @@ class Executor:
         whole = call.symbol.qualname if self.fallback or not call.on_subclass else rule.key
         return Symbol(self.name, whole, half)
 
+    def state_of(
+        self, call: BoundSymbol, rule: Rule[Claim], states: States, name: str
+    ) -> Constant | None:
+        """What the claim ``rule`` keeps for ``call``, under ``name``; None if it keeps nothing.
+
+        It is made unless ``states`` have it.
+
+        :raises PluginError: if it cannot be made.
+        """
+        make, key = rule.value.state, (self.name, name)
+        if make is not None and key not in states:
+            states[key] = Constant(f"_{name}", answer(self.owner, make, call), named=False)
+        return states.get(key)
+
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether ``call``, or all of its body, would be computed together with its neighbours."""
         if self.fusion is None or call.on_subclass:
@@ -165,3 +200,12 @@ class Executor:
         """What running ``call`` again takes, in seconds, if the executor says it."""
         cost = self.fusion.cost if self.fusion is not None else None
         return None if cost is None else answer(self.owner, cost, call)
+
+
+def with_state(call: BoundSymbol, state: Constant | None) -> BoundSymbol:
+    """The executor's ``call`` with ``state``, if that is not None, as a keyword argument."""
+    if state is None:
+        return call
+    ordered = (*call.effects.ordered, f"{STATE}{call.executor}")
+    effects = replace(call.effects, ordered=ordered)
+    return call.replace(kwargs=(*call.kwargs, ("state", state)), effects=effects)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tj_core.contract.decline import ask
-from tj_core.contract.executors import Claim, Executor
+from tj_core.contract.executors import Claim, Executor, States, with_state
 from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule
 from tj_core.edit.bodies import wrapped_body
@@ -107,6 +107,7 @@ class _Walk:
     a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
     label, ``single`` the paths of calls that an executor, by name, is not to fuse, they and their
     parts, and why.
+    ``states`` are what executors keep for calls of this program.
     ``numbers`` are the numbers there are so far, by type and expression over symbols.
     """
 
@@ -124,6 +125,7 @@ class _Walk:
     fused: dict[str, tuple[str, Path]] = field(default_factory=dict)
     single: dict[tuple[str, Path], str] = field(default_factory=dict)
     numbers: dict[tuple[str, str], Proxy] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
     path: Path = ()
 
     def settle(self, depth: int) -> None:
@@ -178,6 +180,7 @@ class _Walk:
                 reasons={},
                 fused={},
                 single={},
+                states={},
                 path=(),
             )
             walk.settle(depth)
@@ -332,12 +335,15 @@ class _Walk:
         self.note(call, executor.name, declined, depth)
         self.changes.append(Change(call.label, rule.plugin, rule.key, rule.origin))
         call = self.in_regions(call, rule, depth)
-        return call.replace(
+        name = call.label if call.flat_outs else "_".join(map(str, self.path))
+        state = executor.state_of(call, rule, self.states, f"state_{name}")
+        taken = call.replace(
             symbol=symbol,
             body=wrapped_body(call),
             executor=executor.name,
             parent=call.parent or call.label,
         )
+        return with_state(taken, state)
 
     def owned(self, call: BoundSymbol, depth: int) -> BoundSymbol:
         """A call that an executor got before: half of its pair."""

@@ -85,7 +85,11 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         name=context.name,
         plugin=context.plugin,
     )
-    return checkpointed(made, context.tags)
+    return checkpointed(made, context.tags, _costs(context).keeps_state)
+
+
+def _costs(context: PassContext) -> Costs:
+    return Costs(context.executors, context.tables[RECOMPUTE])
 
 
 def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
@@ -94,7 +98,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             return trace
         context.wrap(lambda function, _: torch.no_grad()(function))
         return detached(trace)
-    costs, budget = Costs(context.executors, context.tables[RECOMPUTE]), options.memory_budget
+    costs, budget = _costs(context), options.memory_budget
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
     segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)

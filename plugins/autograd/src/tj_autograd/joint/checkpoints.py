@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from tj_core.extend import BoundSymbol, Proxy, TagRegistry, TagSet, Trace, TraceEditor
 
@@ -11,17 +11,20 @@ from tj_autograd.joint.replay import replayable
 __all__ = ["checkpointed"]
 
 
-def checkpointed(joint: Trace, tags: TagRegistry) -> Trace:
+def checkpointed(
+    joint: Trace, tags: TagRegistry, keeps_state: Callable[[BoundSymbol], bool]
+) -> Trace:
     """``joint``, in which regions run again from their inputs, as `torch.utils.checkpoint` says.
 
     A result of a region that is needed outside of it is tagged ``SAVE``: another region starts
-    from it, and does not run this one again.
+    from it, and does not run this one again. So is one of a call that an executor ``keeps_state``
+    for, which runs once.
     """
     if not any("CHECKPOINT" in call.tags for call in joint.calls):
         return joint
     joint = replayable(joint)
     editor = TraceEditor(joint, tags)
-    for p in _results(joint):
+    for p in (*_results(joint), *_kept(joint, keeps_state)):
         editor.inherit(p, TagSet(["SAVE"]))
     editor.keep(*joint.calls)
     return editor.done()
@@ -41,6 +44,13 @@ def _results(joint: Trace) -> Iterator[Proxy]:
         for p in call.flat_args:
             if p.name in makers and _region(makers[p.name]) != here and _may_be_saved(p):
                 yield p
+
+
+def _kept(joint: Trace, keeps_state: Callable[[BoundSymbol], bool]) -> Iterator[Proxy]:
+    """The values of calls in regions that an executor keeps state for."""
+    for call in joint.calls:
+        if _runs_again(call) and keeps_state(call):
+            yield from call.defined()
 
 
 def _runs_again(call: BoundSymbol) -> bool:

@@ -17,6 +17,7 @@ from tj_core.extend import (
     PassContext,
     Rule,
     RuleTable,
+    States,
     SubclassInfo,
     Symbol,
     TensorProxy,
@@ -56,7 +57,8 @@ Owner = tuple[str, str]
 class Lookup:
     """Differentiates calls by the first rule that there is.
 
-    ``kept_whole`` are calls (by label) that were not to be decomposed, and why.
+    ``states`` are what executors keep for calls. ``kept_whole`` are calls (by label) that were not
+    to be decomposed, and why.
     """
 
     dialects: TorchDialects
@@ -65,6 +67,7 @@ class Lookup:
     recorded: RuleTable[str]
     modes: Modes
     executors: Sequence[Executor]
+    states: States
     kept_whole: Mapping[str, Declined] = field(default_factory=dict)
     applied: dict[tuple[Any, ...], tuple[Derivation, Any]] = field(default_factory=dict)
 
@@ -75,7 +78,8 @@ class Lookup:
         assert isinstance(dialects, TorchDialects)
         names = ("grad", BUILTIN, RECORDED)
         rules, builtin, kept = (context.tables.get(n) or RuleTable(n) for n in names)
-        return cls(dialects, rules, builtin, kept, dialects.modes(), context.executors)
+        modes = dialects.modes()
+        return cls(dialects, rules, builtin, kept, modes, context.executors, context.states)
 
     def others(self) -> bool:
         """Whether any plugin or executor has a gradient."""
@@ -131,7 +135,7 @@ class Lookup:
             return None
         try:
             memo, sizes = self.dialects.memo, self.dialects.sizes
-            return paired(call, *pair, slots, scope, memo.expander, sizes)
+            return paired(call, *pair, slots, scope, memo.expander, sizes, self.states)
         except CannotExpandError as error:
             declined.append((pair[0].name, error.message))
             return None

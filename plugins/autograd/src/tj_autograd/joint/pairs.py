@@ -7,8 +7,10 @@ returns a gradient per parameter.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from tj_core.extend import (
@@ -16,19 +18,23 @@ from tj_core.extend import (
     FORWARD,
     BoundSymbol,
     Change,
+    Constant,
     Context,
     Executor,
     Expanded,
     Pair,
     Proxy,
     Rule,
+    States,
     Symbol,
     TensorProxy,
+    answer,
     ask,
     bind_outputs,
     leaves,
     same_objects,
     substituted,
+    with_state,
 )
 from tj_torch.extend import Expander, Sizes, Slot
 
@@ -80,17 +86,20 @@ def paired(
     scope: JointScope,
     expander: Expander,
     sizes: Sizes,
+    states: States,
 ) -> Differentiated:
     """``call`` as the executor's forward, and its backward.
 
+    Both have what the executor keeps for the call, which is in ``states``.
+
     :raises PluginError: if the pair does not fit the call.
     """
-    pairing = _Pairing(call, executor, rule, slots, scope, expander, sizes)
+    pairing = _Pairing(call, executor, rule, slots, scope, expander, sizes, states)
     with fitting(call, pairing.whose):
         return pairing.differentiated()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Pairing:
     """One call and one executor's pair."""
 
@@ -101,12 +110,24 @@ class _Pairing:
     scope: JointScope
     expander: Expander
     sizes: Sizes
+    states: States
 
-    @property
+    @cached_property
     def pair(self) -> Pair:
-        """The functions that run."""
+        """The functions that run, where they say what they return with a state of its own."""
         found: Pair = self.rule.value.pair
-        return found
+        make = self.rule.value.state
+        if make is None:
+            return found
+        state = answer(self.executor.owner, make, self.call) if found.meta is None else None
+        forward = functools.partial(found.forward, state=state)
+        return Pair(forward, functools.partial(found.backward, state=state), found.meta)
+
+    @cached_property
+    def state(self) -> Constant | None:
+        """What the executor keeps for the call."""
+        name = f"pair_state_{self.call.label}"
+        return self.executor.state_of(self.call, self.rule, self.states, name)
 
     @property
     def whose(self) -> str:
@@ -150,7 +171,8 @@ class _Pairing:
         made = bind_outputs(made, facts, name)
         given = {p.name: p for p in known}
         made = made.replace(outputs=substituted(made.outputs, given))
-        return made, substituted(made.outputs[1], same_objects(made))
+        saved = substituted(made.outputs[1], same_objects(made))
+        return with_state(made, self.state), saved
 
     def backward(
         self, meta: Callable[..., Any], saved: Any
@@ -175,4 +197,4 @@ class _Pairing:
         bound = dict(zip(every, made.flat_outs, strict=True))
         gradients = {i: bound[formal] for formal, i in wanted.items()}
         check_gradients(call, gradients, self.whose)
-        return made, gradients  # type: ignore[return-value]
+        return with_state(made, self.state), gradients  # type: ignore[return-value]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import (
+    STATE,
     BoundSymbol,
     Executor,
     Proxy,
@@ -60,6 +61,10 @@ class Costs:
         """
         return self._once("cheap", call, self._cheap)
 
+    def keeps_state(self, call: BoundSymbol) -> bool:
+        """Whether an executor keeps something for ``call``, or a part of it, from run to run."""
+        return self._once("keeps state", call, self._keeps_state)
+
     def seconds(self, call: BoundSymbol) -> float:
         """What running ``call`` takes, in seconds."""
         executor = self._first(call)
@@ -78,6 +83,15 @@ class Costs:
 
     def _cheap(self, call: BoundSymbol) -> bool:
         return cheap(call, self.known) or (self.fuses(call) and not _reduces(call))
+
+    def _keeps_state(self, call: BoundSymbol) -> bool:
+        if call.executor is not None:
+            return any(resource.startswith(STATE) for resource in call.effects.ordered)
+        executor = self._first(call)
+        rule = None if executor is None or _fuses(executor, call) else executor.claim(call)
+        if rule is not None:
+            return rule.value.state is not None
+        return call.body is not None and any(map(self.keeps_state, call.body.calls))
 
     def _first(self, call: BoundSymbol) -> Executor | None:
         return next((e for e in self.executors if _fuses(e, call) or _claims(e, call)), None)

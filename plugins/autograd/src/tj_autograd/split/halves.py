@@ -240,7 +240,9 @@ class _Splitting:
     @cached_property
     def program(self) -> Forward:
         needed = free_values(self.back, self.joint.outputs[1], self.known)
-        return Forward(self.inputs, self.ahead, frozenset(p.name for p in needed))
+        once = (call.label for call in self.ahead if self.costs.keeps_state(call))
+        names = frozenset(p.name for p in needed)
+        return Forward(self.inputs, self.ahead, names, frozenset(once))
 
     @cached_property
     def known(self) -> set[str]:

@@ -67,12 +67,14 @@ class Terms:
 class Forward:
     """The calls of a forward, and what the choices of values to save have in common.
 
-    ``needed`` are the names of the values that the backward reads.
+    ``needed`` are the names of the values that the backward reads, ``once`` the labels of calls
+    that run once whatever tags say, since executors keep something for them.
     """
 
     inputs: tuple[Proxy, ...]
     calls: tuple[BoundSymbol, ...]
     needed: frozenset[str]
+    once: frozenset[str] = frozenset()
     solved: Solved = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
@@ -180,6 +182,8 @@ class _Choice:
 
     def may_run_again(self, call: BoundSymbol) -> bool:
         if call.effects.ordered or call.effects.mutates or call.effects.rebinds:
+            return False
+        if call.label in self.program.once:
             return False
         if not call.tags.keys().isdisjoint(("SAVE", "PREFER_SAVE")):
             return False
