@@ -1,6 +1,6 @@
 """Memory of a train step: what is saved for the backward, and the peak, beside aot_eager.
 
-    python benchmarks/memory.py [--workloads gpt,resnet] [--scale 1]
+    python benchmarks/memory.py [--workloads gpt,resnet] [--scale 1] [--fused]
 
 Bytes are exact: saved ones as autograd's hooks see them, inputs, parameters and buffers left out,
 each storage once; the peak is that of PyTorch's allocator in a step after the first two, over what
@@ -10,7 +10,8 @@ there is before it.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,18 @@ SYSTEMS: dict[str, Callable[[Any], Any]] = {
     "aot_eager": lambda f: torch.compile(f, backend="aot_eager"),
     "tj": tj.jit,
 }
+
+FUSED = ("eager", "torch.compile", "tj, Inductor")
+"""Systems with compiled kernels, beside eager."""
+
+
+def system_of(name: str) -> Callable[[Any], Any]:
+    """The system called ``name``."""
+    if name == "torch.compile":
+        return torch.compile
+    if name == "tj, Inductor":
+        return functools.partial(tj.jit, session=tj.Session(("inductor", "autograd", "torch")))
+    return SYSTEMS[name]
 
 
 @dataclass(frozen=True)
@@ -39,7 +52,7 @@ def measure(workload: str, system: str, scale: float = 1.0) -> Memory:
     torch.manual_seed(0)
     model, (args, *_) = WORKLOADS[workload](scale)
     torch._dynamo.reset()
-    step = SYSTEMS[system](model)
+    step = system_of(system)(model)
 
     def run() -> None:
         step(*args).backward()
@@ -86,20 +99,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--fused", action="store_true", help="with kernels of Inductor")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     for workload in arguments.workloads.split(","):
-        found = {system: measure(workload, system, arguments.scale) for system in SYSTEMS}
-        tj, lowest = found["tj"], min(found["eager"].peak, found["aot_eager"].peak)
-        bytes_ = ", ".join(
-            f"{name} {m.saved / 2**20:.2f} / {m.peak / 2**20:.2f}" for name, m in found.items()
-        )
-        print(
-            f"{workload}: MiB saved / peak: {bytes_}; tj saves "
-            f"x{tj.saved / found['aot_eager'].saved:.2f} of aot_eager, peaks at "
-            f"x{tj.peak / lowest:.2f} of the lower of the two",
-            flush=True,
-        )
+        print(line(workload, arguments.scale, FUSED if arguments.fused else SYSTEMS), flush=True)
+
+
+def line(workload: str, scale: float, systems: tuple[str, ...] | Mapping[str, Any]) -> str:
+    """What ``systems``, of which the last is tj and the one before a peer, need."""
+    found = {system: measure(workload, system, scale) for system in systems}
+    *_, peer, mine = found
+    lowest = min(m.peak for name, m in found.items() if name != mine)
+    bytes_ = ", ".join(
+        f"{name} {m.saved / 2**20:.2f} / {m.peak / 2**20:.2f}" for name, m in found.items()
+    )
+    return (
+        f"{workload}: MiB saved / peak: {bytes_}; {mine} saves "
+        f"x{found[mine].saved / found[peer].saved:.2f} of {peer}, peaks at "
+        f"x{found[mine].peak / lowest:.2f} of the lowest"
+    )
 
 
 if __name__ == "__main__":

@@ -8,6 +8,8 @@ Medians of interleaved rounds in one process; quote differences and ratios, not 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +18,20 @@ import torch
 from timing import interleaved, table
 from torch import nn
 
-SYSTEMS: dict[str, Callable[[Any], Any]] = {
-    "eager": lambda f: f,
-    "tj": tj.jit,
-    "torch.compile(eager)": lambda f: torch.compile(f, backend="eager"),
-    "torch.compile(aot_eager)": lambda f: torch.compile(f, backend="aot_eager"),
-}
+PLUGINS = {"tj": (), "tj, Inductor": ("inductor",)}
+"""The plugins of tj's systems, beside those that both have."""
+
+
+def systems() -> dict[str, Callable[[Any], Any]]:
+    """What is compared, by name; tj's, as far as the plugins are installed."""
+    found: dict[str, Callable[[Any], Any]] = {"eager": lambda f: f}
+    for name, plugins in PLUGINS.items():
+        with contextlib.suppress(tj.TjError):
+            session = tj.Session((*plugins, "autograd", "torch"))
+            found[name] = functools.partial(tj.jit, session=session)
+    for backend in ("inductor", "eager", "aot_eager"):
+        found[f"torch.compile({backend})"] = functools.partial(torch.compile, backend=backend)
+    return found
 
 
 def plus_one() -> Callable[[torch.Tensor], torch.Tensor]:
@@ -80,7 +90,7 @@ def run(case: str, rounds: int) -> str:
     make, example, grad, number, call = CASES[case]
     x = example()
     with torch.set_grad_enabled(grad):
-        compiled = {name: system(make()) for name, system in SYSTEMS.items()}
+        compiled = {name: system(make()) for name, system in systems().items()}
         calls = {name: (lambda f=f: call(f, x)) for name, f in compiled.items()}
         return table(case, interleaved(calls, baseline="eager", number=number, rounds=rounds))
 

@@ -1,7 +1,7 @@
-"""PyTorch's database of operations, and models, with every call that fits in a compiled region.
+"""PyTorch's databases and models, with every call that fits in a compiled region.
 
 The default run takes a sample: each program is compiled by the C++ compiler. ``TJ_FULL=1`` takes
-all operations, in low precision too, and all models.
+all operations, in low precision too, all modules and all models.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.databases.module_db import modules, run_module
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.models import MODELS, step
+from tj_conformance.oracle.result import Kind
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
@@ -49,6 +51,21 @@ def test_operations(op: Any, dtype: torch.dtype) -> None:
             if sample.eager is not None:
                 found += wrong(op, jitted, sample, sample.eager)
     assert found == []
+
+
+MODULES = modules() if FULL else modules()[3::40]
+
+
+@pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
+@pytest.mark.parametrize("info", MODULES, ids=lambda m: m.name)
+def test_modules(info: Any, training: bool) -> None:
+    """Results, gradients and what a step leaves in the module."""
+    torch.compiler.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run_module(info, training=training, count=2, jit=jit)
+    wrong = [str(p) for p in result.problems if p.kind in (Kind.RESULT, Kind.ERROR)]
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", tuple(MODELS) if FULL else ("llama",))

@@ -107,7 +107,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
         with_decompositions, costs=costs, context=context, merge=segments.whole
     )
     whole = decompose(trace)
-    halves = split(whole, costs, budget, cut=segments)
+    halves = split(whole, costs, budget, cut=segments, prefer=options.prefer)
     dialects, reads = Lookup.of(context).dialects, context.tables[READS]
     sizes = dialects.sizes
 

@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
+from tj_autograd.split.arithmetic import arithmetic
 from tj_autograd.split.costs import estimate
 from tj_conformance.gradients.trained import trained
 from tj_core.errors import ConfigError, PluginError, notes
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, Fusion, RuleTable, TensorProxy
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Decline,
+    Device,
+    Executor,
+    Fusion,
+    RuleTable,
+    TensorProxy,
+)
 from tj_core.testing.fusing import one_by_one
 from torch.nn import functional as F
 
@@ -112,6 +123,53 @@ def test_a_budget_is_a_part(budget: float) -> None:
 def test_the_budget_is_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_AUTOGRAD_MEMORY_BUDGET", "0.0")
     assert size(trained(layers, X, *WEIGHTS, session=tj.Session())) == 0
+
+
+# ------------------------------------------------------------------------ time or memory
+
+
+def squashed(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+    for w in weights:
+        x = F.silu(torch.tanh(x * w) * torch.sigmoid(x) + 0.5 * x)
+    return x.square().sum()
+
+
+def test_slow_functions_do_not_run_again_where_time_is_preferred() -> None:
+    """Where kernels are fused, only arithmetic counts; results are the same."""
+    pointwise = {"tanh", "sigmoid", "mul", "add", "nn.functional.silu", "square"}
+    fuser = fusing(pointwise)
+    least = trained(squashed, X, *WEIGHTS, executors=[fuser, "torch"])
+    options = {"autograd": {"prefer": "time"}}
+    fast = trained(squashed, X, *WEIGHTS, executors=[fuser, "torch"], **options)
+    slow = {"tanh", "sigmoid", "nn.functional.silu"}
+    assert slow & set(again(least)) and set(again(fast)) == {"mul", "add"}
+    assert size(least) < size(fast) <= 3 * len(WEIGHTS) * X.numel() * X.element_size()
+
+
+def test_a_tag_stands_above_time() -> None:
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return tj.tag((x * w).tanh(), "DONT_SAVE_FOR_BACKWARD").square().sum()
+
+    jitted = trained(f, X, WEIGHTS[0], autograd={"prefer": "time"})
+    assert "tanh" in again(jitted)
+
+
+def test_what_is_not_on_a_cpu_takes_the_time_of_memory() -> None:
+    jitted = trained(lambda x: (x.tanh() + x**2 + x**1.7 + x * 2).sum(), X.abs())
+    calls = {c.symbol.path: c for c in tj.last_trace(jitted, stage="SPLIT").calls}
+    assert arithmetic(calls["tanh"]) > 0 and arithmetic(calls["mul"]) == 0
+    powers = [c for c in tj.last_trace(jitted, stage="SPLIT").calls if "pow" in c.symbol.path]
+    assert [arithmetic(c) > 0 for c in powers] == [False, True]
+    moved = calls["tanh"].map_proxies(lambda p: p.replace(device=Device("cuda", 0)))
+    body = moved.body
+    assert body is not None
+    parts = tuple(c.map_proxies(lambda p: p.replace(device=Device("cuda", 0))) for c in body.calls)
+    assert arithmetic(moved.replace(body=replace(body, calls=parts))) == 0
+
+
+def test_it_is_memory_or_time() -> None:
+    with pytest.raises(ConfigError, match=r'prefer is .speed., neither "memory" nor "time"'):
+        tj.jit(layers, autograd={"prefer": "speed"})
 
 
 # ---------------------------------------------------------------------------- what executors say

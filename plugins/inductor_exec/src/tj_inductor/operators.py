@@ -35,6 +35,11 @@ TOGETHER = frozenset({
 """Operators, beside pointwise ones and views, that become a part of a kernel with neighbours."""
 
 
+OTHERWISE = frozenset({"fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only"})
+"""Operators that Inductor's programs compute otherwise than PyTorch's kernels: pooling makes other
+windows of equal random samples, bags of bfloat16 return something that fake tensors do not show."""
+
+
 def can_fuse(call: BoundSymbol) -> bool | Decline:
     """Whether ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
@@ -42,6 +47,8 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     operator = _operator(call.symbol)
     if operator is None:
         return Decline("PyTorch has no such operator")
+    if call.symbol.path.partition(".")[0] in OTHERWISE:
+        return Decline("Inductor's programs compute it otherwise than PyTorch's kernels")
     if torch.Tag.dynamic_output_shape in operator.tags:
         return Decline("the shape of its result depends on data")
     if is_on(call.context):

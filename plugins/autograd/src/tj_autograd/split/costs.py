@@ -21,14 +21,14 @@ from tj_core.extend import (
 from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 
+from tj_autograd.split.arithmetic import BYTES_PER_SECOND
 from tj_autograd.split.cheap import cheap
 from tj_autograd.split.partition import byte_size
 
 __all__ = ["Costs", "estimate"]
 
-BYTES_PER_SECOND = 2e10
 OPERATIONS_PER_SECOND = 2e11
-"""Of a processor of today; only their ratio matters where no executor says what a call costs."""
+"""Of a processor of today, beside the bytes that its memory takes in one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,11 @@ class Costs:
         what it makes is small.
         """
         return self._once("cheap", call, self._cheap)
+
+    def said(self, call: BoundSymbol) -> bool:
+        """Whether the rule table says that ``call`` is cheap."""
+        rule = self.known.of(call)
+        return rule is not None and rule.value
 
     def keeps_state(self, call: BoundSymbol) -> bool:
         """Whether an executor keeps something for ``call``, or a part of it, from run to run."""

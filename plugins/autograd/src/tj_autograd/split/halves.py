@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -11,6 +11,7 @@ from tj_core.extend import (
     BoundSymbol,
     Proxy,
     Stage,
+    Symbol,
     Trace,
     TraceEditor,
     dependent_values,
@@ -26,10 +27,11 @@ from tj_core.extend import (
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.detached import detached
 from tj_autograd.joint.segments import Cut
+from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.kernels import within_kernels
-from tj_autograd.split.partition import DEPTHS, Forward, Terms, byte_size, storages
+from tj_autograd.split.partition import DEPTHS, Forward, Terms, byte_size, storages, unsaved
 from tj_autograd.split.peak import peak_bytes
 
 __all__ = ["Halves", "Part", "is_backward", "split"]
@@ -79,31 +81,36 @@ def split(
     within: frozenset[str] | None = None,
     cut: Cut | None = None,
     layout: Layout | None = None,
+    prefer: str = "memory",
 ) -> Halves:
     """The halves of ``joint``, made with the same ``cut`` and ``layout``.
 
     Calls that ``costs`` says are cheap may run again in the backward, to save less. Of several
     ways, the one with the lowest estimated peak of memory is taken, and of those the one that saves
-    least. Below 1, ``budget`` is the part that may be saved of the bytes that this way saves,
-    inputs aside; expensive calls run again, then, as many as that takes. Only values in ``within``
-    are saved, if that is given.
+    least; where ``prefer`` is "time", the one that is estimated to take least. Below 1, ``budget``
+    is the part that may be saved of the bytes that this way saves, inputs aside; expensive calls
+    run again, then, as many as that takes. Only values in ``within`` are saved, if that is given.
 
     :raises TagError: if what the backward needs can be neither saved nor made again.
     """
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
-    return _Splitting(joint, inputs, tangents, costs, budget, within, cut, layout).halves()
+    return _Splitting(joint, inputs, tangents, costs, budget, within, cut, layout, prefer).halves()
 
 
 TOLERANCE = 1.01
 """Peaks that differ by less count as equal; they are estimates."""
 
+FASTER = 6
+"""How many operations are tried that would not run again."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to split: the backward with what runs again in it, and what it reads."""
+    """One way to split: the backward, what runs ``again`` in it, and what it reads."""
 
     calls: tuple[BoundSymbol, ...]
+    again: tuple[BoundSymbol, ...]
     gradients: Any
     saved: tuple[Proxy, ...]
     peak: int
@@ -121,6 +128,7 @@ class _Splitting:
     within: frozenset[str] | None
     cut: Cut | None
     layout: Layout | None
+    prefer: str
 
     @cached_property
     def ahead(self) -> tuple[BoundSymbol, ...]:
@@ -177,7 +185,7 @@ class _Splitting:
         return Part(backward, saved, tangents, found)
 
     def best(self) -> _Way:
-        """The best of all ways: lowest peak, then least saved."""
+        """The best of all ways: lowest peak, then least saved; or the fastest."""
         terms = Terms(inside=self.inside)
         depths = DEPTHS if self.within is None else DEPTHS[:1]
         choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
@@ -185,7 +193,37 @@ class _Splitting:
             choices[self.choose(terms, written=False)] = None
         ways = [self.way(chosen) for chosen in choices]
         limit = min(way.peak for way in ways) * TOLERANCE
-        return min((w for w in ways if w.peak <= limit), key=self.weight)
+        least = min((w for w in ways if w.peak <= limit), key=self.weight)
+        fast = self.prefer == "time" and self.within is None
+        return min((least, *self.faster(least, terms)), key=self.seconds) if fast else least
+
+    def faster(self, way: _Way, terms: Terms) -> Iterator[_Way]:
+        """Ways in which the operation that takes longest in the one before does not run again."""
+        once: frozenset[Symbol] = frozenset()
+        for _ in range(FASTER):
+            spent: dict[Symbol, float] = {}
+            for call in way.again:
+                spent[call.symbol] = spent.get(call.symbol, 0.0) + self.once_more(call)
+            slow = {s: seconds for s, seconds in spent.items() if seconds and s not in once}
+            if not slow:
+                return
+            once |= {max(slow, key=slow.__getitem__)}
+            way = self.way(self.choose(terms, once=once))
+            yield way
+
+    def bytes(self, way: _Way) -> int:
+        return sum(map(byte_size, self.kept(way)))
+
+    def seconds(self, way: _Way) -> float:
+        """What ``way`` takes beyond what all ways do: calls again, and memory for the saved."""
+        return sum(map(self.once_more, way.again)) + 2 * memory(self.bytes(way))
+
+    def once_more(self, call: BoundSymbol) -> float:
+        """Seconds that ``call`` takes again: in a fused kernel, those of arithmetic alone."""
+        if makes_views(call) or self.costs.fuses(call):
+            return arithmetic(call)
+        values = {p.name: p for p in (*call.flat_args, *call.flat_outs)}.values()
+        return arithmetic(call) + memory(sum(map(byte_size, values)))
 
     def weight(self, way: _Way) -> int:
         """Bytes that ``way`` saves; twice those that are written only to be saved."""
@@ -221,9 +259,15 @@ class _Splitting:
         return sum(byte_size(p) for p in self.kept(way) if p.name not in mine)
 
     def choose(
-        self, terms: Terms, depth: int | None = None, written: bool = True
+        self,
+        terms: Terms,
+        depth: int | None = None,
+        written: bool = True,
+        once: frozenset[Symbol] = frozenset(),
     ) -> frozenset[str]:
         """What is saved; without ``written``, no call runs again whose value is in memory anyway.
+
+        Operations in ``once`` do not run again, unless a plugin or a tag says that they may.
 
         Where calls are fused, what is in memory lies between kernels: to run it again takes all
         of the kernel that made it.
@@ -233,7 +277,8 @@ class _Splitting:
             again = (
                 written or makes_views(call) or all(p.name in self.inside for p in call.flat_outs)
             )
-            return again and self.costs.cheap(call)
+            said = self.costs.said(call) or unsaved(call)
+            return again and (said or call.symbol not in once) and self.costs.cheap(call)
 
         return self.program.saved(cheap, depth, self.within, terms)
 
@@ -265,7 +310,7 @@ class _Splitting:
         inside = self.inside - {p.name for p in held}
         inside |= within_kernels(calls, gradients, self.costs)
         peak = peak_bytes(self.ahead, held, calls, left, inside)
-        return _Way(tuple(calls), gradients, saved, peak)
+        return _Way(tuple(calls), tuple(again.repeated), gradients, saved, peak)
 
 
 @dataclass
@@ -275,6 +320,7 @@ class _Recompute:
     forward: tuple[BoundSymbol, ...]
     saved: frozenset[str]
     editor: TraceEditor
+    repeated: list[BoundSymbol] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.maker = {p.name: call for call in self.forward for p in call.defined()}
@@ -309,6 +355,7 @@ class _Recompute:
         return p.name in self.maker and not there
 
     def repeat(self, call: BoundSymbol) -> None:
+        self.repeated.append(call)
         again = self.editor.renamed(call)
         for old, new in zip(call.defined(), again.defined(), strict=True):
             if old.name not in self.saved:

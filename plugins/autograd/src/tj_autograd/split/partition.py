@@ -28,7 +28,7 @@ from tj_torch.extend import OVERWRITTEN
 
 from tj_autograd.split.mincut import INFINITE, Network, Solved
 
-__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages"]
+__all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsaved"]
 
 Cheap = Callable[[BoundSymbol], bool]
 """Whether a call costs next to nothing to run again."""
@@ -176,7 +176,7 @@ class _Choice:
         return 2 * cost if p.name in self.terms.inside else cost
 
     def too_deep(self, call: BoundSymbol, distance: int) -> bool:
-        if self.depth is None or distance <= self.depth or _unsaved(call):
+        if self.depth is None or distance <= self.depth or unsaved(call):
             return False
         return not makes_views(call) and not _tagged(call, *AGAIN)
 
@@ -198,7 +198,8 @@ def _tagged(call: BoundSymbol, *tags: str) -> bool:
     return any(tag in call.tags or any(tag in p.tags for p in call.flat_outs) for tag in tags)
 
 
-def _unsaved(call: BoundSymbol) -> bool:
+def unsaved(call: BoundSymbol) -> bool:
+    """Whether a tag forbids to save something that ``call`` makes."""
     return any("DONT_SAVE_FOR_BACKWARD" in p.tags for p in call.flat_outs)
 
 

@@ -6,6 +6,7 @@ A program is on the board if what goes wrong can be seen from a call, be it righ
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from tj_conformance.programs.aliasing import Program
 from tj_conformance.programs.cases import Table
 from tj_conformance.programs.scenes import (
@@ -453,6 +454,10 @@ def integers_to_fill(new):
     return new.scene(new(2, 3), torch.zeros((), dtype=torch.int32))
 
 
+def volume(new):
+    return new.scene(new(1, 2, 7, 7, 7))
+
+
 def number_to_fill(new):
     return new.scene(new(3, 3), torch.zeros((), dtype=torch.float64))
 
@@ -475,3 +480,10 @@ def sum_into_integers(x, y):
 @known(OURS, layouts=(number_to_fill,))
 def rank_into_a_number(x, y):
     return torch.linalg.matrix_rank(x, out=y)
+
+
+@known("Inductor, found here", layouts=(volume,))
+def windows_at_random_places(x):
+    places = torch.tensor([[[0.1, 0.5, 0.9], [0.8, 0.2, 0.4]]])
+    x = x + torch.arange(x.numel(), dtype=x.dtype).view(x.shape)
+    return F.fractional_max_pool3d(x, 2, output_size=(4, 4, 4), _random_samples=places)
