@@ -197,6 +197,17 @@ def test_equal_layers_are_compiled_once(fusing: Any) -> None:
     assert len(found) >= 3 and len(set(found)) <= 2, "six layers, in pairs, and one less in each"
 
 
+def test_kernels_of_their_own_are_eagers(fusing: Any) -> None:
+    """Of three products nothing is computed together."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
+    jitted = fusing(layers)
+    hold(jitted, layers, X(2, 8))
+    assert regions(jitted) == []
+    assert "each of its calls is a kernel of its own" in str(tj.explain(jitted))
+    assert [c.symbol.path for c in tj.last_trace(jitted).calls] == ["nn.functional.linear"] * 3
+    hold(fusing(activated := torch.nn.Sequential(*layers, torch.nn.GELU())), activated, X(2, 8))
+
+
 def test_parameters_in_inference(fusing: Any) -> None:
     """Their views require gradients in PyTorch, under ``no_grad`` too; nothing comes of that."""
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.GELU())

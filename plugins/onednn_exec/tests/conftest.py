@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tj_core as tj
+import torch
+from tj_onednn import kernels
 
 
 @pytest.fixture(autouse=True)
@@ -14,6 +17,23 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The other tests run without this plugin (``TJ_DISABLE`` in tox.ini)."""
     monkeypatch.delenv("TJ_DISABLE", raising=False)
     monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path / "times"))
+
+
+@functools.cache
+def multiplies_bfloat16() -> bool:
+    """Whether oneDNN has products of bfloat16 on this processor: those with AVX-512 have."""
+    x = torch.ones(4, 16, dtype=torch.bfloat16)
+    try:
+        kernels.linear(x, x)
+    except RuntimeError:
+        return False
+    return True
+
+
+@pytest.fixture(autouse=True)
+def _processor(request: pytest.FixtureRequest) -> None:
+    if request.node.get_closest_marker("bfloat16") and not multiplies_bfloat16():
+        pytest.skip("oneDNN has no products of bfloat16 on this processor")
 
 
 @pytest.fixture

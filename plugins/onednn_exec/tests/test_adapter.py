@@ -59,6 +59,7 @@ def test_a_convolution_of_images() -> None:
     torch.testing.assert_close(both, expected.relu())
 
 
+@pytest.mark.bfloat16
 def test_rounded_is_a_product_in_bfloat16() -> None:
     got = kernels.rounded(kernels.linear)(X, W, bias=B)
     expected = torch.nn.functional.linear(X.bfloat16(), W.bfloat16(), B.bfloat16()).float()

@@ -74,7 +74,7 @@ def test_what_is_not_stable_stays_pytorchs(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_each_call_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By all sessions of a machine together; sizes, strides and data types make it another one."""
+    """By all sessions of a machine together; sizes and strides make it another one."""
     times = Times2(0.5)
     monkeypatch.setattr(choice, "compare", times)
     first = session()
@@ -84,10 +84,17 @@ def test_each_call_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert times.asked == 2
     product(first, X[:32])
     assert times.asked == 3
+
+
+@pytest.mark.bfloat16
+def test_a_call_of_another_type_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = Times2(0.5)
+    monkeypatch.setattr(choice, "compare", times)
+    first = session()
+    product(first), product(first, X.bfloat16(), W.bfloat16())
+    assert times.asked == 2
     product(first, X.bfloat16(), W.bfloat16())
-    assert times.asked == 4
-    product(first, X.bfloat16(), W.bfloat16())
-    assert times.asked == 4
+    assert times.asked == 2
 
 
 def test_the_number_of_threads_is_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,10 @@ def same(jitted: Any, model: Any, *args: Any) -> None:
     assert got.stride() == expected.stride()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, BFLOAT16])
 @pytest.mark.parametrize("before", [(), ("inductor",)])
 def test_layers_run_with_packed_weights(dtype: Any, before: Any, freezing: Any) -> None:
     model = Net(dtype)
@@ -244,6 +247,7 @@ def test_packed_weights_must_beat_the_best_of_the_others(
     assert [c.symbol.namespace for c in tj.last_trace(jitted).calls][-1] == who
 
 
+@pytest.mark.bfloat16
 def test_bfloat16_for_float32_packs_too(freezing: Any) -> None:
     model, x = Net(), torch.randn(4, 16)
     jitted = freezing(model, precision="bfloat16")

@@ -104,7 +104,9 @@ def test_programs_are_equal_to_eager(name: str, claiming: Any) -> None:
         assert claimed(jitted, "backward") == backward, tj.explain(jitted)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.bfloat16)]
+)
 def test_in_regions_of_inductor_forward_and_backward(dtype: torch.dtype, claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         y = F.gelu(F.linear(x * 2, w))
@@ -218,6 +220,7 @@ def test_a_subclass_without_meaning_of_its_own_stays_one(claiming: Any) -> None:
     torch.testing.assert_close(got, x @ x)
 
 
+@pytest.mark.bfloat16
 def test_under_autocast_products_are_taken_after_their_casts(claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         with torch.autocast("cpu", torch.bfloat16):
@@ -266,6 +269,7 @@ def test_a_precision_that_the_user_sets_is_pytorchs(claiming: Any) -> None:
     assert claimed(jitted) == [] and "float32_matmul_precision" in str(tj.explain(jitted))
 
 
+@pytest.mark.bfloat16
 def test_bfloat16_for_float32_is_an_option(claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return F.linear(x, w) * 2

@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from tj_core.extend import Claim, Executor, Fusion, RuleTable, sizes_are_bound
+from collections.abc import Sequence
+
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Decline,
+    Executor,
+    Fusion,
+    RuleTable,
+    makes_views,
+    sizes_are_bound,
+)
 
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
@@ -12,6 +23,16 @@ from tj_inductor.options import Options
 __all__ = ["inductor_executor"]
 
 
+def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
+    """Whether something is computed together in a region of ``calls``.
+
+    Products and convolutions are kernels of their own, which eager calls with less overhead.
+    """
+    if not any(is_kernel(call) and not makes_views(call) for call in calls):
+        return Decline("each of its calls is a kernel of its own")
+    return sizes_are_bound(calls)
+
+
 def inductor_executor(options: Options) -> Executor:
     """The record of the executor, which claims no call for itself."""
     compiler = Compiler(options)
@@ -19,7 +40,7 @@ def inductor_executor(options: Options) -> Executor:
         can_fuse,
         compiler.compile,
         kernel=is_kernel,
-        check=sizes_are_bound,
+        check=sizes_are_bound if options.minimum == 1 else is_worth_it,
         minimum=options.minimum,
         hosts=True,
         together=compiler.together,

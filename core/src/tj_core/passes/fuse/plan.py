@@ -118,7 +118,8 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
                 refused |= {c.label: reason for c in part if c.symbol not in fusers.hosted}
     read = {p.name for u in units if isinstance(u, Group) for c in u.calls for p in c.flat_args}
     alone = _unread_views(views, read)
-    return Plan(tuple(units), views, refused | dict.fromkeys(alone, "no region reads the view"))
+    # Why a group is refused says more than that nothing is left to read its views.
+    return Plan(tuple(units), views, dict.fromkeys(alone, "no region reads the view") | refused)
 
 
 def _unread_views(views: Mapping[str, tuple[Owner, BoundSymbol]], read: set[str]) -> list[str]:
