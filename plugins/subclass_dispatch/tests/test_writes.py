@@ -6,6 +6,7 @@ Values, gradients, types, strides, version counters, what is a view of what, and
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -69,7 +70,10 @@ def observed(f: Callable[..., Any], make: Callable[[], tuple[list[Any], list[Any
             torch.autograd.backward([(t * t.detach().cos()).sum() for t in wanted], ones)
     except RuntimeError:
         facts.append("the backward raises")
-    grads = [t.grad for t in leaves]
+    with warnings.catch_warnings():
+        # A program may have written one of them, which is no leaf any more then.
+        warnings.filterwarnings("ignore", r"The \.grad attribute of a Tensor that is not a leaf")
+        grads = [t.grad for t in leaves]
     facts += [None if g is None else (type(g), g.stride()) for g in grads]
     return facts, values + [p for g in grads if g is not None for p in parts(g)]
 
@@ -314,7 +318,7 @@ STATEMENTS = (
     "{v}.copy_({w}.sum())", "{v}[0] = 5", "{v}[..., 0] = {w}.sum()", "{v}.detach().add_(1)",
     "with torch.no_grad(): {v}.mul_(2)", "{v}.data.mul_(3)", "{o} = {v}.clone()", "{v}.a.mul_(3)",
     "{o} = TwoTensor({v}.a, {v}.b)", "{o} = {v} + 1", "{o}, *_ = {v}.unbind(0)", "{v}.fill_(2)",
-    "{v}.detach_()", "{o} = {v}.detach()", "{v}.exp_()", "{v}.t_()", "{o} = {v}.contiguous()",
+    "{o} = {v}.detach()", "{v}.exp_()", "{v}.t_()", "{o} = {v}.contiguous()",
 )  # fmt: skip
 
 

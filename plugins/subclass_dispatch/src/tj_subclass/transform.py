@@ -40,7 +40,7 @@ def lower_subclasses() -> Transform:
 
 
 def _apply(trace: Trace, context: PassContext) -> Trace:
-    if not any(call.on_subclass for call in trace.calls):
+    if not any(map(_computes, trace.calls)):
         return context.skip_stage()
     if trace.stage < Stage.JOINT and any(map(_is_tracked, trace.calls)):
         return context.skip_stage()  # PyTorch's autograd is to see the calls on subclasses
@@ -55,8 +55,13 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
 
 
 def _computes(call: BoundSymbol) -> bool:
-    """Whether ``call`` computes with what tensors of subclasses hold."""
-    return call.on_subclass or (call.symbol in COPYING and any(map(is_subclass, call.flat_args)))
+    """Whether ``call`` computes with what tensors of subclasses hold, or its body does."""
+    given = any(map(is_subclass, call.flat_args))
+    if call.on_subclass or (call.symbol in COPYING and given):
+        return True
+    # What stands for a function of the user's passes values on, and its body computes with them.
+    inner = call.body.calls if call.symbol.namespace == "tj" and call.body is not None else ()
+    return given and not call.regions and any(map(_computes, inner))
 
 
 def _is_tracked(call: BoundSymbol) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tj_core.extend import RuleTable, Trace, dce
+from tj_core.extend import RuleTable, Trace, dce, is_subclass
 from tj_torch.extend import OVERWRITTEN
 
 from tj_autograd.joint.replay import resources
@@ -35,7 +35,8 @@ def rerun(
 ) -> Rerun:
     """``functional``, which returns roots alone; gradients depend on the values in ``depended``.
 
-    The first ``inputs`` of its inputs are the program's; nobody writes the memory of others.
+    The first ``inputs`` of its inputs are the program's; nobody writes the memory of others. Of a
+    tensor subclass gradients depend on the parts, by other names: its value counts.
     """
     trace = dce(functional)
     found = depended_once_more(trace, depended, reads)
@@ -46,7 +47,7 @@ def rerun(
         tuple(
             i
             for i, p in enumerate(functional.inputs[:inputs])
-            if p.name in found and OVERWRITTEN.name in p.tags
+            if OVERWRITTEN.name in p.tags and (p.name in found or is_subclass(p))
         ),
         tuple(r.partition(":")[2] for r in dict.fromkeys(drawn)),
     )
