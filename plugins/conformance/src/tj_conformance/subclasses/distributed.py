@@ -84,6 +84,12 @@ def softmax_of_shards(x: Any) -> Any:
 
 
 @PROGRAMS(given(ROWS, 4, 6, grad=True))
+def sum_of_shards(x: Any) -> Any:
+    """A result that is a sum over processes, still to be taken."""
+    return (x * 2).sum(0)
+
+
+@PROGRAMS(given(ROWS, 4, 6, grad=True))
 def redistributed(x: Any) -> Any:
     y: Any = (x * 2).redistribute(placements=COLUMNS)
     return y.sin(), y.redistribute(placements=WHOLE)
