@@ -42,10 +42,13 @@ class Kept:
             scope["nvfuser_fusion"](fusion)
         return fusion
 
-    def tensors(self) -> list[Any]:
-        """Inputs like those that it first ran with: numbers, and small tensors on the CPU."""
+    def tensors(self, whole: int | None = None) -> list[Any]:
+        """Inputs like those that it first ran with: numbers, and small tensors on the CPU.
+
+        :param whole: the value of what is whole; by default some are 0 and some 1.
+        """
         torch.manual_seed(0)
-        return [made(*x) if isinstance(x, tuple) else x for x in self.inputs or ()]
+        return [made(*x, whole) if isinstance(x, tuple) else x for x in self.inputs or ()]
 
 
 def kept(folder: Path) -> list[Kept]:
@@ -68,11 +71,12 @@ def scope_of(text: str) -> dict[str, Any]:
     return scope
 
 
-def made(dtype: str, sizes: list[int], strides: list[int]) -> torch.Tensor:
+def made(dtype: str, sizes: list[int], strides: list[int], whole: int | None) -> torch.Tensor:
     """A tensor; what is whole is 0 or 1, which is an index into most things."""
+    low, high = (0, 2) if whole is None else (whole, whole + 1)
     kind = getattr(torch, dtype)
     kept = [1 if step == 0 else n for n, step in zip(sizes, strides, strict=True)]
-    values = torch.rand(kept) if kind.is_floating_point else torch.randint(0, 2, kept)
+    values = torch.rand(kept) if kind.is_floating_point else torch.randint(low, high, kept)
     return torch.empty_strided(kept, strides, dtype=kind).copy_(values).expand(sizes)
 
 

@@ -41,9 +41,11 @@ class Kept(Reference):
             path.write_text(f"{text}\n{test}")
 
         def keeps(inputs: list[Any]) -> Any:
+            given = [said(x) for x in inputs]
+            results = run(inputs)
             if "INPUTS = " not in path.read_text():
-                path.write_text(f"{text}\n{test}INPUTS = {[said(x) for x in inputs]}\n")
-            return run(inputs)
+                path.write_text(f"{text}\n{test}INPUTS = {given}\n")
+            return results
 
         return keeps
 

@@ -204,6 +204,8 @@ def choose(call: Call, condition: Value, a: Any, b: Any) -> Value:
     given = [call.operand(x, shape, call.compute) for x in (a, b)]
     if not any(isinstance(x, Value) for x in given):
         given[0] = call.d.full(shape, a, call.compute)
+    if call.compute == "Bool":  # beside True, nvFuser makes an integer of a boolean
+        given = [x if isinstance(x, Value) else call.d.full(shape, x, "Bool") for x in given]
     return call.d.op("where", (call.compute, shape), call.d.broadcast(condition, shape), *given)
 
 

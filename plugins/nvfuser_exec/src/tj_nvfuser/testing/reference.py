@@ -213,6 +213,7 @@ class Operations:
 
     def where(self, condition: Tensor, a: Any, b: Any) -> Tensor:
         require(condition.dtype is torch.bool, "a condition is not boolean")
+        require(not any(isinstance(x, bool) for x in (a, b)), "a choice of True is an integer")
         a, b = operands([a, b], ANY)
         require(
             condition.shape in {x.shape for x in (a, b) if x.dim()} or not condition.dim(),
@@ -344,7 +345,7 @@ class Operations:
             (a, b) for d, (a, b) in enumerate(zip(x.shape, index.shape, strict=True)) if d != dim
         ]
         require(all(a == b for a, b in sizes), "mixed shapes")
-        return x.take_along_dim(index, dim)
+        return x.take_along_dim(index.long(), dim)
 
     def scatter(self, x: Tensor, index: Tensor, src: Tensor, dim: int) -> Tensor:
         require(x.dtype is src.dtype, "mixed types")
