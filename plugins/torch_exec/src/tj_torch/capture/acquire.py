@@ -64,6 +64,7 @@ from tj_torch.capture.nodes import (
 )
 from tj_torch.capture.pinned import MAY_RAISE, may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
+from tj_torch.capture.streams import refuse_streams
 from tj_torch.ops import convert, private
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
@@ -195,6 +196,9 @@ class Importer(NodeValues):
 
     def nodes(self, nodes: Iterable[torch.fx.Node]) -> None:
         """Import all of ``nodes``; those of a level of `torch.func` become one call."""
+        nodes = list(nodes)
+        for node in nodes:
+            refuse_streams(node)
         for group in levels.groups(nodes):
             if len(group) == 1:
                 self.node(group[0])
