@@ -12,12 +12,13 @@ from torch.utils import _pytree as pytree
 from tj_conformance.databases.op_db import full_name, operations, sample_arguments
 from tj_conformance.oracle.case import Case, Cases
 
-__all__ = ["listed", "sampled"]
+__all__ = ["entries", "listed", "sampled"]
 
 _NAMESPACES = {
     "torch": torch,
     "methods": torch.Tensor,
     "nn": torch._C._nn,
+    "linalg": torch._C._linalg,  # type: ignore[attr-defined]
 }
 """What the operations of a list are looked up in, by the beginning of the list's name."""
 
@@ -28,7 +29,7 @@ def listed(dtype: torch.dtype, device: str = "cpu") -> dict[str, Case]:
     Floating arguments require gradients. An operation of several lists is a program of each.
     """
     found = Cases()
-    for name, function, args, kwargs in _entries(device):
+    for name, function, args, kwargs in entries(device):
         found.add(name, _program(function, args, kwargs, dtype, device, always=True))
     return found
 
@@ -79,7 +80,7 @@ def _with_policy(device: str) -> frozenset[str]:
     return frozenset(n.partition(".")[0] for n in names if has_kernel(n, key))
 
 
-def _entries(device: str) -> Iterator[tuple[str, Callable[..., Any], Any, Any]]:
+def entries(device: str) -> Iterator[tuple[str, Callable[..., Any], Any, Any]]:
     from torch.testing._internal import autocast_test_lists
 
     made = getattr(autocast_test_lists, f"Autocast{device.upper()}TestLists", None)
