@@ -46,6 +46,7 @@ from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
+from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.private import backward_keeps_graph, has_kernel, saved_tensors_are_hooked
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 
@@ -111,6 +112,7 @@ __all__ = [
     "observed",
     "pass_over_package",
     "python_body",
+    "random_state",
     "replay",
     "resolve",
     "row_major",
@@ -118,6 +120,7 @@ __all__ = [
     "saved_tensors_are_hooked",
     "set_conj",
     "set_neg",
+    "set_random_state",
     "storage_id",
     "strided_beyond",
     "subclass_of",

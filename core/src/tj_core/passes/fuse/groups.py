@@ -12,17 +12,37 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from tj_core.analysis.alias import makes_views
-from tj_core.ir.proxy import NumberProxy
+from tj_core.ir.proxy import Device, NumberProxy, TensorProxy
 from tj_core.ir.symbol import Context
 from tj_core.ir.trace import BoundSymbol
 
-__all__ = ["Group", "Owner", "Unit", "grouped", "is_free_view"]
+__all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_free_view"]
 
-Owner: TypeAlias = "tuple[str, Context]"
-"""The name of an executor that fuses, and the context that its calls run in."""
+
+class Owner(NamedTuple):
+    """Whose group a call may stand in. Calls in one group have the same.
+
+    ``executor`` is the name of one that fuses, ``context`` what the calls run in, ``devices`` what
+    they compute on: one, but for a copy from one to another.
+    """
+
+    executor: str
+    context: Context
+    devices: frozenset[Device]
+
+
+def devices_of(call: BoundSymbol) -> frozenset[Device]:
+    """The devices that ``call`` computes on; none for one that computes with numbers alone.
+
+    A tensor of no dimensions may be on the CPU beside others: it is a number.
+    """
+    made = {p.device for p in call.flat_outs if isinstance(p, TensorProxy)}
+    taken = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    return frozenset(made | {p.device for p in taken if p.shape or not made})
+
 
 _Slot: TypeAlias = "tuple[int, int]"
 

@@ -15,7 +15,14 @@ from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
-from tj_core.passes.fuse.groups import Group, Owner, Unit, grouped, is_free_view
+from tj_core.passes.fuse.groups import (
+    Group,
+    Owner,
+    Unit,
+    devices_of,
+    grouped,
+    is_free_view,
+)
 from tj_core.passes.fuse.keys import call_token
 from tj_core.passes.fuse.repeats import parts
 
@@ -41,10 +48,10 @@ class Fusers:
         """Whose region ``call`` may stand in."""
         name = call.executor
         if name is not None and name in self.executors and call.symbol.namespace != name:
-            return name, call.context
+            return Owner(name, call.context, devices_of(call))
         if call.symbol in self.hosted:
             host = next((name for name in self.executors if self.fusion(name).hosts), None)
-            return None if host is None else (host, call.context)
+            return None if host is None else Owner(host, call.context, devices_of(call))
         return None
 
     def fusion(self, name: str) -> Fusion:
@@ -96,7 +103,7 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
 
     :raises PluginError: if an executor's check of a group fails.
     """
-    owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
+    owners = _owners(calls, fusers)
     views = {
         p.name: (owner, calls[i])
         for i, owner in owners.items()
@@ -109,8 +116,8 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
         if not isinstance(unit, Group):
             units.append(unit)
             continue
-        for part in fusers.parts(unit.owner[0], unit.calls):
-            reason = fusers.refusal(unit.owner[0], part)
+        for part in fusers.parts(unit.owner.executor, unit.calls):
+            reason = fusers.refusal(unit.owner.executor, part)
             if reason is None:
                 units.append(Group(unit.owner, tuple(part)))
             else:
@@ -120,6 +127,18 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     alone = _unread_views(views, read)
     # Why a group is refused says more than that nothing is left to read its views.
     return Plan(tuple(units), views, dict.fromkeys(alone, "no region reads the view") | refused)
+
+
+def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:
+    """Whose region each call may stand in, by place.
+
+    Calls that compute with numbers alone are on the device of the first that do not.
+    """
+    owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
+    first = next((owner.devices for owner in owners.values() if owner.devices), frozenset())
+    return {
+        i: owner if owner.devices else owner._replace(devices=first) for i, owner in owners.items()
+    }
 
 
 def _unread_views(views: Mapping[str, tuple[Owner, BoundSymbol]], read: set[str]) -> list[str]:

@@ -130,7 +130,7 @@ def _fused_call(
     lifted = _lifted(body, constants, facts.language)
     hosted = {c.symbol: facts.implementations[c.symbol] for c in calls if _hosted(c, facts)}
     first = draft.calls[0]
-    owner, _ = draft.owner
+    owner = draft.owner.executor
     flexible: frozenset[int] = frozenset()
     strides: dict[int, tuple[int, ...]] = {}
     if not size_hints(lifted.inputs):

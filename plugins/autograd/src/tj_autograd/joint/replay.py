@@ -32,6 +32,7 @@ from tj_core.extend import (
     substitution,
     wrapped_body,
 )
+from tj_torch.extend import random_state, set_random_state
 
 __all__ = [
     "States",
@@ -66,7 +67,7 @@ class States:
 
 def states(devices: Sequence[str]) -> States:
     """The states that the generators of ``devices`` have."""
-    return States(devices, tuple([_state(torch.device(d)) for d in devices]))
+    return States(devices, tuple(map(random_state, devices)))
 
 
 def exchange(devices: Sequence[str], given: States) -> States:
@@ -85,18 +86,8 @@ def exchange(devices: Sequence[str], given: States) -> States:
 
 def advance(devices: Sequence[str], given: States) -> None:
     """Set the generators of ``devices`` to ``given`` states."""
-    for device, state in zip(map(torch.device, devices), given.each, strict=True):
-        if device.type == "cpu":
-            torch.set_rng_state(state)
-        else:
-            torch.get_device_module(device).set_rng_state(state, device)
-
-
-def _state(device: torch.device) -> torch.Tensor:
-    if device.type == "cpu":
-        return torch.get_rng_state()
-    state: torch.Tensor = torch.get_device_module(device).get_rng_state(device)
-    return state
+    for device, state in zip(devices, given.each, strict=True):
+        set_random_state(device, state)
 
 
 def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:

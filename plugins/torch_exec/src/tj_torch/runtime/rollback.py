@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tj_core.extend import TjWarning
 
+from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.packing import Acquired, is_of_hook
 
 __all__ = ["raising", "unless_it_raises"]
@@ -55,7 +56,7 @@ def unless_it_raises(
     acquired = Acquired(otherwise)
 
     def computation(*args: Any) -> Any:
-        states = [(device, _state(device)) for device in drawn] if drawn else ()
+        states = [(device, random_state(device)) for device in drawn] if drawn else ()
         own = [(g, g.get_state()) for g in generators] if generators else ()
         versions = [args[i]._version for i in written] if written else ()
         try:
@@ -65,7 +66,7 @@ def unless_it_raises(
 
         def restore() -> None:
             for device, state in states:
-                _set_state(device, state)
+                set_random_state(device, state)
             for generator, state in own:
                 generator.set_state(state)
 
@@ -88,16 +89,3 @@ def unless_it_raises(
         return result
 
     return computation
-
-
-def _state(device: str) -> torch.Tensor:
-    if device == "cpu":
-        return torch.get_rng_state()
-    return torch.get_device_module(device).get_rng_state(device)  # type: ignore[no-any-return]
-
-
-def _set_state(device: str, state: torch.Tensor) -> None:
-    if device == "cpu":
-        torch.set_rng_state(state)
-    else:
-        torch.get_device_module(device).set_rng_state(state, device)

@@ -1,0 +1,30 @@
+"""The state of the default generator of a device.
+
+``meta`` has none: nothing is drawn there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["random_state", "set_random_state"]
+
+
+def random_state(device: str) -> torch.Tensor:
+    """The state that the generator of ``device`` is in: uint8 [bytes]."""
+    kind = torch.device(device).type
+    if kind == "cpu":
+        return torch.get_rng_state()
+    if kind == "meta":
+        return torch.empty(0, dtype=torch.uint8)
+    state: torch.Tensor = torch.get_device_module(kind).get_rng_state(device)
+    return state
+
+
+def set_random_state(device: str, state: torch.Tensor) -> None:
+    """Set the generator of ``device`` to a ``state`` of `random_state`."""
+    kind = torch.device(device).type
+    if kind == "cpu":
+        torch.set_rng_state(state)
+    elif kind != "meta":
+        torch.get_device_module(kind).set_rng_state(state, device)
