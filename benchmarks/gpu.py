@@ -4,13 +4,16 @@
     python benchmarks/gpu.py --device cpu --small      # what can be tried without a GPU
 
 First PyTorch's database of operations against eager, then small models in training, then GPT and
-Llama in bfloat16: tj with the plugins that fuse, with CUDA graphs too, without either, and
-torch.compile, in turns. On the CPU, stand-ins for nvFuser and for CUDA graphs take their parts.
+Llama in bfloat16, 1024 and 2048 wide: tj with the plugins that fuse, with CUDA graphs too, without
+either, torch.compile, and lightning-thunder where it is installed, in turns. On the CPU, stand-ins
+for nvFuser and for CUDA graphs take their parts. The tables for docs/gpu.md are written beside the
+file of ``--out``, with the ending `.md`.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
 import json
 import platform
@@ -23,7 +26,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from depth import GPT
-from timing import interleaved, table
+from timing import Timing, interleaved, table
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.models import MODELS, step
 from torch import nn
@@ -129,18 +132,12 @@ def models(device: str) -> dict[str, str]:
 # ----------------------------------------------------------------------------- how fast is it?
 
 
-def gpt(small: bool) -> tuple[nn.Module, int, int]:
-    """A GPT, its number of words and its length."""
-    if small:
-        return GPT(1), 128, 32
-    return GPT(4, 1024, 16, 32000, 512), 32000, 512
+MAKERS: Mapping[str, Callable[..., nn.Module]] = {"gpt": GPT, "llama": Llama}
+"""By name: a function of layers, width, heads, words and length."""
 
-
-def llama(small: bool) -> tuple[nn.Module, int, int]:
-    """A Llama, its number of words and its length."""
-    if small:
-        return Llama(1, 64, 4, 128, 32), 128, 32
-    return Llama(4, 1024, 16, 32000, 512), 32000, 512
+WIDTHS = (1024, 2048)
+SMALL = 64
+WORDS, LENGTH = 32000, 512
 
 
 def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) -> Callable[[], None]:
@@ -155,25 +152,56 @@ def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) ->
     return run
 
 
-def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Times of a training step, by system, for each model."""
-    for name, make in (("gpt", gpt), ("llama", llama)):
+def systems(device: str, model: nn.Module) -> dict[str, Callable[..., Any]]:
+    """What is compared, by name; lightning-thunder where it is installed."""
+    used = plugins(device)
+    found = {
+        "eager": model,
+        "tj": tj.jit(model, session=tj.Session(used)),
+        "tj, CUDA graphs": tj.jit(model, session=tj.Session((graphs(device), *used))),
+        "tj, not fused": tj.jit(model, session=tj.Session(("autograd", "torch"))),
+        "torch.compile": torch.compile(model),
+    }
+    if importlib.util.find_spec("thunder"):
+        import thunder
+
+        found["lightning-thunder"] = thunder.jit(model)
+    return found
+
+
+def speed(device: str, small: bool, rounds: int) -> Iterator[tuple[str, dict[str, Timing]]]:
+    """Times of a training step, by system, for each model and width."""
+    for name, width in itertools.product(MAKERS, (SMALL,) if small else WIDTHS):
         torch.manual_seed(0)
-        model, words, length = make(small)
+        layers, words, length = (1, 128, 32) if small else (4, WORDS, LENGTH)
+        model = MAKERS[name](layers, width, width // 64 if width > SMALL else 4, words, length)
         model.to(device=device, dtype=torch.bfloat16)
         batch = tuple(torch.randint(0, words, (4, length), device=device) for _ in range(2))
-        used = plugins(device)
-        systems = {
-            "eager": model,
-            "tj": tj.jit(model, session=tj.Session(used)),
-            "tj, CUDA graphs": tj.jit(model, session=tj.Session((graphs(device), *used))),
-            "tj, not fused": tj.jit(model, session=tj.Session(("autograd", "torch"))),
-            "torch.compile": torch.compile(model),
-        }
-        calls = {system: training(model, f, batch) for system, f in systems.items()}
+        calls = {s: training(model, f, batch) for s, f in systems(device, model).items()}
         timings = interleaved(calls, baseline="eager", number=1 if small else 5, rounds=rounds)
-        print(table(f"{name}, bfloat16, training", timings), flush=True)
-        yield name, {system: vars(timing) for system, timing in timings.items()}
+        title = f"{name}, {width} wide, bfloat16, training"
+        print(table(title, timings), flush=True)
+        yield title, dict(timings)
+
+
+# ----------------------------------------------------------------------------- what is written
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The tables for docs/gpu.md."""
+    lines = ["| | |", "|---|---|", *(f"| {k} | {v} |" for k, v in found["versions"].items()), ""]
+    counts = found["operations"]
+    lines += ["| samples of op_db | |", "|---|---|", f"| right | {counts['right']} |"]
+    lines += [f"| {kind} | {len(counts[kind])} |" for kind in ("wrong", "raised")]
+    lines += ["", "| model, a training step | |", "|---|---|"]
+    lines += [f"| {name} | {said} |" for name, said in found["models"].items()]
+    for title, timings in found["speed"].items():
+        lines += ["", f"| {title} | milliseconds | of eager |", "|---|---|---|"]
+        lines += [
+            f"| {system} | {t['seconds'] * 1000:.2f} | {t['ratio']:.2f} |"
+            for system, t in timings.items()
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def main() -> None:
@@ -187,14 +215,18 @@ def main() -> None:
     if args.device != "cpu" and not torch.cuda.is_available():
         sys.exit("PyTorch finds no CUDA device")
     warnings.simplefilter("ignore")
-    found: dict[str, object] = {"versions": versions()}
+    found: dict[str, Any] = {"versions": versions()}
     found["operations"] = operations(args.device, 40 if args.small else 1, 2 if args.small else 8)
     found["models"] = models(args.device)
-    found["speed"] = dict(speed(args.device, args.small, 3 if args.small else args.rounds))
+    found["speed"] = {
+        title: {system: vars(timing) for system, timing in timings.items()}
+        for title, timings in speed(args.device, args.small, 3 if args.small else args.rounds)
+    }
     text = json.dumps(found, indent=1)
     print(text)
     if args.out is not None:
         args.out.write_text(text, "utf-8")
+        args.out.with_suffix(".md").write_text(markdown(found), "utf-8")
 
 
 if __name__ == "__main__":

@@ -37,6 +37,7 @@ from tj_core.analysis.liveness import (
 )
 from tj_core.api import backend_state
 from tj_core.compile.codegen import Program, generate
+from tj_core.compile.collection import collecting_less
 from tj_core.compile.compilation import Compilation
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import call_of, own_pass, source_of, warn_of
@@ -251,6 +252,7 @@ __all__ = [
     "can_inline",
     "canonical_body",
     "check_fields",
+    "collecting_less",
     "contiguous_strides",
     "cse",
     "dce",

@@ -11,6 +11,7 @@ from typing import Any
 
 from tj_core.compile.checked_runs import Checks
 from tj_core.compile.codegen import Program, generate
+from tj_core.compile.collection import collecting_less
 from tj_core.compile.compilation import Compilation, RegionCounts, Track
 from tj_core.compile.context import PassContext
 from tj_core.compile.failures import own_pass, warn_of
@@ -74,6 +75,7 @@ class Pipeline:
     )
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
+    @collecting_less()
     def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
         """The program of ``acquired`` and how it came about.
 
@@ -396,6 +398,7 @@ class _Run:
         mine = {p.name for p in trace.inputs} & {*self.assembly.flexible}
         return {name: choice for name, choice in made.items() if name in mine}
 
+    @collecting_less()
     def _later(
         self, name: str, trace: Trace, others: dict[str, Track | Trace], come: dict[str, Choice]
     ) -> Program:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept import KeptRegions
 from tj_core.compile.pipeline import Pipeline, Ranked
@@ -50,6 +51,7 @@ class Session:
     :raises PluginError: for a plugin that was asked for and does not work.
     """
 
+    @collecting_less()
     def __init__(
         self,
         plugins: Sequence[str | object] | None = None,

@@ -23,6 +23,7 @@ from tj_core.extend import (
     Source,
     TjError,
     add_note,
+    collecting_less,
     notes,
 )
 
@@ -104,7 +105,7 @@ class Dispatcher:
         try:
             # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
             # lock comes first, as it does where Dynamo calls us.
-            with dynamo.compiling(), self.jitted.lock:
+            with dynamo.compiling(), self.jitted.lock, collecting_less():
                 row = self._compile(frame, args, kwargs)
         except dynamo.Uninitialized:
             return self._initialize(args, kwargs)
