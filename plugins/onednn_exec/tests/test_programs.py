@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -332,3 +333,47 @@ def test_without_the_operators_it_is_unavailable(monkeypatch: pytest.MonkeyPatch
     assert (found.state, found.reason) == ("unavailable", "this PyTorch is built without oneDNN")
     x = X(8, 8)
     assert torch.equal(tj.jit(torch.mm, session=session)(x, x), x @ x)
+
+
+class Attention(torch.nn.Module):
+    """A convolution makes queries, keys and values: each image's rows lie apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = torch.nn.Conv2d(8, 16, 3, stride=2, padding=1)
+        self.norm = torch.nn.GroupNorm(4, 16)
+        self.parts = torch.nn.Conv2d(16, 48, 1)
+        self.out = torch.nn.Conv2d(16, 16, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.down(F.silu(x))
+        rows = (p.flatten(2).transpose(1, 2) for p in self.parts(self.norm(y)).chunk(3, 1))
+        seen = F.scaled_dot_product_attention(*rows)
+        return (y + self.out(seen.transpose(1, 2).reshape(y.shape))).square().mean()
+
+
+def test_weights_have_no_gaps_between_rows(claiming: Any) -> None:
+    """oneDNN takes 1,000 times as long then; Inductor lays values out for the convolution."""
+    model = Attention()
+    jitted = claiming(model, "inductor")
+    x = torch.randn(2, 8, 8, 8)
+    torch.testing.assert_close(jitted(x), model(x))
+    jitted(x).backward()
+    sources = [region.kernel.fused.source for region in tj.explain(jitted).regions]
+    weights = [w for text in sources for w in weights_of_products(text)]
+    assert len(weights) >= 12  # two images; two products forward, four backward
+    assert [w for w in weights if w[1] not in ((w[0][1], 1), (1, w[0][0]))] == []
+
+
+def weights_of_products(source: str) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Sizes and strides of the second arguments of all products in generated code."""
+    made = dict(re.findall(r"(\w+) = (?:empty_strided_cpu|reinterpret_tensor)\((.*)\)", source))
+    for new, old in re.findall(r"(\w+) = (\w+); del \2  # reuse", source):
+        made.setdefault(new, made.get(old, ""))
+    found = []
+    for call in re.findall(r"_linear_pointwise\.default\((.*)\)", source):
+        parts = re.findall(r"reinterpret_tensor\([^()]*\([^()]*\), \([^()]*\), \d+\)|\w+", call)
+        text = parts[1] if "(" in parts[1] else made[parts[1]]
+        shape, strides = re.findall(r"\(([\d, ]+)\)", text)[:2]
+        found.append(tuple(tuple(map(int, p.split(","))) for p in (shape, strides)))
+    return found  # type: ignore[return-value]

@@ -36,6 +36,7 @@ with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch._inductor import compile_fx
     from torch._inductor.fx_passes.post_grad import noop_registry
+    from torch._inductor.ir import ExternKernel
     from torch._inductor.lowering import fallback_handler
 
 __all__ = [
@@ -229,7 +230,9 @@ def _call_as_it_is(graph: torch.fx.GraphModule) -> None:
     """Let operators of oneDNN be calls in generated code, with the arguments that they have.
 
     They come from calls that another executor has claimed. Inductor's own patterns and lowerings
-    for them count on weights that its passes have packed.
+    for them count on weights that its passes have packed, and values inside of a graph get other
+    strides where that suits a convolution. oneDNN takes 1,000 times as long for a product whose
+    weight has gaps between its rows.
     """
     for node in graph.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "mkldnn":
@@ -242,12 +245,29 @@ def _extern(operator: Any) -> Callable[..., Any]:
     lowering = fallback_handler(operator, add_to_fallback_set=False)
 
     def extern(*args: Any, **kwargs: Any) -> Any:
-        run = operator if any(isinstance(x, torch.Tensor) for x in args) else lowering
-        return run(*args, **kwargs)
+        if any(isinstance(x, torch.Tensor) for x in args):
+            return operator(*args, **kwargs)
+        if operator.name() == PRODUCT:
+            weight = _without_gaps(args[1], V.graph.current_node.args[1])
+            args = (args[0], weight, *args[2:])
+        return lowering(*args, **kwargs)
 
     extern._inductor_lowering_function = True  # type: ignore[attr-defined]
     extern.__name__ = extern.__qualname__ = "extern_" + operator.name().replace("::", "_")
     return extern
+
+
+PRODUCT = "mkldnn::_linear_pointwise"
+
+
+def _without_gaps(value: Any, node: Any) -> Any:
+    """What Inductor has for the matrix ``node``, without gaps between rows or columns."""
+    traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
+    if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
+        return value
+    columns, rows = traced.t().is_contiguous(), traced.is_contiguous()
+    like = traced if columns or rows else traced.contiguous()
+    return ExternKernel.require_exact_strides(value, like.stride())
 
 
 def _same_values(outputs: Sequence[torch.fx.Node]) -> list[int]:

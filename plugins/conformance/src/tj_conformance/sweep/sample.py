@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +56,11 @@ class Sample:
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Copies, for a call that may write them."""
         return clone_tree((self.args, self.kwargs))  # type: ignore[no-any-return]
+
+    def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
+        """The same call of changed tensors, such as of others in their memory, and eager's run."""
+        args, kwargs = pytree.tree_map_only(torch.Tensor, change, (self.args, self.kwargs))
+        return Sample(self.op, self.number, args, kwargs, _eager(self.op, args, kwargs))
 
 
 def samples(op: Any, dtype: torch.dtype, count: int | None) -> Iterator[Sample]:

@@ -2,10 +2,15 @@
 
 A dimension of size one may have any stride, and calls on the result look at it all the same:
 `torch.nn.functional.group_norm` copies what seems to have another memory format.
+
+Of some operators fake kernels compute something else, as they run the operator's decomposition:
+the loss's gradient of a transposed tensor is contiguous, and said to be transposed.
 """
 
 from __future__ import annotations
 
+import itertools
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -21,19 +26,34 @@ Strides = tuple[Any, ...]
 
 def may_differ(func: Any) -> bool:
     """Whether PyTorch's fake kernel of an operator may say other strides than its kernels."""
-    return func in _FIRST or torch.Tag.pointwise in getattr(func, "tags", ())
+    return (
+        func in _FIRST
+        or func in _ALWAYS
+        or func in _ALL
+        or torch.Tag.pointwise in getattr(func, "tags", ())
+    )
 
 
 def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
     """What ``func(*args, **kwargs)`` returns on fake tensors, with the strides of kernels."""
+    if func in _ALL:
+        return tuple(_with_strides(r, _contiguous(func, args, r)) for r in result)
     first = result[0] if isinstance(result, tuple) else result
-    if not _is_ambiguous(first):
+    if func in _ALWAYS:
+        strides = _ALWAYS[func](func, args, first, **kwargs)
+    elif _is_ambiguous(first):
+        strides = _FIRST.get(func, _of_pointwise)(func, args, first, **kwargs)
+    else:
         return result
-    strides = _FIRST.get(func, _of_pointwise)(func, args, first, **kwargs)
-    if strides == tuple(first.stride()):
-        return result
-    first = torch.ops.aten.as_strided.default(first, first.shape, strides, first.storage_offset())
+    first = _with_strides(first, strides)
     return (first, *result[1:]) if isinstance(result, tuple) else first
+
+
+def _with_strides(value: torch.Tensor, strides: Strides) -> torch.Tensor:
+    if strides == tuple(value.stride()):
+        return value
+    offset = value.storage_offset()
+    return torch.ops.aten.as_strided.default(value, value.shape, strides, offset)  # type: ignore[no-any-return]
 
 
 def _of_view(func: Any, args: tuple[Any, ...], view: torch.Tensor, /) -> Strides:
@@ -66,7 +86,26 @@ def _of_expand(func: Any, args: tuple[Any, ...], view: torch.Tensor, /, **kwargs
     return tuple(strides)
 
 
-def _of_group_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /) -> Strides:
+def _contiguous(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
+) -> Strides:
+    """Contiguous, on the CPU."""
+    if result.device.type != "cpu" or any(_is(size, 0) for size in result.shape):
+        return tuple(result.stride())
+    strides = itertools.accumulate(reversed(result.shape[1:]), operator.mul, initial=1)
+    return tuple(reversed([*strides])) if result.ndim else ()
+
+
+def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Those of an elementwise function of the first two arguments, on the CPU."""
+    if not all(map(_is_plain, args[:2])):
+        return tuple(result.stride())
+    return torch.add(*map(_meta, args[:2])).stride()
+
+
+def _of_norm(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, *more: Any, **kwargs: Any
+) -> Strides:
     """Those of the memory format that the input seems to have, on the CPU."""
     source = args[0]
     if not _is_plain(source):
@@ -132,7 +171,33 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view.default: _of_view,
     torch.ops.aten.expand.default: _of_expand,
-    torch.ops.aten.native_group_norm.default: _of_group_norm,
+    torch.ops.aten.native_group_norm.default: _of_norm,
     torch.ops.aten.empty_like.default: _of_empty,
 }
 """By operator: the strides of the first result, given the arguments and that result."""
+
+aten = torch.ops.aten
+_ALWAYS: dict[Any, Callable[..., Strides]] = {
+    aten.native_batch_norm.default: _of_norm,
+    aten._batch_norm_with_update.default: _of_norm,
+    aten._native_batch_norm_legit.default: _of_norm,
+    aten._native_batch_norm_legit.no_stats: _of_norm,
+    aten.huber_loss_backward.default: _contiguous,
+    aten.mse_loss_backward.default: _contiguous,
+    aten.smooth_l1_loss_backward.default: _contiguous,
+    aten.normal.Tensor_Tensor: _contiguous,
+    aten.hardswish_backward.default: _of_two,
+    aten.hardtanh_backward.default: _of_two,
+    aten.native_dropout_backward.default: _of_two,
+    aten.copysign.Tensor: _of_two,
+    aten.div.Tensor_mode: _of_two,
+    aten.floor_divide.default: _of_two,
+    aten.logit_backward.default: _of_two,
+    aten.special_xlog1py.default: _of_two,
+    aten.xlogy.Tensor: _of_two,
+    aten.pow.Scalar: _contiguous,
+}
+"""As `_FIRST`, for operators whose results may differ in all dimensions."""
+
+_ALL = {aten.log_sigmoid_forward.default}
+"""Operators whose results are all contiguous."""

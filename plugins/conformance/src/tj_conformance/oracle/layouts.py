@@ -1,0 +1,31 @@
+"""Tensors with the same values in other places of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+
+__all__ = ["LAYOUTS"]
+
+
+def _reversed(x: torch.Tensor) -> torch.Tensor:
+    """``x`` with its first dimension innermost, as a transposed tensor has it."""
+    order = tuple(reversed(range(x.dim())))
+    turned = x.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(order)
+    return turned.requires_grad_(x.requires_grad)
+
+
+def _with_gaps(x: torch.Tensor) -> torch.Tensor:
+    """``x`` as every second element of each row of something wider."""
+    if x.dim() == 0:
+        return x
+    wide = x.detach().new_zeros(*x.shape[:-1], 2 * x.shape[-1])
+    return wide[..., ::2].copy_(x.detach()).requires_grad_(x.requires_grad)
+
+
+LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "reversed": _reversed,
+    "gaps": _with_gaps,
+}
+"""By name: a function of a strided tensor, which returns a leaf if it was one."""
