@@ -24,7 +24,13 @@ def test_the_version_is_the_one_that_the_table_names(package: Package) -> None:
 
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize(
-    "plugins, optimizer", [(("torch",), "sgd"), (("torch", "autograd"), "adam")], ids=str
+    "plugins, optimizer",
+    [
+        (("torch",), "sgd"),
+        (("torch", "autograd"), "adam"),
+        (("torch", "autograd", "subclass"), "adam"),
+    ],
+    ids=str,
 )
 @pytest.mark.parametrize("network", EVERY)
 def test_two_training_steps(network: Network, plugins: tuple[str, ...], optimizer: str) -> None:

@@ -11,6 +11,8 @@ import gc
 import threading
 from collections.abc import Iterator
 
+__all__ = ["NEW_OBJECTS", "collecting_less"]
+
 NEW_OBJECTS = 50_000
 """A collection of the youngest objects after so many, where Python's default is 700 or 2,000."""
 

@@ -141,13 +141,14 @@ def result(definition: Definition, value: Any, p: TensorProxy, rounding: bool) -
     :raises AssertionError: if it has another shape, by a mistake here.
     """
     assert isinstance(value, Value), f"{p.name} has no value"
-    assert same_shape(value.shape, p.shape) or symbolic(p), f"{value.shape} is not {p.shape}"
+    same = same_shape(value.shape, p.shape) or symbolic(value) or symbolic(p)
+    assert same, f"{value.shape} is not {p.shape}"
     dtype = dtype_of(p)
     kept = not rounding and COMPUTE[dtype] == value.dtype
     value = value if kept else definition.cast(value, dtype)
     return Value(value.name, value.dtype, p.shape)
 
 
-def symbolic(p: TensorProxy) -> bool:
-    """Whether sizes are expressions, of which equal ones may be spelled in two ways."""
-    return not all(isinstance(n, int) for n in p.shape)
+def symbolic(x: TensorProxy | Value) -> bool:
+    """Whether sizes are expressions: equal ones may be spelled in two ways, or be a number."""
+    return not all(isinstance(n, int) for n in x.shape)

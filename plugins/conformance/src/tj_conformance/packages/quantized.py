@@ -49,6 +49,25 @@ def weights(config: str) -> Callable[[], nn.Module]:
     return build
 
 
+class Blocks(nn.Module):
+    """A product of tensors in MX (float8 elements, one scale for each 32), beside trained weights.
+
+    The tensors in MX are not trained: torchao differentiates what is around them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        package = importlib.import_module("torchao.prototype.mx_formats.mx_tensor")
+        self.in_blocks = package.MXTensor.to_mx
+        weight = self.in_blocks(torch.randn(16, WIDTH).bfloat16(), torch.float8_e4m3fn, 32)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.beside = nn.Linear(WIDTH, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.in_blocks(x.bfloat16(), torch.float8_e4m3fn, 32)
+        return torch.mm(rows, self.weight.t()) + self.beside(x)
+
+
 TORCHAO = Package(
     "torchao",
     "0.18.0",
@@ -58,5 +77,6 @@ TORCHAO = Package(
         Network("weights of int8", weights("Int8WeightOnlyConfig"), rows),
         Network("weights of float8", weights("Float8WeightOnlyConfig"), rows),
         Network("int8 products", weights("Int8DynamicActivationInt8WeightConfig"), rows),
+        Network("products in MX", Blocks, rows),
     ),
 )

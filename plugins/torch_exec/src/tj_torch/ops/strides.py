@@ -98,9 +98,10 @@ def _contiguous(
 
 def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Those of an elementwise function of the first two arguments, on the CPU."""
-    if not all(map(_is_plain, args[:2])):
+    operands = [_operand(a) for a in args[:2]]
+    if not all(isinstance(a, torch.Tensor) and _is_plain(a) for a in operands):
         return tuple(result.stride())
-    return torch.add(*map(_meta, args[:2])).stride()
+    return torch.add(*map(_meta, operands)).stride()
 
 
 def _of_norm(
