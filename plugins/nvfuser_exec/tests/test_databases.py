@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tj_conformance.databases.op_db import full_name
-from tj_conformance.oracle.layouts import LAYOUTS
+from tj_conformance.oracle.layouts import LAYOUTS, NOT_STRIDED
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
@@ -32,7 +32,6 @@ DTYPES = (
 )  # fmt: skip
 
 
-NOT_STRIDED = ("sparse.sampled_addmm", "sparse.mm.reduce")
 SIZE_ONE = {"nn.functional.rms_norm": "the stride of a dimension of size one, which says nothing"}
 OPTIONS = {"minimum": 1, "matmul": True, "scans": True}
 """Regions of single calls, too."""

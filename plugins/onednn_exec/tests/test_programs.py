@@ -370,10 +370,14 @@ def weights_of_products(source: str) -> list[tuple[tuple[int, ...], tuple[int, .
     made = dict(re.findall(r"(\w+) = (?:empty_strided_cpu|reinterpret_tensor)\((.*)\)", source))
     for new, old in re.findall(r"(\w+) = (\w+); del \2  # reuse", source):
         made.setdefault(new, made.get(old, ""))
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(map(int, text.split(",")))
+
     found = []
     for call in re.findall(r"_linear_pointwise\.default\((.*)\)", source):
         parts = re.findall(r"reinterpret_tensor\([^()]*\([^()]*\), \([^()]*\), \d+\)|\w+", call)
         text = parts[1] if "(" in parts[1] else made[parts[1]]
         shape, strides = re.findall(r"\(([\d, ]+)\)", text)[:2]
-        found.append(tuple(tuple(map(int, p.split(","))) for p in (shape, strides)))
-    return found  # type: ignore[return-value]
+        found.append((numbers(shape), numbers(strides)))
+    return found

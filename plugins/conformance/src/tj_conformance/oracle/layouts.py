@@ -6,7 +6,10 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-__all__ = ["LAYOUTS"]
+__all__ = ["LAYOUTS", "NOT_STRIDED"]
+
+NOT_STRIDED = ("sparse.sampled_addmm", "sparse.mm.reduce")
+"""Operations of op_db whose samples have no strides."""
 
 
 def _reversed(x: torch.Tensor) -> torch.Tensor:

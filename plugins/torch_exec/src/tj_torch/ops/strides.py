@@ -26,12 +26,8 @@ Strides = tuple[Any, ...]
 
 def may_differ(func: Any) -> bool:
     """Whether PyTorch's fake kernel of an operator may say other strides than its kernels."""
-    return (
-        func in _FIRST
-        or func in _ALWAYS
-        or func in _ALL
-        or torch.Tag.pointwise in getattr(func, "tags", ())
-    )
+    known = func in _FIRST or func in _ALWAYS or func in _ALL
+    return known or torch.Tag.pointwise in getattr(func, "tags", ())
 
 
 def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
@@ -104,9 +100,7 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
     return torch.add(*map(_meta, operands)).stride()
 
 
-def _of_norm(
-    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, *more: Any, **kwargs: Any
-) -> Strides:
+def _of_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Those of the memory format that the input seems to have, on the CPU."""
     source = args[0]
     if not _is_plain(source):
