@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import re
 import warnings
 from typing import Any
@@ -214,16 +216,20 @@ def test_without_the_plugin_calls_are_whole() -> None:
 
 
 def test_a_module_with_such_parameters_is_saved_and_copied() -> None:
-    import copy
-
     module = torch.nn.Linear(4, 4, bias=False)
     module.weight = torch.nn.Parameter(two(4, 4, grad=False))
     g = tj.jit(module)
     x = torch.randn(2, 4)
-    expected = module(x)
-    for other in (g, copy.deepcopy(g)):
-        assert_equal(other(x).detach(), expected.detach())
+    expected = module(x).detach()
+    assert_equal(g(x).detach(), expected)
+    for other in (g, copy.deepcopy(g), pickle.loads(pickle.dumps(g))):
+        assert_equal(other(x).detach(), expected)
+        assert isinstance(other.weight, TwoTensor) and tj.explain(other).fallbacks == ()
     assert list(g.state_dict()) == ["weight"] and isinstance(g.state_dict()["weight"], TwoTensor)
+    fresh = tj.jit(torch.nn.Linear(4, 4, bias=False))
+    fresh.weight = torch.nn.Parameter(two(4, 4, grad=False))
+    fresh.load_state_dict(g.state_dict())
+    assert_equal(fresh(x).detach(), expected)
 
 
 def casts_at_entry(x: Any, w: Any) -> Any:

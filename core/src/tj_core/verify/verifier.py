@@ -73,7 +73,7 @@ def verify(
         raise VerificationError(f"{_when(trace)}: {wrong}")
     metadata = None
     if level >= CHECK_METADATA and expand is not None:
-        inlined = trace.stage in (Stage.LOWERED, Stage.CLAIMED)
+        inlined = trace.stage >= Stage.LOWERED
         metadata = _Metadata(expand, tags, inlined)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)

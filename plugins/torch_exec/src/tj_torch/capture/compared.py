@@ -15,7 +15,9 @@ import torch
 from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
 
 from tj_torch.ops import convert
+from tj_torch.ops.names import resolve
 from tj_torch.ops.sizes.shape_env import is_symbolic
+from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
 
 __all__ = ["Comparison"]
 
@@ -53,6 +55,7 @@ class Comparison:
         :raises CaptureError: naming the first call that returns something else.
         """
         for call, seen in self.noted:
+            _check_parts(call, seen)
             found = next(self._differences(call, seen, dim), None)
             if found is not None:
                 what, mine, other = found
@@ -71,6 +74,9 @@ class Comparison:
             for fact in self._facts(made, value, dim):
                 if fact[1] != fact[2]:
                     yield fact
+            lost = isinstance(value, torch.Tensor) and value.requires_grad > made.requires_grad
+            if call.on_subclass and lost:  # it looks into one that holds what requires gradients
+                yield "requires_grad", False, True
 
     def _facts(self, made: Any, value: Any, dim: ToDim) -> Iterator[Fact]:
         """Pairs of what should be equal, each with what they say."""
@@ -86,6 +92,27 @@ class Comparison:
             number = made.hint if isinstance(made, NumberProxy) else made
             if isinstance(number, int) and isinstance(value, int):
                 yield "number", number, value
+
+
+def _check_parts(call: BoundSymbol, seen: Any) -> None:
+    """See that autograd knows what ``call`` returns to be made of what it holds.
+
+    It does not where a function that is no operator puts tensors that require gradients into one of
+    a subclass: who looks into that has gradients that operators on it do not have. Of a class that
+    is called tj-autograd knows it.
+
+    :raises CaptureError: if it does not.
+    """
+    if is_wrapper_class(resolve(call.symbol)):
+        return
+    for value in leaves(seen):
+        if not isinstance(value, torch.Tensor) or not is_wrapper(value) or value.grad_fn:
+            continue
+        if any(part.requires_grad for part in dense_tensors(value)):
+            raise CaptureError(
+                f"{call.symbol} returns a tensor subclass made of tensors that require gradients",
+                source=call.source,
+            )
 
 
 def _kinds(made: TensorProxy, other: TensorProxy) -> Iterator[Fact]:

@@ -60,8 +60,11 @@ def dense_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def flatten(tensor: torch.Tensor, /) -> tuple[torch.Tensor, ...]:
-    """The dense tensors that a tensor of a subclass consists of."""
-    return tuple(dense_tensors(tensor))
+    """The dense tensors that a tensor of a subclass consists of, without gradients.
+
+    Operators of a subclass run below autograd: to it there is the tensor, and not what it holds.
+    """
+    return tuple([p.detach() if p.requires_grad else p for p in dense_tensors(tensor)])
 
 
 def unflatten(
