@@ -50,6 +50,14 @@ def plain(x: Any) -> Any:
     return x * 1
 
 
+def views_of_one_that_is_written(x: Any, w: Any) -> Any:
+    """Autograd refuses to name the node of such a view after the write."""
+    y = TwoTensor(x.detach(), x.detach()) * w
+    first, *_ = y.unbind(0)
+    y.relu_()
+    return y.sin()
+
+
 Program = Callable[[Any, Any], Any]
 
 RUNS: dict[str, tuple[Program, Callable[[Any], Any]]] = {
@@ -58,6 +66,7 @@ RUNS: dict[str, tuple[Program, Callable[[Any], Any]]] = {
     "the same, beside a gradient": (lambda m, w: (m * 2).a * w, wrapped),
     "what an argument holds": (lambda m, w: m.a * w, wrapped),
     "a class that is called": (lambda x, w: TwoTensor(x * 2, x * 3) * w, plain),
+    "views of one that is written": (views_of_one_that_is_written, plain),
     "a tensor of detached ones": (lambda x, w: made_of_detached(x) * 2, plain),
     "of detached ones, beside a gradient": (lambda x, w: made_of_detached(x).a * w, plain),
 }

@@ -106,9 +106,11 @@ def _check_parts(call: BoundSymbol, seen: Any) -> None:
     if is_wrapper_class(resolve(call.symbol)):
         return
     for value in leaves(seen):
-        if not isinstance(value, torch.Tensor) or not is_wrapper(value) or value.grad_fn:
+        if not isinstance(value, torch.Tensor) or not is_wrapper(value):
             continue
-        if any(part.requires_grad for part in dense_tensors(value)):
+        held = any(part.requires_grad for part in dense_tensors(value))
+        # PyTorch refuses to name the node of some views, whose parts never require gradients.
+        if held and value.grad_fn is None:
             raise CaptureError(
                 f"{call.symbol} returns a tensor subclass made of tensors that require gradients",
                 source=call.source,
