@@ -53,7 +53,7 @@ def plain(x: Any) -> Any:
 def views_of_one_that_is_written(x: Any, w: Any) -> Any:
     """Autograd refuses to name the node of such a view after the write."""
     y = TwoTensor(x.detach(), x.detach()) * w
-    first, *_ = y.unbind(0)
+    y.unbind(0)
     y.relu_()
     return y.sin()
 
