@@ -177,6 +177,39 @@ def test_one_program_is_for_all_sizes() -> None:
     assert "again:" not in str(tj.explain(g))  # PyTorch's autograd was not asked
 
 
+def test_operators_on_the_subclass_are_claimed_where_sizes_are_symbols() -> None:
+    """In the backward, too."""
+
+    def f(x: Any, y: Any) -> Any:
+        return (x * y).sin()
+
+    ran = []
+
+    class Products:
+        tj_name = "products"
+
+        @hookimpl
+        def tj_executors(self) -> tuple[Executor, ...]:
+            def product(x: Any, y: Any) -> Any:
+                ran.append((type(x), tuple(x.shape)))
+                return TwoTensor(x.a * y.a, x.b * y.b)
+
+            claims = RuleTable[Claim]("claim")
+            claims.set("TwoTensor.aten.mul.Tensor", Claim(product))
+            return (Executor("products", claims),)
+
+    g = tj.jit(f, plugins=[Products(), "torch", "autograd", "subclass"], dynamic=True)
+    for rows in (3, 5, 8):
+        (x, y), (a, b) = ([two(rows, 4), two(rows, 4)] for _ in range(2))
+        mine, theirs = g(x, y), f(a, b)
+        tangent = TwoTensor(torch.ones(rows, 4), torch.ones(rows, 4))
+        mine.backward(tangent), theirs.backward(tangent)
+        assert_equal((mine.detach(), x.grad, y.grad), (theirs.detach(), a.grad, b.grad))
+    assert tj.stats(g).misses == 1 and not tj.explain(g).declined
+    assert ran.count((TwoTensor, (8, 4))) == 4  # the product, and three in the backward
+    assert any(c.executor for c in tj.last_trace(g, "backward").calls if c.on_subclass)
+
+
 def test_a_write_has_a_body_and_says_what_is_new() -> None:
     def f(x: Any) -> Any:
         return x.mul_(2) + 1

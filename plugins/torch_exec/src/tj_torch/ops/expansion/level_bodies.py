@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from tj_core.extend import (
     Alias,
     Body,
@@ -13,6 +14,7 @@ from tj_core.extend import (
     Constant,
     Context,
     Effects,
+    NumberProxy,
     Proxy,
     TensorProxy,
     leaves,
@@ -24,7 +26,12 @@ from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.body import BodyBuilder
 from tj_torch.ops.expansion.levels import Event, Value, Whole, Wrapped, live_events, refs_in
 from tj_torch.ops.expansion.recorder import Ref
-from tj_torch.ops.expansion.wrapped_calls import flatten_call, unflatten_call
+from tj_torch.ops.expansion.wrapped_calls import (
+    flatten_call,
+    symbols_of_layout,
+    unflatten_call,
+)
+from tj_torch.ops.sizes.shape_env import is_symbolic
 
 __all__ = ["LevelBuilder"]
 
@@ -44,8 +51,10 @@ class LevelBuilder(BodyBuilder):
     ) -> Body:
         """The body of ``events``, whose outputs are a tree of values."""
         for given, proxy in inputs:
-            known: dict[Any, Any] = self.wholes if isinstance(given, Wrapped) else self.names
-            known.setdefault(given, proxy)
+            if not is_symbolic(given):
+                known: dict[Any, Any] = self.wholes if isinstance(given, Wrapped) else self.names
+                known.setdefault(given, proxy)
+        self.note_sizes(inputs)
         off = self._without_autocast()
         for event in live_events(events, refs_in(outputs)):
             if isinstance(event, Whole):
@@ -55,6 +64,20 @@ class LevelBuilder(BodyBuilder):
                 self.numbers.calls.append(made)
         result = map_tree(self._leaf, outputs)
         return Body(tuple(p for _, p in inputs), tuple(self.numbers.calls), result)
+
+    def note_sizes(self, inputs: Sequence[tuple[Any, Proxy]]) -> None:
+        """Let sizes be read off the arguments, and off what they hold."""
+        if not self.symbols:
+            return
+        values = self.recorder.values
+        for given, proxy in inputs:
+            if is_symbolic(given):
+                self.numbers.number(given, proxy)  # type: ignore[arg-type]
+            elif isinstance(proxy, NumberProxy):
+                self.numbers.number(values[given.index], proxy)
+        for ref in refs_in([given for given, _ in inputs]):
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index])
 
     def value(self, ref: Ref) -> Proxy | Constant:
         """The proxy or constant of a plain value, which a tensor of a subclass may hold."""
@@ -74,7 +97,8 @@ class LevelBuilder(BodyBuilder):
             return super()._leaf(leaf)
         if leaf not in self.wholes:
             parts = [self.value(ref) for ref in leaf.parts]
-            self.numbers.calls.append(unflatten_call(self._named(leaf), parts))
+            sizes = [self.numbers.compute(n.name) for n in symbols_of_layout(leaf.proxy)]
+            self.numbers.calls.append(unflatten_call(self._named(leaf), parts, sizes))
         return self.wholes[leaf]
 
     def _named(self, made: Wrapped) -> TensorProxy:
@@ -96,26 +120,27 @@ class LevelBuilder(BodyBuilder):
         pairs = tuple(kwargs.items())
         call = BoundSymbol(event.facts.symbol, args, pairs, outputs, context=context)
         given = self.formals(event, call)
-        inner = LevelBuilder(self.recorder, (), event.grad, self.context)
+        inner = LevelBuilder(self.recorder, (), event.grad, self.context, self.symbols)
         body = inner.of_events([given[i] for i in sorted(given)], event.outputs, event.calls)
         ordered = dict.fromkeys(r for c in body.calls for r in c.effects.ordered)
         effects = Effects(aliases=self.shared(event, given), ordered=tuple(ordered))
         self.numbers.calls.append(replace(call, body=body, effects=effects))
 
-    def formals(self, event: Whole, call: BoundSymbol) -> dict[int, tuple[Value, Proxy]]:
+    def formals(self, event: Whole, call: BoundSymbol) -> dict[int, tuple[Any, Proxy]]:
         """The values that ``call`` is given, with their names in its body, by flat index."""
         at: dict[str, int] = {}
         for i, p in enumerate(call.flat_args):
             at.setdefault(p.name, i)
-        found: dict[int, tuple[Value, Proxy]] = {}
-        for given in _values((event.args, event.kwargs)):
+        found: dict[int, tuple[Any, Proxy]] = {}
+        given_to = leaves((event.args, event.kwargs))
+        for given in (v for v in given_to if isinstance(v, Ref | Wrapped) or is_symbolic(v)):
             proxy = self._leaf(given)
             if isinstance(proxy, Proxy):
                 i = at[proxy.name]
                 found[i] = given, proxy.replace(name=f"a{i}")
         return found
 
-    def shared(self, event: Whole, given: dict[int, tuple[Value, Proxy]]) -> tuple[Alias, ...]:
+    def shared(self, event: Whole, given: dict[int, tuple[Any, Proxy]]) -> tuple[Alias, ...]:
         """Which results hold memory that an argument holds."""
         first: dict[int, int] = {}
         for i in sorted(given, reverse=True):
@@ -128,7 +153,8 @@ class LevelBuilder(BodyBuilder):
 
     def storages(self, given: Value) -> set[int]:
         """The memory that the parts of a value are in."""
-        return {private.storage_id(self.recorder.values[r.index]) for r in refs_in([given])}
+        values = (self.recorder.values[r.index] for r in refs_in([given]))
+        return {private.storage_id(v) for v in values if isinstance(v, torch.Tensor)}
 
 
 def _values(tree: Any) -> list[Any]:

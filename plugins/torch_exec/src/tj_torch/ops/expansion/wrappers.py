@@ -52,7 +52,7 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
-from tj_torch.ops.sizes.shape_env import is_symbolic, plain
+from tj_torch.ops.sizes.shape_env import is_symbolic, plain, symbols_of
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
 from tj_torch.runtime.versions import versioned
 
@@ -134,11 +134,13 @@ class WrappedRun(Run):
     def on_levels(self, describe: Callable[[bool], T]) -> T:
         """What ``describe`` says of operators on subclasses, or without them where it cannot.
 
-        It cannot where a subclass keeps what the call is not given, or a size is a symbol.
+        It cannot where a subclass keeps what the call is not given, and where sizes are asserted,
+        made, or are not those of arguments and what these hold.
         """
-        if self.symbolic is None:
-            with contextlib.suppress(CannotExpand):
-                return describe(True)
+        if self.symbolic is not None and (self.symbolic.checks or self.symbolic.made):
+            return describe(False)
+        with contextlib.suppress(CannotExpand):
+            return describe(True)
         return describe(False)
 
     @contextlib.contextmanager
@@ -358,7 +360,9 @@ class WrappedRun(Run):
         """
         calls = [event for event in events if isinstance(event, Recorded)]
         if len(calls) < len(events):
-            return _of_levels(recorder, inputs, results, events, grad, context)
+            symbols = symbols_of(self.symbolic.env) if self.symbolic else {}
+            levels = LevelBuilder(recorder, (), grad, context, symbols)
+            return _of_levels(levels, inputs, results, events)
         count = itertools.count()
 
         def fresh() -> str:
@@ -398,16 +402,13 @@ class WrappedRun(Run):
 
 
 def _of_levels(
-    recorder: Recorder,
+    builder: LevelBuilder,
     inputs: Sequence[tuple[Proxy, Parts]],
     results: Sequence[tuple[Proxy, Parts]],
     events: Sequence[Event],
-    grad: bool,
-    context: Context,
 ) -> tuple[Body, list[Any]]:
     """As `WrappedRun.body_of`, where ``events`` have operators on subclasses."""
     formals = {p.name: p for p, _ in inputs}
-    builder = LevelBuilder(recorder, (), grad, context)
     given = [(value(p, parts), p) for p, parts in inputs]
     wanted = tuple(value(p, parts) for p, parts in results if p.name not in formals)
     body = builder.of_events(given, wanted, events)
