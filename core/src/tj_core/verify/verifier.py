@@ -71,9 +71,11 @@ def verify(
     scope = Scope(tags, {}, _taken(trace))
     for wrong in _header(trace, scope):
         raise VerificationError(f"{_when(trace)}: {wrong}")
+    reached = {*reached}
     metadata = None
     if level >= CHECK_METADATA and expand is not None:
-        inlined = trace.stage >= Stage.LOWERED
+        # Without JOINT, the trace at stage SPLIT is the lowered one.
+        inlined = Stage.LOWERED in reached or trace.stage in (Stage.LOWERED, Stage.CLAIMED)
         metadata = _Metadata(expand, tags, inlined)
     for position, call in enumerate(trace.calls):
         problem = scope.problem(call)

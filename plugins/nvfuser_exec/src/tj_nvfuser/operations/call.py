@@ -127,14 +127,17 @@ def axis_of(dim: Any, ndim: int) -> int:
     :raises Refused: if there is none.
     """
     refuse(not ndim, "a tensor without dimensions")
-    refuse(isinstance(dim, Number), "a dimension that is known when it runs only")
-    return int(dim) % ndim
+    return _known(dim) % ndim
 
 
 def axes_of(dims: Any, ndim: int) -> list[int]:
     """The dimensions of a reduction, all of them if none are given."""
     if dims is None or (isinstance(dims, list | tuple) and not dims):
         return list(range(ndim))
-    given = dims if isinstance(dims, list | tuple) else [dims]
-    refuse(any(isinstance(d, Number) for d in given), "a dimension that is known when it runs only")
+    given = [_known(d) for d in (dims if isinstance(dims, list | tuple) else [dims])]
     return [d % ndim for d in given] if ndim else []
+
+
+def _known(dim: Any) -> int:
+    refuse(isinstance(dim, Number), "a dimension that is known when it runs only")
+    return int(dim)

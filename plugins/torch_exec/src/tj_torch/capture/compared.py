@@ -103,14 +103,12 @@ def _check_parts(call: BoundSymbol, seen: Any) -> None:
 
     :raises CaptureError: if it does not.
     """
-    if is_wrapper_class(resolve(call.symbol)):
-        return
     for value in leaves(seen):
         if not isinstance(value, torch.Tensor) or not is_wrapper(value):
             continue
         held = any(part.requires_grad for part in dense_tensors(value))
         # PyTorch refuses to name the node of some views, whose parts never require gradients.
-        if held and value.grad_fn is None:
+        if held and value.grad_fn is None and not is_wrapper_class(resolve(call.symbol)):
             raise CaptureError(
                 f"{call.symbol} returns a tensor subclass made of tensors that require gradients",
                 source=call.source,

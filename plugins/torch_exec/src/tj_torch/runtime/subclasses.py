@@ -64,7 +64,7 @@ def flatten(tensor: torch.Tensor, /) -> tuple[torch.Tensor, ...]:
 
     Operators of a subclass run below autograd: to it there is the tensor, and not what it holds.
     """
-    return tuple([p.detach() if p.requires_grad else p for p in dense_tensors(tensor)])
+    return tuple(_without_gradients(dense_tensors(tensor)))
 
 
 def unflatten(
@@ -74,8 +74,11 @@ def unflatten(
 
     ``sizes`` are those that ``layout`` lacks, and strides, in order, outer ones before inner ones.
     """
-    plain = [p.detach() if p.requires_grad else p for p in parts]
-    return _made(layout, iter(plain), iter(sizes))
+    return _made(layout, iter(_without_gradients(parts)), iter(sizes))
+
+
+def _without_gradients(parts: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [p.detach() if p.requires_grad else p for p in parts]
 
 
 def _made(layout: Layout, parts: Iterator[torch.Tensor], sizes: Iterator[int]) -> Any:

@@ -170,18 +170,24 @@ class BodyBuilder:
         if not self.symbols:
             return
         values = self.recorder.values
-        for ref, proxy in self.inputs:
-            if isinstance(proxy, NumberProxy):
-                self.numbers.number(values[ref.index], proxy)
-        for ref, _ in self.inputs:
-            if isinstance(values[ref.index], torch.Tensor):
-                self.numbers.tensor(ref, values[ref.index])
+        self.note_given(self.inputs, [ref for ref, _ in self.inputs])
         known = {name for text in self.numbers.origins for name in size_symbols(text)}
         for ref in references([call.outputs for call in calls]):
             if isinstance(values[ref.index], torch.Tensor):
                 self.numbers.tensor(ref, values[ref.index], made=set(self.symbols) - known)
             else:
                 self.numbers.number(values[ref.index], ref)
+
+    def note_given(self, inputs: Iterable[tuple[Any, Proxy]], held: Iterable[Ref]) -> None:
+        """Let sizes be read off numbers in ``inputs``, or references to them, and off ``held``."""
+        values = self.recorder.values
+        for given, proxy in inputs:
+            if isinstance(proxy, NumberProxy):
+                number = values[given.index] if isinstance(given, Ref) else given
+                self.numbers.number(number, proxy)
+        for ref in held:
+            if isinstance(values[ref.index], torch.Tensor):
+                self.numbers.tensor(ref, values[ref.index])
 
     def knows(self, name: str) -> bool:
         """Whether the symbol ``name`` can be computed from what `note_numbers` noted."""

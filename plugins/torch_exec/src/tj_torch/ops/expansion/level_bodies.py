@@ -14,7 +14,6 @@ from tj_core.extend import (
     Constant,
     Context,
     Effects,
-    NumberProxy,
     Proxy,
     TensorProxy,
     leaves,
@@ -31,7 +30,6 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
-from tj_torch.ops.sizes.shape_env import is_symbolic
 
 __all__ = ["LevelBuilder"]
 
@@ -47,14 +45,15 @@ class LevelBuilder(BodyBuilder):
     wholes: dict[Wrapped, TensorProxy] = field(default_factory=dict)
 
     def of_events(
-        self, inputs: Sequence[tuple[Value, Proxy]], outputs: Any, events: Sequence[Event]
+        self, inputs: Sequence[tuple[Any, Proxy]], outputs: Any, events: Sequence[Event]
     ) -> Body:
         """The body of ``events``, whose outputs are a tree of values."""
         for given, proxy in inputs:
-            if not is_symbolic(given):
+            if isinstance(given, Ref | Wrapped):  # a number is known by its text
                 known: dict[Any, Any] = self.wholes if isinstance(given, Wrapped) else self.names
                 known.setdefault(given, proxy)
-        self.note_sizes(inputs)
+        if self.symbols:
+            self.note_given(inputs, refs_in([given for given, _ in inputs]))
         off = self._without_autocast()
         for event in live_events(events, refs_in(outputs)):
             if isinstance(event, Whole):
@@ -64,20 +63,6 @@ class LevelBuilder(BodyBuilder):
                 self.numbers.calls.append(made)
         result = map_tree(self._leaf, outputs)
         return Body(tuple(p for _, p in inputs), tuple(self.numbers.calls), result)
-
-    def note_sizes(self, inputs: Sequence[tuple[Any, Proxy]]) -> None:
-        """Let sizes be read off the arguments, and off what they hold."""
-        if not self.symbols:
-            return
-        values = self.recorder.values
-        for given, proxy in inputs:
-            if is_symbolic(given):
-                self.numbers.number(given, proxy)  # type: ignore[arg-type]
-            elif isinstance(proxy, NumberProxy):
-                self.numbers.number(values[given.index], proxy)
-        for ref in refs_in([given for given, _ in inputs]):
-            if isinstance(values[ref.index], torch.Tensor):
-                self.numbers.tensor(ref, values[ref.index])
 
     def value(self, ref: Ref) -> Proxy | Constant:
         """The proxy or constant of a plain value, which a tensor of a subclass may hold."""
@@ -132,8 +117,7 @@ class LevelBuilder(BodyBuilder):
         for i, p in enumerate(call.flat_args):
             at.setdefault(p.name, i)
         found: dict[int, tuple[Any, Proxy]] = {}
-        given_to = leaves((event.args, event.kwargs))
-        for given in (v for v in given_to if isinstance(v, Ref | Wrapped) or is_symbolic(v)):
+        for given in leaves((event.args, event.kwargs)):
             proxy = self._leaf(given)
             if isinstance(proxy, Proxy):
                 i = at[proxy.name]

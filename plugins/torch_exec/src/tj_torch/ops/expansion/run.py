@@ -380,8 +380,11 @@ class Run:
         checks: Mapping[str, str],
     ) -> BodyBuilder:
         """A builder of a body over ``inputs``, in whose sizes the symbols of this run stand."""
-        symbols = symbols_of(self.symbolic.env) if self.symbolic else {}
-        return BodyBuilder(recorder, inputs, grad, context, symbols, checks)
+        return BodyBuilder(recorder, inputs, grad, context, self.sympy_symbols(), checks)
+
+    def sympy_symbols(self) -> Mapping[str, Any]:
+        """Sympy's symbols for those in the sizes of this run, by name."""
+        return symbols_of(self.symbolic.env) if self.symbolic else {}
 
     def _rebinds(
         self, now: Mapping[str, TensorProxy], events: Container[str]

@@ -52,7 +52,7 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
-from tj_torch.ops.sizes.shape_env import is_symbolic, plain, symbols_of
+from tj_torch.ops.sizes.shape_env import is_symbolic, plain
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
 from tj_torch.runtime.versions import versioned
 
@@ -360,8 +360,7 @@ class WrappedRun(Run):
         """
         calls = [event for event in events if isinstance(event, Recorded)]
         if len(calls) < len(events):
-            symbols = symbols_of(self.symbolic.env) if self.symbolic else {}
-            levels = LevelBuilder(recorder, (), grad, context, symbols)
+            levels = LevelBuilder(recorder, (), grad, context, self.sympy_symbols())
             return _of_levels(levels, inputs, results, events)
         count = itertools.count()
 
