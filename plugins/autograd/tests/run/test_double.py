@@ -47,9 +47,13 @@ def test_first_second_and_third_order() -> None:
 
 
 def test_orders_of_two_results() -> None:
-    """Two nodes: the gradients of their gradients are added in another order than in one graph."""
+    """Two nodes: the gradients of their gradients are added in another order than in one graph.
+
+    In double precision: the third ones are large, and sums of what nearly cancels.
+    """
     jitted = tj.jit(f)
-    pairs = list(zip(orders(jitted, *leaves()), orders(f, *leaves()), strict=True))
+    x, w = (t.detach().double().requires_grad_() for t in leaves())
+    pairs = list(zip(orders(jitted, x, w), orders(f, x, w), strict=True))
     for mine, theirs in pairs:
         torch.testing.assert_close(mine, theirs)
     assert all(torch.equal(mine, theirs) for mine, theirs in pairs[:2])
