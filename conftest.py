@@ -19,6 +19,9 @@ OF_FOLDERS = {
 }
 """The plugins of tests in folders of that name, if more than tj-torch."""
 
+os.environ.setdefault("TJ_CACHE_DIR", "none")
+"""What earlier runs of the tests have compiled is not used; tests of that have folders."""
+
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
 SESSIONS: dict[str, tj.Session] = {}

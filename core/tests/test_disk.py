@@ -93,9 +93,8 @@ def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path):
     assert len(found) == 1
 
 
-def test_what_nobody_has_used_for_longest_makes_room(tmp_path, monkeypatch):
-    monkeypatch.setattr("tj_core.disk.MOST", 3)
-    entries = Entries(tmp_path)
+def test_what_nobody_has_used_for_longest_makes_room(tmp_path):
+    entries = Entries(tmp_path, 3)
     for age, key in enumerate("cba"):
         entries.put(key, key, "")
         os.utime(entries.path(key), (1000 + age, 1000 + age))

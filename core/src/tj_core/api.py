@@ -173,7 +173,7 @@ def last_traces(fn: Any) -> tuple[Trace, ...]:
         raise TjError(
             f"{state.name} has no trace: it has not been called, or computes nothing on tensors"
         )
-    return compilation.traces
+    return tuple(compilation.traces)
 
 
 def last_trace(
@@ -223,7 +223,7 @@ def _other_traces(state: Jitted, which: str) -> tuple[Trace, ...]:
         )
     if found is None:
         raise TjError(f"there is no {which} trace: {_WHY_NONE[which]}")
-    return (found,) if isinstance(found, Trace) else found.traces
+    return (found,) if isinstance(found, Trace) else tuple(found.traces)
 
 
 def _stage(name: object) -> Stage:

@@ -86,9 +86,13 @@ def replace_file(path: Path, text: str) -> None:
 
 @dataclass
 class Entries:
-    """Texts by key in ``folder``. What goes wrong there is one warning, and nothing is kept."""
+    """Texts by key in ``folder``, ``most`` at a time.
+
+    What goes wrong there is one warning, and nothing is kept.
+    """
 
     folder: Path
+    most: int = MOST
     warned: bool = field(default=False, init=False)
 
     def get(self, key: str) -> str | None:
@@ -127,7 +131,7 @@ class Entries:
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
                 ages[path] = path.stat().st_mtime
-        for path in sorted(ages, key=ages.__getitem__)[: max(0, len(ages) + 1 - MOST)]:
+        for path in sorted(ages, key=ages.__getitem__)[: max(0, len(ages) + 1 - self.most)]:
             path.unlink(missing_ok=True)
 
     def path(self, key: str) -> Path:

@@ -51,6 +51,7 @@ from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
 from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpreter
 from tj_core.contract.rules import Rule, RuleTable
+from tj_core.contract.sizes import ProgramSizes
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
 from tj_core.disk import cache_folder, own_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
@@ -205,6 +206,7 @@ __all__ = [
     "PluginError",
     "Program",
     "Proxy",
+    "ProgramSizes",
     "Recompiler",
     "Region",
     "Replacement",

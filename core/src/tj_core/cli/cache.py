@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["add_cache"]
 
-CORE = "regions"
-"""The folder of what the core keeps; plugins have folders of their names."""
+CORE = ("programs", "regions")
+"""The folders of what the core keeps; plugins have folders of their names."""
 
 
 def add_cache(commands: Any) -> None:
@@ -77,7 +77,7 @@ _ACTIONS: dict[str, Callable[[Path], None]] = {"size": _size, "list": _list, "cl
 
 def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
     """The kinds of files there are, each with its files: only such as tj writes."""
-    for kind in (CORE, *sorted(found.name for found in discover())):
+    for kind in (*CORE, *sorted(found.name for found in discover())):
         place = folder / kind
         files = [p for p in sorted(place.glob("*")) if p.suffix in (".json", ".new")]
         if files:

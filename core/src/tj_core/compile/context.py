@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.compile.outcome import Assemble, Assembly, Outcome, Wrap, Wrapper
+from tj_core.compile.outcome import NOT_KEPT, Assemble, Assembly, Outcome, Wrap, Wrapper
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Executor, States
 from tj_core.contract.expansion import Expand
@@ -62,6 +62,7 @@ class PassContext:
         *,
         boxed: bool = False,
         flexible: Collection[str] = frozenset(),
+        kept: Any = NOT_KEPT,
     ) -> None:
         """Say that several programs run in the place of one.
 
@@ -75,17 +76,20 @@ class PassContext:
         same name in the other programs. Executors may choose their strides; a program that
         another executor reads them in gets copies laid out as its trace says. `Program.inputs` are
         as they come.
-        """
-        self.outcome.assembly = Assembly(others, assemble, boxed, flexible)
 
-    def wrap(self, wrap: Wrap, epilogue: Trace | None = None) -> None:
+        ``kept`` is what `Transform.restore` says the same from in another process: a tree of
+        traces, proxies, texts and numbers. Without it, the program is not kept on disk.
+        """
+        self.outcome.assembly = Assembly(others, assemble, boxed, flexible, kept)
+
+    def wrap(self, wrap: Wrap, epilogue: Trace | None = None, *, kept: Any = NOT_KEPT) -> None:
         """Say what runs around the program.
 
         ``wrap`` gets what runs the program, a function of its inputs, and a `Recompiler` for calls
         that the trace is not right for; it returns what runs in its place. ``epilogue``, if given,
-        is the trace of what it puts around, to be shown.
+        is the trace of what it puts around, to be shown. ``kept``: see `assemble`.
         """
-        self.outcome.wrappers.append(Wrapper(wrap, epilogue))
+        self.outcome.wrappers.append(Wrapper(wrap, epilogue, kept))
 
     def rewrite(
         self,

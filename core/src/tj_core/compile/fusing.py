@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 from tj_core.compile.codegen import generate
-from tj_core.compile.compilation import RegionCounts
+from tj_core.compile.compilation import Counts
 from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import declared, relaid
@@ -46,7 +46,7 @@ class FusedRegions:
 
     def compile(
         self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
-    ) -> tuple[dict[Symbol, RegionKernel], RegionCounts]:
+    ) -> tuple[dict[Symbol, RegionKernel], Counts]:
         """What runs ``regions``, by the symbols of their calls; new ones are compiled.
 
         :raises PluginError: in strict mode, if an executor cannot compile a region.
@@ -59,7 +59,7 @@ class FusedRegions:
                 self.together(owner, [region for _, region in group], executors)
             kernels = {symbol: self.kernels[region.key] for symbol, region in wanted}
         kept = sum(self.kernels[region.key].kept for _, region in new)
-        counts = RegionCounts(len(new) - kept, len(wanted) - len(new), kept)
+        counts = Counts(len(new) - kept, len(wanted) - len(new), kept)
         return kernels, counts
 
     def together(

@@ -11,7 +11,7 @@ from tj_core.compile.compilation import Compilation
 from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
 
-__all__ = ["Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", "Wrapper"]
+__all__ = ["NOT_KEPT", "Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", "Wrapper"]
 
 
 class Recompiler(Protocol):
@@ -30,6 +30,9 @@ class Recompiler(Protocol):
         ...
 
 
+NOT_KEPT: Any = object()
+"""What was said cannot be said again in another process."""
+
 Assemble = Callable[[Program, Callable[[str, Trace], Program]], Callable[..., Any]]
 Wrap = Callable[[Callable[..., Any], Recompiler], Callable[..., Any]]
 
@@ -42,6 +45,7 @@ class Assembly:
     assemble: Assemble
     boxed: bool = False
     flexible: Collection[str] = frozenset()
+    kept: Any = NOT_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,7 @@ class Wrapper:
 
     wrap: Wrap
     epilogue: Trace | None = None
+    kept: Any = NOT_KEPT
 
 
 @dataclass(slots=True)
@@ -60,3 +65,8 @@ class Outcome:
     skipped: bool = False
     assembly: Assembly | None = None
     wrappers: list[Wrapper] = field(default_factory=list)
+
+    def kept(self) -> list[Any]:
+        """What all that was said is said again from, one by one: `NOT_KEPT`, where it is not."""
+        assembly = [] if self.assembly is None else [self.assembly.kept]
+        return [*assembly, *(wrapper.kept for wrapper in self.wrappers)]

@@ -4,50 +4,30 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tj_core.compile.checked_runs import Checks
-from tj_core.compile.codegen import Program, generate
 from tj_core.compile.collection import collecting_less
-from tj_core.compile.compilation import Compilation, RegionCounts, Track
-from tj_core.compile.context import PassContext
-from tj_core.compile.failures import own_pass, warn_of
+from tj_core.compile.compilation import Compilation, Counts
+from tj_core.compile.failures import own_pass
 from tj_core.compile.fusing import FusedRegions
-from tj_core.compile.kernels import RegionKernel
-from tj_core.compile.layouts import choices, readers, taking
-from tj_core.compile.outcome import Assembly, Outcome, Wrapper
-from tj_core.compile.transforms import Transform
+from tj_core.compile.kept_programs import KeptPrograms
+from tj_core.compile.run import Run
+from tj_core.compile.transforms import Ranked
 from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor, States
+from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
-from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.rules import RuleTable
+from tj_core.contract.sizes import ProgramSizes
 from tj_core.edit.bodies import body_program
-from tj_core.edit.editor import at_stage, recorded, timed
-from tj_core.errors import PassError, PluginError, TjError, TraceError, VerificationError, add_note
 from tj_core.ir.stage import Stage
-from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
-from tj_core.passes.claim import ClaimRecord, claim
-from tj_core.passes.cse import cse
-from tj_core.passes.dce import dce
-from tj_core.passes.fuse.fuse import FusedTrace, fuse
-from tj_core.passes.fuse.layouts import Choice, Layouts
-from tj_core.verify.verifier import CHECK_VALUES, Check, level_for, verify
+from tj_core.ir.trace import BoundSymbol, Trace
+from tj_core.verify.verifier import CHECK_VALUES, Check
 
-__all__ = ["Pipeline", "Ranked"]
-
-
-@dataclass(frozen=True, slots=True)
-class Ranked:
-    """A transform and the plugin it is from; a user's own come from ``user``."""
-
-    plugin: str
-    transform: Transform
+__all__ = ["Pipeline"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +37,7 @@ class Pipeline:
     Transforms run after their stage by order of ``transforms`` given here, which the session has
     sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
     that stage. ``later`` is told of programs that are compiled when they are first needed: the
-    seconds, and how their regions came about.
+    seconds, and how they came about. ``finished`` are the programs that are kept on disk.
     """
 
     transforms: Sequence[Ranked]
@@ -70,14 +50,15 @@ class Pipeline:
     dce: bool = True
     strict: bool = False
     regions: FusedRegions | None = field(default=None, compare=False)
-    later: Callable[[dict[str, float], RegionCounts], None] | None = field(
-        default=None, compare=False
-    )
+    later: Callable[[dict[str, float], Counts], None] | None = field(default=None, compare=False)
+    finished: KeptPrograms | None = field(default=None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     @collecting_less()
-    def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
-        """The program of ``acquired`` and how it came about.
+    def compile(
+        self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
+    ) -> Compilation:
+        """The program of ``acquired``, of whose symbols ``sizes`` knows, and how it came about.
 
         :raises PassError: from a pass of tj's own, unless in strict mode.
         :raises TjError: from a plugin's pass; a note names it.
@@ -85,7 +66,7 @@ class Pipeline:
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
         while True:
-            run = _Run(pipeline, [acquired], {Stage.ACQUIRED})
+            run = Run(pipeline, [acquired], {Stage.ACQUIRED}, sizes=sizes)
             with pipeline.own("acquire"):
                 run.check(acquired)
             run.through(Stage.ACQUIRED)
@@ -104,7 +85,8 @@ class Pipeline:
         """
         owners = {call.executor for call in trace.calls}
         executors = [e for e in self.executors if e.fallback or e.name in owners]
-        plain = replace(self, transforms=(), executors=executors, check=0).keeping_all_calls()
+        plain = replace(self, transforms=(), executors=executors, check=0, finished=None)
+        plain = plain.keeping_all_calls()
         return plain.compile(trace, boxed=boxed)
 
     @property
@@ -141,305 +123,3 @@ def _without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ..
         return made >= missing
 
     return tuple(ranked for ranked in transforms if not builds_on_it(ranked))
-
-
-@dataclass
-class _Run:
-    """One trace on its way through the pipeline.
-
-    ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
-    the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
-    those in the trace, ``states`` what executors keep for calls, ``fused`` is what fusion made.
-    """
-
-    pipeline: Pipeline
-    traces: list[Trace]
-    reached: set[Stage]
-    seconds: dict[str, float] = field(default_factory=dict)
-    claims: tuple[ClaimRecord, ...] = ()
-    implementations: dict[Any, Any] = field(default_factory=dict)
-    hosted: frozenset[Symbol] = frozenset()
-    assembly: Assembly | None = None
-    wrappers: list[Wrapper] = field(default_factory=list)
-    declined: tuple[Ranked, Decline] | None = None
-    others: dict[str, Track | Trace] = field(default_factory=dict)
-    makers: dict[int, Ranked] = field(default_factory=dict)
-    counts: RegionCounts = field(default_factory=RegionCounts)
-    chosen: dict[str, Choice] = field(default_factory=dict)
-    states: States = field(default_factory=dict)
-    fused: FusedTrace | None = None
-
-    def through(self, first: Stage) -> None:
-        """Run the passes of the stages from ``first`` on, until a transform declines."""
-        for stage in [s for s in Stage if s >= first]:
-            if stage is Stage.CLAIMED:
-                if self.pipeline.dce:
-                    self.own_step("dce", dce)
-                if self.pipeline.cse:
-                    self.own_step("cse", lambda trace: cse(trace, self.pipeline.tags))
-                self.claim()
-            for ranked in self.pipeline.transforms:
-                if ranked.transform.after is stage:
-                    self.transform(ranked)
-                    if self.declined is not None:
-                        return
-
-    def check(self, trace: Trace) -> None:
-        if self.pipeline.check:
-            start = time.perf_counter()
-            verify(
-                trace,
-                level=level_for(self.pipeline.check, self.traces[0]),
-                tags=self.pipeline.tags,
-                expand=self.pipeline.expand,
-                reached=self.reached,
-            )
-            self.spend("verify", start)
-
-    def spend(self, name: str, start: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
-
-    def step(self, name: str, plugin: str, apply: Any, maker: Ranked | None = None) -> None:
-        """Run one pass, ``maker``'s or tj's own, on the latest trace and keep what it made."""
-        before = self.traces[-1]
-        start = time.perf_counter()
-        after = apply(before)
-        seconds = time.perf_counter() - start
-        self.spend(name, start)
-        if not isinstance(after, Trace):
-            raise TraceError(
-                f"pass {name!r} of plugin {plugin!r} returned {type(after).__name__}, not a Trace"
-            )
-        if after is before:
-            return
-        if len(after.history) == len(before.history):
-            after = recorded(after, PassRecord(name, plugin))
-        after = timed(after, seconds)
-        if maker is not None:
-            self.makers[len(self.traces)] = maker
-        self.traces.append(after)
-        self.check(after)
-
-    def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
-        """One of the core's own passes."""
-        with self.pipeline.own(name), self.blaming():
-            self.step(name, "core", apply)
-
-    @contextlib.contextmanager
-    def blaming(self) -> Iterator[None]:
-        """What fails inside because a transform before made a wrong trace is that one's failure.
-
-        :raises PassError: if the transform falls back.
-        :raises PluginError: if it does not.
-        """
-        try:
-            yield
-        except (PluginError, VerificationError):
-            raise
-        except Exception as error:
-            found = self.wrong_trace()
-            if found is None:
-                raise
-            (plugin, transform), wrong = found
-            if transform.falls_back and not self.pipeline.strict:
-                raise PassError(transform.name, wrong) from error
-            raise PluginError(
-                f"transform {transform.name!r} of plugin {plugin!r} made a wrong trace: "
-                f"{wrong.message}",
-                source=wrong.source,
-                hint=f'disable it with [tool.tj] disable = ["{plugin}"], or see what it does wrong '
-                "with check = 1",
-            ) from error
-
-    def wrong_trace(self) -> tuple[tuple[str, Transform], VerificationError] | None:
-        """The first transform whose trace is not well-formed, and what is wrong with it."""
-        for place, trace in enumerate(self.traces):
-            try:
-                verify(trace, tags=self.pipeline.tags)
-            except VerificationError as error:
-                maker = self.makers.get(place)
-                return None if maker is None else ((maker.plugin, maker.transform), error)
-        return None
-
-    def transform(self, ranked: Ranked) -> None:
-        transform, p = ranked.transform, self.pipeline
-        stages = (other.transform.produces for other in p.transforms)
-        context = PassContext(
-            transform.name,
-            ranked.plugin,
-            p.expand,
-            p.tags,
-            p.tables,
-            p.executors,
-            tuple(self.traces),
-            frozenset(stage for stage in stages if stage is not None),
-            p.strict,
-            self.states,
-        )
-
-        def apply(trace: Trace) -> Any:
-            after, said = transform.apply(trace, context), context.outcome
-            if said.declined is not None or said.skipped or not isinstance(after, Trace):
-                return after
-            if transform.produces is not None:
-                self.reached.add(transform.produces)
-                after = at_stage(after, transform.produces)
-            return after
-
-        theirs = p.strict or not transform.falls_back
-        try:
-            with own_pass(transform.name, strict=theirs), self.blaming():
-                self.step(transform.name, ranked.plugin, apply, ranked)
-        except (PassError, PluginError):  # they say who it was
-            raise
-        except TjError as error:
-            add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
-            raise
-        except Exception as error:
-            raise TraceError(
-                f"transform {transform.name!r} of plugin {ranked.plugin!r} failed: "
-                f"{type(error).__name__}: {error}",
-                hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
-            ) from error
-        self.note(ranked, context.outcome)
-
-    def note(self, ranked: Ranked, said: Outcome) -> None:
-        """Keep what a transform has said of how its program runs."""
-        if said.declined is not None:
-            self.declined = ranked, said.declined
-        self.assembly = said.assembly or self.assembly
-        self.wrappers += said.wrappers
-
-    def claim(self) -> None:
-        def apply(trace: Trace) -> Trace:
-            claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
-            self.claims, self.implementations = claimed.records, claimed.implementations
-            self.reached.add(Stage.CLAIMED)
-            self.hosted = claimed.hosted
-            return claimed.trace
-
-        self.own_step("claim", apply)
-        if any(e.fusion is not None for e in self.pipeline.executors):
-            self.fuse()
-
-    def fuse(self) -> None:
-        """Put the regions of executors that fuse into the program, and compile them."""
-        p = self.pipeline
-        found: dict[Symbol, FusionRegion] = {}
-
-        def apply(trace: Trace) -> Trace:
-            read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
-            layouts = Layouts(read, self.chosen)
-            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted, layouts)
-            self.fused = made
-            found.update(made.regions)
-            return made.trace
-
-        self.own_step("fuse", apply)
-        start = time.perf_counter()
-        with p.own("compile regions"), self.blaming():
-            regions = p.regions or FusedRegions(p.tags, p.strict)
-            kernels, self.counts = regions.compile(found.items(), p.executors)
-        self.implementations |= kernels
-        self.spend("compile regions", start)
-
-    def program(self, boxed: bool) -> Program:
-        start = time.perf_counter()
-        with self.pipeline.own("codegen"), self.blaming():
-            program = generate(
-                self.traces[-1], self.implementations, boxed=boxed, checks=self.pipeline.checks
-            )
-        self.spend("codegen", start)
-        return program
-
-    def finish(self, boxed: bool) -> Compilation:
-        program = self.program(self.assembly.boxed if self.assembly else boxed)
-        function = program.function
-        others = self.others
-        if self.assembly is not None:
-            others |= self.assembly.others
-            function = self.assembly.assemble(program, lambda name, t: self.later(name, t, others))
-        for wrapper in reversed(self.wrappers):
-            function = wrapper.wrap(function, _Recompiler(self))
-            if wrapper.epilogue is not None:
-                others["epilogue"] = wrapper.epilogue
-        return Compilation(
-            tuple(self.traces),
-            self.claims,
-            program,
-            function,
-            self.seconds,
-            others,
-            regions=self.regions(),
-            counts=self.counts,
-        )
-
-    def regions(self) -> tuple[RegionKernel, ...]:
-        """What runs the regions of the program."""
-        return tuple(k for k in self.implementations.values() if isinstance(k, RegionKernel))
-
-    def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
-        """The program of another trace of the same compilation, made when it is first needed."""
-        with self.pipeline.lock:
-            come = self.come(trace)
-            try:
-                return self._later(name, trace, others, come)
-            except PassError as error:  # the forward has run: the program cannot start again
-                warn_of(error)
-                made = self.pipeline.fallback(trace, boxed=True)
-                others[name] = Track(made.traces, made.claims, made.program)
-                return taking(made.program, trace, come, {})
-
-    def come(self, trace: Trace) -> dict[str, Choice]:
-        """The inputs of ``trace`` that this program, which has run, returns with other strides."""
-        if self.fused is None or self.assembly is None:
-            return {}
-        made = choices(self.fused.trace, self.implementations)
-        mine = {p.name for p in trace.inputs} & {*self.assembly.flexible}
-        return {name: choice for name, choice in made.items() if name in mine}
-
-    @collecting_less()
-    def _later(
-        self, name: str, trace: Trace, others: dict[str, Track | Trace], come: dict[str, Choice]
-    ) -> Program:
-        reached = {*self.reached} - {Stage.CLAIMED}
-        run = _Run(self.pipeline, [trace], reached, chosen=come, states=self.states)
-        with self.pipeline.own(name):
-            run.check(trace)
-        run.through(Stage.SPLIT)
-        program = run.program(boxed=True)
-        others[name] = Track(tuple(run.traces), run.claims, program, run.regions())
-        spent = {f"{name}: {key}": seconds for key, seconds in run.seconds.items()}
-        self.seconds |= spent
-        if self.pipeline.later is not None:
-            self.pipeline.later(spent, run.counts)
-        return taking(program, trace, come, run.fused.taken if run.fused is not None else {})
-
-
-@dataclass(frozen=True, slots=True)
-class _Recompiler:
-    """See `Recompiler`: of one run."""
-
-    run: _Run
-
-    def acquired(self) -> Compilation:
-        pipeline = self.run.pipeline
-        kept = [r for r in pipeline.transforms if r.transform.produces is None]
-        plain = replace(pipeline, transforms=kept).keeping_all_calls()
-        return self._of(plain, self.run.traces[0])
-
-    def compiled(self, trace: Trace) -> Compilation:
-        return self._of(self.run.pipeline, trace)
-
-    def _of(self, pipeline: Pipeline, trace: Trace) -> Compilation:
-        with pipeline.lock:
-            try:
-                return pipeline.compile(trace)
-            except PassError as error:
-                warn_of(error)
-                return pipeline.fallback(trace)
-
-    def keep(self, name: str, compilation: Compilation) -> None:
-        c = compilation
-        track = Track(c.traces, c.claims, c.program, c.regions)
-        self.run.others[name] = track

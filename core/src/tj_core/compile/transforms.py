@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from tj_core.compile.context import PassContext
-from tj_core.contract.fields import FLAG, FUNCTION, NAME, NUMBER, check_fields, of
+from tj_core.contract.fields import (
+    FLAG,
+    FUNCTION,
+    NAME,
+    NUMBER,
+    OPTIONAL_FUNCTION,
+    check_fields,
+    of,
+)
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
-__all__ = ["Transform"]
+__all__ = ["Ranked", "Transform"]
 
 
 class Apply(Protocol):
@@ -35,6 +44,10 @@ class Transform:
     ``falls_back``: a program on which it fails runs without tj, with a warning that names the
     transform; else that is the plugin's error. ``reads`` names tags that only transforms read:
     frontends put `STATIC_MEMORY_LOCATION` on the inputs of a program if one reads it.
+
+    ``restore``, for a transform after FUNCTIONAL that says how programs run: what it says with
+    ``kept``, it says again from that, in a process that finds the finished program on disk. It is
+    called in the place of ``apply``, with what was kept.
     """
 
     name: str
@@ -44,6 +57,7 @@ class Transform:
     priority: int = 0
     falls_back: bool = False
     reads: frozenset[str] = frozenset()
+    restore: Callable[[PassContext, Any], None] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -55,4 +69,13 @@ class Transform:
             priority=NUMBER,
             falls_back=FLAG,
             reads=of(frozenset),
+            restore=OPTIONAL_FUNCTION,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A transform and the plugin it is from; a user's own come from ``user``."""
+
+    plugin: str
+    transform: Transform

@@ -27,6 +27,11 @@ class Dialect:
     how its arguments were mutated before, so that it stays in a program that mutates though nobody
     needs its results. ``known``, if given, is asked for an unknown symbol that a plugin has a rule
     for: the qualified names among which the right one must be; none, if it may yet come to exist.
+
+    ``fingerprint``, if given, is for finished programs that are kept on disk: it says as text what
+    the meaning of symbols depends on, beside the plugin's code: versions of libraries, the machine,
+    settings of the process; None where that cannot be said, as of operations that the program
+    itself defines. Programs with symbols of a dialect without one are not kept.
     """
 
     namespace: str
@@ -36,6 +41,7 @@ class Dialect:
     values: RuntimeValues | None = None
     checks_writes: Callable[[BoundSymbol], bool] | None = None
     known: Callable[[Symbol], Collection[str]] | None = None
+    fingerprint: Callable[[Collection[Symbol]], str | None] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -47,6 +53,7 @@ class Dialect:
             values=of(RuntimeValues, optional=True),
             checks_writes=OPTIONAL_FUNCTION,
             known=OPTIONAL_FUNCTION,
+            fingerprint=OPTIONAL_FUNCTION,
         )
 
 

@@ -129,6 +129,9 @@ class Executor:
     ``decompositions``, for such a one, maps symbols of calls that it would fuse to rules, as
     `tj_core.edit.rewrite.rewrite` takes them: what a rule puts in the call's place is seen where
     saved values are chosen, so that parts of the call may be saved and others run again.
+    ``fingerprint``, if given, says as text what checks depend on beside the call, the plugin's code
+    and its options: what was measured, the machine, settings; None where that cannot be said.
+    Programs are kept on disk for processes in which it says the same.
     ``provider``, which the session fills in, is the plugin that registered it, with distribution.
     """
 
@@ -137,6 +140,7 @@ class Executor:
     fallback: bool = False
     fusion: Fusion | None = None
     decompositions: RuleTable[Any] | None = None
+    fingerprint: Callable[[], str | None] | None = None
     provider: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -147,6 +151,7 @@ class Executor:
             fallback=FLAG,
             fusion=of(Fusion, optional=True),
             decompositions=of(RuleTable, optional=True),
+            fingerprint=OPTIONAL_FUNCTION,
         )
 
     @property
@@ -186,6 +191,17 @@ class Executor:
         if make is not None and key not in states:
             states[key] = Constant(f"_{name}", answer(self.owner, make, call), named=False)
         return states.get(key)
+
+    def implementation(self, symbol: Symbol) -> Callable[..., Any] | None:
+        """What runs ``symbol``, a call that the executor has claimed, or a half of its pair."""
+        rule = self.claims.get(Symbol.parse(symbol.path))
+        if rule is not None:
+            return rule.value.implementation
+        rule = self.claims.get(Symbol.parse(symbol.name))
+        if rule is None or rule.value.pair is None:
+            return None
+        half: Callable[..., Any] | None = getattr(rule.value.pair, symbol.variant, None)
+        return half
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether ``call``, or all of its body, would be computed together with its neighbours."""

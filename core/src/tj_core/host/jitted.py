@@ -9,12 +9,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.compilation import Compilation, RegionCounts
+from tj_core.compile.compilation import Compilation, Counts
 from tj_core.errors import TjError
 from tj_core.source import Source
 
 if TYPE_CHECKING:
     from tj_core.compile.pipeline import Pipeline
+    from tj_core.contract.sizes import ProgramSizes
     from tj_core.host.services import Services
     from tj_core.ir.trace import Trace
 
@@ -68,6 +69,7 @@ class Stats:
     ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
     Of the distinct regions of each program, ``region_hits`` were compiled in the session before,
     ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled.
+    ``program_kept`` counts the programs, backwards among them, that were found finished on disk.
     """
 
     hits: int = 0
@@ -80,6 +82,7 @@ class Stats:
     region_hits: int = 0
     region_kept: int = 0
     region_misses: int = 0
+    program_kept: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     fallbacks: tuple[Fallback, ...] = ()
 
@@ -102,12 +105,13 @@ class Stats:
         finally:
             self.add_seconds({name: time.perf_counter() - start})
 
-    def add(self, seconds: dict[str, float], regions: RegionCounts) -> None:
-        """Add what compiling a program took, and how its regions came about."""
+    def add(self, seconds: dict[str, float], counts: Counts) -> None:
+        """Add what compiling a program took, and how it came about."""
         self.add_seconds(seconds)
-        self.region_hits += regions.found
-        self.region_kept += regions.kept
-        self.region_misses += regions.compiled
+        self.region_hits += counts.found
+        self.region_kept += counts.kept
+        self.region_misses += counts.compiled
+        self.program_kept += counts.finished
 
     def add_seconds(self, seconds: dict[str, float]) -> None:
         """Add compile seconds by pass."""
@@ -149,9 +153,14 @@ class Jitted:
         named = getattr(self.fn, "__qualname__", None)
         return named if isinstance(named, str) else type(self.fn).__qualname__
 
-    def compile(self, acquired: Trace, *, boxed: bool = False) -> Compilation:
-        """Run the session's pipeline on ``acquired`` and count its seconds."""
-        compilation = self.pipeline.compile(acquired, boxed=boxed)
+    def compile(
+        self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
+    ) -> Compilation:
+        """Run the session's pipeline on ``acquired`` and count its seconds.
+
+        ``sizes`` are those of the program that are symbols.
+        """
+        compilation = self.pipeline.compile(acquired, boxed=boxed, sizes=sizes)
         self.stats.add(compilation.seconds, compilation.counts)
         return compilation
 

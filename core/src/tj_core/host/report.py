@@ -128,10 +128,9 @@ def explain_compilation(
     joint = next((t for t in compilation.traces if t.stage is Stage.JOINT), None)
     gradients = joint.history[-1].changes[::-1] if joint is not None and joint.history else ()
     tracks = {n: t for n, t in compilation.others.items() if isinstance(t, Track)}
-    others = {name: track.claims for name, track in tracks.items()}
+    others = {name: tuple(track.claims) for name, track in tracks.items()}
     regions = [*_regions("", compilation.traces[-1], compilation.regions)]
     for name, track in tracks.items():
         regions += _regions(name, track.traces[-1], track.regions)
-    return Explanation(
-        compilation.claims, fallbacks, compilation.declined, gradients, others, tuple(regions)
-    )
+    claims = tuple(compilation.claims)
+    return Explanation(claims, fallbacks, compilation.declined, gradients, others, tuple(regions))

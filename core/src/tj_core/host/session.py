@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept import KeptRegions
-from tj_core.compile.pipeline import Pipeline, Ranked
-from tj_core.compile.transforms import Transform
+from tj_core.compile.kept_programs import MOST, KeptPrograms
+from tj_core.compile.pipeline import Pipeline
+from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
 from tj_core.contract.expansion import Expand
@@ -74,9 +75,11 @@ class Session:
         self.executors = tuple(self._owned(p, record) for p, record in self.plugins.executors())
         self.language = self._language()
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
-        self.regions = FusedRegions(self.tags, self.config.core.strict, self._kept())
-        self._check_registered()
         self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
+        self.regions = FusedRegions(self.tags, self.config.core.strict)
+        self.finished: KeptPrograms | None = None
+        self._keep()
+        self._check_registered()
 
     def _tables(self) -> dict[str, RuleTable[Any]]:
         """All rule tables by name, merged in the plugins' order, frozen."""
@@ -90,13 +93,20 @@ class Session:
             for name, tables in groups.items()
         }
 
-    def _kept(self) -> KeptRegions | None:
-        """The compiled regions on disk, if any are kept."""
+    def _keep(self) -> None:
+        """Use what is kept on disk, if anything is; without fusion, programs are soon made."""
         folder = cache_folder(self.config.core.cache_dir)
         if folder is None or not any(e.fusion for e in self.executors):
-            return None
+            return
         known = functools.cache(functools.partial(session_fingerprint, self.plugins))
-        return KeptRegions(Entries(folder / "regions"), self.executors, known)
+        self.regions.kept = KeptRegions(Entries(folder / "regions"), self.executors, known)
+        self.finished = KeptPrograms(
+            Entries(folder / "programs", MOST),
+            self.executors,
+            tuple(ranked.transform for ranked in self.transforms),
+            self.language,
+            known,
+        )
 
     def _check_registered(self) -> None:
         tables = self.plugins.rule_tables()
@@ -166,6 +176,7 @@ class Session:
             self.config.core.cse,
             strict=self.config.core.strict,
             regions=self.regions,
+            finished=self.finished,
         )
 
     def _place(self, ranked: Ranked) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tj_core.contract.decline import Decline
@@ -270,6 +270,10 @@ def _compile(fn: Callable[..., Any], jitted: Jitted, sizes: list[int]) -> Callab
 # ------------------------------------------------------------------------------- plugins
 
 
+def _fingerprint(symbols: Collection[Symbol]) -> str:
+    return "the meaning of an operation is in this file"
+
+
 def _as_known(given: BoundSymbol) -> bool | Decline:
     return Decline("its body was edited") if given.symbol.edited else True
 
@@ -282,7 +286,8 @@ class NumericPlugin:
     @hookimpl
     def tj_dialects(self) -> tuple[Dialect, ...]:
         prelude = ("from tj_core.testing.numeric import num",)
-        return (Dialect("num", prelude, _resolve, values=VALUES, known=_known),)
+        known, says = _known, _fingerprint
+        return (Dialect("num", prelude, _resolve, values=VALUES, known=known, fingerprint=says),)
 
     @hookimpl
     def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:

@@ -108,6 +108,18 @@ class Language:
         found = (dialect.observe(value) for dialect in self.runtime)
         return next((p for p in found if p is not None), None)
 
+    def fingerprint(self, symbols: Collection[Symbol]) -> str | None:
+        """What the meaning of ``symbols`` depends on, as the dialects say; None if one does not."""
+        found = []
+        for namespace in sorted({symbol.namespace for symbol in symbols}):
+            dialect = self._dialects.get(namespace)
+            say = dialect.fingerprint if dialect is not None else None
+            said = say([s for s in symbols if s.namespace == namespace]) if say else None
+            if said is None:
+                return None
+            found.append(f"{namespace}: {said}")
+        return "\n".join(found)
+
     def checks_writes(self, call: BoundSymbol) -> bool:
         """Whether a dialect says that ``call`` may raise because of earlier mutations."""
         checks = (d.checks_writes for d in self._dialects.values())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from tj_core.extend import (
     CannotExpandError,
     Decline,
     PassContext,
-    Program,
     Stage,
     Trace,
     Transform,
@@ -29,15 +27,11 @@ from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import cut
 from tj_autograd.joint.supported import needs_gradient, overwritten, unsupported
 from tj_autograd.options import Options
-from tj_autograd.run.boundary import Compiled, default_layout, differentiable
-from tj_autograd.run.depended import depended
-from tj_autograd.run.freed import frees
-from tj_autograd.run.reads import READS
-from tj_autograd.run.variants import Variants
+from tj_autograd.run.boundary import Compiled
+from tj_autograd.run.together import Splitting
 from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
-from tj_autograd.split.decompositions import with_decompositions
-from tj_autograd.split.halves import is_backward, split
+from tj_autograd.split.halves import is_backward
 
 __all__ = ["transforms"]
 
@@ -50,7 +44,14 @@ def transforms(options: Options) -> tuple[Transform, ...]:
     return (
         inline_calls(),
         Transform("joint", _joint, Stage.FUNCTIONAL, Stage.JOINT, falls_back=True),
-        Transform("split", split_, Stage.LOWERED, Stage.SPLIT, falls_back=True),
+        Transform(
+            "split",
+            split_,
+            Stage.LOWERED,
+            Stage.SPLIT,
+            falls_back=True,
+            restore=functools.partial(_restore, options=options),
+        ),
     )
 
 
@@ -96,53 +97,20 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
     if not any(map(is_backward, trace.inputs)):  # nothing that is returned needs a gradient
         if not needs_gradient(trace):
             return trace
-        context.wrap(lambda function, _: torch.no_grad()(function))
+        _without_gradients(context)
         return detached(trace)
-    costs, budget = _costs(context), options.memory_budget
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
-    segments = cut(functional)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
-    order = {call.label: i for i, call in enumerate(made.calls)}
-    decompose = functools.partial(
-        with_decompositions, costs=costs, context=context, merge=segments.whole
-    )
-    whole = decompose(trace)
-    halves = split(whole, costs, budget, cut=segments, prefer=options.prefer)
-    dialects, reads = Lookup.of(context).dialects, context.tables[READS]
-    sizes = dialects.sizes
+    return Splitting(functional, context, options, _made).split(trace, made)
 
-    def variants(index: int, compile_later: Callable[[str, Trace], Program]) -> Variants:
-        part = halves.parts[index]
-        gradients = whole.outputs[1] if segments.whole else whole.outputs[1][index]
-        return Variants(
-            halves,
-            segments,
-            index,
-            compile_later,
-            functional,
-            lambda layout: _made(functional, context, layout),
-            lambda joint, layout, names: split(
-                decompose(joint), costs, budget, names, segments, layout
-            ),
-            default=tuple(map(default_layout, part.tangents)),
-            within=lambda: dialects.among(sizes),
-            depended=depended(whole, gradients, [p.name for p in segments.taken(index)], reads),
-            reads=reads,
-            expand=context.expand,
-            frees=frees(made, segments, index),
-            strict=context.strict,
-        )
 
-    def assemble(
-        forward: Program, compile_later: Callable[[str, Trace], Program]
-    ) -> Callable[..., Any]:
-        made = [variants(i, compile_later) for i in range(len(halves.parts))]
-        return differentiable(halves, forward.function, made, order)
+def _restore(context: PassContext, kept: Any, *, options: Options) -> None:
+    """Say again what `_split` said in another process."""
+    if kept is None:
+        _without_gradients(context)
+    else:
+        Splitting(kept["functional"], context, options, _made).restore(kept)
 
-    named = {
-        segments.name(i): part.backward
-        for i, part in enumerate(halves.parts)
-        if i not in segments.views
-    }
-    context.assemble(named, assemble, boxed=True, flexible=halves.flexible)
-    return halves.forward
+
+def _without_gradients(context: PassContext) -> None:
+    context.wrap(lambda function, _: torch.no_grad()(function), kept=None)

@@ -135,6 +135,14 @@ class Choices:
             return f"oneDNN is wrong by {difference.item():.2g} here"
         return None
 
+    def fingerprint(self) -> str | None:
+        """What choices hold for; None once one was made of times that were not stable."""
+        with self.lock:
+            store = self.store()
+            chance = any(not times.stable for times in (store.known or {}).values())
+        settings = store.machine, torch.backends.mkldnn.enabled
+        return None if chance else repr(settings)
+
     def store(self) -> Store:
         """The times for the number of threads there is now."""
         threads = torch.get_num_threads()

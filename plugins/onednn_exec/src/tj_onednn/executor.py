@@ -70,7 +70,7 @@ class _Products:
             self.candidates[name] = Candidate(self.options.precision, run)
             claims.set(name, Claim(run, self.product, traceable=True))
         claims.set(LINEAR, Claim(self.rounded(kernels.linear), self.linear, traceable=True))
-        return Executor("onednn", claims)
+        return Executor("onednn", claims, fingerprint=self.choices.fingerprint)
 
     def rounded(self, kernel: Callable[..., Any]) -> Callable[..., Any]:
         return kernels.rounded(kernel) if self.options.precision == "bfloat16" else kernel
@@ -137,7 +137,8 @@ def _packed(products: _Products) -> PackedExecutor:
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set(LINEAR, Claim(linear, check_linear))
     claims.set(CONVOLUTION, Claim(convolution, check_convolution))
-    return PackedExecutor("onednn_packed", claims, weights=weights)
+    fingerprint = products.choices.fingerprint
+    return PackedExecutor("onednn_packed", claims, fingerprint=fingerprint, weights=weights)
 
 
 def _unfrozen(call: BoundSymbol) -> str | None:

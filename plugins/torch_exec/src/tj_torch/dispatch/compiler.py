@@ -135,7 +135,7 @@ class GraphCompiler:
     def finish(self, acquired: Acquired) -> Compilation:
         """The program of what was acquired; counts the seconds of both."""
         self.jitted.stats.add_seconds(acquired.seconds)
-        return self.jitted.compile(acquired.trace)
+        return self.jitted.compile(acquired.trace, sizes=self.dialects.sizes)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """A ``torch.compile`` backend: each graph becomes an entry of its own.

@@ -30,6 +30,7 @@ from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import checks_writes
 from tj_torch.ops.convert import State
 from tj_torch.ops.entry import entry
+from tj_torch.ops.fingerprint import fingerprint
 from tj_torch.ops.naming.aliases import Aliases
 from tj_torch.ops.naming.methods import (
     INT,
@@ -97,7 +98,16 @@ def dialects() -> tuple[Dialect, ...]:
     """The namespaces that are always there."""
     fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
     return tuple(
-        Dialect(name, prelude, resolve, fast.get(name), values.get(name), checks.get(name), known)
+        Dialect(
+            name,
+            prelude,
+            resolve,
+            fast.get(name),
+            values.get(name),
+            checks.get(name),
+            known,
+            fingerprint,
+        )
         for name, (_, prelude) in _ROOTS.items()
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from tj_core.extend import (
@@ -134,7 +134,7 @@ class Sizes:
         self._settled: dict[str, int | str | None] = {}
         self._settled_at: tuple[int, int] | None = None
         self._dims: dict[str, SymDim] = {}
-        self._assumed: set[str] = set()
+        self._assumed: dict[str, None] = {}
         self._born: dict[str, SymbolFacts] = {}
         self._fresh = 0
         self.instances: dict[Any, Any] = {}
@@ -309,7 +309,22 @@ class Sizes:
             raise CannotExpand(f"it decides on {text}, and there is no program to guard")
         if not shapeenv.assume(self.env, self._expression(text)):
             raise CannotExpand(f"{text} does not hold in the traced call")
-        self._assumed.add(text)
+        self._assumed[text] = None
+
+    @property
+    def assumed(self) -> tuple[str, ...]:
+        """The conditions that became guards by `assume`."""
+        return tuple(self._assumed)
+
+    def known(self, names: Collection[str]) -> str | None:
+        """What decisions on ``names`` follow from, as text; None if one depends on data.
+
+        Those have names that the calls of one process have counted.
+        """
+        if any(map(shapeenv.is_unbacked, names)):
+            return None
+        conditions = () if self.env is None else shapeenv.conditions(self.env)
+        return repr(([(n, self.facts(n).key, self.hint(n)) for n in names], conditions))
 
     def _assume_equal(self, text: str, value: int) -> None:
         if self.value(text) != value:

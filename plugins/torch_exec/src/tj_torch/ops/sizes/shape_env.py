@@ -27,6 +27,7 @@ __all__ = [
     "RunSymbols",
     "SymbolFacts",
     "assume",
+    "conditions",
     "deferred",
     "expression",
     "facts_of",
@@ -235,6 +236,11 @@ def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
 def assume(env: Any, condition: Any) -> bool:
     """Whether ``condition`` is true of the traced call; a guard of ``env`` if it need not be."""
     return bool(env.evaluate_expr(condition))
+
+
+def conditions(env: Any) -> tuple[str, ...]:
+    """The guards of ``env`` so far."""
+    return tuple(str(guard.expr) for guard in env.guards)
 
 
 def settled(env: Any, size: Any, hint: int | None) -> int | str | None:

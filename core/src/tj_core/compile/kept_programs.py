@@ -1,0 +1,265 @@
+"""Finished programs that are kept on disk, for processes that compile the same ones later.
+
+What the passes after FUNCTIONAL make of a program is kept: the traces, the regions, who claimed
+what, and what transforms said of how it runs. A program is found by the traces before, and by all
+else that these passes depend on. Compiled regions are kept apart (`tj_core.compile.kept`).
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.contract.executors import Executor
+from tj_core.contract.fusion import FusionRegion
+from tj_core.contract.sizes import ProgramSizes
+from tj_core.disk import Entries
+from tj_core.errors import PluginError
+from tj_core.ir.proxy import Dim, SymDim
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import BoundSymbol, Notation, Trace
+from tj_core.passes.claim import ClaimRecord
+from tj_core.passes.fuse.fuse import FusedTrace
+from tj_core.passes.fuse.layouts import Choice
+from tj_core.text.encoded import NotPlainError, decoded, encoded
+from tj_core.text.language import Language
+
+__all__ = ["Finished", "KeptPrograms", "Shown", "implementations"]
+
+MOST = 512
+"""Programs in a folder; one of a large model takes some hundred kilobytes."""
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What became of a program on the way, which nobody needs to run it."""
+
+    traces: tuple[Trace, ...]
+    claims: tuple[ClaimRecord, ...]
+
+
+@dataclass(frozen=True)
+class Finished:
+    """What passes made of a program: claimed calls and regions.
+
+    ``said`` are transforms by name, with what they say again how it runs from; ``assumed`` the
+    conditions on sizes that became guards; ``reached`` the stages on the way. ``shown`` reads the
+    rest.
+    """
+
+    fused: FusedTrace
+    said: tuple[tuple[str, Any], ...]
+    assumed: tuple[str, ...]
+    reached: frozenset[Stage]
+    shown: Callable[[], Shown]
+
+
+@dataclass
+class KeptPrograms:
+    """The finished programs in ``entries``, of a session with ``executors`` and ``transforms``.
+
+    ``session`` says what all that it compiles depends on; None where that is not known, and nothing
+    is kept.
+    """
+
+    entries: Entries
+    executors: tuple[Executor, ...]
+    transforms: tuple[object, ...]
+    language: Language
+    session: Callable[[], str | None]
+    lost: set[str] = field(default_factory=set)
+
+    def key(
+        self,
+        trace: Trace,
+        before: Sequence[Trace],
+        transforms: Iterable[tuple[str, object]],
+        executors: Sequence[Executor],
+        sizes: ProgramSizes | None,
+        more: object,
+    ) -> str | None:
+        """What a program is found by; None if it cannot be kept.
+
+        ``trace`` is the one that is compiled; ``before``, with ``more``, says all that it follows
+        from. ``transforms``, by name, and ``executors`` are those that it is compiled with,
+        ``sizes`` those of it that are symbols.
+        """
+        named = list(transforms)
+        if not self.serves([t for _, t in named], executors):
+            return None
+        surroundings = self.surroundings(trace, executors)
+        if surroundings is None:
+            return None
+        symbols: set[str] = set()
+        try:
+            text = encoded(tuple(t.replace(history=()) for t in before), symbols)
+        except NotPlainError:
+            return None
+        known: str | None = ""
+        if symbols:
+            known = sizes.known(sorted(symbols)) if sizes is not None else None
+        if known is None:
+            return None
+        names = [name for name, _ in named], [e.name for e in executors]
+        return _digest(surroundings, repr(names), repr(more), known, text)
+
+    def serves(self, transforms: Sequence[object], executors: Sequence[Executor]) -> bool:
+        """Whether a program is compiled with the session's alone: of others nothing is known."""
+        mine = {id(x) for x in (*self.transforms, *self.executors)}
+        return mine >= {id(x) for x in (*transforms, *executors)}
+
+    def surroundings(self, trace: Trace, executors: Sequence[Executor]) -> str | None:
+        """What compiling ``trace`` depends on beside it; None if that is not known."""
+        symbols = {call.symbol: None for call in trace.walk()}
+        said = [self.session(), self.language.fingerprint([*symbols])]
+        for executor in executors:
+            if executor.fusion is not None:
+                say = executor.fusion.fingerprint
+                said.append(None if say is None else say())
+            if executor.fingerprint is not None:
+                said.append(executor.fingerprint())
+        return None if None in said else "\n".join(map(str, said))
+
+    def find(self, key: str, sizes: ProgramSizes | None) -> Finished | None:
+        """The program that was kept under ``key``, with ``sizes``; None if there is none."""
+        text = self.entries.get(key) if key not in self.lost else None
+        if text is None:
+            return None
+        try:
+            dim = SymDim if sizes is None else sizes.dim
+            return _read(text, self.language, self.executors, dim)
+        except Exception as error:  # it is compiled, and kept anew
+            self.lose(key, error)
+            return None
+
+    def lose(self, key: str, error: Exception) -> None:
+        """Say that the program under ``key`` cannot be used; it is not looked for again."""
+        self.lost.add(key)
+        self.entries.warn("a finished program cannot be used, and is compiled again", error)
+
+    def keep(
+        self, key: str, finished: Finished, before: Trace, executors: Sequence[Executor]
+    ) -> None:
+        """Keep a program, made of ``before``, under ``key``, unless something in it has no text.
+
+        What ``executors`` have found out meanwhile may hold for this process alone.
+        """
+        trace = finished.fused.trace
+        if self.surroundings(before, executors) is None:
+            return
+        try:
+            text = _written(finished)
+        except NotPlainError:
+            return
+        title = f"{trace.name}, {len(trace.calls)} calls, {len(finished.fused.regions)} regions"
+        self.entries.put(key, text, title)
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("\n".join(texts).encode()).hexdigest()
+
+
+def _written(finished: Finished) -> str:
+    fused, shown = finished.fused, finished.shown()
+    runs = {
+        "trace": fused.trace.replace(history=()),
+        "regions": tuple(map(_region, fused.regions)),
+        "taken": {name: (c.executor, c.strides) for name, c in fused.taken.items()},
+        "said": finished.said,
+        "assumed": finished.assumed,
+        "reached": tuple(sorted(finished.reached)),
+    }
+    claims = tuple(
+        (r.call, r.symbol, r.source, r.executor, r.declined, r.depth) for r in shown.claims
+    )
+    # Whether symbols may be kept was asked before.
+    return " ".join(_packed(encoded(value, set())) for value in (runs, (shown.traces, claims)))
+
+
+def _region(found: tuple[Symbol, FusionRegion]) -> tuple[Any, ...]:
+    symbol, region = found
+    strides = {str(i): s for i, s in region.strides.items()}
+    hosted = tuple(region.implementations)
+    return (
+        symbol,
+        region.body,
+        region.key,
+        region.backward,
+        tuple(sorted(region.flexible)),
+        strides,
+        hosted,
+        region.source,
+    )
+
+
+def _read(
+    text: str, language: Notation, executors: Sequence[Executor], dim: Callable[[str], Dim]
+) -> Finished:
+    first, _, rest = text.partition(" ")
+    runs = decoded(_unpacked(first), language, dim)
+    regions = tuple(_restored(row, language, executors) for row in runs["regions"])
+    taken = {name: Choice(*choice) for name, choice in runs["taken"].items()}
+
+    def shown() -> Shown:
+        traces, claims = decoded(_unpacked(rest), language, dim)
+        return Shown(traces, tuple(ClaimRecord(*row) for row in claims))
+
+    fused = FusedTrace(runs["trace"], regions, taken)
+    said, assumed, reached = runs["said"], runs["assumed"], frozenset(runs["reached"])
+    return Finished(fused, said, assumed, reached, functools.cache(shown))
+
+
+def _restored(
+    row: tuple[Any, ...], language: Notation, executors: Sequence[Executor]
+) -> tuple[Symbol, FusionRegion]:
+    symbol, body, key, backward, flexible, strides, hosted, source = row
+    region = FusionRegion(
+        body,
+        key,
+        language,
+        backward,
+        frozenset(flexible),
+        {int(i): s for i, s in strides.items()},
+        {s: _implementation(s, executors) for s in hosted},
+        source,
+    )
+    return symbol, region
+
+
+def implementations(
+    trace: Trace, regions: Iterable[Symbol], executors: Sequence[Executor]
+) -> Mapping[Symbol, Callable[..., Any]]:
+    """What runs the calls of ``trace`` that executors have claimed, those of ``regions`` apart."""
+    owners = {e.name for e in executors if not e.fallback}
+    known = set(regions)
+    found = {call.symbol for call in _outside_bodies(trace) if call.executor in owners}
+    return {symbol: _implementation(symbol, executors) for symbol in found - known}
+
+
+def _outside_bodies(trace: Trace) -> Iterable[BoundSymbol]:
+    for call in trace.calls:
+        yield call
+        for region in call.regions:
+            yield from _outside_bodies(region.program)
+
+
+def _implementation(symbol: Symbol, executors: Sequence[Executor]) -> Callable[..., Any]:
+    owner = next((e for e in executors if e.name == symbol.namespace), None)
+    found = owner.implementation(symbol) if owner is not None else None
+    if found is None:
+        raise PluginError(f"nothing runs {symbol}")
+    return found
+
+
+def _packed(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode(), 1)).decode("ascii")
+
+
+def _unpacked(text: str) -> str:
+    return zlib.decompress(base64.b64decode(text, validate=True)).decode()

@@ -1,0 +1,478 @@
+"""One trace on its way through a pipeline: pass by pass to the program that runs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tj_core.compile.codegen import Program, generate
+from tj_core.compile.collection import collecting_less
+from tj_core.compile.compilation import Compilation, Counts, Later, Track
+from tj_core.compile.context import PassContext
+from tj_core.compile.failures import own_pass, warn_of
+from tj_core.compile.fusing import FusedRegions
+from tj_core.compile.kept_programs import Finished, Shown, implementations
+from tj_core.compile.kernels import RegionKernel
+from tj_core.compile.layouts import choices, readers, taking
+from tj_core.compile.outcome import NOT_KEPT, Assembly, Outcome, Wrapper
+from tj_core.compile.transforms import Ranked, Transform
+from tj_core.contract.decline import Decline
+from tj_core.contract.executors import States
+from tj_core.contract.fusion import FusionRegion
+from tj_core.contract.sizes import ProgramSizes
+from tj_core.edit.editor import at_stage, recorded, timed
+from tj_core.errors import PassError, PluginError, TjError, TraceError, VerificationError, add_note
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Symbol
+from tj_core.ir.trace import PassRecord, Trace
+from tj_core.passes.claim import ClaimRecord, claim
+from tj_core.passes.cse import cse
+from tj_core.passes.dce import dce
+from tj_core.passes.fuse.fuse import FusedTrace, fuse
+from tj_core.passes.fuse.layouts import Choice, Layouts
+from tj_core.verify.verifier import level_for, verify
+
+if TYPE_CHECKING:
+    from tj_core.compile.pipeline import Pipeline
+
+__all__ = ["Run"]
+
+
+@dataclass
+class Run:
+    """One trace on its way through the pipeline.
+
+    ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
+    the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
+    those in the trace, ``states`` what executors keep for calls, ``fused`` is what fusion made.
+    ``sizes`` are those that are symbols, ``key`` is what the finished program is found by on disk,
+    ``said`` what transforms said of it;
+    one that was found there has passed the stages that ``hidden`` reads when they are asked for.
+    """
+
+    pipeline: Pipeline
+    traces: list[Trace]
+    reached: set[Stage]
+    seconds: dict[str, float] = field(default_factory=dict)
+    claims: tuple[ClaimRecord, ...] = ()
+    implementations: dict[Any, Any] = field(default_factory=dict)
+    hosted: frozenset[Symbol] = frozenset()
+    assembly: Assembly | None = None
+    wrappers: list[Wrapper] = field(default_factory=list)
+    declined: tuple[Ranked, Decline] | None = None
+    others: dict[str, Track | Trace] = field(default_factory=dict)
+    makers: dict[int, Ranked] = field(default_factory=dict)
+    counts: Counts = field(default_factory=Counts)
+    chosen: dict[str, Choice] = field(default_factory=dict)
+    states: States = field(default_factory=dict)
+    fused: FusedTrace | None = None
+    sizes: ProgramSizes | None = None
+    key: str | None = None
+    said: list[tuple[str, Any]] = field(default_factory=list)
+    assumed: tuple[str, ...] = ()
+    hidden: Callable[[], Shown] | None = None
+
+    def through(self, first: Stage) -> None:
+        """Run the passes of the stages from ``first`` on, until a transform declines.
+
+        Those from FUNCTIONAL to CLAIMED have run if the program is found finished on disk.
+        """
+        self.transforms(stage for stage in Stage if first <= stage < Stage.FUNCTIONAL)
+        if self.declined is None and self.pipeline.finished is not None and first < Stage.SPLIT:
+            self.key = self.found_by(self.traces[0], self.traces)
+        if self.declined is None and not self.recall():
+            known = len(self.traces)
+            later = max(first, Stage.FUNCTIONAL)
+            self.transforms(stage for stage in Stage if later <= stage < Stage.CLAIMED)
+            if self.declined is None:
+                self.give_owners()
+                self.keep(known)
+        self.transforms([Stage.CLAIMED])
+
+    def transforms(self, stages: Iterable[Stage]) -> None:
+        """Run the transforms after ``stages``, until one declines."""
+        for stage in stages:
+            for ranked in self.pipeline.transforms:
+                if ranked.transform.after is stage and self.declined is None:
+                    self.transform(ranked)
+
+    def give_owners(self) -> None:
+        """Give every call an executor."""
+        if self.pipeline.dce:
+            self.own_step("dce", dce)
+        if self.pipeline.cse:
+            self.own_step("cse", lambda trace: cse(trace, self.pipeline.tags))
+        self.claim()
+
+    def found_by(self, trace: Trace, before: Sequence[Trace], *more: object) -> str | None:
+        """What the program of ``trace``, which follows from the others, is found by on disk."""
+        p = self.pipeline
+        assert p.finished is not None
+        start = time.perf_counter()
+        names = [(ranked.transform.name, ranked.transform) for ranked in p.transforms]
+        flags = p.cse, p.dce, sorted(self.reached), more
+        key = p.finished.key(trace, before, names, p.executors, self.sizes, flags)
+        self.assumed = self.sizes.assumed if self.sizes is not None else ()
+        self.spend("look for the program", start)
+        return key
+
+    def recall(self) -> bool:
+        """Take the finished program from disk, if it is there."""
+        kept = self.pipeline.finished
+        if kept is None or self.key is None:
+            return False
+        start = time.perf_counter()
+        found = kept.find(self.key, self.sizes)
+        try:
+            said = None if found is None else self.said_again(found)
+        except Exception as error:  # it is compiled, which says what is wrong if something is
+            kept.lose(self.key, error)
+            said = None
+        self.spend("look for the program", start)
+        if found is None or said is None:
+            return False
+        for outcome in said:
+            self.note(outcome)
+        self.use(found)
+        return True
+
+    def said_again(self, found: Finished) -> list[Outcome]:
+        """What transforms have said of how a finished program runs; its guards are added."""
+        for condition in found.assumed:
+            assert self.sizes is not None
+            self.sizes.assume(condition)
+        outcomes = []
+        for name, kept in found.said:
+            ranked = next(r for r in self.pipeline.transforms if r.transform.name == name)
+            context = self.context(ranked)
+            assert ranked.transform.restore is not None
+            ranked.transform.restore(context, kept)
+            outcomes.append(context.outcome)
+        return outcomes
+
+    def use(self, found: Finished) -> None:
+        """Go on with a finished program."""
+        p, fused = self.pipeline, found.fused
+        symbols = [symbol for symbol, _ in fused.regions]
+        self.implementations |= implementations(fused.trace, symbols, p.executors)
+        self.fused, self.hidden = fused, found.shown
+        self.reached |= found.reached
+        self.traces.append(fused.trace)
+        self.check(fused.trace)
+        self.compile_regions(fused.regions)
+        self.counts = replace(self.counts, finished=1)
+
+    def keep(self, known: int) -> None:
+        """Keep the program for other processes; the first ``known`` traces they make themselves."""
+        kept = self.pipeline.finished
+        if kept is None or self.key is None or any(value is NOT_KEPT for _, value in self.said):
+            return
+        start = time.perf_counter()
+        fused = self.fused or FusedTrace(self.traces[-1])
+        shown = Shown(tuple(self.traces[known:-1]), self.claims)
+        assumed = self.sizes.assumed[len(self.assumed) :] if self.sizes is not None else ()
+        reached = frozenset(self.reached)
+        finished = Finished(fused, tuple(self.said), assumed, reached, lambda: shown)
+        kept.keep(self.key, finished, self.traces[0], self.pipeline.executors)
+        self.spend("keep the program", start)
+
+    def check(self, trace: Trace) -> None:
+        """Verify ``trace``, as the pipeline is told to."""
+        if self.pipeline.check:
+            start = time.perf_counter()
+            verify(
+                trace,
+                level=level_for(self.pipeline.check, self.traces[0]),
+                tags=self.pipeline.tags,
+                expand=self.pipeline.expand,
+                reached=self.reached,
+            )
+            self.spend("verify", start)
+
+    def spend(self, name: str, start: float) -> None:
+        """Count the seconds since ``start`` as those of pass ``name``."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+    def step(self, name: str, plugin: str, apply: Any, maker: Ranked | None = None) -> None:
+        """Run one pass, ``maker``'s or tj's own, on the latest trace and keep what it made."""
+        before = self.traces[-1]
+        start = time.perf_counter()
+        after = apply(before)
+        seconds = time.perf_counter() - start
+        self.spend(name, start)
+        if not isinstance(after, Trace):
+            raise TraceError(
+                f"pass {name!r} of plugin {plugin!r} returned {type(after).__name__}, not a Trace"
+            )
+        if after is before:
+            return
+        if len(after.history) == len(before.history):
+            after = recorded(after, PassRecord(name, plugin))
+        after = timed(after, seconds)
+        if maker is not None:
+            self.makers[len(self.traces)] = maker
+        self.traces.append(after)
+        self.check(after)
+
+    def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
+        """One of the core's own passes."""
+        with self.pipeline.own(name), self.blaming():
+            self.step(name, "core", apply)
+
+    @contextlib.contextmanager
+    def blaming(self) -> Iterator[None]:
+        """What fails inside because a transform before made a wrong trace is that one's failure.
+
+        :raises PassError: if the transform falls back.
+        :raises PluginError: if it does not.
+        """
+        try:
+            yield
+        except (PluginError, VerificationError):
+            raise
+        except Exception as error:
+            found = self.wrong_trace()
+            if found is None:
+                raise
+            (plugin, transform), wrong = found
+            if transform.falls_back and not self.pipeline.strict:
+                raise PassError(transform.name, wrong) from error
+            raise PluginError(
+                f"transform {transform.name!r} of plugin {plugin!r} made a wrong trace: "
+                f"{wrong.message}",
+                source=wrong.source,
+                hint=f'disable it with [tool.tj] disable = ["{plugin}"], or see what it does wrong '
+                "with check = 1",
+            ) from error
+
+    def wrong_trace(self) -> tuple[tuple[str, Transform], VerificationError] | None:
+        """The first transform whose trace is not well-formed, and what is wrong with it."""
+        for place, trace in enumerate(self.traces):
+            try:
+                verify(trace, tags=self.pipeline.tags)
+            except VerificationError as error:
+                maker = self.makers.get(place)
+                return None if maker is None else ((maker.plugin, maker.transform), error)
+        return None
+
+    def context(self, ranked: Ranked) -> PassContext:
+        """What a transform may use."""
+        p = self.pipeline
+        stages = (other.transform.produces for other in p.transforms)
+        return PassContext(
+            ranked.transform.name,
+            ranked.plugin,
+            p.expand,
+            p.tags,
+            p.tables,
+            p.executors,
+            tuple(self.track()),
+            frozenset(stage for stage in stages if stage is not None),
+            p.strict,
+            self.states,
+        )
+
+    def track(self) -> Sequence[Trace]:
+        """The traces that the passes have made; those of a finished program are read when asked."""
+        hidden = self.hidden
+        if hidden is None:
+            return tuple(self.traces)
+        assert self.fused is not None
+        place = self.traces.index(self.fused.trace)
+        return Later(self.traces[:place], lambda: hidden().traces, self.traces[place:])
+
+    def records(self) -> Sequence[ClaimRecord]:
+        """Who claimed what."""
+        hidden = self.hidden
+        return self.claims if hidden is None else Later((), lambda: hidden().claims, ())
+
+    def transform(self, ranked: Ranked) -> None:
+        """Run a transform on the latest trace, and keep what it said."""
+        transform, p = ranked.transform, self.pipeline
+        context = self.context(ranked)
+
+        def apply(trace: Trace) -> Any:
+            after, said = transform.apply(trace, context), context.outcome
+            if said.declined is not None or said.skipped or not isinstance(after, Trace):
+                return after
+            if transform.produces is not None:
+                self.reached.add(transform.produces)
+                after = at_stage(after, transform.produces)
+            return after
+
+        theirs = p.strict or not transform.falls_back
+        try:
+            with own_pass(transform.name, strict=theirs), self.blaming():
+                self.step(transform.name, ranked.plugin, apply, ranked)
+        except (PassError, PluginError):  # they say who it was
+            raise
+        except TjError as error:
+            add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
+            raise
+        except Exception as error:
+            raise TraceError(
+                f"transform {transform.name!r} of plugin {ranked.plugin!r} failed: "
+                f"{type(error).__name__}: {error}",
+                hint=f'disable it with [tool.tj] disable = ["{ranked.plugin}"]',
+            ) from error
+        said = context.outcome
+        if said.declined is not None:
+            self.declined = ranked, said.declined
+        if transform.after >= Stage.FUNCTIONAL:
+            self.said += [(transform.name, kept) for kept in said.kept()]
+        self.note(said)
+
+    def note(self, said: Outcome) -> None:
+        """Keep what a transform has said of how its program runs."""
+        self.assembly = said.assembly or self.assembly
+        self.wrappers += said.wrappers
+
+    def claim(self) -> None:
+        """Give calls their executors, and put those of some of them into regions."""
+
+        def apply(trace: Trace) -> Trace:
+            claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
+            self.claims, self.implementations = claimed.records, claimed.implementations
+            self.reached.add(Stage.CLAIMED)
+            self.hosted = claimed.hosted
+            return claimed.trace
+
+        self.own_step("claim", apply)
+        if any(e.fusion is not None for e in self.pipeline.executors):
+            self.fuse()
+
+    def fuse(self) -> None:
+        """Put the regions of executors that fuse into the program, and compile them."""
+        p = self.pipeline
+
+        def apply(trace: Trace) -> Trace:
+            read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
+            layouts = Layouts(read, self.chosen)
+            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted, layouts)
+            self.fused = made
+            return made.trace
+
+        self.own_step("fuse", apply)
+        assert self.fused is not None
+        self.compile_regions(self.fused.regions)
+
+    def compile_regions(self, found: Sequence[tuple[Symbol, FusionRegion]]) -> None:
+        """Compile the regions that the program calls, or find what was compiled."""
+        p, start = self.pipeline, time.perf_counter()
+        with p.own("compile regions"), self.blaming():
+            regions = p.regions or FusedRegions(p.tags, p.strict)
+            kernels, self.counts = regions.compile(found, p.executors)
+        self.implementations |= kernels
+        self.spend("compile regions", start)
+
+    def program(self, boxed: bool) -> Program:
+        """The program of the latest trace."""
+        start = time.perf_counter()
+        with self.pipeline.own("codegen"), self.blaming():
+            program = generate(
+                self.traces[-1], self.implementations, boxed=boxed, checks=self.pipeline.checks
+            )
+        self.spend("codegen", start)
+        return program
+
+    def finish(self, boxed: bool) -> Compilation:
+        """All that became of the trace."""
+        program = self.program(self.assembly.boxed if self.assembly else boxed)
+        function = program.function
+        others = self.others
+        if self.assembly is not None:
+            others |= self.assembly.others
+            function = self.assembly.assemble(program, lambda name, t: self.later(name, t, others))
+        for wrapper in reversed(self.wrappers):
+            function = wrapper.wrap(function, _Recompiler(self))
+            if wrapper.epilogue is not None:
+                others["epilogue"] = wrapper.epilogue
+        return Compilation(
+            self.track(),
+            self.records(),
+            program,
+            function,
+            self.seconds,
+            others,
+            regions=self.regions(),
+            counts=self.counts,
+        )
+
+    def regions(self) -> tuple[RegionKernel, ...]:
+        """What runs the regions of the program."""
+        return tuple(k for k in self.implementations.values() if isinstance(k, RegionKernel))
+
+    def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
+        """The program of another trace of the same compilation, made when it is first needed."""
+        with self.pipeline.lock:
+            come = self.come(trace)
+            try:
+                return self._later(name, trace, others, come)
+            except PassError as error:  # the forward has run: the program cannot start again
+                warn_of(error)
+                made = self.pipeline.fallback(trace, boxed=True)
+                others[name] = Track(made.traces, made.claims, made.program)
+                return taking(made.program, trace, come, {})
+
+    def come(self, trace: Trace) -> dict[str, Choice]:
+        """The inputs of ``trace`` that this program, which has run, returns with other strides."""
+        if self.fused is None or self.assembly is None:
+            return {}
+        made = choices(self.fused.trace, self.implementations)
+        mine = {p.name for p in trace.inputs} & {*self.assembly.flexible}
+        return {name: choice for name, choice in made.items() if name in mine}
+
+    @collecting_less()
+    def _later(
+        self, name: str, trace: Trace, others: dict[str, Track | Trace], come: dict[str, Choice]
+    ) -> Program:
+        reached = {*self.reached} - {Stage.CLAIMED}
+        run = Run(
+            self.pipeline, [trace], reached, chosen=come, states=self.states, sizes=self.sizes
+        )
+        if self.key is not None and self.assembly is not None:
+            mine = self.assembly.others.get(name) is trace
+            before, facts = [] if mine else [trace], (self.key, name, sorted(come.items()))
+            run.key = run.found_by(trace, before, facts)
+        with self.pipeline.own(name):
+            run.check(trace)
+        run.through(Stage.SPLIT)
+        program = run.program(boxed=True)
+        others[name] = Track(run.track(), run.records(), program, run.regions())
+        spent = {f"{name}: {key}": seconds for key, seconds in run.seconds.items()}
+        self.seconds |= spent
+        if self.pipeline.later is not None:
+            self.pipeline.later(spent, run.counts)
+        return taking(program, trace, come, run.fused.taken if run.fused is not None else {})
+
+
+@dataclass(frozen=True, slots=True)
+class _Recompiler:
+    """See `Recompiler`: of one run."""
+
+    run: Run
+
+    def acquired(self) -> Compilation:
+        pipeline = self.run.pipeline
+        kept = [r for r in pipeline.transforms if r.transform.produces is None]
+        plain = replace(pipeline, transforms=kept).keeping_all_calls()
+        return self._of(plain, self.run.traces[0])
+
+    def compiled(self, trace: Trace) -> Compilation:
+        return self._of(self.run.pipeline, trace)
+
+    def _of(self, pipeline: Pipeline, trace: Trace) -> Compilation:
+        with pipeline.lock:
+            try:
+                return pipeline.compile(trace, sizes=self.run.sizes)
+            except PassError as error:
+                warn_of(error)
+                return pipeline.fallback(trace)
+
+    def keep(self, name: str, compilation: Compilation) -> None:
+        c = compilation
+        track = Track(c.traces, c.claims, c.program, c.regions)
+        self.run.others[name] = track

@@ -1,0 +1,243 @@
+"""Traces, and trees with traces in them, as text for another process to read; text that is data.
+
+Printed programs are for people, and slow to parse. Here every distinct value, call or body is one
+row of a JSON document, after the rows that it refers to, so that what a program repeats is written
+and read once. Nothing is unpickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+from tj_core.errors import ParseError
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.proxy import (
+    Device,
+    Dim,
+    DType,
+    NumberProxy,
+    OpaqueProxy,
+    SubclassInfo,
+    SymDim,
+    TensorProxy,
+)
+from tj_core.ir.sizes import size_symbols
+from tj_core.ir.stage import Stage
+from tj_core.ir.symbol import Constant, Context, Symbol
+from tj_core.ir.tags import TagSet
+from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
+from tj_core.source import Source
+
+__all__ = ["NotPlainError", "decoded", "encoded"]
+
+
+class NotPlainError(Exception):
+    """A value is in the tree that no text stands for, such as an object of the program."""
+
+
+_RECORDS: dict[type, tuple[str, ...]] = {
+    TensorProxy: (
+        "name",
+        "shape",
+        "strides",
+        "dtype",
+        "device",
+        "requires_grad",
+        "layout",
+        "flags",
+        "subclass",
+        "tags",
+    ),
+    NumberProxy: ("name", "kind", "expr", "hint", "tags"),
+    OpaqueProxy: ("name", "type", "tags"),
+    SubclassInfo: ("type", "inner", "context"),
+    DType: ("name", "bits", "kind"),
+    Device: ("type", "index"),
+    Symbol: ("namespace", "name", "variant"),
+    Context: ("items",),
+    Alias: ("output", "kind", "index", "identical"),
+    Effects: ("mutates", "rebinds", "aliases", "ordered", "marks", "copies_back"),
+    Source: ("file", "line", "text", "function", "module_path"),
+    Body: ("inputs", "calls", "outputs", "updates"),
+    Region: ("program", "operands", "returns"),
+    BoundSymbol: (
+        "symbol",
+        "args",
+        "kwargs",
+        "outputs",
+        "effects",
+        "body",
+        "context",
+        "tags",
+        "source",
+        "parent",
+        "executor",
+    ),
+    Change: ("call", "plugin", "rule", "origin", "declined"),
+    PassRecord: ("name", "plugin", "changes", "seconds"),
+    Trace: ("inputs", "calls", "outputs", "name", "stage", "context", "tags", "history"),
+}
+"""The fields of what is written field by field, in order."""
+
+_CODES = {kind: kind.__name__ for kind in _RECORDS}
+_READ: dict[type, Callable[[Any], Any]] = {k: attrgetter(*names) for k, names in _RECORDS.items()}
+_KINDS = {code: kind for kind, code in _CODES.items()}
+_ONE = frozenset(kind for kind, names in _RECORDS.items() if len(names) == 1)
+
+
+def encoded(value: Any, symbols: set[str] | None = None) -> str:
+    """``value``, a tree of traces and their parts, as text; equal ones give equal text.
+
+    Trees are tuples, lists, dicts with strings as keys, and slices; other leaves are numbers,
+    strings and None. ``symbols`` get the names of those in sizes; None allows no such sizes.
+
+    :raises NotPlainError: if there is another leaf, or a constant that only this process has.
+    """
+    writer = _Writer(symbols)
+    root = writer.tree(value)
+    return json.dumps([writer.rows, root], separators=(",", ":"))
+
+
+def decoded(text: str, language: Notation, dim: Callable[[str], Dim] = SymDim) -> Any:
+    """The tree that `encoded` wrote as ``text``; traces speak ``language``.
+
+    ``dim`` makes sizes that are symbols.
+
+    :raises ParseError: if ``text`` is no such text.
+    """
+    try:
+        rows, root = json.loads(text)
+        return _Reader(rows, language, dim).tree(root)
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise ParseError(f"no encoded trace: {type(error).__name__}: {error}") from error
+
+
+class _Writer:
+    """Writes rows, each distinct one once. A reference to row ``i`` is ``[i]``."""
+
+    def __init__(self, symbols: set[str] | None) -> None:
+        self.symbols = symbols
+        self.rows: list[Any] = []
+        self.places: dict[Any, int] = {}
+        self.known: dict[int, tuple[int]] = {}
+        self.alive: list[Any] = []  # what `known` has the ids of
+
+    def tree(self, value: Any) -> Any:
+        """What stands for ``value`` in a row."""
+        kind = type(value)
+        if kind is str or kind is int or value is None:
+            return value
+        if kind in _RECORDS:
+            return self.known.get(id(value)) or self.record(kind, value)
+        if kind is tuple:
+            return ("t", *[self.tree(item) for item in value])
+        return self.other(kind, value)
+
+    def record(self, kind: type, value: Any) -> tuple[int]:
+        """A reference to the row of ``value``."""
+        read = _READ[kind](value)
+        if kind is SubclassInfo and value.state is not None:
+            raise NotPlainError(f"a tensor of {value.type}")
+        fields = (self.tree(read),) if kind in _ONE else [self.tree(item) for item in read]
+        found = self.known[id(value)] = self.row((_CODES[kind], *fields))
+        self.alive.append(value)
+        return found
+
+    def row(self, row: tuple[Any, ...]) -> tuple[int]:
+        place = self.places.setdefault(row, len(self.rows))
+        if place == len(self.rows):
+            self.rows.append(row)
+        return (place,)
+
+    def other(self, kind: type, value: Any) -> Any:
+        """What stands for a leaf that is neither text nor a whole number, or for a container.
+
+        Numbers of other types are spelled, for ``1``, ``1.0`` and ``True`` are equal in Python.
+        """
+        if kind is bool:
+            return ("b", int(value))
+        if kind is float or kind is complex:
+            return (kind.__name__, repr(value))
+        if kind is list:
+            return ("l", *[self.tree(item) for item in value])
+        if kind is dict and all(type(key) is str for key in value):
+            return ("d", *[(key, self.tree(item)) for key, item in value.items()])
+        if kind is slice:
+            return ("s", *map(self.tree, (value.start, value.stop, value.step)))
+        if kind is TagSet:
+            return self.row(("g", *[(key, self.tree(item)) for key, item in value.items()]))
+        if kind is Constant and value.named:
+            return self.row(("k", value.text))
+        if kind is SymDim and self.symbols is not None:
+            self.symbols.update(size_symbols(value.name))
+            return self.row(("y", value.name))
+        if kind is Stage:
+            return ("n", value.name)
+        if value is ...:
+            return ("e",)
+        what = f"constant {value.text}" if kind is Constant else kind.__name__
+        raise NotPlainError(what)
+
+
+class _Reader:
+    """Reads rows when they are first referred to."""
+
+    def __init__(self, rows: list[Any], language: Notation, dim: Callable[[str], Dim]) -> None:
+        self.rows = rows
+        self.language = language
+        self.dim = dim
+        self.made: list[Any] = [None] * len(rows)
+
+    def tree(self, value: Any) -> Any:
+        """The value that ``value`` stands for."""
+        if type(value) is not list:
+            return value
+        first = value[0]
+        if type(first) is int:
+            made = self.made[first]
+            if made is None:
+                made = self.made[first] = self.row(self.rows[first])
+            return made
+        if first == "t":
+            return tuple([self.tree(item) for item in value[1:]])
+        return _OTHERS[first](self, value)
+
+    def row(self, row: list[Any]) -> Any:
+        kind = _KINDS.get(row[0])
+        if kind is None:
+            return _OTHERS[row[0]](self, row)
+        fields = [self.tree(item) for item in row[1:]]
+        names = _RECORDS[kind]
+        if len(fields) != len(names):
+            raise ValueError(f"a {kind.__name__} of {len(fields)} fields")
+        if kind is BoundSymbol:  # there are thousands
+            made = object.__new__(BoundSymbol)
+            made.__dict__.update(zip(names, fields, strict=True))
+            return made
+        extra = {"language": self.language} if kind is Trace else {}
+        return kind(**dict(zip(names, fields, strict=True)), **extra)
+
+    def constant(self, row: list[Any]) -> Constant:
+        try:
+            return Constant(row[1], self.language.evaluate(row[1]))
+        except Exception as error:
+            raise ParseError(f"{row[1]!r} is no constant here") from error
+
+
+_OTHERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
+    "b": lambda _, row: bool(row[1]),
+    "float": lambda _, row: float(row[1]),
+    "complex": lambda _, row: complex(row[1]),
+    "l": lambda reader, row: [reader.tree(item) for item in row[1:]],
+    "d": lambda reader, row: {key: reader.tree(item) for key, item in row[1:]},
+    "s": lambda reader, row: slice(*[reader.tree(item) for item in row[1:]]),
+    "g": lambda reader, row: TagSet({key: reader.tree(item) for key, item in row[1:]}),
+    "k": _Reader.constant,
+    "y": lambda reader, row: reader.dim(row[1]),
+    "n": lambda _, row: Stage[row[1]],
+    "e": lambda _, row: ...,
+}
+"""What a row or a leaf that is no record stands for, by its first item."""

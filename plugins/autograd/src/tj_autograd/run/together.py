@@ -1,0 +1,158 @@
+"""A forward and its backwards together: what `PassContext.assemble` is told of a joint trace.
+
+It is told so by the process that splits the trace, and again by one that finds the halves on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from tj_core.extend import PassContext, Program, Trace
+
+from tj_autograd.joint.build import Layout
+from tj_autograd.joint.lookup import Lookup
+from tj_autograd.joint.segments import Cut, cut
+from tj_autograd.options import Options
+from tj_autograd.run.boundary import default_layout, differentiable
+from tj_autograd.run.depended import depended
+from tj_autograd.run.freed import frees
+from tj_autograd.run.reads import READS
+from tj_autograd.run.variants import Variants
+from tj_autograd.split.cheap import RECOMPUTE
+from tj_autograd.split.costs import Costs
+from tj_autograd.split.decompositions import with_decompositions
+from tj_autograd.split.halves import Halves, Part, split
+
+__all__ = ["Splitting"]
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What is known of the backwards of a program.
+
+    For each, ``depended`` are the values that its gradients depend on, and ``frees`` says whether
+    its graph is freed. ``order`` are the calls of the joint trace, where there are several.
+    """
+
+    depended: tuple[frozenset[str], ...]
+    frees: tuple[bool, ...]
+    order: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Splitting:
+    """Splits the joint trace of ``functional``, and says how the halves run together.
+
+    ``joint`` makes the joint trace for tangents that are laid out in another way.
+    """
+
+    functional: Trace
+    context: PassContext
+    options: Options
+    joint: Callable[[Trace, PassContext, Layout], Trace]
+
+    @cached_property
+    def segments(self) -> Cut:
+        """What autograd sees as one node each."""
+        return cut(self.functional)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """What running calls again takes."""
+        return Costs(self.context.executors, self.context.tables[RECOMPUTE])
+
+    def split(self, joint: Trace, made: Trace) -> Trace:
+        """The forward of ``joint``, which was ``made`` before it was lowered."""
+        segments, options = self.segments, self.options
+        whole = self.decomposed(joint)
+        halves = split(
+            whole, self.costs, options.memory_budget, cut=segments, prefer=options.prefer
+        )
+        count = range(len(halves.parts))
+        gradients = [whole.outputs[1]] if segments.whole else whole.outputs[1]
+        taken = [[p.name for p in segments.taken(i)] for i in count]
+        reads = self.context.tables[READS]
+        facts = _Facts(
+            tuple(depended(whole, gradients[i], taken[i], reads) for i in count),
+            tuple(frees(made, segments, i) for i in count),
+            () if segments.whole else tuple(call.label for call in made.calls),
+        )
+        self.assemble(halves, facts)
+        return halves.forward
+
+    def decomposed(self, joint: Trace) -> Trace:
+        """``joint`` with the decompositions that executors want."""
+        return with_decompositions(joint, self.costs, self.context, merge=self.segments.whole)
+
+    def restore(self, kept: dict[str, Any]) -> None:
+        """Say again what another process has said, from what it gave to be kept."""
+        forward, outputs, roots, rest, saved, parts = kept["halves"]
+        made = tuple(Part(*part) for part in parts)
+        halves = Halves(forward, outputs, roots, rest, saved, made)
+        depended = tuple(frozenset(names) for names in kept["depended"])
+        self.assemble(halves, _Facts(depended, kept["frees"], kept["order"]))
+
+    def kept(self, halves: Halves, facts: _Facts) -> dict[str, Any]:
+        """What `restore` says the same from."""
+        h = halves
+        parts = tuple((p.backward, p.saved, p.tangents, p.gradients) for p in h.parts)
+        return {
+            "functional": self.functional,
+            "halves": (h.forward, h.outputs, h.roots, h.rest, h.saved, parts),
+            "depended": tuple(tuple(sorted(names)) for names in facts.depended),
+            "frees": facts.frees,
+            "order": facts.order,
+        }
+
+    def assemble(self, halves: Halves, facts: _Facts) -> None:
+        """Say how the halves run together."""
+        order = {label: i for i, label in enumerate(facts.order)}
+
+        def assemble(
+            forward: Program, compile_later: Callable[[str, Trace], Program]
+        ) -> Callable[..., Any]:
+            count = range(len(halves.parts))
+            made = [self.variants(halves, facts, i, compile_later) for i in count]
+            return differentiable(halves, forward.function, made, order)
+
+        named = {
+            self.segments.name(i): part.backward
+            for i, part in enumerate(halves.parts)
+            if i not in self.segments.views
+        }
+        flexible, kept = halves.flexible, self.kept(halves, facts)
+        self.context.assemble(named, assemble, boxed=True, flexible=flexible, kept=kept)
+
+    def variants(
+        self,
+        halves: Halves,
+        facts: _Facts,
+        index: int,
+        compile_later: Callable[[str, Trace], Program],
+    ) -> Variants:
+        """The backward programs of the segment at ``index``."""
+        context, functional, segments = self.context, self.functional, self.segments
+        costs, budget = self.costs, self.options.memory_budget
+        dialects = Lookup.of(context).dialects
+        sizes = dialects.sizes
+        return Variants(
+            halves,
+            segments,
+            index,
+            compile_later,
+            functional,
+            lambda layout: self.joint(functional, context, layout),
+            lambda joint, layout, names: split(
+                self.decomposed(joint), costs, budget, names, segments, layout
+            ),
+            default=tuple(map(default_layout, halves.parts[index].tangents)),
+            within=lambda: dialects.among(sizes),
+            depended=facts.depended[index],
+            reads=context.tables[READS],
+            expand=context.expand,
+            frees=facts.frees[index],
+            strict=context.strict,
+        )
