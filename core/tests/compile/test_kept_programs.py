@@ -280,6 +280,15 @@ def test_fusion_without_a_fingerprint_keeps_nothing(sessions):
     assert not sessions.entries.folder.exists()
 
 
+def test_a_fingerprint_that_fails_is_one_warning(sessions):
+    sessions.fuse(lambda: 1 / 0)
+    with pytest.warns(TjWarning, match="a fingerprint failed.*ZeroDivisionError") as caught:
+        for _ in range(2):
+            made = sessions.compile()
+    assert len(caught) == 1 and not found(made)
+    assert made.function([1.0, 2.0]) == [-1.0, -4.0]
+
+
 class Sizes:
     """Symbols of a program: ``s0`` is ``value`` in the traced call."""
 

@@ -32,6 +32,8 @@ from tj_core.text.language import Language
 
 __all__ = ["Finished", "KeptPrograms", "Shown", "implementations"]
 
+_Say = Callable[[], "str | None"]
+
 MOST = 512
 """Programs in a folder; one of a large model takes some hundred kilobytes."""
 
@@ -117,13 +119,17 @@ class KeptPrograms:
     def surroundings(self, trace: Trace, executors: Sequence[Executor]) -> str | None:
         """What compiling ``trace`` depends on beside it; None if that is not known."""
         symbols = {call.symbol: None for call in trace.walk()}
-        said = [self.session(), self.language.fingerprint([*symbols])]
+        says: list[_Say] = [self.session, functools.partial(self.language.fingerprint, [*symbols])]
         for executor in executors:
             if executor.fusion is not None:
-                say = executor.fusion.fingerprint
-                said.append(None if say is None else say())
+                says.append(executor.fusion.fingerprint or _unknown)
             if executor.fingerprint is not None:
-                said.append(executor.fingerprint())
+                says.append(executor.fingerprint)
+        try:
+            said = [say() for say in says]
+        except Exception as error:  # a plugin's; programs run without what is kept
+            self.entries.warn("finished programs are not kept: a fingerprint failed", error)
+            return None
         return None if None in said else "\n".join(map(str, said))
 
     def find(self, key: str, sizes: ProgramSizes | None) -> Finished | None:
@@ -159,6 +165,10 @@ class KeptPrograms:
             return
         title = f"{trace.name}, {len(trace.calls)} calls, {len(finished.fused.regions)} regions"
         self.entries.put(key, text, title)
+
+
+def _unknown() -> None:
+    return None
 
 
 def _digest(*texts: str) -> str:

@@ -48,9 +48,12 @@ class Run:
     ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
     the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
     those in the trace, ``states`` what executors keep for calls, ``fused`` is what fusion made.
-    ``sizes`` are those that are symbols, ``key`` is what the finished program is found by on disk,
-    ``said`` what transforms said of it;
-    one that was found there has passed the stages that ``hidden`` reads when they are asked for.
+    ``sizes`` are those that are symbols.
+
+    ``key`` is what the finished program is found by on disk. For it to be kept, ``said`` is what
+    transforms gave to be kept, and ``assumed`` are the conditions on sizes that were guards
+    before. Of one that was found, ``hidden`` are the traces that lead to it: their place, and what
+    reads them when somebody asks.
     """
 
     pipeline: Pipeline
@@ -73,7 +76,7 @@ class Run:
     key: str | None = None
     said: list[tuple[str, Any]] = field(default_factory=list)
     assumed: tuple[str, ...] = ()
-    hidden: Callable[[], Shown] | None = None
+    hidden: tuple[int, Callable[[], Shown]] | None = None
 
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines.
@@ -158,7 +161,7 @@ class Run:
         p, fused = self.pipeline, found.fused
         symbols = [symbol for symbol, _ in fused.regions]
         self.implementations |= implementations(fused.trace, symbols, p.executors)
-        self.fused, self.hidden = fused, found.shown
+        self.fused, self.hidden = fused, (len(self.traces), found.shown)
         self.reached |= found.reached
         self.traces.append(fused.trace)
         self.check(fused.trace)
@@ -277,17 +280,17 @@ class Run:
 
     def track(self) -> Sequence[Trace]:
         """The traces that the passes have made; those of a finished program are read when asked."""
-        hidden = self.hidden
-        if hidden is None:
+        if self.hidden is None:
             return tuple(self.traces)
-        assert self.fused is not None
-        place = self.traces.index(self.fused.trace)
-        return Later(self.traces[:place], lambda: hidden().traces, self.traces[place:])
+        place, shown = self.hidden
+        return Later(self.traces[:place], lambda: shown().traces, self.traces[place:])
 
     def records(self) -> Sequence[ClaimRecord]:
         """Who claimed what."""
-        hidden = self.hidden
-        return self.claims if hidden is None else Later((), lambda: hidden().claims, ())
+        if self.hidden is None:
+            return self.claims
+        _, shown = self.hidden
+        return Later((), lambda: shown().claims, ())
 
     def transform(self, ranked: Ranked) -> None:
         """Run a transform on the latest trace, and keep what it said."""
