@@ -487,3 +487,9 @@ def windows_at_random_places(x):
     places = torch.tensor([[[0.1, 0.5, 0.9], [0.8, 0.2, 0.4]]])
     x = x + torch.arange(x.numel(), dtype=x.dtype).view(x.shape)
     return F.fractional_max_pool3d(x, 2, output_size=(4, 4, 4), _random_samples=places)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def copy_of_an_argument(x):
+    copied = torch.empty_like(x).copy_(x)
+    return copied.view(-1).clone(), x.sin()
