@@ -26,8 +26,8 @@ from tj_autograd.joint.detached import detached
 from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlined import inline_calls
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.segments import cut
-from tj_autograd.joint.supported import needs_gradient, overwritten, unsupported
+from tj_autograd.joint.segments import Cut, cut
+from tj_autograd.joint.supported import needs_gradient, overwritten, uncuttable, unsupported
 from tj_autograd.options import Options
 from tj_autograd.run.boundary import Compiled, default_layout, differentiable
 from tj_autograd.run.depended import depended
@@ -61,8 +61,12 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
     found = unsupported(trace)
     if found is not None:
         return context.decline(found)
+    segments = cut(trace, Lookup.of(context).records)
+    found = uncuttable(trace, segments)
+    if found is not None:
+        return context.decline(found)
     try:
-        joint = _made(trace, context)
+        joint = _made(trace, context, segments)
     except NotDifferentiable as refusal:
         return context.decline(refusal.decline)
     except CannotExpandError as error:
@@ -71,7 +75,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
     return context.decline(written) if written is not None else joint
 
 
-def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
+def _made(trace: Trace, context: PassContext, segments: Cut, layout: Layout | None = None) -> Trace:
     lookup = Lookup.of(context)
     found = decomposed(trace, lookup, context)
     made = joint(
@@ -80,7 +84,7 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         expand=context.expand,
         tags=context.tags,
         layout=layout,
-        cut=cut(trace),
+        cut=segments,
         decomposed=found.decomposed,
         name=context.name,
         plugin=context.plugin,
@@ -100,7 +104,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
         return detached(trace)
     costs, budget = _costs(context), options.memory_budget
     functional = one_name_each(next(t for t in reversed(context.earlier) if t.stage < Stage.JOINT))
-    segments = cut(functional)
+    segments = cut(functional, Lookup.of(context).records)
     made = next(t for t in context.earlier if t.stage >= Stage.JOINT)
     order = {call.label: i for i, call in enumerate(made.calls)}
     decompose = functools.partial(
@@ -120,7 +124,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
             index,
             compile_later,
             functional,
-            lambda layout: _made(functional, context, layout),
+            lambda layout: _made(functional, context, segments, layout),
             lambda joint, layout, names: split(
                 decompose(joint), costs, budget, names, segments, layout
             ),
