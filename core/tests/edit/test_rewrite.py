@@ -130,6 +130,17 @@ def test_fresh_names_are_free():
     assert names == [["v0_1", "n"], ["v0_2", "n_1"]]
 
 
+def test_a_rule_sees_what_its_call_stands_in_as_it_was():
+    trace, seen = chain("axpy", "neg"), []
+
+    def rule(c, edit):
+        seen.append([inner.symbol.name for inner in edit.of(c).trace.calls])
+        return to("num.same")(c, edit) if c.symbol.name == "neg" else None
+
+    apply(trace, rule, "num.neg", "num.add")
+    assert seen == [["mul", "add"], ["axpy", "neg"]], "a body, then the program"
+
+
 def test_values_that_go_away_are_replaced_everywhere():
     trace = chain("same", "neg", "same")
     trace = trace.replace(outputs=[trace.outputs, {"k": trace.calls[0].outputs}])

@@ -50,12 +50,19 @@ class Replacement:
 class Editor:
     """What a rule may ask of the rewriter while it answers for one call."""
 
-    __slots__ = ("_call", "_expand", "_namer", "_tags")
+    __slots__ = ("_call", "_expand", "_namer", "_tags", "trace")
 
     def __init__(
-        self, call: BoundSymbol, namer: Namer, expand: RuleTable[Expand], tags: TagRegistry
+        self,
+        call: BoundSymbol,
+        namer: Namer,
+        expand: RuleTable[Expand],
+        tags: TagRegistry,
+        trace: Trace,
     ) -> None:
         self._call, self._namer, self._expand, self._tags = call, namer, expand, tags
+        self.trace = trace
+        """The program, region or body in which the call stands, as it was before any rule."""
 
     def fresh(self, wish: str) -> str:
         """A free name like ``wish``."""
@@ -89,7 +96,7 @@ class Editor:
 
     def of(self, call: BoundSymbol) -> Editor:
         """The editor for ``call`` in the old call's place: in another context, say."""
-        return Editor(call, self._namer, self._expand, self._tags)
+        return Editor(call, self._namer, self._expand, self._tags, self.trace)
 
     def can_inline(self) -> bool:
         """Whether the old call has a body that can take its place."""
@@ -210,7 +217,8 @@ class _Run:
         if rule is None:
             return None
         offered = self.offered(call, scope)
-        editor = Editor(offered, scope.editor.fresh, self.expand, self.tags)
+        of = scope.editor
+        editor = Editor(offered, of.fresh, self.expand, self.tags, of.trace)
         new = rule.value(offered, editor)
         if new is None or (not new.values and len(new.calls) == 1 and new.calls[0] is offered):
             return None

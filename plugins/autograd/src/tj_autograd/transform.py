@@ -24,12 +24,11 @@ from tj_autograd.joint.detached import detached
 from tj_autograd.joint.identity import one_name_each
 from tj_autograd.joint.inlined import inline_calls
 from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.segments import cut
-from tj_autograd.joint.supported import needs_gradient, overwritten, unsupported
+from tj_autograd.joint.segments import Cut, cut
+from tj_autograd.joint.supported import needs_gradient, overwritten, uncuttable, unsupported
 from tj_autograd.options import Options
 from tj_autograd.run.boundary import Compiled
 from tj_autograd.run.together import Splitting
-from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.halves import is_backward
 
@@ -62,8 +61,12 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
     found = unsupported(trace)
     if found is not None:
         return context.decline(found)
+    segments = cut(trace, Lookup.of(context).records)
+    found = uncuttable(trace, segments)
+    if found is not None:
+        return context.decline(found)
     try:
-        joint = _made(trace, context)
+        joint = _made(trace, context, segments)
     except NotDifferentiable as refusal:
         return context.decline(refusal.decline)
     except CannotExpandError as error:
@@ -72,7 +75,7 @@ def _joint(trace: Trace, context: PassContext) -> Trace:
     return context.decline(written) if written is not None else joint
 
 
-def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> Trace:
+def _made(trace: Trace, context: PassContext, segments: Cut, layout: Layout | None = None) -> Trace:
     lookup = Lookup.of(context)
     found = decomposed(trace, lookup, context)
     made = joint(
@@ -81,16 +84,12 @@ def _made(trace: Trace, context: PassContext, layout: Layout | None = None) -> T
         expand=context.expand,
         tags=context.tags,
         layout=layout,
-        cut=cut(trace),
+        cut=segments,
         decomposed=found.decomposed,
         name=context.name,
         plugin=context.plugin,
     )
-    return checkpointed(made, context.tags, _costs(context).keeps_state)
-
-
-def _costs(context: PassContext) -> Costs:
-    return Costs(context.executors, context.tables[RECOMPUTE])
+    return checkpointed(made, context.tags, Costs.of(context).keeps_state)
 
 
 def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:

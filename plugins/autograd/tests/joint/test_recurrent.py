@@ -134,3 +134,78 @@ def test_a_parameter_that_is_replaced_is_used() -> None:
     assert_equal(jitted(x), model(x))
     model.double()
     assert_equal(jitted(x.double()), model(x.double()))
+
+
+class Loss(Network):
+    """One result: the node that it comes from would be one for the whole program."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y, _ = super().forward(x)
+        return y.square().mean()
+
+
+def test_gradients_behind_have_arrived_when_the_backward_of_the_network_begins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would take memory beside it, until all are handed on together."""
+    model, order = Loss("LSTM", {}), []
+    for name in ("before", "after"):
+        weight = getattr(model, name).weight
+        weight.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    loss, plain = tj.jit(model)(torch.randn(5, 4, 8)), torch.autograd.grad
+
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        order.append("recurrent")
+        return plain(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "grad", grad)
+    loss.backward()
+    assert order == ["after", "recurrent", "before"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_networks_in_a_program_with_one_result(kind: str) -> None:
+    """What comes behind both is one segment, all before another."""
+
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = (Network(kind, {"bias": False}) for _ in range(2))
+            self.between, self.after = nn.Linear(3, 8), nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y, last = self.first(x)
+            z, _ = self.second(self.between(y))
+            last = last[0] if isinstance(last, tuple) else last
+            return self.after(z + y).square().mean() + last.sin().mean()
+
+    jitted = trained_equally(Two(), torch.randn(5, 4, 8))
+    names = [c.symbol.qualname for c in tj.last_trace(jitted, "backward.1").calls]
+    assert names.count("tj_autograd.joint.recorded.backward") == 0
+    names = [c.symbol.qualname for c in tj.last_trace(jitted, "backward").calls]
+    assert names.count("tj_autograd.joint.recorded.backward") == 2
+
+
+def test_what_is_frozen_ends_no_segment() -> None:
+    model = Loss("LSTM", {})
+    for p in (*model.before.parameters(), *model.recurrent.parameters()):
+        p.requires_grad_(False)
+    jitted = tj.jit(model)
+    jitted(torch.randn(5, 4, 8)).backward()
+    assert model.after.weight.grad is not None
+    with pytest.raises(tj.TjError):
+        tj.last_trace(jitted, "backward.1")
+
+
+def test_a_graph_that_is_kept_and_gradients_of_gradients() -> None:
+    """On a program of one result, whose backward is two nodes."""
+    model, x = Loss("GRU", {"dtype": torch.float64}), torch.randn(5, 4, 8, dtype=torch.float64)
+    found = []
+    for f in (tj.jit(model), model):
+        weights = model.before.weight, model.after.weight
+        loss = f(x)
+        again = [torch.autograd.grad(loss, w, retain_graph=True)[0] for w in (*weights, *weights)]
+        first = torch.autograd.grad(loss, weights, create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), weights)
+        found.append((*again, *first, *second))
+    torch.testing.assert_close(*found)

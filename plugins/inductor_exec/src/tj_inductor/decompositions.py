@@ -6,7 +6,9 @@ saved, and the rest runs again inside of the kernel that needs it.
 
 With ``m = max(x)`` and ``s = sum(exp(x - m))`` along the dimension: ``softmax(x) = exp(x - m) / s``
 and ``log_softmax(x) = x - m - log(s)``. For a gradient ``g`` of the result ``y``: of a softmax,
-``y * (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``.
+``y * (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``. Here ``exp(y)`` is the softmax:
+where the backward reads that anyway, as for an entropy, it is not made a second time. That is one
+value less to compute and, as Inductor has kernels write exponentials with two readers, to write.
 
 ``aten.native_layer_norm`` returns the statistics that its backward reads; made of a mean, a
 variance and elementwise operations, its result runs again from these.
@@ -14,12 +16,24 @@ variance and elementwise operations, its result runs again from these.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
-from tj_core.extend import BoundSymbol, Editor, Replacement, RuleTable, TensorProxy
+from tj_core.extend import (
+    BoundSymbol,
+    Editor,
+    Replacement,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+    storage_roots,
+    value_names,
+)
 
 __all__ = ["decompositions"]
+
+SOFTMAX, LOG_SOFTMAX = map(Symbol.parse, ("aten._softmax.default", "aten._log_softmax.default"))
 
 
 def decompositions() -> RuleTable[Any]:
@@ -155,5 +169,32 @@ def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None
         return None
     calls, dim = _Calls(call, edit), dim % len(grad.shape)
     total = calls.do("sum.dim_IntList", grad, [dim], True)
-    part = calls.do("mul.Tensor", calls.do("exp.default", result), total)
-    return calls.last("sub.Tensor", grad, part)
+    powers = _softmax_beside(call, result, edit) or calls.do("exp.default", result)
+    return calls.last("sub.Tensor", grad, calls.do("mul.Tensor", powers, total))
+
+
+def _softmax_beside(call: BoundSymbol, result: TensorProxy, edit: Editor) -> TensorProxy | None:
+    """The softmax of what ``result`` is the log_softmax of, if the program has one.
+
+    One that another call of the backward reads: else to have it there could mean to save one more
+    value, while ``result`` is often saved, or returned, anyway. And none that is returned, which
+    the user may write to before the backward.
+    """
+    calls = edit.trace.calls
+    before = list(itertools.takewhile(lambda c: c.label != call.label, calls))
+    makes = (c for c in before if c.symbol == LOG_SOFTMAX and c.outputs.name == result.name)
+    made = next(makes, None)
+    equal = [c.outputs for c in before if made and c.symbol == SOFTMAX and _of_equal(c, made)]
+    if not equal:
+        return None
+    read = {p.name for c in calls if "BACKWARD" in c.tags for p in c.flat_args}
+    roots = storage_roots(calls)
+    returned = {roots.get(name) for name in value_names(edit.trace.outputs)}
+    return next((p for p in equal if p.name in read and p.name not in returned), None)
+
+
+def _of_equal(a: BoundSymbol, b: BoundSymbol) -> bool:
+    """Whether two calls take the same tensor along the same dimension."""
+    (x, dim, to_float), (other, other_dim, other_to_float) = a.args, b.args
+    same = x.name == other.name and to_float == other_to_float
+    return bool(same and (dim - other_dim) % len(x.shape) == 0)

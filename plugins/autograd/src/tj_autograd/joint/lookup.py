@@ -81,6 +81,10 @@ class Lookup:
         modes = dialects.modes()
         return cls(dialects, rules, builtin, kept, modes, context.executors, context.states)
 
+    def records(self, call: BoundSymbol) -> bool:
+        """Whether table `recorded` has ``call``, or a part of it."""
+        return self._recording(call) is not None
+
     def others(self) -> bool:
         """Whether any plugin or executor has a gradient."""
         claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
@@ -179,10 +183,13 @@ class Lookup:
     def _by_autograd(
         self, call: BoundSymbol, slots: Slots, scope: JointScope
     ) -> Differentiated | None:
+        rule = self._recording(call)
+        return None if rule is None else recorded(call, slots, scope, rule.value)
+
+    def _recording(self, call: BoundSymbol) -> Rule[str] | None:
         parts = call.body.calls if call.body is not None else ()
         found = (self.recorded.get(part.symbol) for part in (call, *parts))
-        rule = next((r for r in found if r is not None), None)
-        return None if rule is None else recorded(call, slots, scope, rule.value)
+        return next((r for r in found if r is not None), None)
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
         """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""

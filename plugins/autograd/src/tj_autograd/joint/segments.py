@@ -4,11 +4,16 @@ In eager a result that others depend on has their gradient, and each result its 
 is freed when it was gone. So the calls that carry gradients are put in segments: those on which the
 same results depend. Values that cross from one segment to another are results of the earlier one's
 node and arguments of the later one's. The forward stays one program.
+
+A node hands its gradients on when all of its backward is over. What comes behind a call that
+PyTorch's autograd records, as of a recurrent network, is therefore another segment: its gradients
+do not wait, in memory, for the backward of that call, which needs more than others. Where a
+parameter has a gradient already, they are added to it and gone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,7 +31,19 @@ from tj_core.extend import (
 )
 from tj_torch.extend import COPIED_BACK, RETURNED_VIEW
 
-__all__ = ["Cut", "alone", "carries", "cut", "is_returned_view", "uncut", "user_of_overwritten"]
+__all__ = [
+    "Cut",
+    "Records",
+    "alone",
+    "carries",
+    "cut",
+    "is_returned_view",
+    "uncut",
+    "user_of_overwritten",
+]
+
+Records = Callable[[BoundSymbol], bool]
+"""Whether PyTorch's autograd records a call as it runs, whatever it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +130,17 @@ def uncut(trace: Trace) -> Cut:
     return Cut((tuple(_roots(trace)),))
 
 
-def cut(trace: Trace) -> Cut:
-    """The segments of ``trace``; one, if all that carries gradients has the same results."""
+def cut(trace: Trace, records: Records) -> Cut:
+    """The segments of ``trace``.
+
+    One, if all that carries gradients has the same results and nothing comes behind a call that
+    autograd ``records``.
+    """
     roots = _roots(trace)
-    dependents = _dependents(trace, roots)
+    dependents, behind = _dependents(trace, roots), _behind(trace, records)
     # What makes views that are returned is kept apart from all else.
     sets = {
-        id(call): 2 * found + is_returned_view(call)
+        id(call): 4 * found + 2 * (id(call) in behind) + is_returned_view(call)
         for call, found in zip(trace.calls, dependents, strict=True)
         if found
     }
@@ -160,6 +181,22 @@ def _dependents(trace: Trace, roots: Sequence[Proxy]) -> list[int]:
                 if requires_grad(p):
                     known[p.name] = known.get(p.name, 0) | here
     return found[::-1]
+
+
+def _behind(trace: Trace, records: Records) -> set[int]:
+    """The calls, by identity, that depend on one that autograd ``records``, and feed none."""
+    recorded = {id(call): call for call in trace.calls if carries(call) and records(call)}
+    if not recorded:
+        return set()
+    results = (p.name for call in recorded.values() for p in call.flat_outs)
+    dependent, feeding = dependent_values(trace.calls, results), set[str]()
+    found = set()
+    for call in reversed(trace.calls):
+        if id(call) in recorded or any(p.name in feeding for p in call.flat_outs):
+            feeding.update(p.name for p in call.flat_args)
+        elif any(p.name in dependent for p in call.flat_args):
+            found.add(id(call))
+    return found
 
 
 def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:

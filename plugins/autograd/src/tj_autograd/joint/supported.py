@@ -28,7 +28,7 @@ from tj_torch.extend import (
 )
 
 from tj_autograd.joint.functions import APPLY, has_own_backward
-from tj_autograd.joint.segments import cut, is_returned_view, user_of_overwritten
+from tj_autograd.joint.segments import Cut, is_returned_view, user_of_overwritten
 
 __all__ = ["needs_gradient", "overwritten", "unsupported"]
 
@@ -45,13 +45,16 @@ def _made(call: BoundSymbol) -> Iterator[Proxy]:
 
 
 def unsupported(trace: Trace) -> Decline | None:
-    """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not."""
+    """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not.
+
+    `uncuttable` says so of its segments.
+    """
     if trace.context.get("grad") is False:
         return Decline("gradients are off where it is called, and on inside")
     if beyond := strided_beyond(trace, members(trace)):
         reason, call = beyond
         return Decline(reason, call.source)
-    returned = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
+    returned = _returned(trace)
     for call in trace.calls:
         for reason, applies in _REASONS.items():
             if applies(call):
@@ -59,24 +62,32 @@ def unsupported(trace: Trace) -> Decline | None:
         views = [a for a in call.effects.aliases if not a.identical]
         if any(_is_unseen(call.flat_outs[a.output], returned) for a in views):
             return Decline(f"a view, made by {call.symbol}, is returned", call.source)
-    if found := _leading_nowhere(trace, returned):
+    return None
+
+
+def _returned(trace: Trace) -> set[str]:
+    return {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
+
+
+def uncuttable(trace: Trace, cut: Cut) -> Decline | None:
+    """Why ``cut`` does not do for ``trace``; None if it does."""
+    if found := _leading_nowhere(trace, _returned(trace), cut):
         return found
-    return _uncuttable(trace) if any(map(is_returned_view, trace.calls)) else None
+    return _unseen_inside(trace, cut) if any(map(is_returned_view, trace.calls)) else None
 
 
-def _uncuttable(trace: Trace) -> Decline | None:
+def _unseen_inside(trace: Trace, cut: Cut) -> Decline | None:
     """Why autograd cannot see what it has to see in the middle of ``trace``."""
-    found = cut(trace)
-    if found.whole:
+    if cut.whole:
         return Decline("a returned view, on which others depend, is one with another result")
-    user = user_of_overwritten(trace, found)
+    user = user_of_overwritten(trace, cut)
     if user is None:
         return None
     reason = "what an argument was is used beside what it is, on which a result depends"
     return Decline(reason, user.source)
 
 
-def _leading_nowhere(trace: Trace, returned: Container[str]) -> Decline | None:
+def _leading_nowhere(trace: Trace, returned: Container[str], cut: Cut) -> Decline | None:
     """Why nodes are wanted that no gradient comes through, to a view made where these are off.
 
     It requires one if what it views does. Autograd runs what users write on the way to it.
@@ -86,7 +97,7 @@ def _leading_nowhere(trace: Trace, returned: Container[str]) -> Decline | None:
         return None
     if any(map(has_own_backward, trace.calls)):
         return Decline("a user's backward may lead to a view made without gradients", call.source)
-    if any(p.name in returned for p in call.flat_outs) and not cut(trace).whole:
+    if any(p.name in returned for p in call.flat_outs) and not cut.whole:
         return Decline("a result depends on a view made without gradients", call.source)
     return None
 

@@ -21,7 +21,6 @@ from tj_autograd.run.depended import depended
 from tj_autograd.run.freed import frees
 from tj_autograd.run.reads import READS
 from tj_autograd.run.variants import Variants
-from tj_autograd.split.cheap import RECOMPUTE
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.halves import Halves, Part, split
@@ -46,23 +45,23 @@ class _Facts:
 class Splitting:
     """Splits the joint trace of ``functional``, and says how the halves run together.
 
-    ``joint`` makes the joint trace for tangents that are laid out in another way.
+    ``joint`` makes the joint trace, of the segments, for tangents that are laid out in another way.
     """
 
     functional: Trace
     context: PassContext
     options: Options
-    joint: Callable[[Trace, PassContext, Layout], Trace]
+    joint: Callable[[Trace, PassContext, Cut, Layout], Trace]
 
     @cached_property
     def segments(self) -> Cut:
         """What autograd sees as one node each."""
-        return cut(self.functional)
+        return cut(self.functional, Lookup.of(self.context).records)
 
     @cached_property
     def costs(self) -> Costs:
         """What running calls again takes."""
-        return Costs(self.context.executors, self.context.tables[RECOMPUTE])
+        return Costs.of(self.context)
 
     def split(self, joint: Trace, made: Trace) -> Trace:
         """The forward of ``joint``, which was ``made`` before it was lowered."""
@@ -144,7 +143,7 @@ class Splitting:
             index,
             compile_later,
             functional,
-            lambda layout: self.joint(functional, context, layout),
+            lambda layout: self.joint(functional, context, segments, layout),
             lambda joint, layout, names: split(
                 self.decomposed(joint), costs, budget, names, segments, layout
             ),

@@ -11,6 +11,7 @@ from tj_core.extend import (
     STATE,
     BoundSymbol,
     Executor,
+    PassContext,
     Proxy,
     RuleTable,
     TensorProxy,
@@ -22,7 +23,7 @@ from tj_torch.extend import resolve
 from torch.utils.flop_counter import flop_registry
 
 from tj_autograd.split.arithmetic import BYTES_PER_SECOND
-from tj_autograd.split.cheap import cheap
+from tj_autograd.split.cheap import RECOMPUTE, cheap
 from tj_autograd.split.partition import byte_size
 
 __all__ = ["Costs", "estimate"]
@@ -44,6 +45,11 @@ class Costs:
     asked: dict[tuple[str, int], tuple[BoundSymbol, bool]] = field(
         default_factory=dict, repr=False, compare=False
     )
+
+    @classmethod
+    def of(cls, context: PassContext) -> Costs:
+        """Those of the executors and tables that a transform has."""
+        return cls(context.executors, context.tables[RECOMPUTE])
 
     def fuses(self, call: BoundSymbol) -> bool:
         """Whether the executor that would get ``call`` computes it with its neighbours."""
