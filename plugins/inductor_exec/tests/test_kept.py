@@ -195,7 +195,8 @@ for f in (program, another)[: int(sys.argv[1])]:
     torch.testing.assert_close(step(g, x), step(f, x))
     parts = ("compile_fx", "lowering", "scheduler", "ir", "select_algorithm", "decomposition")
     imported = [part for part in parts if f"torch._inductor.{part}" in sys.modules]
-    print(tj.stats(g).region_misses, tj.stats(g).region_kept, *imported)
+    asked = "torch.utils.cpp_extension" in sys.modules  # what flags the C++ compiler gets
+    print(tj.stats(g).region_misses, tj.stats(g).region_kept, asked, *imported)
 """
 
 
@@ -209,6 +210,6 @@ def in_process(programs: int) -> list[str]:
 def test_a_second_process_compiles_nothing_and_does_not_import_what_could() -> None:
     assert "TJ_CACHE_DIR" in os.environ
     (first,) = in_process(1)
-    assert first.startswith("2 0 compile_fx lowering")
+    assert first.startswith("2 0 True compile_fx lowering")
     kept, compiled = in_process(2)
-    assert kept == "0 2" and compiled.startswith("2 0 compile_fx lowering")
+    assert kept == "0 2 False" and compiled.startswith("2 0 True compile_fx lowering")

@@ -40,7 +40,7 @@ def fingerprint(values: Mapping[str, object]) -> str | None:
         found: dict[str, Any] = inductor_config.save_config_portable(ignore_private_configs=False)
         whole = inductor_config.get_config_copy()
     found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
-    if not _is_plain(found):
+    if not all(map(_is_plain, found.values())):
         return None
     modes = (
         torch.get_num_threads(),
@@ -50,17 +50,18 @@ def fingerprint(values: Mapping[str, object]) -> str | None:
         torch.get_default_dtype(),
         torch.get_float32_matmul_precision(),
         torch.backends.mkldnn.enabled,
+        os.environ.get("ATEN_CPU_CAPABILITY"),  # Inductor reads it when it chooses vectors
     )
     version = (torch.__version__, torch.version.git_version)
     return repr((version, _machine(), modes, sorted(found.items())))
 
 
 def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, str | int | float | bool):
+        return True
     if isinstance(value, Mapping):
-        return _is_plain([*value.items()])
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float | bool)
+        return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+    return isinstance(value, list | tuple | set | frozenset) and all(map(_is_plain, value))
 
 
 @functools.cache
@@ -73,4 +74,4 @@ def _machine() -> tuple[Any, ...]:
     compiler = shutil.which(get_cpp_compiler()) or ""
     file = os.stat(compiler) if compiler else None
     made = (os.path.realpath(compiler), file.st_size, file.st_mtime_ns) if file else ()
-    return platform.processor(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made
+    return platform.machine(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made
