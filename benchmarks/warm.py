@@ -4,7 +4,9 @@
 
 A small GPT, forward and backward, by torch.compile and by tj with Inductor. Each system has cache
 folders of its own, which one process fills before others are measured. Figures are CPU seconds of
-the process, what a system imports included, without those of the C++ compiler.
+the process, what a system imports included, without those of the C++ compiler. Python keeps the
+bytecode of what it imports, in a folder of the benchmark, whatever the environment says: where it
+does not (``PYTHONDONTWRITEBYTECODE``), it compiles all of PyTorch anew in each process.
 """
 
 from __future__ import annotations
@@ -44,18 +46,24 @@ def measure(system: str, layers: int) -> float:
 def in_process(system: str, layers: int, folder: Path) -> float:
     """`measure` in a new process whose caches are in ``folder``."""
     names = {"TORCHINDUCTOR_CACHE_DIR": "kernels", "TJ_CACHE_DIR": "tj"}
+    caches = {name: str(folder / kind) for name, kind in names.items()}
+    said = python([__file__, "--one", system, "--layers", str(layers)], folder.parent, caches)
+    return float(said.split()[-1])
+
+
+def python(arguments: list[str], folder: Path, variables: dict[str, str]) -> str:
+    """What a new process prints, which keeps bytecode in ``folder``."""
+    env = {**os.environ, **variables, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
-        [sys.executable, __file__, "--one", system, "--layers", str(layers)],
-        env={**os.environ, **{name: str(folder / kind) for name, kind in names.items()}},
-        check=True,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, *arguments], env=env, check=True, stdout=subprocess.PIPE, text=True
     )
-    return float(done.stdout.split()[-1])
+    return done.stdout
 
 
 def report(layers: int, rounds: int, folder: Path) -> str:
     """One line: what the systems take, in turns, and the ratio."""
+    python(["-c", "import torch._inductor.compile_fx"], folder, {})
     first = {system: in_process(system, layers, folder / system) for system in SYSTEMS}
     later: dict[str, list[float]] = {system: [] for system in SYSTEMS}
     for i in range(rounds):

@@ -7,19 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from tj_inductor import adapter
+from tj_inductor.adapter import compiling, modules
+from tj_inductor.adapter.settings import settings
 from tj_inductor.kernels import Collected, Waiting, collecting
 from torch._inductor.async_compile import AsyncCompile
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 
-def made(run: Any, *inputs: torch.Tensor, visible: tuple[int, ...] = (0,)) -> adapter.Compiled:
+def made(run: Any, *inputs: torch.Tensor, visible: tuple[int, ...] = (0,)) -> modules.Compiled:
     mode = FakeTensorMode()
     with torch.no_grad():
         with mode:
             fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in inputs]
-        graph = adapter.traced(run, fakes, mode)
-        return adapter.compiled(graph, fakes, mode, dict.fromkeys(visible), backward=False)
+        graph = compiling.traced(run, fakes, mode)
+        return compiling.compiled(graph, fakes, mode, dict.fromkeys(visible), backward=False)
 
 
 def test_a_graph_becomes_a_function_of_a_list_that_it_empties() -> None:
@@ -42,7 +43,7 @@ def test_visible_outputs_keep_their_strides() -> None:
 def test_settings_that_a_version_does_not_have_are_left() -> None:
     import torch._inductor.config as config
 
-    with adapter.settings({"size_asserts": False, "cpp.no_such_setting": 1}):
+    with settings({"size_asserts": False, "cpp.no_such_setting": 1}):
         assert config.size_asserts is False
     assert config.size_asserts is True
 
@@ -86,3 +87,46 @@ def test_what_is_no_kernel_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="0 entries"):
         one_file([Waiting(["float*"], "int nothing;")])
+
+
+HEAD = """\
+import torch
+from torch._inductor.utils import maybe_profile
+from torch._inductor.codegen.memory_planning import _align as align
+from torch._inductor.select_algorithm import extern_kernels
+"""
+LIGHT = HEAD[: HEAD.index("from torch._inductor.codegen")]
+OURS = "from tj_inductor.adapter.modules import extern_kernels\n"
+
+MODULES = {
+    "neither is used": ("n = alignment", LIGHT),
+    "products": ("extern_kernels.mm(x, y); extern_kernels.addmm(b, x, y)", LIGHT + OURS),
+    "defined in C++": ("torch.ops.aten.sin.default(x); inductor_ops._mm_plus_mm(x)", LIGHT),
+    "the compiler's own": ("extern_kernels.bias_addmm(b, x, y)", LIGHT + HEAD.splitlines(True)[-1]),
+    "both ways": ("extern_kernels.mm(x); f(extern_kernels)", LIGHT + HEAD.splitlines(True)[-1]),
+    "another of its names": ("n = align(7)", LIGHT + HEAD.splitlines(True)[-2]),
+    "not defined": ("torch.ops.no_such_namespace.f(x)", HEAD),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_modules_import_of_the_compiler_what_they_need(name: str) -> None:
+    body, head = MODULES[name]
+    assert modules.without_compiler(HEAD + body) == head + body
+
+
+def test_what_modules_call_as_it_is_is_what_inductor_has() -> None:
+    from torch._inductor.select_algorithm import extern_kernels
+
+    for name, function in vars(modules.extern_kernels).items():
+        assert getattr(extern_kernels, name) is function
+
+
+def test_imports_of_the_compiler_stand_at_the_head_of_a_module() -> None:
+    x = torch.randn(4, 4)
+    source = made(lambda x: ((x @ x).sin() + 1,), x).source
+    assert all(line in source for line in HEAD.splitlines(True)[1:])
+    light = modules.without_compiler(source)
+    assert OURS in light and "import _align" not in light
+    compiled = modules.restored(source, ((4, 1),), ())
+    torch.testing.assert_close(compiled.function([x])[0], (x @ x).sin() + 1)

@@ -7,7 +7,7 @@ import warnings
 
 import pytest
 import torch
-from tj_inductor import adapter
+from tj_inductor.adapter import compiling
 from tj_inductor.formulas import IN_CACHE, nll_loss_backward, var_mean
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
@@ -35,7 +35,7 @@ def test_kernels_with_it_write_no_zeros_first() -> None:
     mode = FakeTensorMode()
     with mode:
         args = (torch.empty(()), torch.empty(4, 5), torch.empty(4, dtype=torch.int64))
-    graph = adapter.traced(lambda g, x, t: (OPERATOR(g, x, t, None, 1, -100, g),), args, mode)
+    graph = compiling.traced(lambda g, x, t: (OPERATOR(g, x, t, None, 1, -100, g),), args, mode)
     called = {str(node.target) for node in graph.graph.nodes}
     assert not any("scatter" in name for name in called) and "aten.where.self" in called
 
@@ -84,6 +84,6 @@ def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:
     for rows, passes in ((8, True), (IN_CACHE, False)):
         with mode:
             x = torch.empty(rows, 3, 1, 1)
-            graph = adapter.traced(norm, [x], mode)
+            graph = compiling.traced(norm, [x], mode)
         called = {str(node.target) for node in graph.graph.nodes}
         assert ("aten.var_mean.correction" not in called) is passes

@@ -366,16 +366,16 @@ FAULTS: dict[str, tuple[Callable[..., Any], str]] = {
 def test_a_region_that_goes_wrong_is_survived(
     fault: str, fusing: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tj_inductor import adapter
+    from tj_inductor.adapter import compiling, modules
 
     change, said = FAULTS[fault]
-    compiled = adapter.compiled
+    compiled = compiling.compiled
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         made = compiled(*args, **kwargs)
-        return adapter.Compiled(change(made.function), made.source, made.strides)
+        return modules.Compiled(change(made.function), made.source, made.strides)
 
-    monkeypatch.setattr(adapter, "compiled", broken)
+    monkeypatch.setattr(compiling, "compiled", broken)
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).exp() + 1
@@ -390,12 +390,12 @@ def test_a_region_that_goes_wrong_is_survived(
 
 
 def test_a_compiler_that_fails_is_survived(fusing: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tj_inductor import adapter
+    from tj_inductor.adapter import compiling
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("there is no C++ compiler")
 
-    monkeypatch.setattr(adapter, "compiled", broken)
+    monkeypatch.setattr(compiling, "compiled", broken)
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).exp() + 1

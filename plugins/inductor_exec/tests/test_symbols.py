@@ -14,7 +14,7 @@ import torch
 from tj_conformance.models import MODELS, step
 from tj_conformance.sampling import FULL
 from tj_core.extend import Session
-from tj_inductor import adapter
+from tj_inductor.adapter import compiling
 from tj_inductor.variants import MOST, Variant, Variants
 
 pytestmark = pytest.mark.sampled(4)
@@ -244,7 +244,7 @@ def test_a_region_that_failed_leaves_a_script(
 
     here = Session(("inductor", "autograd", "torch"), overrides={"strict": False})
     with monkeypatch.context() as patch, pytest.warns(tj.TjWarning, match="shows it") as caught:
-        patch.setattr(adapter, "compiled", broken)
+        patch.setattr(compiling, "compiled", broken)
         tj.jit(mixed, session=here, dynamic=dynamic)(torch.randn(5, 16), torch.randn(16, 32))
     (script,) = re.findall(r"python (\S+\.py) shows it", str(caught[0].message))
     monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")

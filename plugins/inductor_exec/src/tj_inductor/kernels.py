@@ -17,6 +17,8 @@ from typing import Any
 from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
+from tj_inductor.adapter.libraries import library
+
 __all__ = ["Collected", "Waiting", "collecting", "one_file"]
 
 INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
@@ -115,8 +117,7 @@ def _alone(kernel: Waiting) -> Callable[..., Any]:
 
 
 def _compile(kernels: Sequence[Waiting]) -> None:
-    made = CppPythonBindingsCodeCache.load_async(one_file(kernels), submit_fn=None)
-    module = made() if callable(made) else made
+    module = library(one_file(kernels))
     for place, kernel in enumerate(kernels):
         kernel.function = getattr(module, f"kernel_{place}")
 

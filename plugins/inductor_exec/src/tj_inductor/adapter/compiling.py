@@ -1,20 +1,12 @@
-"""Every private name of PyTorch that this plugin uses.
-
-What they do in each version is tested in ``tests/test_adapter.py``.
-"""
+"""A graph is traced, and compiled by Inductor, all of which this module imports."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import operator
-import os
-import platform
-import shutil
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,14 +14,14 @@ import torch._inductor.config as inductor_config
 from torch._dispatch.python import enable_python_dispatcher
 from torch._functorch.compile_utils import fx_graph_cse
 from torch._guards import TracingContext, tracing
-from torch._inductor.codecache import PyCodeCache
-from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.custom_graph_pass import CustomGraphPass
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from tj_inductor.adapter.modules import Compiled, apart
+from tj_inductor.adapter.settings import settings
 from tj_inductor.formulas import FORMULAS
 
 with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
@@ -39,42 +31,7 @@ with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no
     from torch._inductor.ir import ExternKernel
     from torch._inductor.lowering import fallback_handler
 
-__all__ = [
-    "Compiled",
-    "FakeTensorMode",
-    "compiled",
-    "fingerprint",
-    "restored",
-    "settings",
-    "traced",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Compiled:
-    """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
-
-    ``same`` are outputs that have the values of others. ``whole``: the text is all that there is.
-    """
-
-    function: Callable[[list[Any]], Sequence[Any]]
-    source: str
-    strides: tuple[tuple[int, ...] | None, ...]
-    same: tuple[int, ...] = ()
-    whole: bool = False
-
-
-def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
-    """Inductor's configuration with ``values``; those that this version does not have are left."""
-    return inductor_config.patch({k: v for k, v in values.items() if _has_setting(k)})
-
-
-@functools.cache
-def _has_setting(name: str) -> bool:
-    found: Any = inductor_config
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    return found is not None
+__all__ = ["FakeTensorMode", "compiled", "traced"]
 
 
 def traced(
@@ -115,7 +72,7 @@ def compiled(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
     # What checks and reports at each call is left out; the object keeps what is called alive.
-    function = _apart(getattr(made, "current_callable", None) or made, same)
+    function = apart(getattr(made, "current_callable", None) or made, same)
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
     return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
@@ -171,59 +128,6 @@ def _is_whole(made: Any) -> bool:
     more = any(getattr(made, name, None) for name in EMPTY + EMPTY_TOO)
     on_cpu = set(getattr(made, "device_types", ())) <= {"cpu"}
     return runs_module and on_cpu and not more and bool(getattr(made, "source_code", ""))
-
-
-def restored(
-    source: str, strides: Sequence[tuple[int, ...] | None], same: Sequence[int]
-) -> Compiled:
-    """A compiled graph, from what another process has said of it."""
-    call = PyCodeCache.load(source).call
-    return Compiled(_apart(call, list(same)), source, tuple(strides), tuple(same), whole=True)
-
-
-def fingerprint(values: Mapping[str, object]) -> str | None:
-    """What the text of compiled graphs depends on beside the graph, with the settings ``values``.
-
-    None if that is not known: of a setting that is an object of the program.
-    """
-    with settings(values):
-        found: dict[str, Any] = inductor_config.save_config_portable(ignore_private_configs=False)
-        whole = inductor_config.get_config_copy()
-    found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
-    if not _is_plain(found):
-        return None
-    modes = (
-        torch.get_num_threads(),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-        torch.get_default_dtype(),
-        torch.get_float32_matmul_precision(),
-        torch.backends.mkldnn.enabled,
-    )
-    version = (torch.__version__, torch.version.git_version)
-    return repr((version, _machine(), modes, sorted(found.items())))
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return _is_plain([*value.items()])
-    if isinstance(value, list | tuple | set | frozenset):
-        return all(map(_is_plain, value))
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-@functools.cache
-def _machine() -> tuple[Any, ...]:
-    """The processor and the C++ compiler."""
-    info = Path("/proc/cpuinfo")
-    first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
-    kept = ("model name", "flags", "Features", "CPU part", "stepping")
-    facts = sorted(line for line in first.splitlines() if line.startswith(kept))
-    compiler = shutil.which(get_cpp_compiler()) or ""
-    file = os.stat(compiler) if compiler else None
-    made = (os.path.realpath(compiler), file.st_size, file.st_mtime_ns) if file else ()
-    return platform.processor(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made
 
 
 def _call_as_it_is(graph: torch.fx.GraphModule) -> None:
@@ -294,22 +198,6 @@ def _copied(node: torch.fx.Node) -> torch.fx.Node:
             break
         node = source
     return node
-
-
-def _apart(
-    function: Callable[[list[Any]], Sequence[Any]], same: list[int]
-) -> Callable[[list[Any]], Sequence[Any]]:
-    """``function``, whose outputs ``same`` are tensors of their own."""
-    if not same:
-        return function
-
-    def run(box: list[Any]) -> Sequence[Any]:
-        outputs = list(function(box))
-        for index in same:
-            outputs[index] = outputs[index].clone()
-        return outputs
-
-    return run
 
 
 class _Strides(CustomGraphPass):

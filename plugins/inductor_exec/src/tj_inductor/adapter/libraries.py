@@ -1,0 +1,88 @@
+"""Extension modules of C++ kernels, found again by their text.
+
+Inductor keeps what it has built under its command line, flags for the processor's vectors included.
+To know these it asks the compiler, and loads trial programs in processes of their own: a second of
+CPU time in each process, whether or not there is something to build. A record, kept beside, says
+which file came of a text where all was equal that the flags are chosen by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tj_core.extend import own_folder, replace_file
+from torch._inductor.codecache import CppPythonBindingsCodeCache
+from torch._inductor.runtime.runtime_utils import cache_dir
+
+from tj_inductor.adapter.settings import fingerprint
+
+__all__ = ["library"]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A file in Inductor's folder, as it was when it had been loaded; ``key`` is its name there."""
+
+    key: str
+    file: str
+    size: int
+    time: int
+
+    @classmethod
+    def of(cls, key: str, file: str) -> Built:
+        """``file`` as it is now, a path in Inductor's folder."""
+        found = os.stat(Path(cache_dir(), file))
+        return cls(key, file, found.st_size, found.st_mtime_ns)
+
+
+def library(source: str) -> Any:
+    """The extension module of ``source``: as it was built before, if nothing has changed."""
+    record = _record(source)
+    found = None if record is None else _loaded(record)
+    if found is not None:
+        return found
+    made = CppPythonBindingsCodeCache.load_async(source, submit_fn=None)
+    module = made() if callable(made) else made
+    if record is not None:
+        with contextlib.suppress(OSError, AttributeError, ValueError):  # then it is built again
+            file = Path(module.__file__).relative_to(cache_dir()).as_posix()
+            own_folder(record.parent)
+            replace_file(record, json.dumps(asdict(Built.of(module.key, file))))
+    return module
+
+
+def _record(source: str) -> Path | None:
+    """Where it is said what ``source`` became; None if it is not known what that depends on."""
+    known = fingerprint({})
+    if known is None:
+        return None
+    facts = (known, sys.version, sys.prefix, torch.__file__, source)
+    name = hashlib.sha256("\n".join(facts).encode()).hexdigest()
+    return Path(cache_dir(), "tj", f"{name}.json")
+
+
+def _loaded(record: Path) -> Any:
+    """The module of ``record``; None if there is none, or its file is another now."""
+    try:
+        text = record.read_text("utf-8")
+        own_folder(record.parent)
+        built = Built(**json.loads(text))
+        if built != Built.of(built.key, built.file):
+            return None
+    except (OSError, TypeError, ValueError):
+        return None
+    name = f"{built.key}.{CppPythonBindingsCodeCache.entry_function}"
+    try:
+        path = str(Path(cache_dir(), built.file))
+        return CppPythonBindingsCodeCache._load_library(path, built.key)
+    except Exception:  # whatever is wrong: Inductor builds it, and says so if it cannot
+        sys.modules.pop(name, None)
+        return None

@@ -1,0 +1,77 @@
+"""Inductor's settings, and what compiled graphs depend on beside their programs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import platform
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._inductor.config as inductor_config
+from torch._inductor.cpp_builder import get_cpp_compiler
+
+__all__ = ["fingerprint", "settings"]
+
+
+def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
+    """Inductor's configuration with ``values``; those that this version does not have are left."""
+    return inductor_config.patch({k: v for k, v in values.items() if _has_setting(k)})
+
+
+@functools.cache
+def _has_setting(name: str) -> bool:
+    found: Any = inductor_config
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is not None
+
+
+def fingerprint(values: Mapping[str, object]) -> str | None:
+    """What the text of compiled graphs depends on beside the graph, with the settings ``values``.
+
+    None if that is not known: of a setting that is an object of the program.
+    """
+    with settings(values):
+        found: dict[str, Any] = inductor_config.save_config_portable(ignore_private_configs=False)
+        whole = inductor_config.get_config_copy()
+    found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
+    if not all(map(_is_plain, found.values())):
+        return None
+    modes = (
+        torch.get_num_threads(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        torch.get_default_dtype(),
+        torch.get_float32_matmul_precision(),
+        torch.backends.mkldnn.enabled,
+        os.environ.get("ATEN_CPU_CAPABILITY"),  # Inductor reads it when it chooses vectors
+    )
+    version = (torch.__version__, torch.version.git_version)
+    return repr((version, _machine(), modes, sorted(found.items())))
+
+
+def _is_plain(value: Any) -> bool:
+    if value is None or isinstance(value, str | int | float | bool):
+        return True
+    if isinstance(value, Mapping):
+        return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+    return isinstance(value, list | tuple | set | frozenset) and all(map(_is_plain, value))
+
+
+@functools.cache
+def _machine() -> tuple[Any, ...]:
+    """The processor and the C++ compiler."""
+    info = Path("/proc/cpuinfo")
+    first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
+    kept = ("model name", "flags", "Features", "CPU part", "stepping")
+    facts = sorted(line for line in first.splitlines() if line.startswith(kept))
+    compiler = shutil.which(get_cpp_compiler()) or ""
+    file = os.stat(compiler) if compiler else None
+    made = (os.path.realpath(compiler), file.st_size, file.st_mtime_ns) if file else ()
+    return platform.machine(), torch.backends.cpu.get_cpu_capability(), tuple(facts), made

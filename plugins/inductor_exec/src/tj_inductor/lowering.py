@@ -1,0 +1,54 @@
+"""A region, traced and compiled: imported by who compiles one, since it imports all of Inductor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tj_core.extend import FusionRegion, TensorProxy, interpreter
+from tj_torch.extend import RunSymbols
+
+from tj_inductor.adapter import compiling
+from tj_inductor.adapter.modules import Compiled
+from tj_inductor.adapter.settings import settings
+from tj_inductor.graph import example_inputs, reads_strides, relaid
+
+__all__ = ["lowered"]
+
+
+def lowered(
+    region: FusionRegion,
+    options: Mapping[str, object],
+    symbols: RunSymbols | None,
+    sizes: Mapping[str, int],
+) -> Compiled:
+    """``region``, compiled for inputs of fixed sizes, or of ``symbols``, which have ``sizes``.
+
+    ``options`` are settings of Inductor.
+    """
+    run = interpreter(region)
+    taken = region.inputs
+    if reads_strides(region):
+        run, taken = relaid(region, run), region.actual_inputs
+    mode = compiling.FakeTensorMode() if symbols is None else symbols.mode
+    with torch.no_grad(), settings(options):
+        with mode:
+            inputs = example_inputs(taken, symbols)
+        if symbols is not None:
+            inputs = [*map(symbols.number, sizes), *inputs]
+        graph = compiling.traced(lambda *args: run(*args[len(sizes) :]), inputs, mode)
+        if region.strides:  # the graph is that of the strides declared; its inputs are not
+            with mode:
+                inputs = example_inputs(region.actual_inputs)
+        visible = _visible(region)
+        return compiling.compiled(graph, inputs, mode, visible, backward=region.backward)
+
+
+def _visible(region: FusionRegion) -> dict[int, Any]:
+    """The outputs whose strides are not free, and what these are; None for what needs no word."""
+    chosen = bool(region.flexible or region.strides)
+    outputs = {i: p for i, p in enumerate(region.outputs) if i not in region.flexible}
+    return {
+        i: p.strides if chosen and isinstance(p, TensorProxy) else None for i, p in outputs.items()
+    }
