@@ -63,7 +63,7 @@ def compiled(
     output.args = (tuple(_restride(graph, output, visible)),)
     _call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
-    same = _same_values(output.args[0])
+    same = _in_one_place(output.args[0])
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
@@ -174,30 +174,34 @@ def _without_gaps(value: Any, node: Any) -> Any:
     return ExternKernel.require_exact_strides(value, like.stride())
 
 
-def _same_values(outputs: Sequence[torch.fx.Node]) -> list[int]:
-    """The outputs that are copies of what another output is a copy of, too.
+def _in_one_place(outputs: Sequence[torch.fx.Node]) -> list[int]:
+    """The outputs that are copies of an input, or of what another output is a copy of, too.
 
-    Inductor removes both copies, and returns one tensor twice.
+    Inductor removes copies, and may then return the input, or one tensor twice: it asks what shares
+    memory before it removes them.
     """
     first: set[torch.fx.Node] = set()
     found = []
     for index, node in enumerate(outputs):
         origin = _copied(node)
-        if origin in first:
+        if origin in first or getattr(origin, "op", None) == "placeholder":
             found.append(index)
         first.add(origin)
     return found
 
 
 def _copied(node: torch.fx.Node) -> torch.fx.Node:
-    """What ``node`` is a copy of, as far as Inductor may find out; itself, if of nothing."""
-    while node.target in noop_registry:
-        _, index = noop_registry[node.target]
+    """What ``node`` is a copy or a view of, as far as Inductor may find out; itself, if of none."""
+    while True:
+        target, index = node.target, 0
+        if target in noop_registry:
+            _, index = noop_registry[target]
+        elif not (isinstance(target, torch._ops.OpOverload) and target.is_view):
+            return node
         source = node.args[index] if isinstance(index, int) else index(node.args)
         if not isinstance(source, torch.fx.Node):
-            break
+            return node
         node = source
-    return node
 
 
 class _Strides(CustomGraphPass):

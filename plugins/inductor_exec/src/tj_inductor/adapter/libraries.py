@@ -79,10 +79,10 @@ def _loaded(record: Path) -> Any:
             return None
     except (OSError, TypeError, ValueError):
         return None
-    name = f"{built.key}.{CppPythonBindingsCodeCache.entry_function}"
     try:
         path = str(Path(cache_dir(), built.file))
         return CppPythonBindingsCodeCache._load_library(path, built.key)
     except Exception:  # whatever is wrong: Inductor builds it, and says so if it cannot
-        sys.modules.pop(name, None)
+        entry = getattr(CppPythonBindingsCodeCache, "entry_function", "")
+        sys.modules.pop(f"{built.key}.{entry}", None)
         return None

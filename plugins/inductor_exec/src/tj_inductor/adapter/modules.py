@@ -18,7 +18,8 @@ __all__ = ["Compiled", "apart", "extern_kernels", "restored", "without_compiler"
 class Compiled:
     """A compiled graph: a function of a list that it empties, its text, the outputs' strides.
 
-    ``same`` are outputs that have the values of others. ``whole``: the text is all that there is.
+    ``same`` are outputs that may share memory with others, or with inputs. ``whole``: the text is
+    all that there is.
     """
 
     function: Callable[[list[Any]], Sequence[Any]]
@@ -84,14 +85,21 @@ def _is_defined(namespace: str, name: str) -> bool:
 def apart(
     function: Callable[[list[Any]], Sequence[Any]], same: list[int]
 ) -> Callable[[list[Any]], Sequence[Any]]:
-    """``function``, whose outputs ``same`` are tensors of their own."""
+    """``function``, whose outputs ``same`` are in memory of their own, whatever it returns."""
     if not same:
         return function
 
     def run(box: list[Any]) -> Sequence[Any]:
+        taken = {_memory(value) for value in box if isinstance(value, torch.Tensor)}
         outputs = list(function(box))
-        for index in same:
-            outputs[index] = outputs[index].clone()
+        for index, output in enumerate(outputs):
+            if index in same and _memory(output) in taken:
+                outputs[index] = output.clone()
+            taken.add(_memory(output))
         return outputs
 
     return run
+
+
+def _memory(value: torch.Tensor) -> int:
+    return value.untyped_storage().data_ptr()

@@ -1,0 +1,51 @@
+"""Results that are copies of arguments, or of one value: each is in memory of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from tj_inductor.adapter.modules import apart
+
+Program = Callable[..., Any]
+
+
+def filled(x: torch.Tensor) -> Any:
+    """Inductor returns its argument: a bug that torch.compile has, too (docs/scoreboard.md)."""
+    return torch.empty_like(x).copy_(x).view(-1).clone(), x.neg()
+
+
+def of_one_value(x: torch.Tensor) -> Any:
+    made = x.new_empty_strided((4, 6), (6, 1)).copy_(x + 1)
+    return made.view(-1).clone(), made.clone(), made * 2
+
+
+def transposed(x: torch.Tensor) -> Any:
+    return x.t().clone(), x.abs(), x.clone().view(24), x.view(-1).clone()
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
+@pytest.mark.parametrize("f", [filled, of_one_value, transposed], ids=lambda f: f.__name__)
+def test_results_are_in_memory_of_their_own(f: Program, dynamic: bool, fusing: Any) -> None:
+    jitted = fusing(f, dynamic=dynamic)
+    for _ in range(3):  # the first run is held against the trace
+        x = torch.randn(4, 6)
+        before = x.clone()
+        outs = jitted(x)
+        torch.testing.assert_close(outs, f(before))
+        places = {t.untyped_storage().data_ptr() for t in (x, *outs)}
+        assert len(places) == 1 + len(outs)
+        for out in outs:
+            out.zero_()
+        assert torch.equal(x, before)
+
+
+def test_what_is_apart_already_is_not_copied() -> None:
+    x, made = torch.ones(3), [torch.ones(3), torch.ones(3)]
+    kept = apart(lambda box: made, [0, 1])([x])
+    assert kept[0] is made[0] and kept[1] is made[1]
+    one, two, three = apart(lambda box: [x, made[0], made[0].view(3)], [0, 2])([x, 5])
+    assert (one is x, two is made[0], three is made[0]) == (False, True, False)
+    assert len({t.untyped_storage().data_ptr() for t in (x, one, two, three)}) == 4
