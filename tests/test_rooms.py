@@ -173,10 +173,11 @@ def test_each_room_says_what_it_holds(distributions: Distributions) -> None:
 
 
 BUILDERS = (
-    "tj_core/edit/", "tj_core/ir/", "tj_core/text/parser.py", "tj_torch/capture/",
+    "tj_core/edit/", "tj_core/ir/", "tj_core/text/parser.py", "tj_core/text/encoded.py",
+    "tj_torch/capture/",
     "tj_core/testing/",  # builds programs for tests
 )  # fmt: skip
-"""Where traces are made: in the editor, by capture and by the parser."""
+"""Where traces are made: in the editor, by capture, and where text is read."""
 
 OF_TRACES = frozenset({"calls", "inputs", "stage", "history"})
 """What traces have, and calls have not."""

@@ -124,6 +124,13 @@ def test_equal_traces_have_one_text_and_others_another():
     assert encoded(whole().replace(calls=(moved, *others))) != encoded(whole())
 
 
+def test_history_can_be_left_out():
+    later = whole().replace(history=(PassRecord("acquire", "numeric", seconds=2.5),))
+    assert encoded(later) != encoded(whole())
+    assert encoded(later, history=False) == encoded(whole(), history=False)
+    assert decoded(encoded(later, history=False), EMPTY_LANGUAGE).history == ()
+
+
 def test_what_repeats_is_written_and_made_once():
     body = Body((X.replace(name="a0"),), (call("neg", X, outputs=Z),), Z)
     equal = Body((X.replace(name="a0"),), (call("neg", X, outputs=Z),), Z)

@@ -100,7 +100,7 @@ class KeptPrograms:
             return None
         symbols: set[str] = set()
         try:
-            text = encoded(tuple(t.replace(history=()) for t in before), symbols)
+            text = encoded(tuple(before), symbols, history=False)
         except NotPlainError:
             return None
         known: str | None = ""
@@ -178,7 +178,7 @@ def _digest(*texts: str) -> str:
 def _written(finished: Finished) -> str:
     fused, shown = finished.fused, finished.shown()
     runs = {
-        "trace": fused.trace.replace(history=()),
+        "trace": fused.trace,
         "regions": tuple(map(_region, fused.regions)),
         "taken": {name: (c.executor, c.strides) for name, c in fused.taken.items()},
         "said": finished.said,
@@ -243,13 +243,13 @@ def _restored(
 
 
 def implementations(
-    trace: Trace, regions: Iterable[Symbol], executors: Sequence[Executor]
+    fused: FusedTrace, executors: Sequence[Executor]
 ) -> Mapping[Symbol, Callable[..., Any]]:
-    """What runs the calls of ``trace`` that executors have claimed, those of ``regions`` apart."""
+    """What runs the calls that executors have claimed, those of regions apart."""
     owners = {e.name for e in executors if not e.fallback}
-    known = set(regions)
-    found = {call.symbol for call in _outside_bodies(trace) if call.executor in owners}
-    return {symbol: _implementation(symbol, executors) for symbol in found - known}
+    found = {call.symbol for call in _outside_bodies(fused.trace) if call.executor in owners}
+    regions = {symbol for symbol, _ in fused.regions}
+    return {symbol: _implementation(symbol, executors) for symbol in found - regions}
 
 
 def _outside_bodies(trace: Trace) -> Iterable[BoundSymbol]:

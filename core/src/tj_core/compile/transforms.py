@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from tj_core.contract.fields import (
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
-__all__ = ["Ranked", "Transform"]
+__all__ = ["Ranked", "Transform", "without"]
 
 
 class Apply(Protocol):
@@ -79,3 +79,15 @@ class Ranked:
 
     plugin: str
     transform: Transform
+
+
+def without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
+    """``transforms`` but the one that declined and those of its plugin that make later stages."""
+
+    def builds_on_it(ranked: Ranked) -> bool:
+        made, missing = ranked.transform.produces, declined.transform.produces
+        if ranked.plugin != declined.plugin or made is None or missing is None:
+            return ranked is declined
+        return made >= missing
+
+    return tuple(ranked for ranked in transforms if not builds_on_it(ranked))

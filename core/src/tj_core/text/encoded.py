@@ -88,15 +88,16 @@ _KINDS = {code: kind for kind, code in _CODES.items()}
 _ONE = frozenset(kind for kind, names in _RECORDS.items() if len(names) == 1)
 
 
-def encoded(value: Any, symbols: set[str] | None = None) -> str:
+def encoded(value: Any, symbols: set[str] | None = None, *, history: bool = True) -> str:
     """``value``, a tree of traces and their parts, as text; equal ones give equal text.
 
     Trees are tuples, lists, dicts with strings as keys, and slices; other leaves are numbers,
     strings and None. ``symbols`` get the names of those in sizes; None allows no such sizes.
+    Without ``history``, it is not said which passes have made traces, and in which time.
 
     :raises NotPlainError: if there is another leaf, or a constant that only this process has.
     """
-    writer = _Writer(symbols)
+    writer = _Writer(symbols, history)
     root = writer.tree(value)
     return json.dumps([writer.rows, root], separators=(",", ":"))
 
@@ -118,8 +119,9 @@ def decoded(text: str, language: Notation, dim: Callable[[str], Dim] = SymDim) -
 class _Writer:
     """Writes rows, each distinct one once. A reference to row ``i`` is ``[i]``."""
 
-    def __init__(self, symbols: set[str] | None) -> None:
+    def __init__(self, symbols: set[str] | None, history: bool) -> None:
         self.symbols = symbols
+        self.history = history
         self.rows: list[Any] = []
         self.places: dict[Any, int] = {}
         self.known: dict[int, tuple[int]] = {}
@@ -139,6 +141,8 @@ class _Writer:
     def record(self, kind: type, value: Any) -> tuple[int]:
         """A reference to the row of ``value``."""
         read = _READ[kind](value)
+        if kind is Trace and not self.history:
+            read = (*read[:-1], ())
         if kind is SubclassInfo and value.state is not None:
             raise NotPlainError(f"a tensor of {value.type}")
         fields = (self.tree(read),) if kind in _ONE else [self.tree(item) for item in read]

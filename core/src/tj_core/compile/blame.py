@@ -1,0 +1,59 @@
+"""Whose fault it is that a pass fails: a transform before it may have made a wrong trace."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from tj_core.compile.transforms import Ranked
+from tj_core.errors import PassError, PluginError, VerificationError
+from tj_core.ir.tags import TagRegistry
+from tj_core.ir.trace import Trace
+from tj_core.verify.verifier import verify
+
+__all__ = ["blaming"]
+
+
+@contextlib.contextmanager
+def blaming(
+    traces: Sequence[Trace], makers: Mapping[int, Ranked], tags: TagRegistry, strict: bool
+) -> Iterator[None]:
+    """What fails inside because one of ``makers`` made a wrong trace is that one's failure.
+
+    Those are the transforms that made ``traces``, by place.
+
+    :raises PassError: if the transform falls back.
+    :raises PluginError: if it does not.
+    """
+    try:
+        yield
+    except (PluginError, VerificationError):
+        raise
+    except Exception as error:
+        found = _wrong_trace(traces, makers, tags)
+        if found is None:
+            raise
+        maker, wrong = found
+        plugin, transform = maker.plugin, maker.transform
+        if transform.falls_back and not strict:
+            raise PassError(transform.name, wrong) from error
+        raise PluginError(
+            f"transform {transform.name!r} of plugin {plugin!r} made a wrong trace: "
+            f"{wrong.message}",
+            source=wrong.source,
+            hint=f'disable it with [tool.tj] disable = ["{plugin}"], or see what it does wrong '
+            "with check = 1",
+        ) from error
+
+
+def _wrong_trace(
+    traces: Sequence[Trace], makers: Mapping[int, Ranked], tags: TagRegistry
+) -> tuple[Ranked, VerificationError] | None:
+    """The first transform whose trace is not well-formed, and what is wrong with it."""
+    for place, trace in enumerate(traces):
+        try:
+            verify(trace, tags=tags)
+        except VerificationError as error:
+            maker = makers.get(place)
+            return None if maker is None else (maker, error)
+    return None

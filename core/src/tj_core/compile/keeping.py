@@ -1,0 +1,93 @@
+"""The finished program of one run: looked for before its passes run, and kept after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tj_core.compile.context import PassContext
+from tj_core.compile.kept_programs import Finished, KeptPrograms, Shown
+from tj_core.compile.outcome import NOT_KEPT, Outcome
+from tj_core.compile.transforms import Ranked
+from tj_core.contract.executors import Executor
+from tj_core.contract.sizes import ProgramSizes
+from tj_core.ir.stage import Stage
+from tj_core.ir.trace import Trace
+from tj_core.passes.fuse.fuse import FusedTrace
+
+__all__ = ["Keeping"]
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """The program of ``trace``, which is found by ``key`` among those that are ``kept``.
+
+    ``executors`` and ``sizes`` are those that it is compiled with, ``assumed`` the conditions on
+    sizes that are guards before. ``said`` is what transforms give to be kept, by name.
+    """
+
+    kept: KeptPrograms
+    key: str
+    trace: Trace
+    executors: Sequence[Executor]
+    sizes: ProgramSizes | None
+    assumed: tuple[str, ...]
+    said: list[tuple[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        kept: KeptPrograms,
+        trace: Trace,
+        before: Sequence[Trace],
+        transforms: Sequence[Ranked],
+        executors: Sequence[Executor],
+        sizes: ProgramSizes | None,
+        more: object,
+    ) -> Keeping | None:
+        """The program of ``trace``; None if it cannot be kept. See `KeptPrograms.key`."""
+        named = [(ranked.transform.name, ranked.transform) for ranked in transforms]
+        key = kept.key(trace, before, named, executors, sizes, more)
+        if key is None:
+            return None
+        return cls(kept, key, trace, executors, sizes, sizes.assumed if sizes is not None else ())
+
+    def find(
+        self, transforms: Sequence[Ranked], context: Callable[[Ranked], PassContext]
+    ) -> tuple[Finished, list[Outcome]] | None:
+        """The program, if it is there, and what ``transforms`` say again of how it runs.
+
+        ``context`` is for one of these. Conditions that passes made guards become guards again.
+        """
+        found = self.kept.find(self.key, self.sizes)
+        if found is None:
+            return None
+        outcomes = []
+        try:
+            for condition in found.assumed:
+                assert self.sizes is not None
+                self.sizes.assume(condition)
+            for name, value in found.said:
+                ranked = next(r for r in transforms if r.transform.name == name)
+                assert ranked.transform.restore is not None
+                ranked.transform.restore(again := context(ranked), value)
+                outcomes.append(again.outcome)
+        except Exception as error:  # it is compiled, which says what is wrong if something is
+            self.kept.lose(self.key, error)
+            return None
+        return found, outcomes
+
+    def note(self, ranked: Ranked, said: Outcome) -> None:
+        """Note what a transform has said, if it does not say it in each process."""
+        if ranked.transform.after >= Stage.FUNCTIONAL:
+            self.said.extend((ranked.transform.name, value) for value in said.kept())
+
+    def keep(self, fused: FusedTrace, reached: set[Stage], shown: Shown) -> None:
+        """Keep what the passes have made of the program."""
+        if any(value is NOT_KEPT for _, value in self.said):
+            return
+        now = self.sizes.assumed if self.sizes is not None else ()
+        assumed = now[len(self.assumed) :]
+        finished = Finished(fused, tuple(self.said), assumed, frozenset(reached), lambda: shown)
+        self.kept.keep(self.key, finished, self.trace, self.executors)
