@@ -75,7 +75,7 @@ class Store:
             return _parsed(path.read_text("utf-8"), self.machine)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             self.warn(f"the measured times in {path} cannot be used, and are measured again", error)
             return {}
 
