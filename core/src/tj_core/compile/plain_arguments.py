@@ -97,26 +97,6 @@ def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
         yield tree, text
 
 
-def _called(p: Any, names: Collection[str]) -> bool:
-    return isinstance(p, Proxy) and p.name in names
-
-
-def _plain(name: str, tree: Any) -> str:
-    return f"_plain({name})" if isinstance(tree, Proxy) else f"_plain_tree({name})"
-
-
-def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
-    """The leaves of ``tree``, which ``text`` evaluates to, each with what it is in there."""
-    if isinstance(tree, tuple | list):
-        for i, item in enumerate(tree):
-            yield from _places(item, f"{text}[{i}]")
-    elif isinstance(tree, dict):
-        for key, item in tree.items():
-            yield from _places(item, f"{text}[{key!r}]")
-    else:
-        yield tree, text
-
-
 def _returned(call: BoundSymbol, identical: Mapping[int, str]) -> Iterator[str]:
     """The lines that return ``_result``, but for outputs of ``call`` that are arguments.
 
