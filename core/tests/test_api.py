@@ -6,6 +6,7 @@ import pytest
 import tj_core as tj
 from tj_core.api import backend_state
 from tj_core.compile.transforms import Transform
+from tj_core.contract.decline import Decline
 from tj_core.errors import ConfigError, TjError
 from tj_core.host.jitted import Entry, Fallback, Jitted, jitted_of
 from tj_core.source import Source
@@ -121,6 +122,20 @@ def test_a_failing_operation_names_the_users_line(session):
     assert f"{__file__}:{f.__wrapped__.__code__.co_firstlineno} in <lambda>" in note
 
 
+def test_explain_groups_declines() -> None:
+    plugins = [NullPlugin("num.neg", check=lambda call: Decline("not today")), NumericPlugin()]
+    f = tj.jit(lambda x: (-x) * -(x + x), session=tj.Session(plugins=plugins))
+    f([1.0])
+    found = tj.explain(f).declines()
+    assert {key: len(calls) for key, calls in found.items()} == {
+        ("null", "not today"): 2,
+        ("null", "has no claim for it"): 2,
+    }
+    declines = str(tj.explain(f)).partition("declines:\n")[2].splitlines()
+    assert [line.split("  ")[0] for line in declines] == ["executor", "null", "null"]
+    assert ["not", "today", "2", "t"] in [line.split()[1:] for line in declines]
+
+
 def test_explain(session):
     f = tj.jit(plain, session=session)
     with pytest.raises(TjError, match="has not been called"):
@@ -128,7 +143,7 @@ def test_explain(session):
     f([1.0, 2.0], [3.0, 4.0])
     explained = tj.explain(f)
     assert explained.counts() == {"null": 2, "python": 3}
-    lines = str(explained).splitlines()
+    lines = str(explained).partition("\n\ndeclines:")[0].splitlines()
     assert lines[0].split() == ["call", "operation", "executor", "declined", "by", "source"]
     assert lines[-2].split()[:3] == ["t_4_0", "num.mul", "null"]
     assert lines[-2].startswith("  ")

@@ -37,6 +37,7 @@ BROKEN = {
     "no text": document(value=3),
     "no value": json.dumps({"form": 1, "key": KEY}),
     "a list": "[]",
+    "deep": "[" * 100_000,
 }
 
 

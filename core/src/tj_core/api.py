@@ -97,7 +97,7 @@ def jit(
     :param dynamic: whether sizes are symbols: True all, False none, None those that change.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
-    :param options: config keys (``check=2``), and plugins' options (``inductor={"threads": 2}``).
+    :param options: config keys (``check=2``), and plugins' options (``inductor={"minimum": 3}``).
     :raises ConfigError: for an unknown option.
     :raises PluginError: if no plugin can capture ``fn``.
     """
@@ -157,7 +157,7 @@ def _session(arguments: _Arguments) -> Session:
             raise ConfigError(
                 f"tj.jit has no option {key!r}."
                 + did_you_mean(key, [*CORE_KEYS, *_Arguments.__slots__]),
-                hint="options of a plugin are given as a dict: inductor={'threads': 2}",
+                hint="options of a plugin are given as a dict: inductor={'minimum': 3}",
             )
     return Session(arguments.plugins, overrides=arguments.options)
 

@@ -110,7 +110,7 @@ class Entries:
             return value
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             self.warn(f"{path} cannot be used, and is made again", error)
             return None
 
@@ -143,7 +143,7 @@ class Entries:
         for path in sorted(self.folder.glob("*.json")):
             try:
                 yield path, str(json.loads(path.read_text("utf-8"))["title"])
-            except (OSError, ValueError, TypeError, KeyError):
+            except (OSError, ValueError, TypeError, KeyError, RecursionError):
                 yield path, "cannot be read"
 
     def warn(self, text: str, error: Exception) -> None:

@@ -29,6 +29,7 @@ __all__ = [
     "TraceError",
     "VerificationError",
     "add_note",
+    "close",
     "did_you_mean",
     "notes",
 ]
@@ -118,8 +119,13 @@ class TjWarning(UserWarning):
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Return ``" Did you mean 'x'?"`` for the name in ``known`` closest to ``name``, or ``""``."""
-    close = difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)
-    return f" Did you mean {close[0]!r}?" if close else ""
+    found = close(name, known)
+    return f" Did you mean {found!r}?" if found is not None else ""
+
+
+def close(name: str, known: Iterable[str]) -> str | None:
+    """The name in ``known`` closest to ``name``, if one is like it."""
+    return next(iter(difflib.get_close_matches(name, sorted(set(known)), n=1, cutoff=0.6)), None)
 
 
 def add_note(error: BaseException, note: str) -> None:

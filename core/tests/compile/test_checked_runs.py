@@ -208,6 +208,41 @@ def test_a_region_that_returns_its_input_falls_back() -> None:
     assert program([1.0, 3.0]) == [-1.0, -9.0]
 
 
+@pytest.mark.parametrize("check", [0, 3])
+def test_a_region_that_returns_a_buffer_again_is_found_before_it_does_harm(check: int) -> None:
+    buffer = [0.0, 0.0]
+
+    def change(right: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: list[float]) -> Any:
+            buffer[:] = right(x)[0]
+            return [buffer]
+
+        return run
+
+    program = fused(change, check)
+    with pytest.warns(tj.TjWarning, match="result 0 is in the same memory in every run"):
+        first = program([1.0, 2.0])
+    assert program([3.0, 4.0]) == [-9.0, -16.0]
+    assert first == [-1.0, -4.0]
+
+
+def test_a_region_that_fails_where_it_stands_again_fails_everywhere() -> None:
+    runs = iter(range(99))
+
+    def change(right: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: right(x) if next(runs) < 3 else None
+
+    plugins = [LoopPlugin(change=change), NumericPlugin()]
+    session = tj.Session(plugins=plugins, overrides={"check": 0, "strict": False})
+    first = tj.jit(lambda x: -x * x, session=session)
+    again = tj.jit(lambda x: -x * x, session=session)
+    for _ in range(2):  # a new function runs twice, and is called directly then
+        assert first([1.0]) == [-1.0]
+    with pytest.warns(tj.TjWarning, match="it returned one value, a NoneType, not 1 values"):
+        assert again([2.0]) == [-4.0]
+    assert first([3.0]) == [-9.0]
+
+
 @pytest.mark.parametrize("result", [[-1.0, -4.0], None])
 def test_a_region_that_writes_to_its_input_is_an_error(result: list[float] | None) -> None:
     def faulty(x: list[float]) -> Any:

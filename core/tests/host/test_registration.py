@@ -86,6 +86,23 @@ def test_executors_of_one_call_are_looked_at_too() -> None:
         tj.jit(lambda x: -x, session=session(), executors=[executor])
 
 
+def test_a_key_is_a_text() -> None:
+    with pytest.raises(PluginError, match="a key is the name of an operation, not a function"):
+        claims(nothing)  # type: ignore[arg-type]
+
+
+def test_decompositions_are_looked_at_as_claims_are() -> None:
+    def executor(key: str, rule: Any) -> dict[str, Any]:
+        table = rules("decompositions", key, rule)
+        return {"tj_executors": (Executor("acme", RuleTable("claim"), decompositions=table),)}
+
+    assert session(**executor("num.neg", nothing))
+    with pytest.raises(PluginError, match=r"decompositions: 'neg' names no op.* mean 'num.neg'\?"):
+        session(**executor("neg", nothing))
+    with pytest.raises(PluginError, match=r"'num.neg' is a int, not a function"):
+        session(**executor("num.neg", 1))
+
+
 # ------------------------------------------------------------------------------- tables
 
 

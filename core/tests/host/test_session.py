@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
@@ -249,3 +251,10 @@ def test_namespaces_resolve_in_the_current_session(monkeypatch):
     assert namespaces.null.num.add(1, 2) == 3
     with pytest.raises(AttributeError):
         _ = namespaces._private
+
+
+def test_a_plugin_may_be_typed_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with ``python -c``, where ``__main__`` has no file."""
+    monkeypatch.delattr(sys.modules["__main__"], "__file__", raising=False)
+    typed = type("Typed", (), {"tj_name": "typed", "__module__": "__main__"})
+    assert Session(plugins=[typed()]).plugins.names == ("typed",)

@@ -128,6 +128,33 @@ def test_a_weight_that_is_written_is_an_error(freezing: Any) -> None:
     same(freezing(model), model, x)
 
 
+def by_a_fused_optimizer(model: Net) -> None:
+    model(torch.randn(4, 16)).sum().backward()
+    torch.optim.Adam(model.parameters(), fused=True).step()
+
+
+def through_data(model: Net) -> None:
+    model.first.weight.data.mul_(2)
+
+
+def through_numpy(model: Net) -> None:
+    model.first.weight.detach().numpy()[:] = 1
+
+
+@pytest.mark.parametrize("write", [by_a_fused_optimizer, through_data, through_numpy])
+def test_writes_that_nobody_counts_are_seen_in_the_values(write: Any, freezing: Any) -> None:
+    model, x = Net(), torch.randn(4, 16)
+    with torch.no_grad():
+        model.first.weight[0, 0] = float("nan")
+    jitted = freezing(model)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(jitted(x), model(x), equal_nan=True)
+    write(model)
+    with torch.no_grad(), pytest.raises(tj.TjError, match="written after"):
+        jitted(x)
+
+
 def test_it_is_an_argument_of_jit_and_an_option() -> None:
     model, x = torch.nn.Linear(8, 8), torch.randn(4, 8)
     plugins = ["onednn", "autograd", "torch"]

@@ -39,6 +39,16 @@ def test_times_of_others_do_not_count(other: Machine, tmp_path: Path) -> None:
     assert Store(tmp_path, other).get("a") is not None
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="folders of users are their own")
+@pytest.mark.parametrize("place", ["folder", "file"])
+def test_what_others_can_write_is_not_used(place: str, tmp_path: Path) -> None:
+    folder = tmp_path / "times"
+    Store(folder, HERE).put("a", Times(0.002, 0.001))
+    (folder if place == "folder" else folder / HERE.file).chmod(0o777)
+    with pytest.warns(TjWarning, match="others than this user can write to"):
+        assert Store(folder, HERE).get("a") is None
+
+
 def test_unstable_times_hold_for_the_session_only(tmp_path: Path) -> None:
     store = Store(tmp_path, HERE)
     store.put("a", Times(0.002, 0.001, stable=False))

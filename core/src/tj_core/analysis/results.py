@@ -6,6 +6,7 @@ neither writes nor shares. What values are is known by the dialects alone: see `
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
@@ -68,6 +69,11 @@ class Run:
     def problems(self, outputs: Any, result: Any) -> Iterator[str]:
         """What is wrong with ``result``, that should be ``outputs``, and with the arguments now."""
         yield from self.wrong(outputs, result)
+        yield from self.lost(outputs, result)
+
+    def lost(self, outputs: Any, result: Any) -> Iterator[str]:
+        """Which values of the program the run has changed, that it should not have."""
+        yield from self.overwrites(outputs, result)
         yield from self.writes()
 
     def wrong(self, outputs: Any, result: Any) -> Iterator[str]:
@@ -108,7 +114,7 @@ class Run:
         """Which results are in memory, or part of a graph, that is not declared to be theirs."""
         pairs = [(p, value) for p, value in _pairs(outputs, result) if isinstance(p, Proxy)]
         memory = [_memory(value, self.runtime) for _, value in pairs]
-        known = dict.fromkeys(self.earlier, "an earlier result, which is in use")
+        known: dict[Hashable | None, str] = {}
         for (p, _), at in zip(self.given, self.memory, strict=True):
             known[at] = f"its argument {p.name!r}"
         for i, (at, (p, value)) in enumerate(zip(memory, pairs, strict=True)):
@@ -118,6 +124,22 @@ class Run:
             if not (requires_grad(p) or at in declared) and _is_tracked(value, self.runtime):
                 yield f"result {i} requires a gradient"
             known.setdefault(at, f"result {i}")
+
+    def overwrites(self, outputs: Any, result: Any) -> Iterator[str]:
+        """Which results are in memory of earlier ones that are still in use, and thereby lost."""
+        for i, (_, at) in enumerate(places := list(_places(outputs, result, self.runtime))):
+            if at in self.earlier and at not in self.declared(i, [at for _, at in places]):
+                yield (
+                    f"result {i} is in the memory of an earlier result, which is in use, which the "
+                    "trace does not say"
+                )
+
+    def reused(self, outputs: Any, first: Any, second: Any) -> Iterator[str]:
+        """Which results of a second run are in the memory of those of the first."""
+        taken = {at for _, at in _places(outputs, first, self.runtime) if at is not None}
+        for i, (_, at) in enumerate(_places(outputs, second, self.runtime)):
+            if at in taken:
+                yield f"result {i} is in the same memory in every run"
 
     def declared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
         """The memory that the effects say a result is in."""
@@ -138,8 +160,8 @@ def given_values(call: BoundSymbol, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 def in_memory(outputs: Any, result: Any, runtime: Runtime) -> Iterator[tuple[Hashable, Any]]:
     """The values that ``result`` has for the proxies in ``outputs``, by the memory they are in."""
-    for p, value in _pairs(outputs, result):
-        if isinstance(p, Proxy) and (memory := _memory(value, runtime)) is not None:
+    for value, memory in _places(outputs, result, runtime):
+        if memory is not None:
             yield memory, value
 
 
@@ -198,6 +220,14 @@ def _pairs(said: Any, got: Any) -> Iterator[tuple[Any, Any]]:
         yield from _pairs(parts, (got.start, got.stop, got.step))
     else:
         yield said, got
+
+
+def _places(outputs: Any, result: Any, runtime: Runtime) -> Iterator[tuple[Any, Hashable | None]]:
+    """The values that ``result`` has for proxies, each with its memory; none if it is misshapen."""
+    with contextlib.suppress(_Misshapen):
+        for p, value in list(_pairs(outputs, result)):
+            if isinstance(p, Proxy):
+                yield value, _memory(value, runtime)
 
 
 def _count(result: Any) -> str:

@@ -22,7 +22,7 @@ from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.generated import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
-from tj_core.compile.plain_arguments import differentiable, with_plain_arguments
+from tj_core.compile.plain_arguments import differentiable, plain_of, with_plain_arguments
 from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.proxy import Proxy
@@ -150,9 +150,21 @@ class _Writer:
         args = {p.name for p in call.flat_args}
         before = [name for name in dead if name in args]
         after = [name for name in dead if name not in args]
-        values = ", ".join(value_text(a, str, self.constant) for a in call.args)
+        values = ", ".join(self.given(a, kernel) for a in call.args)
         run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}(_box)"
         return f"_box = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
+
+    def given(self, argument: Any, kernel: RegionKernel) -> str:
+        """What the region gets: an argument, plain where it may require a gradient."""
+        text = value_text(argument, str, self.constant)
+        if not kernel.detached or value_names(argument).isdisjoint(self.differentiable):
+            return text
+        plain = plain_of(self.trace.language.runtime)
+        if plain is None:
+            return text
+        if "plain" not in self.bound:
+            self.bind("plain", "_plain", plain)
+        return f"{self.bound['plain']}({text})"
 
     def kernel(self, call: BoundSymbol, kernel: RegionKernel) -> str:
         name = self.free(re.sub(r"\W", "_", call.symbol.qualname))

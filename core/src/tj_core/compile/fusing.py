@@ -66,8 +66,10 @@ class FusedRegions:
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
         """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
+        assert owner.fusion is not None
         without = partial(without_executor, executors=executors, tags=self.tags)
-        kernels = [RegionKernel(r, owner.name, owner.owner, without, self.warn) for r in regions]
+        rest = owner.name, owner.owner, without, self.warn
+        kernels = [RegionKernel(r, *rest, detached=owner.fusion.detached) for r in regions]
         kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
         try:
             compiled(owner, kernels, kept)

@@ -1,22 +1,25 @@
 """What runs a region: the executor's compiled function, or its operations one by one.
 
-What an executor compiled is not believed: its first run is held against the trace, with the inputs
-at hand. Where it raises or returns something else, the region runs without the executor from then
-on, wherever it stands, and one warning says so. Where it wrote to an input, that is an error: the
-program cannot go on with what it was given. What an executor compiles later, for other sizes, is
-held against the trace in the same way; if that fails, the region runs without the executor for such
-sizes alone.
+What an executor compiled is not believed: its first run in each program is held against the trace,
+with the inputs at hand. Where it raises or returns something else, the region runs without the
+executor from then on, wherever it stands, and one warning says so. Where it wrote to an input, or
+to a result that is in use, that is an error: the program cannot go on with what it has. What an
+executor compiles later, for other sizes, is held against the trace in the same way; if that fails,
+the region runs without the executor for such sizes alone.
+
+A function that has never run runs twice: one that returns its results in the same memory each time
+is found then, and not when it has overwritten what somebody still reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import ReferenceType
 
 from tj_core.analysis.liveness import value_names
-from tj_core.analysis.results import Run, differences, given_values, unequal
+from tj_core.analysis.results import Run, differences, given_values, in_memory, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
 from tj_core.contract.fusion import Boxed, Fused, FusionRegion
 from tj_core.errors import PluginError
@@ -34,6 +37,8 @@ class RegionKernel:
 
     ``without`` makes a function that does the same without the executor; ``warn`` gets the
     reason, and the sizes if it fails for them alone. ``failure`` is the reason, once there is one.
+    ``confirmed``: it has run, as the trace says. ``places`` are the programs that call ``function``
+    directly, each with the name that it has there. ``detached`` is as of `Fusion`.
     """
 
     region: FusionRegion
@@ -44,8 +49,10 @@ class RegionKernel:
     fused: Fused | None = None
     failure: str | None = None
     function: Boxed = field(init=False)
+    detached: bool = True
     confirmed: bool = False
     kept: bool = False
+    places: list[tuple[ReferenceType[Any], str]] = field(default_factory=list)
 
     def use(self, fused: Fused, kept: bool = False) -> None:
         """Run the region as ``fused``, which is ``kept`` of another process."""
@@ -60,7 +67,16 @@ class RegionKernel:
         self.failure = str(reason) or type(reason).__name__
         self.function = self.without(self.region)
         self.confirmed = True
+        for program, name in self.places:
+            rebind(program, name, self.function)
         self.warn(self, reason, {})
+
+    def place(self, program: ReferenceType[Any] | None, name: str) -> None:
+        """Let ``program`` call the function directly, under ``name``."""
+        rebind(program, name, self.function)
+        self.places = [place for place in self.places if place[0]() is not None]
+        if program is not None:
+            self.places.append((program, name))
 
     @property
     def strides(self) -> Mapping[int, tuple[int, ...]]:
@@ -90,7 +106,7 @@ class RegionKernel:
         inputs, call = list(box), self.call
         box.clear()
         run = Run(given_values(call, tuple(inputs), {}), self.region.language.runtime)
-        result, wrong = self.tried(make, inputs, run, call)
+        result, wrong = self.tried(make, inputs, run, call, new=True)
         if wrong is not None:
             box.extend(inputs)
             self.warn(self, wrong, run.sizes)
@@ -98,21 +114,32 @@ class RegionKernel:
         return result
 
     def tried(
-        self, make: Callable[[], Boxed], inputs: list[Any], run: Run, call: BoundSymbol
+        self,
+        make: Callable[[], Boxed],
+        inputs: list[Any],
+        run: Run,
+        call: BoundSymbol,
+        *,
+        new: bool,
     ) -> tuple[Sequence[Any], Exception | str | None]:
         """What the function returns that ``make`` makes, and what is wrong with that.
 
-        :raises PluginError: if an input was written.
+        A ``new`` one runs twice.
+
+        :raises PluginError: if an input was written, or an earlier result.
         """
         result: Sequence[Any] = ()
         wrong: Exception | str | None
         try:
-            result = make()(list(inputs))
+            function = make()
+            result = function(list(inputs))
             wrong = next(run.wrong(run.sized(self.outputs(call)), result), None)
+            if new and wrong is None:
+                wrong = next(run.reused(call.outputs, result, function(list(inputs))), None)
         except Exception as error:
             wrong = error
-        for written in run.writes():
-            raise self.error(written)
+        for lost in run.lost(call.outputs, result):
+            raise self.error(lost)
         return result, wrong
 
     def misplaced(
@@ -130,18 +157,23 @@ class RegionKernel:
         box: list[Any],
         runtime: tuple[RuntimeValues, ...],
         alive: Alive,
+        held: Collection[Hashable] = (),
     ) -> Sequence[Any]:
         """What the region returns for the inputs in ``box``, held against ``call``.
+
+        ``held`` is memory in use beside ``alive``.
 
         :raises PluginError: if it wrote to an input.
         """
         inputs = list(box)
         box.clear()
-        run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, set(alive))
+        earlier = {*alive, *held}
+        run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects, earlier)
         result: Sequence[Any] = ()
         wrong = self.misplaced(inputs, runtime)
         if wrong is None:
-            result, wrong = self.tried(lambda: self.function, inputs, run, call)
+            new = not self.confirmed
+            result, wrong = self.tried(lambda: self.function, inputs, run, call, new=new)
         if wrong is not None:
             self.fail(wrong)
             return self.function(inputs)
@@ -187,23 +219,27 @@ class FirstRegionRun:
         :raises PluginError: if it wrote to one.
         """
         kernel = self.kernel
-        if kernel.confirmed:
+        if kernel.failure is not None:
             result = kernel.function(box)
         else:
             result = kernel.checked(self.call, box, self.runtime, self.alive)
-        rebind(self.program, self.name, kernel.function)
+        kernel.place(self.program, self.name)
         return result
 
 
 class EveryRegionRun(FirstRegionRun):
-    """Stands for ``kernel`` for good: each run is repeated without the executor, on copies."""
+    """Stands for ``kernel`` for good: each run is repeated without the executor, on copies.
 
-    __slots__ = ("steps", "without")
+    What it returned is held until the next run, so that memory which is used again is found.
+    """
+
+    __slots__ = ("last", "steps", "without")
 
     def __init__(self, *first: Any) -> None:
         super().__init__(*first)
         self.without = self.kernel.without(self.kernel.region)
         self.steps = _longest_chain(self.kernel.region.body.calls)
+        self.last: dict[Hashable, Any] = {}
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
         """Run the region for the inputs in ``box``, and compare what it returns.
@@ -211,7 +247,8 @@ class EveryRegionRun(FirstRegionRun):
         :raises PluginError: if that has other values, or an input was written.
         """
         copies = [copied(value, self.runtime) for value in box]
-        result = self.kernel.checked(self.call, box, self.runtime, self.alive)
+        result = self.kernel.checked(self.call, box, self.runtime, self.alive, self.last)
+        self.last = dict(in_memory(self.call.outputs, result, self.runtime))
         expected = self.without(copies)
         for problem in unequal(expected, result, self.call.outputs, self.runtime, self.steps):
             raise self.kernel.error(f"{problem}, as its operations compute")

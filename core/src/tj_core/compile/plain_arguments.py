@@ -7,6 +7,7 @@ gradient may differ from call to call; which values may require one is known whe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,25 +15,33 @@ from tj_core.compile.generated import define
 from tj_core.ir.proxy import Proxy, TensorProxy, requires_grad
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.trace import BoundSymbol, Trace
-from tj_core.ir.tree import map_tree
+from tj_core.ir.tree import leaves, map_tree
 
-__all__ = ["differentiable", "with_plain_arguments"]
+__all__ = ["differentiable", "plain_of", "with_plain_arguments"]
 
 
 def differentiable(trace: Trace) -> frozenset[str]:
     """The names of the values that may require a gradient when the program of ``trace`` runs.
 
-    They are its inputs, what is one of them, and what the trace says requires one.
+    They are its inputs, what is one of them or a view of one (PyTorch says of a view that it
+    requires what its base does, also where no gradients are recorded), and what the trace says
+    requires one, from its making or from a later call on.
     """
     names = {p.name for p in trace.inputs if isinstance(p, TensorProxy)}
     for call in trace.calls:
         names.update(p.name for p in call.flat_outs if requires_grad(p))
+        names.update(p.name for _, p in call.effects.rebinds if requires_grad(p))
         for alias in call.effects.aliases:
-            if alias.identical and alias.kind != "internal":
+            if alias.kind != "internal":
                 values = call.flat_args if alias.kind == "arg" else call.flat_outs
                 if values[alias.index].name in names:
                     names.add(call.flat_outs[alias.output].name)
     return frozenset(names)
+
+
+def plain_of(runtime: tuple[RuntimeValues, ...]) -> Callable[[Any], Any] | None:
+    """What makes a value plain; None where no dialect says so."""
+    return next((d.plain for d in runtime if d.plain is not None), None)
 
 
 def with_plain_arguments(
@@ -45,7 +54,7 @@ def with_plain_arguments(
 
     What it returns of its arguments are these themselves, as ``call`` declares.
     """
-    plain = next((d.plain for d in runtime if d.plain is not None), None)
+    plain = plain_of(runtime)
     if plain is None or not any(p.name in names for p in call.flat_args):
         return kernel
     takes = {f"_{i}": tree for i, tree in enumerate(call.args)} | dict(call.kwargs)
@@ -62,7 +71,7 @@ def with_plain_arguments(
     lines = [
         f"def plainly({', '.join(parameters)}):",
         f"    _result = _kernel({', '.join([*gives[:count], *keywords])})",
-        f"    return {_returned(call, identical)}",
+        *_returned(call, identical),
     ]
     scope = {"_kernel": kernel, "_plain": plain, "_plain_tree": lambda t: map_tree(plain, t)}
     return define("\n".join(lines), "plainly", scope)
@@ -88,21 +97,37 @@ def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
         yield tree, text
 
 
-def _returned(call: BoundSymbol, identical: Mapping[int, str]) -> str:
-    """What ``call`` returns of ``_result``, but for outputs that are arguments."""
+def _returned(call: BoundSymbol, identical: Mapping[int, str]) -> Iterator[str]:
+    """The lines that return ``_result``, but for outputs of ``call`` that are arguments.
+
+    Another tree than that of the outputs is returned as it is, and so is None in an argument's
+    place: results are held against the trace after this.
+    """
     if not identical:
-        return "_result"
-    count = iter(range(len(call.flat_outs)))
-    texts = {
-        text: identical.get(next(count), text)
-        for p, text in _places(call.outputs, "_result")
-        if isinstance(p, Proxy)
-    }
-    return _tree(call.outputs, "_result", texts)
+        yield "    return _result"
+        return
+    count = itertools.count()
+    outs = map_tree(lambda p: next(count) if isinstance(p, Proxy) else None, call.outputs)
+    yield "    try:"
+    yield f"        {_tree(outs, _out)} = _result"
+    yield "    except (TypeError, ValueError):"
+    yield "        return _result"
+
+    def given(leaf: Any) -> str:
+        out = _out(leaf)
+        mine = identical.get(leaf) if isinstance(leaf, int) else None
+        return out if mine is None else f"{mine} if {out} is not None else None"
+
+    yield f"    return {_tree(outs, given)}"
 
 
-def _tree(tree: Any, text: str, texts: Mapping[str, str]) -> str:
+def _out(leaf: Any) -> str:
+    """What an output is called; ``leaf`` is its number, or a dict of numbers."""
+    return f"_out_{next(leaves(leaf), None)}"
+
+
+def _tree(tree: Any, leaf: Callable[[Any], str]) -> str:
     if not isinstance(tree, tuple | list):
-        return texts.get(text, text)
-    items = "".join(f"{_tree(item, f'{text}[{i}]', texts)}, " for i, item in enumerate(tree))
+        return leaf(tree)
+    items = "".join(f"{_tree(item, leaf)}, " for item in tree)
     return f"({items})" if isinstance(tree, tuple) else f"[{items}]"

@@ -10,7 +10,7 @@ from tj_core.errors import PluginError, TjError
 from tj_core.ir.trace import BoundSymbol
 from tj_core.source import Source
 
-__all__ = ["Decline", "answer", "ask"]
+__all__ = ["Decline", "answer", "ask", "is_so"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,20 @@ def ask(
         f"{whose} answered {verdict!r} in its check of {call.symbol}",
         source=call.source,
         hint='a check answers True, or Decline("why not")',
+    )
+
+
+def is_so(whose: str, question: Callable[[BoundSymbol], bool], call: BoundSymbol) -> bool:
+    """What ``whose`` question, which has no reasons to give, says of ``call``.
+
+    :raises PluginError: if it fails, or answers something else than True or False.
+    """
+    verdict = answer(whose, question, call)
+    if isinstance(verdict, bool):
+        return verdict
+    raise PluginError(
+        f"{whose} answered {verdict!r} of {call.symbol}, and neither True nor False",
+        source=call.source,
     )
 
 

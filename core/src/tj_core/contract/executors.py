@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from tj_core.contract.decline import Decline, answer, ask
+from tj_core.contract.decline import Decline, answer, ask, is_so
 from tj_core.contract.fields import (
     FLAG,
     FUNCTION,
@@ -208,7 +208,7 @@ class Executor:
         if self.fusion is None or call.on_subclass:
             return False
         if ask(self.owner, self.fusion.can_fuse, call) is None:
-            return self.fusion.kernel is None or answer(self.owner, self.fusion.kernel, call)
+            return self.fusion.kernel is None or is_so(self.owner, self.fusion.kernel, call)
         inner = call.body.calls if call.body is not None else ()
         return bool(inner) and all(map(self.fuses, inner))
 

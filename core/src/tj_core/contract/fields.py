@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from tj_core.errors import PluginError, did_you_mean
+from tj_core.errors import PluginError, close
 
 __all__ = ["FLAG", "FUNCTION", "NAME", "NUMBER", "OPTIONAL_FUNCTION", "Kind", "check_fields", "of"]
 
@@ -58,6 +58,5 @@ def _meant(value: object, kind: Kind) -> str:
     if not isinstance(value, str):
         return ""
     by_last = {name.rpartition(".")[2]: name for name in kind.names}
-    if value.upper() in by_last:
-        return f" Did you mean {by_last[value.upper()]}?"
-    return did_you_mean(value, kind.names)
+    found = close(value.upper(), by_last)
+    return f" Did you mean {by_last[found]}?" if found is not None else ""

@@ -144,6 +144,9 @@ class Fusion:
     ``restore(region, text)`` makes a region of what was `Fused.kept` of an equal one, and
     ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
     options: versions of libraries, the machine, settings; None where that cannot be said.
+
+    ``detached``: functions get inputs that require no gradient, as kernels of claimed calls do.
+    False is for functions that do not look at that, and saves the time.
     """
 
     can_fuse: Callable[[BoundSymbol], bool | Decline]
@@ -157,6 +160,7 @@ class Fusion:
     whole: Callable[[Sequence[BoundSymbol]], bool] | None = None
     restore: Callable[[FusionRegion, str], Fused] | None = None
     fingerprint: Callable[[], str | None] | None = None
+    detached: bool = True
 
     def __post_init__(self) -> None:
         check_fields(
@@ -172,6 +176,7 @@ class Fusion:
             whole=OPTIONAL_FUNCTION,
             restore=OPTIONAL_FUNCTION,
             fingerprint=OPTIONAL_FUNCTION,
+            detached=FLAG,
         )
         if (self.restore is None) != (self.fingerprint is None):
             raise PluginError("a fusion has both restore and fingerprint, or none of them")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tj_core.errors import RuleConflictError, RuleMissingError, did_you_mean
+from tj_core.errors import PluginError, RuleConflictError, RuleMissingError, did_you_mean
 
 if TYPE_CHECKING:
     from tj_core.ir.symbol import Symbol
@@ -67,6 +67,7 @@ class RuleTable(Generic[T]):
         """Return a decorator that registers its argument for ``keys``.
 
         :raises RuleConflictError: if the table has a rule for one of them already.
+        :raises PluginError: if one is no text.
         """
 
         def add(value: T) -> T:
@@ -82,6 +83,12 @@ class RuleTable(Generic[T]):
             raise RuleConflictError(
                 f"table {self.name!r} is frozen: its session has started",
                 hint="register rules in the plugin's tj_rule_tables hook",
+            )
+        if not isinstance(key, str):
+            kind = type(key).__name__
+            raise PluginError(
+                f"table {self.name!r}: a key is the name of an operation, not a {kind}",
+                hint="table.set('torch.exp', rule), and not table.set(torch.exp, rule)",
             )
         if key in self._rules:
             raise RuleConflictError(f"table {self.name!r} has a rule for {key!r} already")

@@ -253,7 +253,7 @@ def _file(plugin: object) -> str:
     holder = plugin if inspect.ismodule(plugin) or inspect.isclass(plugin) else type(plugin)
     try:
         return inspect.getsourcefile(holder) or ""
-    except TypeError:  # a built-in type, such as a namespace object's
+    except (TypeError, OSError):  # a built-in type, or typed in: `python -c` has no file
         return ""
 
 

@@ -56,7 +56,7 @@ def check_rules(whose: str, table: RuleTable[Any], known: Mapping[str, Any], nam
 
 
 def check_claims(executor: Executor, names: Names) -> None:
-    """Refuse claims that are none, and keys that no call has.
+    """Refuse claims and decompositions that are none, and keys that no call has.
 
     :raises PluginError: naming the executor.
     """
@@ -68,6 +68,14 @@ def check_claims(executor: Executor, names: Names) -> None:
                 hint="claims.set(symbol, Claim(implementation, check))",
             )
     names.check(executor.owner, executor.claims)
+    for rule in executor.decompositions or ():
+        if not callable(rule.value):
+            raise PluginError(
+                f"{executor.owner}: its decomposition of {rule.key!r} is a "
+                f"{type(rule.value).__name__}, not a function"
+            )
+    if executor.decompositions is not None:
+        names.check(f"{executor.owner}, decompositions", executor.decompositions)
 
 
 class Names:

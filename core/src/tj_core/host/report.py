@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tj_core.compile.compilation import Compilation, Track
 from tj_core.compile.kernels import RegionKernel
@@ -18,6 +19,7 @@ __all__ = ["Explanation", "RegionUse", "explain_compilation"]
 
 HEADER = ("call", "operation", "executor", "declined by", "source")
 GRADIENTS = ("call", "rule", "whose", "declined by")
+DECLINES = ("executor", "declined because", "calls", "the first")
 REGIONS = ("region", "program", "calls", "operations", "seconds", "state")
 
 
@@ -59,10 +61,23 @@ class Explanation:
                 found[record.executor] = found.get(record.executor, 0) + 1
         return found
 
+    def declines(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        """The calls that an executor declined for one reason, by both; the most frequent first."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for record in (*self.claims, *chain.from_iterable(self.others.values())):
+            for name, reason in record.declined:
+                known = reason.replace(f"no claim for {record.symbol}", "no claim for it")
+                found.setdefault((name, known), []).append(record.call)
+        ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+        return {key: tuple(calls) for key, calls in ordered}
+
     def __str__(self) -> str:
         lines = _table([HEADER, *self.rows()])
         for name, claims in self.others.items():
             lines += ["", f"{name}:", *_table([HEADER, *map(_row, claims)])]
+        if declines := self.declines():
+            rows = ((*key, str(len(calls)), calls[0]) for key, calls in declines.items())
+            lines += ["", "declines:", *_table([DECLINES, *rows])]
         if self.gradients:
             lines += ["", "gradients:", *_table([GRADIENTS, *map(_gradient, self.gradients)])]
         if self.regions:

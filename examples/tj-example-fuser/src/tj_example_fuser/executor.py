@@ -75,7 +75,7 @@ def fuse(region: FusionRegion) -> Fused:
     names, results = [p.name for p in region.inputs], [p.name for p in region.outputs]
 
     def run(*inputs: torch.Tensor) -> list[torch.Tensor]:
-        values = {n: x.detach().numpy() for n, x in zip(names, inputs, strict=True)} | numbers
+        values = {n: x.numpy() for n, x in zip(names, inputs, strict=True)} | numbers
         for name, text in steps:
             values[name] = numexpr.evaluate(text, local_dict=values, global_dict={}, order="C")
         return [torch.from_numpy(np.asarray(values[name])) for name in results]

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import tj_core as tj
 import torch
-from tj_core.extend import Claim, Executor, Pair, PluginError, RuleTable, hookimpl
+from tj_core.extend import (
+    BoundSymbol,
+    Claim,
+    Decline,
+    Executor,
+    Fused,
+    Fusion,
+    FusionRegion,
+    Pair,
+    PluginError,
+    RuleTable,
+    hookimpl,
+    interpreter,
+)
 
 
 class Acme:
@@ -132,6 +146,22 @@ def test_results_share_memory_as_declared_only() -> None:
     assert flat(torch.zeros(2, 2)).tolist() == [1] * 4
 
 
+def test_a_region_that_overwrites_a_result_in_use_is_an_error_wherever_it_stands() -> None:
+    """The region's second call runs the same function, which was found right at the first."""
+    runs, buffers = itertools.count(), [torch.empty(3), torch.empty(3)]
+
+    def wrap(run: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda x: [buffers[next(runs) % 2].copy_(run(x)[0])]
+
+    def program(x: torch.Tensor) -> Any:
+        y = x.exp() * 2
+        return y, (y.sin()).exp() * 2
+
+    session = tj.Session(plugins=[Fuser(wrap), "torch"], overrides={"check": 0, "strict": False})
+    with pytest.raises(PluginError, match="is in the memory of an earlier result, which is in use"):
+        tj.jit(program, session=session)(torch.rand(3))
+
+
 def test_a_buffer_that_is_returned_twice_is_found() -> None:
     buffer = torch.empty(3)
     claim = Claim(lambda x: torch.exp(x, out=buffer))
@@ -173,6 +203,75 @@ def test_a_kernel_never_sees_a_tensor_that_requires_a_gradient() -> None:
             torch.testing.assert_close(program(x), x.exp().sum())
             torch.testing.assert_close(program(x.detach()), x.exp().sum())
     torch.testing.assert_close(x.grad, 2 * x.exp().detach())
+
+
+def test_views_of_what_requires_a_gradient_are_detached_too() -> None:
+    seen = []
+
+    def kernel(x: torch.Tensor) -> torch.Tensor:
+        seen.append(x.requires_grad)
+        return x.exp()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        later = (x.detach() * 2).requires_grad_()
+        return x.view(2, 2).t().exp() + x[None, :2].exp() + later[:2].exp()
+
+    f = jitted(program, exp=Claim(kernel))
+    x = torch.rand(4, requires_grad=True)
+    for _ in range(2):
+        with torch.no_grad():
+            torch.testing.assert_close(f(x), program(x))
+    assert seen == [False] * 6
+
+
+class Fuser:
+    """Runs regions of ATen operators by ``wrap`` of a function that does."""
+
+    tj_name = "fuser"
+
+    def __init__(self, wrap: Callable[[Any], Any], **options: Any) -> None:
+        self.wrap, self.options = wrap, options
+
+    @hookimpl
+    def tj_executors(self) -> tuple[Executor, ...]:
+        fusion = Fusion(can_fuse, self.fuse, **self.options)
+        return (Executor("fuser", RuleTable("claim"), fusion=fusion),)
+
+    def fuse(self, region: FusionRegion) -> Fused:
+        return Fused(self.wrap(interpreter(region)))
+
+
+def can_fuse(call: BoundSymbol) -> bool | Decline:
+    mine = call.symbol.qualname in ("aten.exp.default", "aten.mul.Tensor", "aten.t.default")
+    return True if mine else Decline("not in this test")
+
+
+@pytest.mark.parametrize("detached", [True, False])
+def test_a_region_gets_inputs_that_require_no_gradient_unless_it_does_not_look(
+    detached: bool,
+) -> None:
+    seen: set[bool] = set()
+
+    def wrap(run: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(*inputs: torch.Tensor) -> Any:
+            seen.update(x.requires_grad for x in inputs)
+            return run(*inputs)
+
+        return noted
+
+    def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return (w.t() * x).exp() * 2
+
+    plugins = [Fuser(wrap, detached=detached), "torch", "autograd"]
+    f = tj.jit(program, session=tj.Session(plugins=plugins, overrides={"strict": True}))
+    x, w = torch.rand(2), torch.nn.Parameter(torch.rand(2, 2))
+    for _ in range(2):
+        f(x, w).sum().backward()
+        with torch.no_grad():
+            torch.testing.assert_close(f(x, w), program(x, w))
+    assert w.grad is not None
+    torch.testing.assert_close(w.grad, 2 * torch.autograd.grad(program(x, w).sum(), w)[0])
+    assert seen == ({False} if detached else {False, True})
 
 
 def test_arguments_in_lists_and_by_name_are_detached_too() -> None:
@@ -278,6 +377,29 @@ def test_sizes_that_are_symbols_are_any_number() -> None:
     program = tj.jit(lambda x: x.exp(), plugins=[Acme(exp=Claim(torch.exp)), "torch"], dynamic=True)
     for n in (3, 5):
         assert program(torch.rand(n, 2)).shape == (n, 2)
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        (None, "it returned one value, a NoneType, not 2 values"),
+        ((torch.ones(3), ()), "it returned 0 values, not 1 values"),
+        ((torch.ones(3), (None,)), "result 1 is a NoneType, not a plain tensor"),
+    ],
+)
+def test_a_forward_that_returns_nothing_of_what_it_saves_is_named(
+    returned: Any, problem: str
+) -> None:
+    def meta(x: torch.Tensor) -> Any:
+        return x.exp(), (x,)  # saved is the argument itself
+
+    def backward(saved: Any, grad: torch.Tensor) -> Any:
+        return (grad * saved[0].exp(),)
+
+    pair = Pair(lambda x: returned, backward, meta=(meta, backward))
+    program = jitted(lambda x: x.exp().sum(), exp=Claim(torch.exp, pair=pair))
+    with pytest.raises(PluginError, match=rf"'acme' .* ran torch\.exp\.forward .*{problem}"):
+        program(torch.rand(3, requires_grad=True))
 
 
 @pytest.mark.parametrize("half", ["forward", "backward"])

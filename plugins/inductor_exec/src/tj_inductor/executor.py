@@ -47,6 +47,7 @@ def inductor_executor(options: Options) -> Executor:
         whole=convolves,
         restore=compiler.restore,
         fingerprint=compiler.fingerprint,
+        detached=False,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     return Executor("inductor", claims, fusion=fusion, decompositions=decompositions())

@@ -21,6 +21,7 @@ def nvfuser_executor(options: Options, target: Target) -> Executor:
         kernel=operators.is_kernel,
         check=operators.check,
         minimum=options.minimum,
+        detached=False,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     return Executor("nvfuser", claims, fusion=fusion)

@@ -80,6 +80,7 @@ def epilogue_executor(choices: Choices, alone: Alone) -> Executor:
         lambda region: _fused(region, choices, alone),
         kernel=lambda call: False,  # a layer is not run again to save memory
         check=lambda calls: True if pairs(calls) else Decline("no activation follows a layer"),
+        detached=False,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     return Executor("onednn_epilogues", claims, fusion=fusion)

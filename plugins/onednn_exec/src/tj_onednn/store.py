@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tj_core.extend import TjWarning, own_folder, replace_file
+from tj_core.extend import TjWarning, is_own, own_folder, replace_file
 
 from tj_onednn.timing import Times
 
@@ -69,10 +69,13 @@ class Store:
             return {}
         path = self.folder / self.machine.file
         try:
+            for place in (self.folder, path):
+                if not is_own(place):
+                    raise PermissionError(f"others than this user can write to {place}")
             return _parsed(path.read_text("utf-8"), self.machine)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             self.warn(f"the measured times in {path} cannot be used, and are measured again", error)
             return {}
 
@@ -98,7 +101,9 @@ class Store:
 
 def _text(times: Mapping[str, Times], machine: Machine) -> str:
     kept = {key: [t.theirs, t.mine] for key, t in sorted(times.items()) if t.stable}
-    return json.dumps({"form": FORM, "machine": asdict(machine), "seconds": kept}, indent=1)
+    title = f"times of {len(kept)} products, {machine.threads} threads"
+    document = {"form": FORM, "title": title, "machine": asdict(machine), "seconds": kept}
+    return json.dumps(document, indent=1)
 
 
 def _parsed(text: str, machine: Machine) -> dict[str, Times]:

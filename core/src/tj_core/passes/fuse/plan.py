@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from tj_core.contract.decline import answer, ask
+from tj_core.contract.decline import ask, is_so
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fusion
 from tj_core.ir.symbol import Symbol
@@ -67,7 +67,7 @@ class Fusers:
         """
         whole = self.fusion(name).whole
         owner = self.executors[name].owner
-        if whole is not None and answer(owner, lambda _: whole(calls), calls[0]):
+        if whole is not None and is_so(owner, lambda _: whole(calls), calls[0]):
             return [calls]
         return parts(calls, call_token)
 

@@ -2,6 +2,8 @@
 
 The acquired program would have written what comes before the error, which its caller sees. So it
 runs in the functional one's place, from the same arguments and random numbers, and raises there.
+Not where an executor's kernel did something else than its trace says: what that has written cannot
+be taken back.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import TjWarning
+from tj_core.extend import PluginError, TjWarning
 
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.packing import Acquired, is_of_hook
@@ -63,6 +65,8 @@ def unless_it_raises(
             return run(*args)
         except _Raised as raised:
             error = raised.error
+        if isinstance(error, PluginError):
+            raise error
 
         def restore() -> None:
             for device, state in states:

@@ -9,7 +9,7 @@ import tj_core as tj
 import torch
 from tj_conformance.programs.aliasing import check, stateless
 from tj_conformance.programs.scenes import pair, placed, same
-from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable
+from tj_core.extend import BoundSymbol, Claim, Decline, Executor, PluginError, RuleTable
 from tj_core.ir.stage import Stage
 from tj_core.verify.verifier import verify
 
@@ -140,3 +140,16 @@ def test_what_follows_a_copy_is_refused() -> None:
 
 def verified(trace) -> None:
     verify(trace, tags=tj.Session(["torch"]).tags, reached=[Stage.FUNCTIONAL])
+
+
+def test_a_copy_that_goes_wrong_is_an_error_and_is_not_done_again() -> None:
+    """The program as acquired would start from what was written, and count it twice."""
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("tj.copy_back", Claim(lambda target, value: (target.data.copy_(value * 2), None)[1]))
+    executors = [Executor("wrong", claims), "..."]
+    program = tj.jit(write, plugins=["torch"], executors=executors, check=3, strict=False)
+    x = torch.ones(2)
+    message = "'wrong' ran tj.copy_back .*argument 'x': result 0 has other values"
+    with torch.no_grad(), pytest.raises(PluginError, match=message):
+        program(x, torch.ones(2))
+    assert x.tolist() == [4, 4]
