@@ -186,7 +186,7 @@ def _written(finished: Finished) -> str:
         "reached": tuple(sorted(finished.reached)),
     }
     claims = tuple(
-        (r.call, r.symbol, r.source, r.executor, r.declined, r.depth) for r in shown.claims
+        (r.call, r.symbol, r.source, r.executor, r.declined, r.depth, r.fused) for r in shown.claims
     )
     # Whether symbols may be kept was asked before.
     return " ".join(_packed(encoded(value, set())) for value in (runs, (shown.traces, claims)))

@@ -39,7 +39,7 @@ from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
-from tj_core.passes.fuse.fuse import FusedTrace, fuse
+from tj_core.passes.fuse.fuse import FusedTrace, fuse, with_regions
 from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.verify.verifier import CHECK_VALUES, Check, level_for, verify
 
@@ -375,7 +375,7 @@ class _Run:
             read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
             layouts = Layouts(read, self.chosen)
             made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted, layouts)
-            self.fused = made
+            self.fused, self.claims = made, with_regions(self.claims, made)
             return made.trace
 
         self.own_step("fuse", apply)

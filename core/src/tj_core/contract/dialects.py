@@ -28,6 +28,9 @@ class Dialect:
     needs its results. ``known``, if given, is asked for an unknown symbol that a plugin has a rule
     for: the qualified names among which the right one must be; none, if it may yet come to exist.
 
+    ``spelled``, if given, is asked for symbols that an executor claims: the qualified name that
+    their calls have in programs, if that is another one; else None.
+
     ``fingerprint``, if given, is for finished programs that are kept on disk: it says as text what
     the meaning of symbols depends on, beside the plugin's code: versions of libraries, the machine,
     settings of the process; None where that cannot be said, as of operations that the program
@@ -41,6 +44,7 @@ class Dialect:
     values: RuntimeValues | None = None
     checks_writes: Callable[[BoundSymbol], bool] | None = None
     known: Callable[[Symbol], Collection[str]] | None = None
+    spelled: Callable[[Symbol], str | None] | None = None
     fingerprint: Callable[[Collection[Symbol]], str | None] | None = None
 
     def __post_init__(self) -> None:
@@ -53,6 +57,7 @@ class Dialect:
             values=of(RuntimeValues, optional=True),
             checks_writes=OPTIONAL_FUNCTION,
             known=OPTIONAL_FUNCTION,
+            spelled=OPTIONAL_FUNCTION,
             fingerprint=OPTIONAL_FUNCTION,
         )
 

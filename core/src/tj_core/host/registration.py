@@ -68,6 +68,7 @@ def check_claims(executor: Executor, names: Names) -> None:
                 hint="claims.set(symbol, Claim(implementation, check))",
             )
     names.check(executor.owner, executor.claims)
+    names.check_spelling(executor.owner, executor.claims)
     for rule in executor.decompositions or ():
         if not callable(rule.value):
             raise PluginError(
@@ -113,6 +114,15 @@ class Names:
         known = self.language.known_instead(Symbol.parse(key)) if name != "*" else ()
         if known and key not in known:  # an attribute is known, and no callable
             self.unknown(f"{whose}: there is no operation {key!r}.{_meant(key, known)}")
+
+    def check_spelling(self, whose: str, table: RuleTable[Any]) -> None:
+        """Look for keys that are another spelling of an operation than programs have."""
+        for rule in table:
+            if not rule.key.endswith("*"):
+                found = self.language.spelled(Symbol.parse(self.without_subclass(rule.key)))
+                if found is not None:
+                    said = f"in programs {rule.key!r} is called {found!r}, which is to be claimed"
+                    self.unknown(f"{whose}: {said}")
 
     def without_subclass(self, key: str) -> str:
         """The operation in ``key``, which the name of a class may come before."""

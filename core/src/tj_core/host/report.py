@@ -93,7 +93,7 @@ def _row(record: ClaimRecord) -> tuple[str, str, str, str, str]:
     return (
         "  " * record.depth + record.call,
         record.symbol.qualname,
-        record.executor or "(its body)",
+        str(record.fused or record.executor or "(its body)"),
         _reasons(record.declined),
         record.source.short() if record.source else "",
     )

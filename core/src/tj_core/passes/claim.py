@@ -42,7 +42,8 @@ class ClaimRecord:
     """Who got a call, and who declined it before and why.
 
     ``executor`` is None for a call that was replaced by its body. ``depth`` counts the bodies the
-    call was found in, and the regions.
+    call was found in, and the regions of calls. ``fused`` is the symbol of the fusion region that
+    it stands in, if it stands in one.
     """
 
     call: str
@@ -51,6 +52,7 @@ class ClaimRecord:
     executor: str | None
     declined: tuple[tuple[str, str], ...] = ()
     depth: int = 0
+    fused: Symbol | None = None
 
 
 @dataclass(frozen=True, slots=True)

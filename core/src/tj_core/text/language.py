@@ -93,6 +93,11 @@ class Language:
             return ()
         return dialect.known(symbol)
 
+    def spelled(self, symbol: Symbol) -> str | None:
+        """The name that calls of ``symbol`` have in programs, if it is another one."""
+        dialect = self._dialects.get(symbol.namespace)
+        return dialect.spelled(symbol) if dialect and dialect.spelled else None
+
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
         """What does the same as `resolve` says with the arguments of ``call``, and faster."""
         dialect = self._dialects.get(call.symbol.namespace)

@@ -338,6 +338,9 @@ def test_what_one_executor_refuses_is_asked_of_the_next() -> None:
     assert shape(g) == ["next(add, neg, mul)"]
 
 
+NOISE = ("num.noise", "python")
+
+
 def test_explain_names_the_regions() -> None:
     def f(x: Any, y: Any) -> Any:
         for _ in range(3):
@@ -350,7 +353,10 @@ def test_explain_names_the_regions() -> None:
     (use,) = explained.regions
     assert (use.program, use.calls, use.kernel.executor) == ("", 3, "loop")
     assert use.kernel.fused is not None and "for a0, a1" in use.kernel.fused.source
-    assert f"loop.{use.kernel.region.name}" in str(explained) and "compiled" in str(explained)
+    name = f"loop.{use.kernel.region.name}"
+    assert name in str(explained) and "compiled" in str(explained)
+    rows = [(row[1], row[2]) for row in explained.rows()]
+    assert rows == [("num.add", name), ("num.neg", name), ("num.mul", name), NOISE] * 3
 
 
 # ------------------------------------------------------------------------------ what goes wrong

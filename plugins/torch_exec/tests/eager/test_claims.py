@@ -241,3 +241,27 @@ def test_printed_traces_with_claims_run() -> None:
     trace = tj.last_trace(g)
     assert "from tj_core.namespaces import spy" in str(trace)
     assert "spy.torch.sin(x)" in str(trace)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("torch.Tensor.exp", "torch.exp"),
+        ("torch.Tensor.matmul", "torch.matmul"),
+        ("torch.special.exp2", "torch.exp2"),
+        ("torch._C._nn.gelu", "torch.nn.functional.gelu"),
+        ("torch.ops.aten.exp.default", "aten.exp.default"),
+    ],
+)
+def test_a_claim_for_another_spelling_says_what_programs_call_it(key: str, name: str) -> None:
+    spy = Spy("spy").claims(key, torch.exp)
+    said = f"in programs '{key}' is called '{name}'"
+    with pytest.raises(tj.TjError, match=said):
+        tj.Session([spy, "torch"], overrides={"strict": True})
+    with pytest.warns(tj.TjWarning, match=said):
+        tj.Session([spy, "torch"], overrides={"strict": False})
+
+
+@pytest.mark.parametrize("key", ["torch.exp", "torch.Tensor.view", "aten.exp.default", "torch.*"])
+def test_of_the_names_in_programs_nothing_is_said(key: str) -> None:
+    tj.Session([Spy("spy").claims(key, torch.exp), "torch"], overrides={"strict": True})

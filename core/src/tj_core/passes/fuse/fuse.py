@@ -15,11 +15,12 @@ from tj_core.ir.proxy import size_hints
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
+from tj_core.passes.claim import ClaimRecord
 from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import Facts, FusedCall, region_calls
 
-__all__ = ["FusedTrace", "fuse"]
+__all__ = ["FusedTrace", "fuse", "with_regions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class FusedTrace:
     """A trace with regions: the symbols of their calls with what each stands for.
 
     ``taken`` are the inputs that it takes with the strides that were chosen for them, by name; all
-    others it takes as the trace says.
+    others it takes as the trace says. ``members`` says in which region a call stands, by its label.
     """
 
     trace: Trace
     regions: tuple[tuple[Symbol, FusionRegion], ...] = ()
     taken: Mapping[str, Choice] = field(default_factory=dict)
+    members: Mapping[str, Symbol] = field(default_factory=dict)
 
 
 def fuse(
@@ -52,19 +54,29 @@ def fuse(
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
-    pass_ = _Pass(fusers, implementations, single, tags, {}, layouts)
+    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts)
     taken = pass_.taken(trace)
     pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))
     made = pass_.program(trace, PassRecord("fuse"))
-    return FusedTrace(made, tuple(pass_.found.items()), taken)
+    return FusedTrace(made, tuple(pass_.found.items()), taken, pass_.members)
+
+
+def with_regions(records: Sequence[ClaimRecord], fused: FusedTrace) -> tuple[ClaimRecord, ...]:
+    """``records``, which say in which region calls stand."""
+
+    def region(record: ClaimRecord) -> Symbol | None:
+        found = fused.members.get(record.call)
+        return found if found is not None and found.namespace == record.executor else None
+
+    return tuple(replace(record, fused=region(record)) for record in records)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pass:
     """One run of the pass.
 
-    ``single`` is the executor of calls in no region, ``found`` are the regions by symbol.
-    ``layouts`` are those of the outermost program.
+    ``single`` is the executor of calls in no region, ``found`` are the regions by symbol,
+    ``members`` their calls by label. ``layouts`` are those of the outermost program.
     """
 
     fusers: Fusers
@@ -72,6 +84,7 @@ class _Pass:
     single: str | None
     tags: TagRegistry
     found: dict[Symbol, FusionRegion]
+    members: dict[str, Symbol]
     layouts: Layouts
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
@@ -79,6 +92,8 @@ class _Pass:
         for unit in self.calls(trace, self.layouts if record is not None else Layouts()):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)
+                for label in unit.members:
+                    self.members.setdefault(label, unit.call.symbol)
                 editor.changed(unit.call, unit.call.symbol.qualname, unit.call.executor or "")
                 editor.keep(unit.call)
             else:

@@ -28,10 +28,11 @@ Views: TypeAlias = "Mapping[str, tuple[Owner, BoundSymbol]]"
 
 @dataclass(frozen=True, slots=True)
 class FusedCall:
-    """A region's call in the program, and the region that it runs."""
+    """A region's call in the program, the region that it runs, and the labels of its calls."""
 
     call: BoundSymbol
     region: FusionRegion
+    members: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +156,7 @@ def _fused_call(
         parent=first.parent or first.label,
         executor=owner,
     )
-    return FusedCall(call, region)
+    return FusedCall(call, region, tuple(c.label for c in draft.calls))
 
 
 def _common_tags(calls: Iterable[BoundSymbol], backward: bool) -> TagSet:

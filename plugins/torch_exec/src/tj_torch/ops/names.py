@@ -106,6 +106,7 @@ def dialects() -> tuple[Dialect, ...]:
             values.get(name),
             checks.get(name),
             known,
+            spelled,
             fingerprint,
         )
         for name, (_, prelude) in _ROOTS.items()
@@ -126,6 +127,22 @@ def known(symbol: Symbol) -> list[str]:
         holder = getattr(holder, part)
     names = holder.overloads() if isinstance(holder, OpOverloadPacket) else _names_in(holder)
     return [".".join([symbol.namespace, *way, name]) for name in names]
+
+
+def spelled(symbol: Symbol) -> str | None:
+    """What calls of ``symbol`` with tensors are named, if they are named otherwise.
+
+    A method or an alias may keep its name for some arguments; those that fit it say what it is.
+    """
+    if symbol.namespace != "torch" or symbol.variant:
+        return None
+    try:
+        function = resolve(symbol)
+    except LookupError:
+        return None
+    names, tensor = Names(), TensorProxy("x", (2, 2), (2, 1))
+    found = (names.symbol(function, (tensor,) * count, {}).symbol for count in (1, 2, 3))
+    return next((other.qualname for other in found if other != symbol), None)
 
 
 def _names_in(holder: Any) -> list[str]:
