@@ -7,6 +7,7 @@ all operations, in low precision too, all modules and all models.
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,30 @@ def test_operations(op: Any, dtype: torch.dtype) -> None:
             if sample.eager is not None:
                 found += wrong(op, jitted, sample, sample.eager)
     assert found == []
+
+
+DEPEND_ON_DATA = {"unique", "unique_consecutive", "nonzero", "argwhere", "masked_select"}
+"""Operations of which no program is kept."""
+
+
+@pytest.mark.parametrize(("op", "dtype"), [p for p in OPERATIONS if p.values[1] is torch.float32])
+def test_finished_programs_are_found(
+    op: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A later session finds what the first made of an operation, and it is right."""
+    monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path))
+    found: list[list[str]] = []
+    for _ in range(2):
+        torch.compiler.reset()
+        jitted = jit(lambda *args, **kwargs: op.op(*args, **kwargs))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            known = [s for s in samples(op, dtype, 2) if s.eager is not None]
+            found.append([w for s in known for w in wrong(op, jitted, s, s.eager)])
+    assert found == [[], []]
+    programs = sum(e.compilation is not None for e in jitted.__tj__.entries)
+    if programs and op.name not in DEPEND_ON_DATA:
+        assert tj.stats(jitted).program_kept >= programs - len(tj.stats(jitted).fallbacks)
 
 
 MODULES = modules() if FULL else modules()[3::40]
