@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from tj_inductor.adapter import compiling
-from tj_inductor.formulas import IN_CACHE, nll_loss_backward, var_mean
+from tj_inductor.formulas import IN_CACHE, in_cache, nll_loss_backward, var_mean
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -73,6 +74,27 @@ def test_what_is_left_to_inductor() -> None:
     mode = FakeTensorMode(shape_env=ShapeEnv())
     symbolic = mode.from_tensor(torch.empty(6, 3), static_shapes=False)
     assert var_mean(symbolic) is NotImplemented
+
+
+def test_the_cache_is_one_that_is_near(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The second cache, where the last one is of a size that many cores share."""
+    monkeypatch.setattr("tj_inductor.formulas.CACHES", tmp_path)
+
+    def found(*sizes: str) -> int:
+        for level, size in enumerate(sizes, 1):
+            (tmp_path / f"index{level}").mkdir(exist_ok=True)
+            (tmp_path / f"index{level}" / "level").write_text(f"{level}\n")
+            (tmp_path / f"index{level}" / "size").write_text(f"{size}\n")
+        in_cache.cache_clear()
+        return in_cache()
+
+    try:
+        assert found() == IN_CACHE
+        assert found("48K", "1024K", "32768K") == IN_CACHE
+        assert found("48K", "2048K", "491520K") == 2 << 20
+        assert found("48K", "a lot", "491520K") == IN_CACHE
+    finally:
+        in_cache.cache_clear()
 
 
 def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:

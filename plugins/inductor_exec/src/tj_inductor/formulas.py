@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import math
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -45,7 +48,28 @@ def nll_loss_backward(
 
 
 IN_CACHE = 8 << 20
-"""Bytes that are read a second time out of a processor's cache."""
+"""Bytes that are read a second time out of a cache near a core, at most."""
+
+NEAR = 128 << 20
+"""A last cache that is larger is shared by many cores, and far from each: its bytes come slowly."""
+
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+"""Where Linux says which caches the first core reads."""
+
+
+@functools.cache
+def in_cache() -> int:
+    """Bytes that are read a second time out of a cache, by the caches that this processor has.
+
+    `IN_CACHE` where the system does not say which.
+    """
+    sizes: dict[int, int] = {}
+    for cache in CACHES.glob("index*"):
+        with contextlib.suppress(OSError, ValueError):
+            level, size = ((cache / name).read_text().strip() for name in ("level", "size"))
+            sizes[int(level)] = int(size.removesuffix("K")) << 10
+    return min(IN_CACHE, sizes.get(2, IN_CACHE)) if sizes.get(3, 0) > NEAR else IN_CACHE
 
 
 def var_mean(
@@ -64,19 +88,25 @@ def var_mean(
     fixed = all(isinstance(n, int) for n in x.shape)
     if not fixed or x.device.type != "cpu" or x.is_complex():
         return NotImplemented
-    if x.numel() * x.element_size() > IN_CACHE:
+    if x.numel() * x.element_size() > in_cache():
         return NotImplemented
     dims = [d % x.dim() for d in dim or ()] if x.dim() else []
     dims = dims or list(range(x.dim()))
     count = math.prod(x.shape[d] for d in dims)
     wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
-    mean = wide.mean(dims, keepdim=True)
+    # Factors: what is small is computed again for each element, where a division takes longest.
+    mean = wide.sum(dims, keepdim=True) * _inverse(count)
     distance = wide - mean
     divisor = max(0.0, count - (1.0 if correction is None else float(correction)))
-    variance = (distance * distance).sum(dims, keepdim=True) / divisor
+    variance = (distance * distance).sum(dims, keepdim=True) * _inverse(divisor)
     if not keepdim:
         variance, mean = (v.squeeze(dims) for v in (variance, mean))
     return variance.to(x.dtype), mean.to(x.dtype)
+
+
+def _inverse(number: float) -> float:
+    """``1 / number``; of zero, by which a sum is divided, what makes the same of the sum."""
+    return 1.0 / number if number else math.inf
 
 
 def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor:
