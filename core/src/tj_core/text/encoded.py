@@ -132,11 +132,22 @@ class _Writer:
         kind = type(value)
         if kind is str or kind is int or value is None:
             return value
-        if kind in _RECORDS:
-            return self.known.get(id(value)) or self.record(kind, value)
         if kind is tuple:
             return ("t", *[self.tree(item) for item in value])
+        if (found := self.known.get(id(value))) is not None:
+            return found
+        if kind in _RECORDS:
+            return self.kept(value, self.record(kind, value))
+        if kind is TagSet:
+            tags = [(key, self.tree(item)) for key, item in value.items()]
+            return self.kept(value, self.row(("g", *tags)))
         return self.other(kind, value)
+
+    def kept(self, value: Any, found: tuple[int]) -> tuple[int]:
+        """``found``, the reference to ``value``, which is one object wherever it stands."""
+        self.known[id(value)] = found
+        self.alive.append(value)
+        return found
 
     def record(self, kind: type, value: Any) -> tuple[int]:
         """A reference to the row of ``value``."""
@@ -146,9 +157,7 @@ class _Writer:
         if kind is SubclassInfo and value.state is not None:
             raise NotPlainError(f"a tensor of {value.type}")
         fields = (self.tree(read),) if kind in _ONE else [self.tree(item) for item in read]
-        found = self.known[id(value)] = self.row((_CODES[kind], *fields))
-        self.alive.append(value)
-        return found
+        return self.row((_CODES[kind], *fields))
 
     def row(self, row: tuple[Any, ...]) -> tuple[int]:
         place = self.places.setdefault(row, len(self.rows))
@@ -171,8 +180,6 @@ class _Writer:
             return ("d", *[(key, self.tree(item)) for key, item in value.items()])
         if kind is slice:
             return ("s", *map(self.tree, (value.start, value.stop, value.step)))
-        if kind is TagSet:
-            return self.row(("g", *[(key, self.tree(item)) for key, item in value.items()]))
         if kind is Constant and value.named:
             return self.row(("k", value.text))
         if kind is SymDim and self.symbols is not None:
