@@ -100,7 +100,7 @@ class KeptPrograms:
             return None
         symbols: set[str] = set()
         try:
-            text = encoded(tuple(before), symbols, history=False)
+            text = encoded(tuple(before), symbols, self.language.runtime, history=False)
         except NotPlainError:
             return None
         known: str | None = ""
@@ -189,7 +189,9 @@ def _written(finished: Finished) -> str:
         (r.call, r.symbol, r.source, r.executor, r.declined, r.depth, r.fused) for r in shown.claims
     )
     # Whether symbols may be kept was asked before.
-    return " ".join(_packed(encoded(value, set())) for value in (runs, (shown.traces, claims)))
+    values = fused.trace.language.runtime
+    parts = (runs, (shown.traces, claims))
+    return " ".join(_packed(encoded(part, set(), values)) for part in parts)
 
 
 def _region(found: tuple[Symbol, FusionRegion]) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.ir.proxy import Proxy
+from tj_core.ir.symbol import Constant
 
 __all__ = ["RuntimeValues"]
 
@@ -25,6 +26,10 @@ class RuntimeValues:
     memory, and not part of differentiation. ``example``, if given, makes a value with the metadata
     of a proxy, whose sizes are numbers, always the same one; None where it knows no such values.
     ``laid_out``, if given, is a value with the given strides: itself, or a copy.
+
+    ``text`` and ``of_text``, both or none, are for finished programs that are kept on disk: the
+    text that a constant of a program is made of again, None for one that nothing but itself can
+    stand for, as it may be written; and the value of such a text.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -35,3 +40,5 @@ class RuntimeValues:
     plain: Callable[[Any], Any] | None = None
     example: Callable[[Proxy], Any] | None = None
     laid_out: Callable[[Any, Sequence[int]], Any] | None = None
+    text: Callable[[Constant], str | None] | None = None
+    of_text: Callable[[str], Any] | None = None

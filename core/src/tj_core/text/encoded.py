@@ -8,7 +8,7 @@ and read once. Nothing is unpickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -24,6 +24,7 @@ from tj_core.ir.proxy import (
     SymDim,
     TensorProxy,
 )
+from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import size_symbols
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
@@ -88,16 +89,23 @@ _KINDS = {code: kind for kind, code in _CODES.items()}
 _ONE = frozenset(kind for kind, names in _RECORDS.items() if len(names) == 1)
 
 
-def encoded(value: Any, symbols: set[str] | None = None, *, history: bool = True) -> str:
+def encoded(
+    value: Any,
+    symbols: set[str] | None = None,
+    values: Sequence[RuntimeValues] = (),
+    *,
+    history: bool = True,
+) -> str:
     """``value``, a tree of traces and their parts, as text; equal ones give equal text.
 
     Trees are tuples, lists, dicts with strings as keys, and slices; other leaves are numbers,
     strings and None. ``symbols`` get the names of those in sizes; None allows no such sizes.
+    ``values`` say as text what constants are that no expression denotes.
     Without ``history``, it is not said which passes have made traces, and in which time.
 
     :raises NotPlainError: if there is another leaf, or a constant that only this process has.
     """
-    writer = _Writer(symbols, history)
+    writer = _Writer(symbols, values, history)
     root = writer.tree(value)
     return json.dumps([writer.rows, root], separators=(",", ":"))
 
@@ -119,8 +127,11 @@ def decoded(text: str, language: Notation, dim: Callable[[str], Dim] = SymDim) -
 class _Writer:
     """Writes rows, each distinct one once. A reference to row ``i`` is ``[i]``."""
 
-    def __init__(self, symbols: set[str] | None, history: bool) -> None:
+    def __init__(
+        self, symbols: set[str] | None, values: Sequence[RuntimeValues], history: bool
+    ) -> None:
         self.symbols = symbols
+        self.values = values
         self.history = history
         self.rows: list[Any] = []
         self.places: dict[Any, int] = {}
@@ -182,6 +193,8 @@ class _Writer:
             return ("s", *map(self.tree, (value.start, value.stop, value.step)))
         if kind is Constant and value.named:
             return self.row(("k", value.text))
+        if kind is Constant and (text := self.text(value)) is not None:
+            return self.row(("c", value.text, text))
         if kind is SymDim and self.symbols is not None:
             self.symbols.update(size_symbols(value.name))
             return self.row(("y", value.name))
@@ -191,6 +204,11 @@ class _Writer:
             return ("e",)
         what = f"constant {value.text}" if kind is Constant else kind.__name__
         raise NotPlainError(what)
+
+    def text(self, constant: Constant) -> str | None:
+        """What a dialect says that ``constant`` is."""
+        said = (v.text(constant) for v in self.values if v.text is not None)
+        return next((text for text in said if text is not None), None)
 
 
 class _Reader:
@@ -237,6 +255,12 @@ class _Reader:
         except Exception as error:
             raise ParseError(f"{row[1]!r} is no constant here") from error
 
+    def value(self, row: list[Any]) -> Constant:
+        made = next((v.of_text for v in self.language.runtime if v.of_text is not None), None)
+        if made is None:
+            raise ParseError(f"nobody knows what constant {row[1]!r} is")
+        return Constant(row[1], made(row[2]), named=False)
+
 
 _OTHERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
     "b": lambda _, row: bool(row[1]),
@@ -247,6 +271,7 @@ _OTHERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
     "s": lambda reader, row: slice(*[reader.tree(item) for item in row[1:]]),
     "g": lambda reader, row: TagSet({key: reader.tree(item) for key, item in row[1:]}),
     "k": _Reader.constant,
+    "c": _Reader.value,
     "y": lambda reader, row: reader.dim(row[1]),
     "n": lambda _, row: Stage[row[1]],
     "e": lambda _, row: ...,

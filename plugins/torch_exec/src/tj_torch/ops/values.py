@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from tj_core.extend import Proxy, RuntimeValues, TensorProxy
 
+from tj_torch.ops import constants
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.ops.private import set_conj, set_neg, storage_id
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
@@ -143,5 +144,16 @@ def laid_out(value: Any, strides: Sequence[int]) -> Any:
     return made.copy_(value)
 
 
-VALUES = RuntimeValues(observe, memory, mark, copy, differs, plain, example, laid_out)
+VALUES = RuntimeValues(
+    observe,
+    memory,
+    mark,
+    copy,
+    differs,
+    plain,
+    example,
+    laid_out,
+    constants.text,
+    constants.of_text,
+)
 """What PyTorch's dialect knows of values at run time."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +26,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops import private
+from tj_torch.ops.constants import tensor_constant
 from tj_torch.ops.context import AUTOCAST
 from tj_torch.ops.convert import device_to_core, to_core, value_proxy
 from tj_torch.ops.errors import CannotExpand
@@ -145,7 +145,7 @@ class BodyBuilder:
         """The proxy or constant that stands for ``ref``."""
         found = self.names.get(ref)
         if found is None:
-            found = self.names[ref] = _tensor_constant(
+            found = self.names[ref] = tensor_constant(
                 self.recorder.constants[ref.index], self.recorder.table.constants
             )
         return found
@@ -275,16 +275,3 @@ def _ordered(call: Recorded, tensors: Sequence[torch.Tensor]) -> tuple[str, ...]
     elif call.facts.kept:
         found.append("side_effect")
     return tuple(found)
-
-
-def _tensor_constant(data: torch.Tensor, interned: MutableMapping[str, torch.Tensor]) -> Constant:
-    """A constant named by what it holds, so that equal programs print alike.
-
-    Tensors that hold the same are one object in ``interned``: bodies never write them.
-    """
-    with private.without_modes():
-        plain = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
-        content = bytes(plain.clone().untyped_storage())
-    described = f"{data.dtype} {tuple(data.shape)} {data.stride()} {data.device}".encode()
-    name = f"_tensor_{hashlib.sha256(described + content).hexdigest()[:12]}"
-    return Constant(name, interned.setdefault(name, data), named=False)
