@@ -47,8 +47,7 @@ class Keeping:
         more: object,
     ) -> Keeping | None:
         """The program of ``trace``; None if it cannot be kept. See `KeptPrograms.key`."""
-        named = [(ranked.transform.name, ranked.transform) for ranked in transforms]
-        key = kept.key(trace, before, named, executors, sizes, more)
+        key = kept.key(trace, before, transforms, executors, sizes, more)
         if key is None:
             return None
         return cls(kept, key, trace, executors, sizes, sizes.assumed if sizes is not None else ())

@@ -6,7 +6,7 @@ from that (`Fusion.restore`), and says what else the text depends on (`Fusion.fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tj_core.contract.executors import Executor
@@ -15,7 +15,12 @@ from tj_core.disk import Entries
 from tj_core.edit.editor import TraceEditor
 from tj_core.ir.proxy import size_hints
 
-__all__ = ["KeptRegions"]
+__all__ = ["KeptRegions", "are_among"]
+
+
+def are_among(records: Iterable[object], known: Iterable[object]) -> bool:
+    """Whether each of ``records`` is itself one of ``known``; of others nobody knows the code."""
+    return {id(record) for record in records} <= {id(record) for record in known}
 
 
 @dataclass
@@ -32,7 +37,7 @@ class KeptRegions:
 
     def serves(self, executors: Sequence[Executor]) -> bool:
         """Whether a program's ``executors`` are the session's: of others nothing is known."""
-        return all(any(e is own for own in self.executors) for e in executors)
+        return are_among(executors, self.executors)
 
     def find(self, owner: Executor, region: FusionRegion) -> Fused | None:
         """``region`` as an earlier process compiled it, if one has."""

@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tj_core.compile.kept import are_among
+from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.sizes import ProgramSizes
@@ -72,7 +74,7 @@ class KeptPrograms:
 
     entries: Entries
     executors: tuple[Executor, ...]
-    transforms: tuple[object, ...]
+    transforms: tuple[Transform, ...]
     language: Language
     session: Callable[[], str | None]
     lost: set[str] = field(default_factory=set)
@@ -81,7 +83,7 @@ class KeptPrograms:
         self,
         trace: Trace,
         before: Sequence[Trace],
-        transforms: Iterable[tuple[str, object]],
+        transforms: Sequence[Ranked],
         executors: Sequence[Executor],
         sizes: ProgramSizes | None,
         more: object,
@@ -89,11 +91,11 @@ class KeptPrograms:
         """What a program is found by; None if it cannot be kept.
 
         ``trace`` is the one that is compiled; ``before``, with ``more``, says all that it follows
-        from. ``transforms``, by name, and ``executors`` are those that it is compiled with,
+        from. ``transforms`` and ``executors`` are those that it is compiled with,
         ``sizes`` those of it that are symbols.
         """
-        named = list(transforms)
-        if not self.serves([t for _, t in named], executors):
+        own = are_among([r.transform for r in transforms], self.transforms)
+        if not own or not are_among(executors, self.executors):
             return None
         surroundings = self.surroundings(trace, executors)
         if surroundings is None:
@@ -108,13 +110,8 @@ class KeptPrograms:
             known = sizes.known(sorted(symbols)) if sizes is not None else None
         if known is None:
             return None
-        names = [name for name, _ in named], [e.name for e in executors]
+        names = [r.transform.name for r in transforms], [e.name for e in executors]
         return _digest(surroundings, repr(names), repr(more), known, text)
-
-    def serves(self, transforms: Sequence[object], executors: Sequence[Executor]) -> bool:
-        """Whether a program is compiled with the session's alone: of others nothing is known."""
-        mine = {id(x) for x in (*self.transforms, *self.executors)}
-        return mine >= {id(x) for x in (*transforms, *executors)}
 
     def surroundings(self, trace: Trace, executors: Sequence[Executor]) -> str | None:
         """What compiling ``trace`` depends on beside it; None if that is not known."""

@@ -60,7 +60,7 @@ def text(constant: Constant) -> str | None:
     return json.dumps([str(data.dtype), list(data.shape), list(data.stride()), encoded])
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=256)
 def of_text(found: str) -> torch.Tensor:
     """The tensor that `text` said as ``found``; one object for each text."""
     dtype, shape, stride, encoded = json.loads(found)
