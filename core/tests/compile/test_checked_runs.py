@@ -256,6 +256,27 @@ def test_a_region_that_writes_to_its_input_is_an_error(result: list[float] | Non
         fused(lambda right: faulty)([1.0, 2.0])
 
 
+def test_what_raises_without_the_executor_too_is_no_fault_of_it() -> None:
+    def inverse(right: Callable[..., Any]) -> Callable[..., Any]:
+        def run(x: list[float]) -> Any:
+            try:
+                return right(x)
+            except ZeroDivisionError as error:
+                raise RuntimeError("somewhere in a loop") from error
+
+        return run
+
+    session = tj.Session(
+        plugins=[LoopPlugin(change=inverse), NumericPlugin()], overrides={"check": 1}
+    )
+    program = tj.jit(lambda x: -x.reciprocal(), session=session)
+    with pytest.raises(ZeroDivisionError, match="division by zero"):
+        program([0.0])
+    assert program([2.0]) == [-0.5]
+    (region,) = tj.explain(program).regions
+    assert region.kernel.failure is None
+
+
 def test_values_of_regions_are_compared_in_every_run() -> None:
     def change(right: Callable[..., Any]) -> Callable[..., Any]:
         return lambda x: ([max(v, -8.0) for v in right(x)[0]],)

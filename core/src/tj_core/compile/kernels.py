@@ -100,6 +100,7 @@ class RegionKernel:
         """See `FusionRegion.first_run`.
 
         :raises PluginError: if an input was written.
+        :raises Exception: what the region's operations raise for these inputs.
         """
         if not self.confirmed:  # `checked` looks at what comes of it
             return make()(box)
@@ -108,6 +109,8 @@ class RegionKernel:
         run = Run(given_values(call, tuple(inputs), {}), self.region.language.runtime)
         result, wrong = self.tried(make, inputs, run, call, new=True)
         if wrong is not None:
+            if isinstance(wrong, Exception):
+                self.without(self.region)(list(inputs))
             box.extend(inputs)
             self.warn(self, wrong, run.sizes)
             return None
@@ -161,9 +164,11 @@ class RegionKernel:
     ) -> Sequence[Any]:
         """What the region returns for the inputs in ``box``, held against ``call``.
 
-        ``held`` is memory in use beside ``alive``.
+        ``held`` is memory in use beside ``alive``. What raises without the executor, too, is no
+        fault of it.
 
         :raises PluginError: if it wrote to an input.
+        :raises Exception: what the region's operations raise for these inputs.
         """
         inputs = list(box)
         box.clear()
@@ -175,8 +180,9 @@ class RegionKernel:
             new = not self.confirmed
             result, wrong = self.tried(lambda: self.function, inputs, run, call, new=new)
         if wrong is not None:
+            result = self.without(self.region)(inputs)
             self.fail(wrong)
-            return self.function(inputs)
+            return result
         self.confirmed = True
         note_alive(alive, call.outputs, result, runtime)
         return result

@@ -28,11 +28,11 @@ class Compiler:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, C++ kernels are collected; on exit, all are compiled at once."""
-        if not self.options.one_compile or not Collected.supported():
+        """Inside, C++ kernels are collected; on exit, all are compiled, at once if so chosen."""
+        if not Collected.supported():
             yield
             return
-        with collecting():
+        with collecting(together=self.options.one_compile):
             yield
 
     def compile(self, region: FusionRegion) -> Fused:
@@ -75,7 +75,8 @@ class Compiler:
         """
         facts = [SymbolFacts(name, True, (2, None)) for name in sizes]
         symbols = RunSymbols(facts, sizes)
-        made = self.made(region, symbols, sizes)
+        with self.together():
+            made = self.made(region, symbols, sizes)
         return _variant(made, [*symbols.guards, *(f"{name} >= 2" for name in sizes)])
 
     def made(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-__all__ = ["FORMULAS"]
+__all__ = ["formulas"]
+
+Formula = Callable[..., Any]
 
 MEAN = 1
 """The reduction of a loss to its mean, as operators are told it."""
@@ -109,13 +111,51 @@ def _inverse(number: float) -> float:
     return 1.0 / number if number else math.inf
 
 
+def no_negative_index(formula: Formula) -> Formula:
+    """``formula(x, dim, index, ...)``, which counts from the end of ``dim`` for a negative index.
+
+    PyTorch's kernels refuse one; so will these: it is one behind the end.
+    """
+
+    def without(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **more: Any) -> Any:
+        size = x.shape[dim] if x.dim() else 1
+        return formula(x, dim, torch.where(index < 0, size, index), *args, **more)
+
+    return without
+
+
+def counted_from_start(formula: Formula) -> Formula:
+    """``formula(x, dim, index, ...)``, of which a part refuses a negative index."""
+
+    def counted(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any) -> Any:
+        size = x.shape[dim] if x.dim() else 1
+        return formula(x, dim, torch.where(index < 0, index + size, index), *args)
+
+    return counted
+
+
 def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor:
     """``values`` along dimension ``dim`` of ``inputs``."""
     return values.view([-1 if i == dim else 1 for i in range(inputs.dim())])
 
 
-FORMULAS: dict[Any, Callable[..., Any]] = {
-    torch.ops.aten.nll_loss_backward.default: nll_loss_backward,
-    torch.ops.aten.var_mean.correction: var_mean,
-}
-"""Formulas by operator."""
+aten = torch.ops.aten
+
+NO_NEGATIVE_INDEX = (
+    aten.index_add.default,
+    aten.index_copy.default,
+    aten.index_reduce.default,
+    aten.index_select.default,
+)
+FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+"""What takes a negative index, by a formula that copies to an index; that takes none."""
+
+
+def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
+    """What stands in the place of the formulas that are ``known``, by operator."""
+    return {
+        aten.nll_loss_backward.default: nll_loss_backward,
+        aten.var_mean.correction: var_mean,
+        **{operator: no_negative_index(known[operator]) for operator in NO_NEGATIVE_INDEX},
+        **{operator: counted_from_start(known[operator]) for operator in FROM_THE_END},
+    }

@@ -2,7 +2,7 @@
 
 Inductor compiles a file for each kernel. While kernels are collected, a `Waiting` stands for each;
 in the end, one file has all of them, each in a namespace of its own. Who calls one earlier, from
-another thread, compiles it alone.
+another thread, compiles it alone. All of them throw their errors to who calls them.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from tj_inductor.adapter.libraries import library
+from tj_inductor.thrown import thrown_again
 
 __all__ = ["Collected", "Waiting", "collecting", "one_file"]
 
@@ -48,8 +49,12 @@ class Waiting:
 
 @dataclass
 class Collected:
-    """The kernels that wait, and the modules of generated code that hold them."""
+    """The kernels that wait, and the modules of generated code that hold them.
 
+    They are compiled ``together``, or each alone.
+    """
+
+    together: bool = True
     thread: int = field(default_factory=threading.get_ident)
     kernels: list[Waiting] = field(default_factory=list)
     scopes: list[dict[str, Any]] = field(default_factory=list)
@@ -66,8 +71,9 @@ class Collected:
         distinct: dict[tuple[Any, ...], Waiting] = {}
         for kernel in self.kernels:
             distinct.setdefault((kernel.argument_types, kernel.source), kernel)
-        if distinct:
-            _compile(list(distinct.values()))
+        kernels = list(distinct.values())
+        for group in [kernels] if self.together else [[kernel] for kernel in kernels]:
+            _compile(group)
         for kernel in self.kernels:
             kernel.function = distinct[kernel.argument_types, kernel.source].function
         for scope in self.scopes:
@@ -78,17 +84,33 @@ class Collected:
 _lock = threading.RLock()
 
 
+_collects = threading.local()
+
+
 @contextlib.contextmanager
-def collecting() -> Iterator[None]:
-    """Inside, C++ kernels of this thread wait; on exit they are compiled in one file."""
+def collecting(*, together: bool = True) -> Iterator[None]:
+    """Inside, C++ kernels of this thread wait; on exit they are compiled, in one file or each in
+    its own. Inside another one, that one compiles them."""
+    if getattr(_collects, "now", False):
+        yield
+        return
+    _collects.now = True
+    try:
+        with _collecting(Collected(together)):
+            yield
+    finally:
+        _collects.now = False
+
+
+@contextlib.contextmanager
+def _collecting(collected: Collected) -> Iterator[None]:
     with _lock:
-        collected = Collected()
         kernel, wait = (getattr(AsyncCompile, name) for name in REPLACED)
 
         def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
             if threading.get_ident() != collected.thread:
                 return kernel(self, argument_types, source)
-            collected.kernels.append(Waiting(argument_types, source))
+            collected.kernels.append(Waiting(argument_types, thrown_again(source)))
             return collected.kernels[-1]
 
         def waited(self: Any, scope: dict[str, Any]) -> Any:

@@ -35,9 +35,16 @@ TOGETHER = frozenset({
 """Operators, beside pointwise ones and views, that become a part of a kernel with neighbours."""
 
 
-OTHERWISE = frozenset({"fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only"})
-"""Operators that Inductor's programs compute otherwise than PyTorch's kernels: pooling makes other
-windows of equal random samples, bags of bfloat16 return something that fake tensors do not show."""
+OTHERWISE = frozenset({
+    "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
+    "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy",
+})  # fmt: skip
+"""Operators that Inductor's programs compute otherwise than PyTorch's kernels.
+
+Pooling makes other windows of equal random samples; bags of bfloat16 return something that fake
+tensors do not show; what undoes a pooling takes negative indices; a margin loss counts labels
+behind the -1 that ends them; cross entropy takes what is no probability.
+"""
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:

@@ -22,7 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from tj_inductor.adapter.modules import Compiled, apart
 from tj_inductor.adapter.settings import settings
-from tj_inductor.formulas import FORMULAS
+from tj_inductor.formulas import formulas
 
 with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -43,7 +43,8 @@ def traced(
     """
     symbolic = mode.shape_env is not None
     with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
-        table = {**select_decomp_table(), **FORMULAS}
+        known = select_decomp_table()
+        table = {**known, **formulas(known)}
         made = make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
     made.graph = fx_graph_cse(made.graph)
     made.recompile()

@@ -41,6 +41,7 @@ from tj_core.extend import (
 from tj_torch.functionalize.bases import compiled, overlap
 from tj_torch.functionalize.between import RETURNED_VIEW, Between, between, copied_back
 from tj_torch.functionalize.functionalize import Functionalized, Write
+from tj_torch.functionalize.indexing import may_refuse_an_index
 from tj_torch.functionalize.input_aliasing import (
     Group,
     dispatch_on_aliasing,
@@ -86,10 +87,12 @@ def with_epilogue(
     expand: RuleTable[Expand],
     *,
     cut: bool = False,
-) -> tuple[Trace, tuple[Wrap, Trace] | None]:
+    fused: bool = False,
+) -> tuple[Trace, tuple[Wrap, Trace | None] | None]:
     """The functional program of ``trace``, and what runs around it, if there is anything to do.
 
     The latter is what `PassContext.wrap` takes: a function, and the trace of the outer program.
+    ``fused``: executors may run several calls as one, whose errors are not those of the calls.
 
     Values that ``claimed`` says an executor copies back are so in the functional program, at its
     end; the others in the outer one. Where other results depend on them, autograd copies them back
@@ -103,7 +106,8 @@ def with_epilogue(
         and not (made.autograd_changes or made.members)
         and writer.received.keys() >= {p.name for p in _proxies(outputs)}
     ):
-        return made.editor.done(outputs=outputs), None
+        again = fused and may_refuse_an_index(trace)
+        return made.editor.done(outputs=outputs), (_with_errors(trace), None) if again else None
     received = tuple(writer.received.values())
     call = BoundSymbol(PROGRAM, trace.inputs, outputs=received, context=trace.context)
     editor = TraceEditor(trace)
@@ -113,8 +117,23 @@ def with_epilogue(
     if made.members:
         wrap = _with_bases(epilogue, made)
     else:
-        wrap = _wrapping(trace, made, epilogue, expand, writer.between.written)
+        wrap = _wrapping(trace, made, epilogue, expand, writer.between.written, fused)
     return made.editor.done(outputs=received), (wrap, epilogue)
+
+
+def _with_errors(trace: Trace) -> Wrap:
+    """What runs a functional program, and raises what the acquired ``trace`` raises."""
+    devices, generators = list(_draws_from(trace)), _generators(trace)
+
+    def wrap(function: Run, recompiler: Recompiler) -> Run:
+        acquired = once(lambda: recompiler.acquired().function)
+        return unless_it_raises(raising(function), acquired, devices, generators)
+
+    return wrap
+
+
+def _generators(trace: Trace) -> list[torch.Generator]:
+    return [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
 
 
 def _with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
@@ -133,10 +152,11 @@ def _wrapping(
     epilogue: Trace,
     expand: RuleTable[Expand],
     between: Sequence[str],
+    fused: bool,
 ) -> Wrap:
     """What makes ``epilogue`` call the functional program, or another one where it has to.
 
-    That program writes the arguments in ``between`` itself.
+    That program writes the arguments in ``between`` itself. ``fused`` is as of `with_epilogue`.
     """
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     wrapped = any(is_subclass(trace.inputs[i]) for i in tensors)
@@ -149,7 +169,8 @@ def _wrapping(
     allowed = list(_conditions(trace, made))
     early = [i for i, p in enumerate(trace.inputs) if p.name in between]
     devices = list(_draws_from(trace))
-    generators = [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
+    generators = _generators(trace)
+    again = fused and may_refuse_an_index(trace)
     changes = [
         (i, c) for i, p in enumerate(trace.inputs) for c in made.autograd_changes.get(p.name, ())
     ]
@@ -157,11 +178,13 @@ def _wrapping(
     freed = [i for i, call in changes if not detaches(call)]
 
     def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
-        if not changed:
+        if not (changed or again):
             return generate(epilogue, {PROGRAM: function}).function
         acquired = once(lambda: recompiler.acquired().function)
         plain = generate(epilogue, {PROGRAM: raising(function)}).function
         run = unless_it_raises(plain, acquired, devices, generators, early)
+        if not changed:
+            return run
         run = apart(run, recompiler, acquired)
         return if_autograd_allows(run, detached, freed, acquired) if changes else run
 

@@ -39,7 +39,10 @@ def functional(when: When) -> Transform:
             made = functionalize(trace, expand=context.expand, tags=context.tags)
             claimed = functools.partial(_claimed, context)
             cut = Stage.JOINT in context.produced
-            result, wrapper = with_epilogue(trace, made, claimed, context.expand, cut=cut)
+            fused = any(executor.fusion is not None for executor in context.executors)
+            result, wrapper = with_epilogue(
+                trace, made, claimed, context.expand, cut=cut, fused=fused
+            )
         except Unsuitable as error:
             answer = Decline(error.reason, error.source, keep_all_calls=True)
             return context.decline(answer)

@@ -493,3 +493,18 @@ def windows_at_random_places(x):
 def copy_of_an_argument(x):
     copied = torch.empty_like(x).copy_(x)
     return copied.view(-1).clone(), x.sin()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def index_before_the_first(x):
+    return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def labels_behind_the_last(x):
+    return F.multilabel_margin_loss(x, torch.tensor([[0, -1, 1], [2, 1, -1]]))
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def no_probability(x):
+    return F.binary_cross_entropy(x.sigmoid() + 1, x.sigmoid())

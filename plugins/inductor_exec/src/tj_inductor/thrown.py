@@ -1,0 +1,86 @@
+"""Errors that are thrown in parallel loops of C++ kernels, and leave the kernel.
+
+An index out of bounds throws. OpenMP ends the process when an exception leaves a parallel loop;
+Inductor's kernels let it. Here each iteration of such a loop catches, and the kernel throws the
+first error that was caught again when all its loops are done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+__all__ = ["thrown_again"]
+
+THROWS = "TORCH_CHECK("
+"""What kernels throw by."""
+
+PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.*)$", re.MULTILINE)
+"""What stands before a loop whose iterations threads share, or a block that one of them runs."""
+
+COLLAPSED = re.compile(r"\bcollapse\((\d+)\)")
+
+ENTRY = re.compile(r'^extern "C"[^{;]*\bkernel\(', re.MULTILINE)
+
+FIRST_ERROR = """#include <exception>
+#include <mutex>
+struct FirstError {
+    std::exception_ptr error;
+    std::mutex mutex;
+    void keep() {
+        std::lock_guard<std::mutex> locked(mutex);
+        if (!error) error = std::current_exception();
+    }
+    void throw_again() {
+        if (error) std::rethrow_exception(error);
+    }
+};
+"""
+
+
+def thrown_again(source: str) -> str:
+    """The text of a kernel, which throws to its caller what it throws in a parallel loop."""
+    entry = ENTRY.search(source)
+    if entry is None or THROWS not in source or "#pragma omp parallel" not in source:
+        return source
+    opened = source.index("{", entry.end())
+    closed = _closing(source, opened)
+    inserted = [
+        (entry.start(), FIRST_ERROR),
+        (opened + 1, "\nFirstError first_error;\n"),
+        (closed, "first_error.throw_again();\n"),
+    ]
+    for start, end in _shared(source, opened, closed):
+        if THROWS in source[start:end]:
+            inserted.append((start + 1, " try {"))
+            inserted.append((end, "} catch (...) { first_error.keep(); } "))
+    return _with(source, inserted)
+
+
+def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The braces around what an iteration of a loop does that threads share, or one thread."""
+    for found in PARALLEL.finditer(source, low, high):
+        collapsed = COLLAPSED.search(found[1])
+        opened = found.end()
+        for _ in range(int(collapsed[1]) if collapsed else 1):
+            opened = source.index("{", opened + 1)
+        yield opened, _closing(source, opened)
+
+
+def _closing(source: str, opened: int) -> int:
+    """Where the brace at ``opened`` is closed; no text in a kernel has one."""
+    depth = 0
+    for found in re.compile("[{}]").finditer(source, opened):
+        depth += 1 if found[0] == "{" else -1
+        if not depth:
+            return found.start()
+    raise ValueError("a kernel has an open brace")
+
+
+def _with(source: str, inserted: list[tuple[int, str]]) -> str:
+    """``source`` with texts at their places."""
+    parts, last = [], 0
+    for place, text in sorted(inserted):
+        parts += [source[last:place], text]
+        last = place
+    return "".join([*parts, source[last:]])

@@ -1,0 +1,29 @@
+"""Calls that refuse an index for its value, on which nothing but the values depends."""
+
+from __future__ import annotations
+
+from tj_core.extend import BoundSymbol, TensorProxy, Trace
+
+__all__ = ["may_refuse_an_index"]
+
+INDICES = frozenset({"int64", "int32"})
+"""The dtypes of tensors that index others."""
+
+
+def may_refuse_an_index(trace: Trace) -> bool:
+    """Whether a call of ``trace`` on the CPU may find an index out of bounds, and does no more.
+
+    A program with side effects does not run twice. On a GPU errors come later, or end the process.
+    """
+    found = False
+    for call in trace.calls:
+        if "side_effect" in call.effects.ordered:
+            return False
+        found = found or _indexes(call)
+    return found
+
+
+def _indexes(call: BoundSymbol) -> bool:
+    tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
+    indices = [p for p in tensors if p.dtype.name in INDICES and p.device.type == "cpu"]
+    return bool(indices) and len(tensors) > 1
