@@ -128,11 +128,13 @@ from tj_core.ir.symbol import (
     Context,
     Symbol,
 )
-from tj_core.ir.tags import NO_TAGS, Tag, TagRegistry, TagSet
+from tj_core.ir.tags import NEW_VALUE_OF, NO_TAGS, Tag, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
+from tj_core.passes.fuse.overwriting import OVERWRITES, Overwrites
+from tj_core.passes.fuse.refusals import REFUSES, Refuses
 from tj_core.source import Source
 from tj_core.text.language import Language
 from tj_core.text.metadata import meta_text
@@ -148,11 +150,14 @@ __all__ = [
     "FUNCTION",
     "FUNCTIONAL",
     "INVERSE",
+    "NEW_VALUE_OF",
     "NO_EFFECTS",
     "NO_TAGS",
     "OPTIONAL_FUNCTION",
+    "OVERWRITES",
     "PLAIN_CONTEXT",
     "PLUGIN_API",
+    "REFUSES",
     "REPLAYED",
     "STATE",
     "Alias",
@@ -196,6 +201,7 @@ __all__ = [
     "NumberProxy",
     "OpaqueProxy",
     "Operation",
+    "Overwrites",
     "Pair",
     "ParseError",
     "PassContext",
@@ -208,6 +214,7 @@ __all__ = [
     "ProgramSizes",
     "Proxy",
     "Recompiler",
+    "Refuses",
     "Region",
     "Replacement",
     "Resetting",

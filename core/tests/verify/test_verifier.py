@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
@@ -314,6 +316,19 @@ def test_values_are_copied_back_at_the_end():
     wrong("uses one that was copied back to", twice, **functional)
     wrong("copies back to no input", program(NEG, copy(Y, X), outputs=()), **functional)
     wrong("returns an input that was copied", program(NEG, copy(X, Y), outputs=X), **functional)
+
+
+def test_what_an_executor_overwrites_nobody_uses_after():
+    effects = Effects(mutates=(0,), aliases=(Alias(0, "arg", 0),))
+    region = NEG.replace(effects=effects, executor="loop")
+    functional = {"reached": {Stage.FUNCTIONAL}}
+    check(program(region, call("neg", Y, outputs=Z), outputs=(Y, Z)), **functional)
+    wrong("mutates", program(region.replace(executor=None)), **functional)
+    wrong("mutates", program(region.replace(effects=replace(effects, aliases=()))), **functional)
+    wrong("mutates", program(NEG, region.replace(args=(Y,), outputs=Z), outputs=Z), **functional)
+    used = program(region, call("neg", X, outputs=Z), outputs=(Y, Z))
+    wrong("uses an input that was overwritten", used, **functional)
+    wrong("returns an input that was", program(region, outputs=(X, Y)), **functional)
 
 
 # ------------------------------------------------------------------------------- metadata

@@ -137,8 +137,9 @@ class Run:
     def reused(self, outputs: Any, first: Any, second: Any) -> Iterator[str]:
         """Which results of a second run are in the memory of those of the first."""
         taken = {at for _, at in _places(outputs, first, self.runtime) if at is not None}
-        for i, (_, at) in enumerate(_places(outputs, second, self.runtime)):
-            if at in taken:
+        places = [at for _, at in _places(outputs, second, self.runtime)]
+        for i, at in enumerate(places):
+            if at in taken and at not in self.declared(i, places):
                 yield f"result {i} is in the same memory in every run"
 
     def declared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:

@@ -67,6 +67,6 @@ class KeptRegions:
         if session is None or theirs is None:
             return None
         program = TraceEditor.program_of(region.body, region.language, region.name)
-        laid_out = sorted(region.flexible), sorted(region.strides.items())
+        laid_out = sorted(region.flexible), sorted(region.strides.items()), region.overwritten
         facts = (owner.name, region.backward, laid_out, size_hints(region.inputs))
         return "\n".join([session, theirs, repr(facts), str(program)])

@@ -204,6 +204,7 @@ def _region(found: tuple[Symbol, FusionRegion]) -> tuple[Any, ...]:
         strides,
         hosted,
         region.source,
+        {str(i): place for i, place in region.overwritten.items()},
     )
 
 
@@ -227,7 +228,7 @@ def _read(
 def _restored(
     row: tuple[Any, ...], language: Notation, executors: Sequence[Executor]
 ) -> tuple[Symbol, FusionRegion]:
-    symbol, body, key, backward, flexible, strides, hosted, source = row
+    symbol, body, key, backward, flexible, strides, hosted, source, overwritten = row
     region = FusionRegion(
         body,
         key,
@@ -237,6 +238,7 @@ def _restored(
         {int(i): s for i, s in strides.items()},
         {s: _implementation(s, executors) for s in hosted},
         source,
+        {int(i): place for i, place in overwritten.items()},
     )
     return symbol, region
 

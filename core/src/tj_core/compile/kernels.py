@@ -94,7 +94,10 @@ class RegionKernel:
     def call(self) -> BoundSymbol:
         """A call of the region with its formal arguments."""
         symbol, region = Symbol(self.executor, self.region.name), self.region
-        return BoundSymbol(symbol, region.inputs, outputs=region.outputs, body=region.body)
+        effects = region.effects
+        return BoundSymbol(
+            symbol, region.inputs, outputs=region.outputs, body=region.body, effects=effects
+        )
 
     def first_run(self, make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | None:
         """See `FusionRegion.first_run`.
@@ -106,7 +109,8 @@ class RegionKernel:
             return make()(box)
         inputs, call = list(box), self.call
         box.clear()
-        run = Run(given_values(call, tuple(inputs), {}), self.region.language.runtime)
+        runtime = self.region.language.runtime
+        run = Run(given_values(call, tuple(inputs), {}), runtime, call.effects)
         result, wrong = self.tried(make, inputs, run, call, new=True)
         if wrong is not None:
             if isinstance(wrong, Exception):

@@ -373,8 +373,8 @@ class _Run:
 
         def apply(trace: Trace) -> Trace:
             read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
-            layouts = Layouts(read, self.chosen)
-            made = fuse(trace, p.executors, p.tags, self.implementations, self.hosted, layouts)
+            facts = self.implementations, self.hosted, Layouts(read, self.chosen), p.tables
+            made = fuse(trace, p.executors, p.tags, *facts)
             self.fused, self.claims = made, with_regions(self.claims, made)
             return made.trace
 

@@ -57,6 +57,7 @@ def script(kernel: RegionKernel, reason: str, sizes: Mapping[str, int]) -> str:
     trace = TraceEditor.program_of(region.body, region.language, region.name)
     arguments: dict[str, object] = {"backward": True} if region.backward else {}
     arguments |= {"sizes": sizes} if sizes else {}
+    arguments |= {"overwritten": dict(region.overwritten)} if region.overwritten else {}
     arguments |= {"flexible": sorted(region.flexible)} if region.flexible else {}
     arguments |= {"strides": dict(region.strides)} if region.strides else {}
     return SCRIPT.format(

@@ -14,7 +14,8 @@ from typing import Any
 from tj_core.contract.decline import Decline
 from tj_core.contract.fields import FLAG, FUNCTION, NUMBER, OPTIONAL_FUNCTION, check_fields
 from tj_core.errors import PluginError
-from tj_core.ir.proxy import Proxy
+from tj_core.ir.effects import NO_EFFECTS, Alias, Effects
+from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
@@ -48,6 +49,11 @@ class FusionRegion:
     that another executor claimed and lets stand here (`Claim.traceable`), by symbol; ``language``
     resolves all others. ``source``: the user's line behind the first call.
 
+    ``overwritten``: outputs that become the value of an input when the program is done, by index,
+    with the index of that input. The function may write them to the memory of the input, and return
+    the input itself: nobody reads its old value later, and where the function, or the program, runs
+    again on what it has written, it does the same again.
+
     ``first_run`` is for an executor that compiles the region again later, for other sizes: it calls
     its first argument, which compiles, runs the function that this returns for the inputs in the
     second, and returns the outputs, held against the trace. It returns None if that failed, which
@@ -62,6 +68,7 @@ class FusionRegion:
     strides: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     implementations: Mapping[Symbol, Callable[..., Any]] = field(default_factory=dict)
     source: Source | None = None
+    overwritten: Mapping[int, int] = field(default_factory=dict)
     first_run: Callable[[Callable[[], Boxed], list[Any]], Sequence[Any] | None] = field(
         default=_unchecked, compare=False, repr=False
     )
@@ -88,6 +95,14 @@ class FusionRegion:
     def outputs(self) -> tuple[Proxy, ...]:
         """The values that the region returns."""
         return tuple(x for x in leaves(self.body.outputs) if isinstance(x, Proxy))
+
+    @property
+    def effects(self) -> Effects:
+        """What running it does, beside computing."""
+        if not self.overwritten:
+            return NO_EFFECTS
+        aliases = tuple(Alias(output, "arg", place) for output, place in self.overwritten.items())
+        return Effects(mutates=tuple(self.overwritten.values()), aliases=aliases)
 
     def resolve(self, call: BoundSymbol) -> Callable[..., Any]:
         """What runs ``call`` of the body: a hosted implementation, or the operation itself."""
@@ -145,6 +160,9 @@ class Fusion:
     ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
     options: versions of libraries, the machine, settings; None where that cannot be said.
 
+    ``overwrites``, if given, says of an input whether regions may write its new value to its memory
+    (`FusionRegion.overwritten`).
+
     ``detached``: functions get inputs that require no gradient, as kernels of claimed calls do.
     False is for functions that do not look at that, and saves the time.
     """
@@ -161,6 +179,7 @@ class Fusion:
     restore: Callable[[FusionRegion, str], Fused] | None = None
     fingerprint: Callable[[], str | None] | None = None
     detached: bool = True
+    overwrites: Callable[[TensorProxy], bool] | None = None
 
     def __post_init__(self) -> None:
         check_fields(
@@ -177,6 +196,7 @@ class Fusion:
             restore=OPTIONAL_FUNCTION,
             fingerprint=OPTIONAL_FUNCTION,
             detached=FLAG,
+            overwrites=OPTIONAL_FUNCTION,
         )
         if (self.restore is None) != (self.fingerprint is None):
             raise PluginError("a fusion has both restore and fingerprint, or none of them")

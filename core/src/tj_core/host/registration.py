@@ -14,11 +14,13 @@ from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, TjWarning, did_you_mean
 from tj_core.ir.symbol import Symbol
+from tj_core.passes.fuse.overwriting import OVERWRITES
+from tj_core.passes.fuse.refusals import REFUSES
 from tj_core.text.language import Language
 
 __all__ = ["Names", "check_claims", "check_rules", "readers"]
 
-OWN: Mapping[str, Any] = {"context": Callable, "expand": Callable}
+OWN: Mapping[str, Any] = dict.fromkeys(("context", "expand", OVERWRITES, REFUSES), Callable)
 """The tables that the core reads, and the type of their rules."""
 
 

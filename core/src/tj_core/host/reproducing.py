@@ -29,12 +29,13 @@ def reproduce(
     backward: bool = False,
     flexible: Sequence[int] = (),
     strides: Mapping[int, tuple[int, ...]] | None = None,
+    overwritten: Mapping[int, int] | None = None,
     session: Session | None = None,
 ) -> None:
     """Compile a region by ``executor``, run it, and compare it with its operations one by one.
 
-    ``trace`` is its text, ``sizes`` the values of symbols in it; ``backward``, ``flexible`` and
-    ``strides`` are as of a `FusionRegion`. It says so when all is well.
+    ``trace`` is its text, ``sizes`` the values of symbols in it; ``backward``, ``flexible``,
+    ``strides`` and ``overwritten`` are as of a `FusionRegion`. It says so when all is well.
 
     :raises TjError: if there is no such executor, or it does not fuse.
     :raises PluginError: for what is wrong with the compiled region.
@@ -46,7 +47,8 @@ def reproduce(
         known = ", ".join(e.name for e in session.executors if e.fusion) or "none"
         raise TjError(f"there is no executor {executor!r} that fuses", hint=f"there are: {known}")
     region = _region(trace.strip("\n"), sizes or {}, backward, session)
-    region = replace(region, flexible=frozenset(flexible), strides=strides or {})
+    free = frozenset(flexible)
+    region = replace(region, flexible=free, strides=strides or {}, overwritten=overwritten or {})
     without = partial(without_executor, executors=session.executors, tags=session.tags)
     kernel = RegionKernel(region, owner.name, owner.owner, without, _raise)
     compiled(owner, [kernel])

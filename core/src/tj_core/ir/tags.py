@@ -16,7 +16,7 @@ from tj_core.errors import PluginConflictError, TagError, did_you_mean
 if TYPE_CHECKING:
     from tj_core.source import Source
 
-__all__ = ["BUILTIN_TAGS", "NO_TAGS", "Tag", "TagRegistry", "TagSet"]
+__all__ = ["BUILTIN_TAGS", "NEW_VALUE_OF", "NO_TAGS", "Tag", "TagRegistry", "TagSet"]
 
 TagValue = str | int | float | bool | None
 Carrier = Literal["proxy", "call", "trace"]
@@ -103,6 +103,10 @@ def _check_value(name: str, value: object) -> None:
 
 NO_TAGS = TagSet()
 
+
+NEW_VALUE_OF = "NEW_VALUE_OF"
+"""The tag of a value that becomes that of an input, whose name is the tag's value."""
+
 BUILTIN_TAGS = (
     Tag("SAVE", "keep this value for the backward pass", group="residual"),
     Tag("RECOMPUTE", "compute this again in the backward pass", group="residual"),
@@ -124,6 +128,12 @@ BUILTIN_TAGS = (
         "the value has the same address in every call",
         carriers=frozenset({"proxy"}),
         through_views=True,
+    ),
+    Tag(
+        NEW_VALUE_OF,
+        "whoever calls the program copies the value to its input of this name, as the last act",
+        carriers=frozenset({"proxy"}),
+        into_body=False,
     ),
     Tag("BACKWARD", "the call belongs to the backward pass", to_backward=True),
 )

@@ -14,6 +14,7 @@ from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
 from tj_core.host.hookspecs import hookimpl
+from tj_core.ir.proxy import TensorProxy
 from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["LoopPlugin", "loop_text", "one_by_one"]
@@ -22,15 +23,17 @@ SCALAR = {
     "num.add": "{} + {}",
     "num.mul": "{} * {}",
     "num.neg": "-{}",
+    "num.over": "{1} or {0}",
     "num.reciprocal": "1 / {}",
 }
 
 
 class LoopPlugin:
-    """Computes additions, products, negatives and reciprocals of one size in one loop.
+    """Computes additions, products, negatives, reciprocals and `over` of one size in one loop.
 
     ``compiled`` has the regions that it compiled, in order, ``batches`` how many of them together.
-    ``change``, if given, gets and returns the function of a region, to plant faults.
+    ``change``, if given, gets and returns the function of a region, to plant faults. ``overwrites``
+    is as of `Fusion`.
     """
 
     def __init__(
@@ -42,11 +45,12 @@ class LoopPlugin:
         operations: Sequence[str] = tuple(SCALAR),
         change: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
         boxed: bool = False,
+        overwrites: Callable[[TensorProxy], bool] | None = None,
     ) -> None:
         self.tj_name = name
         self.minimum, self.hosts, self.operations = minimum, hosts, operations
         self.change = change or (lambda function: function)
-        self.boxed = boxed
+        self.boxed, self.overwrites = boxed, overwrites
         self.compiled: list[FusionRegion] = []
         self.batches: list[int] = []
 
@@ -60,6 +64,7 @@ class LoopPlugin:
             hosts=self.hosts,
             check=self.check,
             together=self.together,
+            overwrites=self.overwrites,
         )
         return (Executor(self.tj_name, claims, fusion=fusion),)
 

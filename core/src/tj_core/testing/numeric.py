@@ -60,6 +60,7 @@ def _axpy(a: list[float], x: list[float], y: list[float]) -> list[float]:
 MEANING: dict[str, Callable[..., Any]] = {
     "add": _pointwise(lambda a, b: a + b),
     "mul": _pointwise(lambda a, b: a * b),
+    "over": _pointwise(lambda a, b: b or a),
     "neg": _pointwise(lambda a: -a),
     "reciprocal": _pointwise(lambda a: 1 / a),
     "axpy": _axpy,
@@ -128,7 +129,7 @@ def call(name: str, *args: Any, outputs: Any = None, **more: Any) -> BoundSymbol
     return BoundSymbol(Symbol("num", name), args, outputs=outputs, **more)
 
 
-@expansions.register("num.add", "num.mul")
+@expansions.register("num.add", "num.mul", "num.over")
 def _same_size(given: BoundSymbol) -> Expanded:
     sizes = {p.shape for p in given.flat_args if isinstance(p, TensorProxy)}
     if len(sizes) != 1:

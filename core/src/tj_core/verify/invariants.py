@@ -39,21 +39,43 @@ def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
 
 
 def _functional(trace: Trace) -> Broken:
-    """Nothing mutates. What is copied back to an input nobody sees but the caller."""
+    """Nothing mutates, but for inputs whose new value is all that is used after.
+
+    A call that returns what it has written, the input's new value, may be anywhere; others are the
+    last of the program. What they write nobody sees but the caller.
+    """
     inputs = {p.name for p in trace.inputs}
     mutated: set[str] = set()
+    overwritten: set[str] = set()
     for position, call in enumerate(trace.calls):
+        if not overwritten.isdisjoint(p.name for p in call.flat_args):
+            yield position, "uses an input that was overwritten"
         if call.effects.copies_back:
             target, *values = (p.name for p in call.flat_args)
             if target not in inputs or mutated & {target, *values}:
                 yield position, "copies back to no input, or uses one that was copied back to"
             mutated.add(target)
-        elif call.effects.mutates or call.effects.rebinds:
+        elif call.effects.mutates and not call.effects.rebinds:
+            targets = _returned(call)
+            if targets is None or not targets <= inputs:
+                yield position, "mutates"
+            else:
+                overwritten |= targets
+        elif call.effects.rebinds:
             yield position, "mutates"
         elif mutated:
             yield position, "comes after a value was copied back to an input"
-    if mutated & value_names(trace.outputs):
+    if (mutated | overwritten) & value_names(trace.outputs):
         yield len(trace.calls), "the program returns an input that was copied back to"
+
+
+def _returned(call: BoundSymbol) -> set[str] | None:
+    """The arguments that a call of an executor writes, if it returns all of them; else None."""
+    effects, args = call.effects, call.flat_args
+    returned = {a.index for a in effects.aliases if a.kind == "arg"}
+    if not call.executor or not returned >= set(effects.mutates):
+        return None
+    return {args[i].name for i in effects.mutates}
 
 
 def _joint(trace: Trace) -> Broken:

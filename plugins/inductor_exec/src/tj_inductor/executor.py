@@ -11,6 +11,7 @@ from tj_core.extend import (
     Executor,
     Fusion,
     RuleTable,
+    TensorProxy,
     makes_views,
     sizes_are_bound,
 )
@@ -33,6 +34,11 @@ def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
     return sizes_are_bound(calls)
 
 
+def is_on_cpu(p: TensorProxy) -> bool:
+    """Whether a region may write to ``p``. On a GPU a CUDA graph may hold the region instead."""
+    return p.device.type == "cpu"
+
+
 def inductor_executor(options: Options) -> Executor:
     """The record of the executor, which claims no call for itself."""
     compiler = Compiler(options)
@@ -48,6 +54,7 @@ def inductor_executor(options: Options) -> Executor:
         restore=compiler.restore,
         fingerprint=compiler.fingerprint,
         detached=False,
+        overwrites=is_on_cpu,
     )
     claims: RuleTable[Claim] = RuleTable("claim")
     return Executor("inductor", claims, fusion=fusion, decompositions=decompositions())

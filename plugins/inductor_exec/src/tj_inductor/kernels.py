@@ -72,7 +72,8 @@ class Collected:
         for kernel in self.kernels:
             distinct.setdefault((kernel.argument_types, kernel.source), kernel)
         kernels = list(distinct.values())
-        for group in [kernels] if self.together else [[kernel] for kernel in kernels]:
+        groups = [kernels] if kernels and self.together else [[kernel] for kernel in kernels]
+        for group in groups:
             _compile(group)
         for kernel in self.kernels:
             kernel.function = distinct[kernel.argument_types, kernel.source].function

@@ -42,7 +42,10 @@ def lowered(
             with mode:
                 inputs = example_inputs(region.actual_inputs)
         visible = _visible(region)
-        return compiling.compiled(graph, inputs, mode, visible, backward=region.backward)
+        written = {i: place + len(sizes) for i, place in region.overwritten.items()}
+        return compiling.compiled(
+            graph, inputs, mode, visible, written=written, backward=region.backward
+        )
 
 
 def _visible(region: FusionRegion) -> dict[int, Any]:

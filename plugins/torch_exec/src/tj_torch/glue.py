@@ -13,6 +13,7 @@ from tj_torch.runtime.functional import (
     with_value,
     write_back,
 )
+from tj_torch.runtime.indices import check_index
 from tj_torch.runtime.subclasses import flatten, unflatten
 from tj_torch.runtime.transformed import transformed
 from tj_torch.runtime.versions import bump_version, set_version, versioned
@@ -21,6 +22,7 @@ __all__ = [
     "autograd_function",
     "bump_version",
     "call",
+    "check_index",
     "check_reads",
     "constant",
     "copied_back",

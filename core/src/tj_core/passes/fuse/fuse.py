@@ -9,6 +9,7 @@ from typing import Any
 from tj_core.analysis.liveness import value_names
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
+from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.regions import map_programs
 from tj_core.ir.proxy import size_hints
@@ -17,6 +18,7 @@ from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord
 from tj_core.passes.fuse.layouts import Choice, Layouts
+from tj_core.passes.fuse.overwriting import Overwritable, overwritable
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import Facts, FusedCall, region_calls
 
@@ -44,17 +46,19 @@ def fuse(
     implementations: dict[Symbol, Callable[..., Any]],
     hosted: frozenset[Symbol],
     layouts: Layouts,
+    tables: Mapping[str, RuleTable[Any]],
 ) -> FusedTrace:
     """``trace``, which is claimed, with a call for each region.
 
     ``implementations`` are those of claimed calls, ``hosted`` the symbols that may stand in regions
-    of other executors. ``layouts`` are of the inputs and outputs.
+    of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the session's.
     """
     fusers = Fusers.of(executors, hosted)
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
-    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts)
+    writable = overwritable(trace, tables)
+    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts, writable)
     taken = pass_.taken(trace)
     pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))
     made = pass_.program(trace, PassRecord("fuse"))
@@ -76,7 +80,7 @@ class _Pass:
     """One run of the pass.
 
     ``single`` is the executor of calls in no region, ``found`` are the regions by symbol,
-    ``members`` their calls by label. ``layouts`` are those of the outermost program.
+    ``members`` their calls by label. ``layouts`` and ``overwritable`` are of the outermost program.
     """
 
     fusers: Fusers
@@ -86,10 +90,14 @@ class _Pass:
     found: dict[Symbol, FusionRegion]
     members: dict[str, Symbol]
     layouts: Layouts
+    overwritable: Overwritable
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
         editor = TraceEditor(trace, self.tags)
-        for unit in self.calls(trace, self.layouts if record is not None else Layouts()):
+        outermost = record is not None
+        layouts = self.layouts if outermost else Layouts()
+        writable = self.overwritable if outermost else Overwritable()
+        for unit in self.calls(trace, layouts, writable):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)
                 for label in unit.members:
@@ -100,9 +108,14 @@ class _Pass:
                 editor.keep(self.alone(unit))
         return editor.done(record)
 
-    def calls(self, trace: Trace, layouts: Layouts) -> list[FusedCall | BoundSymbol]:
+    def calls(
+        self, trace: Trace, layouts: Layouts, writable: Overwritable
+    ) -> list[FusedCall | BoundSymbol]:
         planned = plan(trace.calls, self.fusers)
-        facts = Facts(trace.language, self.implementations, self.fusers.executors, layouts)
+        executors = self.fusers.executors
+        facts = Facts(
+            trace.language, self.implementations, executors, layouts, writable, self.single
+        )
         return region_calls(planned.units, planned.views, trace.outputs, facts)
 
     def taken(self, trace: Trace) -> dict[str, Choice]:
@@ -112,7 +125,7 @@ class _Pass:
             return chosen
         for name in value_names(trace.outputs):
             chosen.pop(name, None)
-        for unit in self.calls(trace, Layouts()):
+        for unit in self.calls(trace, Layouts(), Overwritable()):
             call, region = (unit.call, unit.region) if isinstance(unit, FusedCall) else (unit, None)
             fixed = region is not None and not size_hints(region.inputs)
             for p in call.flat_args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from tj_core.analysis.liveness import free_values, value_names
@@ -19,6 +19,7 @@ from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.fuse.groups import Group, Owner, Unit
 from tj_core.passes.fuse.keys import region_key
 from tj_core.passes.fuse.layouts import Layouts
+from tj_core.passes.fuse.overwriting import Overwritable, Writes
 
 __all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
 
@@ -28,21 +29,37 @@ Views: TypeAlias = "Mapping[str, tuple[Owner, BoundSymbol]]"
 
 @dataclass(frozen=True, slots=True)
 class FusedCall:
-    """A region's call in the program, the region that it runs, and the labels of its calls."""
+    """A region's call in the program, the region that it runs, and the labels of its calls.
+
+    ``checks`` have to run before the program's first call.
+    """
 
     call: BoundSymbol
     region: FusionRegion
     members: tuple[str, ...] = ()
+    checks: tuple[BoundSymbol, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of all regions of a program; ``executors`` are those that fuse, by name."""
+    """What is known of all regions of a program; ``executors`` are those that fuse, by name.
+
+    ``fallback`` runs calls in no region that nobody has claimed.
+    """
 
     language: Notation
     implementations: Mapping[Symbol, Callable[..., Any]]
     executors: Mapping[str, Executor]
     layouts: Layouts
+    overwritable: Overwritable = field(default_factory=Overwritable)
+    fallback: str | None = None
+
+    def writes(self, unit: int, owner: str, returned: Sequence[Proxy]) -> Writes:
+        """What a region of ``owner`` that is ``unit`` of the program may write to inputs."""
+        fusion = self.executors[owner].fusion
+        if fusion is None or fusion.overwrites is None:
+            return Writes()
+        return self.overwritable.writes(unit, returned, fusion.overwrites)
 
     def may_choose(self, owner: str, p: Proxy) -> bool:
         """Whether the regions of ``owner`` may choose the strides of ``p``, where they make it."""
@@ -64,9 +81,11 @@ def region_calls(
 ) -> list[FusedCall | BoundSymbol]:
     """``units`` with a call for each group; what nobody needs is left out."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
+    calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
+    facts = replace(facts, overwritable=facts.overwritable.among(calls))
     needed, read = value_names(outputs), set[str]()
     found: list[FusedCall | BoundSymbol] = []
-    for unit in reversed(drafts):
+    for place, unit in reversed([*enumerate(drafts)]):
         if isinstance(unit, BoundSymbol):
             if unit.effects.removable and needed.isdisjoint(p.name for p in unit.flat_outs):
                 continue
@@ -74,11 +93,19 @@ def region_calls(
             read.update(p.name for p in unit.flat_args)
             needed |= read
         elif returned := tuple(p for p in unit.made if p.name in needed):
-            made = _fused_call(unit, returned, facts, read)
+            writes = facts.writes(place, unit.owner.executor, returned)
+            made = _fused_call(unit, returned, facts, read, writes)
             found.append(made)
             read.update(p.name for p in made.call.flat_args)
             needed |= read
-    return found[::-1]
+    return [*_checks(found, facts.fallback), *found[::-1]]
+
+
+def _checks(found: Iterable[FusedCall | BoundSymbol], fallback: str | None) -> list[BoundSymbol]:
+    """What runs before the first of the calls in ``found``, each once."""
+    wanted = (c for unit in found if isinstance(unit, FusedCall) for c in unit.checks)
+    distinct = {(check.symbol, repr(check.args)): check for check in wanted}
+    return [check.replace(executor=fallback) for check in distinct.values()]
 
 
 def _draft(group: Group, views: Views) -> _Draft:
@@ -119,7 +146,11 @@ class _Drawing:
 
 
 def _fused_call(
-    draft: _Draft, returned: tuple[Proxy, ...], facts: Facts, read: Collection[str]
+    draft: _Draft,
+    returned: tuple[Proxy, ...],
+    facts: Facts,
+    read: Collection[str],
+    writes: Writes,
 ) -> FusedCall:
     """The call that makes ``returned``, of which the program itself reads those in ``read``."""
     inputs = free_values(draft.calls)
@@ -140,23 +171,35 @@ def _fused_call(
         chosen = ((i, facts.layouts.strides(owner, p.name)) for i, p in enumerate(inputs))
         strides = {i: found for i, found in chosen if found is not None}
     backward = any("BACKWARD" in c.tags for c in draft.calls)
-    laid_out = sorted(strides.items())
-    key = region_key(lifted, owner, first.context.items, backward, sorted(flexible), *laid_out)
+    overwritten = _places(writes.inputs, returned, inputs)
+    chosen_here = (*sorted(strides.items()), *([overwritten] if overwritten else []))
+    key = region_key(lifted, owner, first.context.items, backward, sorted(flexible), *chosen_here)
     region = FusionRegion(
-        lifted, key, facts.language, backward, flexible, strides, hosted, first.source
+        lifted, key, facts.language, backward, flexible, strides, hosted, first.source, overwritten
     )
     call = BoundSymbol(
         Symbol(owner, region.name),
         (*inputs, *constants),
         outputs=returned,
         body=body,
+        effects=region.effects,
         context=first.context,
         tags=_common_tags(draft.calls, backward),
         source=first.source,
         parent=first.parent or first.label,
         executor=owner,
     )
-    return FusedCall(call, region, tuple(c.label for c in draft.calls))
+    checks = tuple(check.replace(context=first.context) for check in writes.checks)
+    return FusedCall(call, region, tuple(c.label for c in draft.calls), checks)
+
+
+def _places(
+    overwritten: Mapping[str, str], returned: Sequence[Proxy], inputs: Sequence[Proxy]
+) -> dict[int, int]:
+    """``overwritten``, by places among what is ``returned`` and the ``inputs``."""
+    places = {p.name: i for i, p in enumerate(inputs)}
+    found = ((i, overwritten.get(p.name)) for i, p in enumerate(returned))
+    return {i: places[name] for i, name in found if name is not None}
 
 
 def _common_tags(calls: Iterable[BoundSymbol], backward: bool) -> TagSet:

@@ -7,6 +7,7 @@ import functools
 import operator
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -57,14 +58,19 @@ def compiled(
     mode: FakeTensorMode,
     visible: Mapping[int, Sequence[int] | None],
     *,
+    written: Mapping[int, int] = MappingProxyType({}),
     backward: bool,
 ) -> Compiled:
-    """``graph``, compiled; the outputs in ``visible`` have its strides, theirs if it says None."""
+    """``graph``, compiled; the outputs in ``visible`` have its strides, theirs if it says None.
+
+    Those in ``written`` are written to inputs: to which, by place.
+    """
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     output.args = (tuple(_restride(graph, output, visible)),)
     _call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
-    same = _in_one_place(output.args[0])
+    same = [i for i in _in_one_place(output.args[0]) if i not in written]
+    _write(graph, output, written)
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
@@ -77,6 +83,23 @@ def compiled(
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
     return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
+
+
+def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
+    """Let ``graph`` copy outputs to inputs, and return these instead, as Inductor knows it.
+
+    Where nobody needs the old value any more, it computes the new one in place.
+    """
+    inputs = graph.graph.find_nodes(op="placeholder")
+    found: list[Any] = list(output.args[0])  # type: ignore[arg-type]
+    for i, place in written.items():
+        with graph.graph.inserting_before(output):
+            copied = graph.graph.call_function(
+                torch.ops.aten.copy_.default, (inputs[place], found[i])
+            )
+        copied.meta["val"] = inputs[place].meta["val"]
+        found[i] = inputs[place]
+    output.args = (tuple(found),)
 
 
 def _has_gradients_of_convolutions(graph: torch.fx.GraphModule) -> bool:
@@ -118,7 +141,7 @@ def _restride(
 
 
 EMPTY = ("constants", "torchbind_constants", "frozen_param_names", "partition_maps")
-EMPTY_TOO = ("mutated_inputs", "inputs_to_check", "opaque_value_type_classes", "cudagraph_info")
+EMPTY_TOO = ("inputs_to_check", "opaque_value_type_classes", "cudagraph_info")
 """What a compiled graph may have beside its text."""
 
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from tj_core.extend import (
+    NEW_VALUE_OF,
     NO_TAGS,
     BoundSymbol,
     Effects,
@@ -353,12 +354,19 @@ class _Outer:
             self.done[counter] = self.done.get(counter, 0) + 1
         straight = self.made.straight(write.place)
         value = self.receive(straight or self.made.value(Place(write.place.root)))
+        if self.is_only_new_value(name, write, value):
+            self.made.editor.inherit(value, TagSet({NEW_VALUE_OF: name}))
         for step in write.place.path if straight is None else ():
             value = self.view(step, value)
         grad = write.visible and self.trace.context.get("grad") is not False
         check_copy(target, value, self.trace.context, self.made.expand)
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
+
+    def is_only_new_value(self, name: str, write: Write, value: Proxy) -> bool:
+        """Whether all that becomes of ``value`` is that it is copied to the input ``name``."""
+        own = name in self.inputs and not write.place.path and value.name not in self.inputs
+        return own and not (self.made.differentiates or self.made.members)
 
     def uncounted(
         self, copies: Mapping[str, Write], again: Iterable[tuple[int, BoundSymbol]]

@@ -19,7 +19,7 @@ from tj_core.extend import (
     TjError,
 )
 
-from tj_torch.ops import denied, flags, stateless, wiring
+from tj_torch.ops import denied, flags, overwrites, refusals, stateless, wiring
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
 from tj_torch.ops.expansion.derive import Derivation, Slot
@@ -187,5 +187,8 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     context: RuleTable[Any] = RuleTable("context")
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)
-    facts = (denied.rules(), flags.rules(), stateless.rules(), wiring.rules())
+    facts = (
+        denied.rules(), flags.rules(), overwrites.rules(), refusals.rules(), stateless.rules(),
+        wiring.rules(),
+    )  # fmt: skip
     return expand, context, *facts

@@ -1,0 +1,101 @@
+"""Operators that may refuse a value, by which calls that is known, and those that never do.
+
+Rules of the core's table ``refuses``: see `tj_core.passes.fuse.refusals`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import REFUSES, BoundSymbol, Effects, Refuses, RuleTable, Symbol, TensorProxy
+
+from tj_torch.ops.names import resolve
+
+__all__ = ["rules"]
+
+CHECK = Symbol("tj", "check_index")
+ALONE = Effects(ordered=("side_effect",))
+
+INTEGERS = frozenset({"int64", "int32"})
+
+ALONG = {
+    "gather": False, "index_add": False, "index_copy": False, "index_fill": True,
+    "index_select": False, "scatter": False, "scatter_add": False,
+}  # fmt: skip
+"""Operators of ``(x, dim, index)``, and whether they count from the end for a negative index."""
+
+WHOLE = frozenset({"bool", "int", "uint"})
+
+DIVISIONS = frozenset({"div", "floor_divide", "fmod", "pow", "remainder"})
+"""Pointwise operators that refuse some integers."""
+
+NEVER = frozenset({
+    "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit_no_training",
+    "_scaled_dot_product_attention_math", "_scaled_dot_product_flash_attention_for_cpu", "_softmax",
+    "_to_copy", "_unsafe_view", "addmm", "all", "amax", "amin", "any", "arange", "argmax", "argmin",
+    "baddbmm", "bmm", "cat", "clone", "constant_pad_nd", "convolution", "copy", "cumsum",
+    "diagonal_scatter", "empty_like", "fill", "flip", "full", "full_like", "linear",
+    "masked_fill", "mean", "mm", "native_group_norm", "native_layer_norm", "new_empty", "new_full",
+    "new_ones", "new_zeros", "ones", "ones_like", "prod", "repeat", "roll", "scalar_tensor",
+    "select_scatter", "slice_scatter", "stack", "sum", "tril", "triu", "var", "var_mean", "zero",
+    "zeros", "zeros_like",
+})  # fmt: skip
+"""Operators, beside pointwise ones, that take all values."""
+
+
+def rules() -> RuleTable[Refuses]:
+    """Those of PyTorch's operators in functional form, on the CPU."""
+    table: RuleTable[Refuses] = RuleTable(REFUSES)
+    table.set("aten.*", _refusals)
+    return table
+
+
+def _refusals(call: BoundSymbol) -> Sequence[BoundSymbol] | None:
+    name = call.symbol.path.partition(".")[0]
+    if name in NEVER or _is_pointwise(call, name):
+        return ()
+    if name in ALONG:
+        x, dim, index = call.args[:3]
+        return _checks([(index, _size(x, dim))], ALONG[name])
+    if name == "embedding":
+        weight, index = call.args[:2]
+        return _checks([(index, _size(weight, 0))], False)
+    if name in ("index", "index_put"):
+        x, indices = call.args[:2]
+        pairs = [(index, _size(x, dim)) for dim, index in enumerate(indices) if index is not None]
+        return _checks(pairs, True)
+    return None
+
+
+def _is_pointwise(call: BoundSymbol, name: str) -> bool:
+    try:
+        operator = resolve(call.symbol)
+    except LookupError:
+        return False
+    tags = getattr(operator, "tags", ())
+    tensors = [p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy)]
+    whole = all(p.dtype.kind in WHOLE for p in tensors)
+    return torch.Tag.pointwise in tags and not (name in DIVISIONS and whole)
+
+
+def _size(x: Any, dim: Any) -> int | None:
+    """The size of ``x`` along ``dim``, if it is fixed."""
+    if not isinstance(x, TensorProxy) or not isinstance(dim, int):
+        return None
+    size = x.shape[dim] if x.shape else 1
+    return size if isinstance(size, int) else None
+
+
+def _checks(
+    pairs: Sequence[tuple[Any, int | None]], negative: bool
+) -> Sequence[BoundSymbol] | None:
+    """Calls that look at indices, each of a dimension of such a size."""
+    made = []
+    for index, size in pairs:
+        if size is None or not isinstance(index, TensorProxy) or index.dtype.name not in INTEGERS:
+            return None
+        args = (index, -size if negative else 0, size)
+        made.append(BoundSymbol(CHECK, args, effects=ALONE))
+    return made
