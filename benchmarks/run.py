@@ -1,14 +1,13 @@
 """All workloads, in training and inference, side by side: eager, torch.compile, tj's executors.
 
     python benchmarks/run.py [--only gpt,decoding] [--rounds 15] [--scale 1] [--threads 1] [--quick]
-                             [--tanh] [--plot FILE]
+                             [--plot FILE]
 
 Systems take turns within one process. Figures are ratios of CPU seconds to eager's, medians with
 the quartiles behind, and the CPU seconds of the first step, which compiles. Beside them stands what
 a step takes at least, by `limits`. Results are compared with eager's before anything is timed. The
 allocator is tuned, as by its README: the program starts itself again with the variables.
 ``--only`` takes the workloads whose names start so; ``--quick`` is a scale of 0.25 and 3 rounds.
-``--tanh`` adds tj-inductor with its option `decompose_tanh`.
 """
 
 from __future__ import annotations
@@ -51,16 +50,12 @@ AUTOCAST = ("autocast",) if importlib.util.find_spec("tj_autocast") else ()
 """Mixed precision in the program, where the plugin is installed."""
 
 
-def systems(tanh: bool = False) -> dict[str, Callable[[Any], Any]]:
+def systems() -> dict[str, Callable[[Any], Any]]:
     """What is compared, by name; tj's, as far as the plugins are installed."""
     found: dict[str, Callable[[Any], Any]] = {"torch.compile": torch.compile}
-    options: dict[str, dict[str, Any]] = {name: {} for name in EXECUTORS}
-    if tanh:
-        options["tj, Inductor, own tanh"] = {"inductor": {"decompose_tanh": True}}
-    for name, overrides in options.items():
+    for name, executors in EXECUTORS.items():
         with contextlib.suppress(tj.TjError):
-            plugins = (*EXECUTORS.get(name, ("inductor",)), "autograd", *AUTOCAST, "torch")
-            session = tj.Session(plugins, overrides=overrides)
+            session = tj.Session((*executors, "autograd", *AUTOCAST, "torch"))
             found[name] = functools.partial(tj.jit, session=session)
     with contextlib.suppress(ImportError):
         import thunder
@@ -90,12 +85,12 @@ class Row:
         return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
-def measure(case: Case, rounds: int, scale: float, tanh: bool = False) -> dict[str, Row]:
+def measure(case: Case, rounds: int, scale: float) -> dict[str, Row]:
     """The rounds of every system; results are compared first. ``limit`` has one."""
     torch.manual_seed(0)
     model, calls = case.make(scale)
     torch.compiler.reset()
-    compiled = {name: make(model) for name, make in systems(tanh).items()}
+    compiled = {name: make(model) for name, make in systems().items()}
     made: dict[str, Any] = {"eager": model} | compiled
     rows = {name: Row() for name in made}
     expected = case.run(model, model, calls)
@@ -120,12 +115,12 @@ def lines(cases: Mapping[str, Case], args: argparse.Namespace) -> Iterator[str]:
     """The report, a table in Markdown; figures go to a plot where one is wanted."""
     load = os.getloadavg()[0]
     yield f"{processor()}, {args.threads} threads, load {load:.1f}, torch {torch.__version__}"
-    names = list(systems(args.tanh))
+    names = list(systems())
     yield f"\n| | eager, ms | limit | {' | '.join(f'{n} | first step, s' for n in names)} |"
     yield f"|---|---|---|{'---|---|' * len(names)}"
     figures: dict[str, dict[str, float]] = {}
     for workload, case in cases.items():
-        rows = measure(case, args.rounds, args.scale, args.tanh)
+        rows = measure(case, args.rounds, args.scale)
         eager = rows.pop("eager")
         figures[workload] = {name: row.median(eager) for name, row in rows.items()}
         least = rows.pop("limit").median(eager)
@@ -177,7 +172,6 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds")
-    parser.add_argument("--tanh", action="store_true", help="also tanh from an exponential")
     parser.add_argument("--plot", metavar="FILE", help="a picture of the ratios; takes matplotlib")
     args = parser.parse_args()
     if args.quick:

@@ -33,8 +33,8 @@ ROOMS = {
     ),
     "tj_subclass": ("transform", "plugin"),
     "tj_inductor": (
-        "options", "formulas", "thrown", "adapter", "kernels", "operators", "decompositions",
-        "graph", "lowering", "variants", "compiler", "executor", "plugin",
+        "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
+        "decompositions", "graph", "lowering", "variants", "compiler", "executor", "plugin",
     ),
     "tj_onednn": (
         "options", "timing", "store", "adapter", "kernels", "packing", "operands", "layers",

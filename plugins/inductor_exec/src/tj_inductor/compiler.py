@@ -13,8 +13,10 @@ from tj_torch.extend import RunSymbols, SymbolFacts
 
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
+from tj_inductor.elementary import with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
+from tj_inductor.thrown import thrown_again
 from tj_inductor.variants import Variant, Variants
 
 __all__ = ["Compiler"]
@@ -32,8 +34,12 @@ class Compiler:
         if not Collected.supported():
             yield
             return
-        with collecting(together=self.options.one_compile):
+        with collecting(together=self.options.one_compile, change=self.changed):
             yield
+
+    def changed(self, kernel: str) -> str:
+        """The text of a C++ kernel as it is compiled."""
+        return thrown_again(with_fast_tanh(kernel) if self.options.decompose_tanh else kernel)
 
     def compile(self, region: FusionRegion) -> Fused:
         """The region as one function of a list of its inputs."""
@@ -99,7 +105,6 @@ class Compiler:
             "alignment_asserts": False,
             "scalar_asserts": False,
             "emulate_precision_casts": self.options.emulate_precision,
-            "cpp.use_decompose_tanh": self.options.decompose_tanh,
         }
 
 

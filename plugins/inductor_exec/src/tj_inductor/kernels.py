@@ -2,7 +2,7 @@
 
 Inductor compiles a file for each kernel. While kernels are collected, a `Waiting` stands for each;
 in the end, one file has all of them, each in a namespace of its own. Who calls one earlier, from
-another thread, compiles it alone. All of them throw their errors to who calls them.
+another thread, compiles it alone.
 """
 
 from __future__ import annotations
@@ -18,12 +18,11 @@ from torch._inductor.async_compile import AsyncCompile
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 from tj_inductor.adapter.libraries import library
-from tj_inductor.thrown import thrown_again
+from tj_inductor.texts import ENTRY
 
 __all__ = ["Collected", "Waiting", "collecting", "one_file"]
 
 INCLUDE = re.compile(r'^\s*#include [<"].*[>"]\s*$', re.MULTILINE)
-ENTRY = re.compile(r'extern "C"\s+void\s+kernel\(')
 
 
 REPLACED = ("cpp_pybinding", "wait")
@@ -51,10 +50,11 @@ class Waiting:
 class Collected:
     """The kernels that wait, and the modules of generated code that hold them.
 
-    They are compiled ``together``, or each alone.
+    They are compiled ``together``, or each alone, from the texts that ``change`` makes of theirs.
     """
 
     together: bool = True
+    change: Callable[[str], str] = str
     thread: int = field(default_factory=threading.get_ident)
     kernels: list[Waiting] = field(default_factory=list)
     scopes: list[dict[str, Any]] = field(default_factory=list)
@@ -89,7 +89,7 @@ _collects = threading.local()
 
 
 @contextlib.contextmanager
-def collecting(*, together: bool = True) -> Iterator[None]:
+def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> Iterator[None]:
     """Inside, C++ kernels of this thread wait; on exit they are compiled, in one file or each in
     its own. Inside another one, that one compiles them."""
     if getattr(_collects, "now", False):
@@ -97,7 +97,7 @@ def collecting(*, together: bool = True) -> Iterator[None]:
         return
     _collects.now = True
     try:
-        with _collecting(Collected(together)):
+        with _collecting(Collected(together, change)):
             yield
     finally:
         _collects.now = False
@@ -111,7 +111,7 @@ def _collecting(collected: Collected) -> Iterator[None]:
         def later(self: Any, argument_types: Sequence[str], source: str) -> Any:
             if threading.get_ident() != collected.thread:
                 return kernel(self, argument_types, source)
-            collected.kernels.append(Waiting(argument_types, thrown_again(source)))
+            collected.kernels.append(Waiting(argument_types, collected.change(source)))
             return collected.kernels[-1]
 
         def waited(self: Any, scope: dict[str, Any]) -> Any:

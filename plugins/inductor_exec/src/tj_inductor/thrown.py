@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from tj_inductor.texts import ENTRY
+
 __all__ = ["thrown_again"]
 
 THROWS = "TORCH_CHECK("
@@ -19,8 +21,6 @@ PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.
 """What stands before a loop whose iterations threads share, or a block that one of them runs."""
 
 COLLAPSED = re.compile(r"\bcollapse\((\d+)\)")
-
-ENTRY = re.compile(r'^extern "C"[^{;]*\bkernel\(', re.MULTILINE)
 
 FIRST_ERROR = """#include <exception>
 #include <mutex>
