@@ -64,11 +64,6 @@ def filled(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
     return (c * 3).sum(-1) + k[..., 0]
 
 
-IN_PLACE = (
-    copied_to_an_index, set_at_an_index, set_at_a_place, overwritten, zeroed, masked, twice, filled,
-)  # fmt: skip
-
-
 def added(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
     c.add_(k)
     return (c * 3).sum(-1)
@@ -95,15 +90,22 @@ def index_is_computed(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any
     return (c * 3).sum(-1)
 
 
+def index_is_random(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
+    c.index_copy_(2, at + torch.randint(0, 1, (1,)), k * 2)
+    return (c * 3).sum(-1)
+
+
 def after_an_index(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
     found = (k * 2).gather(3, (at + 1).expand(4, 4, 1, 1))
     c.copy_(k * 2)
     return found, c
 
 
-COPIED_BACK = (
-    added, accumulated, read_before, moved, index_is_computed, after_an_index, scattered,
+IN_PLACE = (
+    copied_to_an_index, set_at_an_index, set_at_a_place, overwritten, zeroed, scattered, masked,
+    twice, filled, index_is_computed, after_an_index,
 )  # fmt: skip
+COPIED_BACK = (added, accumulated, read_before, moved, index_is_random)
 
 
 def arguments(place: int = 3, n: int = 64) -> tuple[torch.Tensor, ...]:

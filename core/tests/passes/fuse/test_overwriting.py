@@ -23,7 +23,7 @@ from tj_core.ir.tags import NEW_VALUE_OF, TagSet
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import map_tree
 from tj_core.passes.fuse.overwriting import OVERWRITES, overwritable
-from tj_core.passes.fuse.refusals import REFUSES, Refusals
+from tj_core.passes.fuse.refusals import MOST_CALLS, REFUSES, Refusals
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NumericPlugin, call, expansions, vector
 from tj_core.verify.verifier import verify
@@ -141,7 +141,9 @@ def test_two_inputs() -> None:
     assert [len(region.overwritten) for region in loop.compiled] == [2]
     g, loop = fused(crossed, Writing({0: "x", 1: "y"}))
     assert g(X, Y, [0.0, 0.0, 7.0]) == ([1.0, 2.0, 7.0], X)
-    assert [len(region.overwritten) for region in loop.compiled] == [0]
+    ((region,),) = [loop.compiled]
+    (output,) = region.overwritten
+    assert region.outputs[output].name == "_1", "what becomes of y depends on the old x"
 
 
 def test_only_where_the_executor_and_the_tag_say_so() -> None:
@@ -190,25 +192,53 @@ def test_what_is_asked_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked == [Y]
     assert tj.last_trace(g).calls[0].symbol.path == "asked"
     assert [len(region.overwritten) for region in loop.compiled] == [2]
-    g, loop = fused(lambda x, y: (-y, x.over(-y)), Writing({1: "x"}, asked=["over"]))
-    g(X, Y)
-    assert asked == [Y], "what it would ask about is not there yet"
-    assert [region.overwritten for region in loop.compiled] == [{}]
+
+
+def test_what_is_asked_of_a_value_that_the_program_makes(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[float]] = []
+    monkeypatch.setitem(MEANING, "asked", asked.append)
+
+    def f(x: Any, y: Any) -> Any:
+        index = -(y + y)
+        return -y, x.over(index)
+
+    g, loop = fused(f, Writing({1: "x"}, asked=["over"]))
+    assert g(X, Y) == ([-0.0, -5.0, -0.0], [1.0, -10.0, 3.0])
+    assert asked == [[-0.0, -10.0, -0.0]]
+    paths = [call.symbol.path for call in tj.last_trace(g).calls]
+    assert paths[:3] == ["add", "neg", "asked"] and len(paths) == 4
+    assert [len(region.overwritten) for region in loop.compiled] == [1]
+
+    def drawn(x: Any, y: Any) -> Any:
+        return -y, x.over(y.noise())
+
+    def long(x: Any, y: Any) -> Any:
+        for _ in range(MOST_CALLS + 1):
+            y = y + y
+        return -y, x.over(y)
+
+    for program in (drawn, long):
+        asked.clear()
+        g, loop = fused(program, Writing({1: "x"}, asked=["over"]))
+        g(X, Y)
+        assert not asked, "what is asked about may not run twice"
+        assert not any(region.overwritten for region in loop.compiled)
 
 
 def test_calls_of_others_are_as_their_bodies() -> None:
     rules: RuleTable[Any] = RuleTable(REFUSES)
     rules.set("num.mul", lambda call: ())
-    x = vector("x", 3)
+    x, z = vector("x", 3), vector("z", 3)
     axpy = bind_outputs(made := call("axpy", x, x, x), expanded(made), lambda _: "y")
     theirs = axpy.replace(symbol=Symbol("theirs", "axpy"))
-    assert Refusals(rules).checks([theirs]) is None, "nothing is known of additions"
+    language = Session([NumericPlugin()]).language
+    refusals = Refusals(Trace((x,), (call("noise", x, outputs=z),), z, language=language), rules)
+    assert refusals.checks([theirs]) is None, "nothing is known of additions"
     rules.set("num.add", lambda call: ())
-    assert Refusals(rules).checks([theirs]) == []
-    assert Refusals(rules).checks([theirs.replace(body=None)]) is None
+    assert refusals.checks([theirs]) == []
+    assert refusals.checks([theirs.replace(body=None)]) is None
     rules.set("theirs.axpy", lambda call: [axpy])
-    assert Refusals(rules, frozenset("x")).checks([theirs]) == [axpy]
-    assert Refusals(rules, frozenset("z")).checks([theirs]) is None
+    assert refusals.checks([theirs]) == [axpy]
 
 
 def expanded(made: BoundSymbol) -> Any:

@@ -57,7 +57,7 @@ def fuse(
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
-    writable = overwritable(trace, tables)
+    writable = overwritable(trace, tables, implementations.keys())
     pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts, writable)
     taken = pass_.taken(trace)
     pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))

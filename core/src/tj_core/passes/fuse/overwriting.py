@@ -12,7 +12,7 @@ they become depends on the other arguments alone; ``"all"``, if none of its elem
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -20,6 +20,7 @@ from tj_core.analysis.alias import Storage
 from tj_core.analysis.liveness import free_values
 from tj_core.contract.rules import RuleTable
 from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
@@ -56,7 +57,7 @@ class Overwritable:
 
     inputs: Mapping[str, TensorProxy] = field(default_factory=dict)
     rules: RuleTable[Overwrites] = field(default_factory=lambda: RuleTable(OVERWRITES))
-    refusals: Refusals = field(default_factory=Refusals)
+    refusals: Refusals | None = None
     order: Mapping[str, int] = field(default_factory=dict)
     units: Sequence[Sequence[BoundSymbol]] = ()
     reads: Mapping[str, int] = field(default_factory=dict)
@@ -83,18 +84,27 @@ class Overwritable:
         written: dict[str, str] = {}
         for new in candidates:
             old = self.inputs[new.name]
-            if old.name in read and self.reads[old.name] == 1 and may(old):
-                written[new.name] = old.name
+            alone = {new.name: old.name}
+            fits = old.name in read and self.reads[old.name] == 1 and may(old)
+            if fits and not _seen(calls, returned, alone, self.rules):
+                written |= alone
         while lost := _seen(calls, returned, written, self.rules):
             written = {name: old for name, old in written.items() if old not in lost}
         found: dict[str, str] = {}
         checks: list[BoundSymbol] = []
         for name, old_name in written.items():
+            assert self.refusals is not None
             made = self.refusals.checks(self.overtaken(unit, self.order[name]))
             if made is not None:
                 found[name] = old_name
                 checks += made
         return Writes(found, tuple(checks))
+
+    def first(self, checks: Sequence[BoundSymbol], executor: str | None) -> list[BoundSymbol]:
+        """What the program begins with, for the ``checks`` of its regions; see `Refusals`."""
+        if self.refusals is None or not checks:
+            return []
+        return self.refusals.first(checks, executor)
 
     def overtaken(self, unit: int, place: int) -> Iterator[BoundSymbol]:
         """The calls of the program up to ``place`` that run in ``unit`` or later."""
@@ -104,8 +114,13 @@ class Overwritable:
                     yield call
 
 
-def overwritable(trace: Trace, tables: Mapping[str, RuleTable[Any]]) -> Overwritable:
-    """What is known of ``trace`` before it has regions; ``tables`` are the session's."""
+def overwritable(
+    trace: Trace, tables: Mapping[str, RuleTable[Any]], others: Collection[Symbol] = frozenset()
+) -> Overwritable:
+    """What is known of ``trace`` before it has regions.
+
+    ``tables`` are the session's, ``others`` the symbols that executors have claimed.
+    """
     outputs = [p for p in leaves(trace.outputs) if isinstance(p, Proxy)]
     tagged = [p for p in outputs if NEW_VALUE_OF in p.tags]
     if OVERWRITES not in tables or REFUSES not in tables or not tagged:
@@ -127,7 +142,7 @@ def overwritable(trace: Trace, tables: Mapping[str, RuleTable[Any]]) -> Overwrit
         ):
             inputs[p.name] = old
     order = {p.name: i for i, call in enumerate(trace.calls) for p in call.flat_outs}
-    refusals = Refusals(tables[REFUSES], frozenset(given))
+    refusals = Refusals(trace, tables[REFUSES], others)
     return Overwritable(inputs, tables[OVERWRITES], refusals, order)
 
 

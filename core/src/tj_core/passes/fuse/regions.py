@@ -98,14 +98,8 @@ def region_calls(
             found.append(made)
             read.update(p.name for p in made.call.flat_args)
             needed |= read
-    return [*_checks(found, facts.fallback), *found[::-1]]
-
-
-def _checks(found: Iterable[FusedCall | BoundSymbol], fallback: str | None) -> list[BoundSymbol]:
-    """What runs before the first of the calls in ``found``, each once."""
-    wanted = (c for unit in found if isinstance(unit, FusedCall) for c in unit.checks)
-    distinct = {(check.symbol, repr(check.args)): check for check in wanted}
-    return [check.replace(executor=fallback) for check in distinct.values()]
+    checks = [c for unit in found if isinstance(unit, FusedCall) for c in unit.checks]
+    return [*facts.overwritable.first(checks, facts.fallback), *found[::-1]]
 
 
 def _draft(group: Group, views: Views) -> _Draft:
