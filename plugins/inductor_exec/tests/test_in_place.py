@@ -332,3 +332,36 @@ def test_a_script_shows_what_failed(
     monkeypatch.setattr(extend, "reproduce", lambda *a, **k: reproduce(*a, **k, session=here))
     exec(compile(script, path, "exec"), {"__name__": "__main__"})
     assert "compiles, and returns what its operations return" in capsys.readouterr().out
+
+
+def test_caches_of_transformers_are_not_copied(fusing: Any) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+
+    config = LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(config).eval()
+
+    def decoded(f: Any) -> Any:
+        cache = StaticCache(config=config, max_cache_len=16)
+        tokens, logits = torch.arange(10).view(2, 5), []
+        with torch.no_grad():
+            for _ in range(6):
+                out = f(tokens, past_key_values=cache, use_cache=True).logits[:, -1:]
+                tokens = out.argmax(-1)
+                logits.append(out)
+        return logits, [(x.keys, x.values, x.keys._version) for x in cache.layers]
+
+    g = fusing(model)
+    torch.testing.assert_close(decoded(g), decoded(model))
+    written = [
+        use.kernel.region.overwritten for use in tj.explain(g).regions for _ in range(use.calls)
+    ]
+    assert sum(map(len, written)) == 2 * config.num_hidden_layers

@@ -165,37 +165,6 @@ def test_low_precision_rounds_where_eager_rounds(dtype: torch.dtype, fusing: Any
         torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2)
 
 
-@pytest.mark.parametrize("tail", [0, 1, 15])
-def test_the_decomposed_tanh_is_accurate(tail: int, fusing: Any) -> None:
-    bits = torch.arange(0, 0x7F80_0000, 9973, dtype=torch.int32)  # numbers of all sizes
-    numbers = bits.view(torch.float32)
-    x = torch.cat([numbers, -numbers, torch.linspace(-10, 10, 100_000 + tail)])
-    jitted, plain = (
-        fusing(lambda x: torch.tanh(x * 1.0) * 1.0, {"decompose_tanh": own})
-        for own in (True, False)
-    )
-    exact = torch.tanh(x.double())
-    error = ((jitted(x).double() - exact) / exact).abs()
-    normal = x.abs() > 2e-38
-    assert 0 < error[normal].max() < 4e-7
-    torch.testing.assert_close(jitted(x), torch.tanh(x))
-    assert not torch.equal(jitted(x), torch.tanh(x)) and torch.equal(plain(x[:16]), x[:16].tanh())
-    ends = [float("inf"), float("-inf"), 0.0, -0.0, 9.1, -9.1, 1e-45]
-    found = jitted(torch.tensor(ends * (tail + 1)))
-    expected = torch.tanh(torch.tensor(ends * (tail + 1)))
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
-    assert torch.equal(found.signbit(), expected.signbit())
-    assert jitted(torch.full((tail + 1,), float("nan"))).isnan().all()
-
-
-def test_tanh_of_other_types(fusing: Any) -> None:
-    jitted = fusing(lambda x: torch.tanh(x * 1.0) * 1.0)
-    for dtype in (torch.float64, torch.bfloat16, torch.float16):
-        for n in (1, 100, 5000):
-            x = (torch.randn(n) * 3).to(dtype)
-            torch.testing.assert_close(jitted(x), torch.tanh(x))
-
-
 def test_equal_layers_are_compiled_once(fusing: Any) -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:

@@ -13,7 +13,7 @@ from tj_torch.extend import RunSymbols, SymbolFacts
 
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
-from tj_inductor.elementary import with_fast_tanh
+from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
 from tj_inductor.thrown import thrown_again
@@ -39,7 +39,9 @@ class Compiler:
 
     def changed(self, kernel: str) -> str:
         """The text of a C++ kernel as it is compiled."""
-        return thrown_again(with_fast_tanh(kernel) if self.options.decompose_tanh else kernel)
+        if self.options.decompose_tanh:
+            kernel = with_fast_tanh(kernel)
+        return thrown_again(with_fast_exp(kernel))
 
     def compile(self, region: FusionRegion) -> Fused:
         """The region as one function of a list of its inputs."""

@@ -508,3 +508,8 @@ def labels_behind_the_last(x):
 @known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
 def no_probability(x):
     return F.binary_cross_entropy(x.sigmoid() + 1, x.sigmoid())
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def small_differences(x):
+    return torch.expm1(x * 1e-9) * 1e9
