@@ -33,6 +33,11 @@ def set_at_a_place(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
     return (c * 3).sum(-1), c.clone()
 
 
+def copies_are_returned(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
+    c.index_copy_(2, at, k * 2)
+    return c.clone(), c.view(-1).clone(), c
+
+
 def overwritten(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
     c.copy_(k * 2)
     return (c * 3).sum(-1), c
@@ -103,7 +108,7 @@ def after_an_index(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
 
 IN_PLACE = (
     copied_to_an_index, set_at_an_index, set_at_a_place, overwritten, zeroed, scattered, masked,
-    twice, filled, index_is_computed, after_an_index,
+    twice, filled, index_is_computed, after_an_index, copies_are_returned,
 )  # fmt: skip
 COPIED_BACK = (added, accumulated, read_before, moved, index_is_random)
 

@@ -6,7 +6,7 @@ import contextlib
 import functools
 import operator
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -69,7 +69,7 @@ def compiled(
     output.args = (tuple(_restride(graph, output, visible)),)
     _call_as_it_is(graph)
     output.meta["user_visible_output_idxs"] = list(visible)
-    same = [i for i in _in_one_place(output.args[0]) if i not in written]
+    same = _in_one_place(output.args[0], written)
     _write(graph, output, written)
     context = TracingContext(mode)
     context.output_strides = []
@@ -198,15 +198,19 @@ def _without_gaps(value: Any, node: Any) -> Any:
     return ExternKernel.require_exact_strides(value, like.stride())
 
 
-def _in_one_place(outputs: Sequence[torch.fx.Node]) -> list[int]:
+def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) -> list[int]:
     """The outputs that are copies of an input, or of what another output is a copy of, too.
+
+    Those in ``written`` are to be where an input is, and no other output with them.
 
     Inductor removes copies, and may then return the input, or one tensor twice: it asks what shares
     memory before it removes them.
     """
-    first: set[torch.fx.Node] = set()
+    first = {_copied(outputs[index]) for index in written}
     found = []
     for index, node in enumerate(outputs):
+        if index in written:
+            continue
         origin = _copied(node)
         if origin in first or getattr(origin, "op", None) == "placeholder":
             found.append(index)
