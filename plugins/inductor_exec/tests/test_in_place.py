@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_conformance.models import MODELS
 from tj_core import extend
 from tj_inductor.adapter import compiling, modules
 from torch import nn
@@ -340,19 +341,10 @@ def test_a_script_shows_what_failed(
 
 
 def test_caches_of_transformers_are_not_copied(fusing: Any) -> None:
-    from transformers import LlamaConfig, LlamaForCausalLM, StaticCache
+    from transformers import StaticCache
 
-    config = LlamaConfig(
-        vocab_size=64,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(config).eval()
+    model = MODELS["llama"].build().eval()
+    config = model.config
 
     def decoded(f: Any) -> Any:
         cache = StaticCache(config=config, max_cache_len=16)

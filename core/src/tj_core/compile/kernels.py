@@ -59,13 +59,13 @@ class RegionKernel:
         self.fused, self.kept = fused, kept
         self.function = fused.function if fused.boxed else _boxed(fused.function)
 
-    def fail(self, reason: Exception | str) -> None:
-        """Run the region without the executor from now on.
+    def fail(self, reason: Exception | str, without: Boxed | None = None) -> None:
+        """Run the region without the executor from now on, by ``without`` if that is made already.
 
         :raises Exception: what ``warn`` raises, in strict mode.
         """
         self.failure = str(reason) or type(reason).__name__
-        self.function = self.without(self.region)
+        self.function = without or self.without(self.region)
         self.confirmed = True
         for program, name in self.places:
             rebind(program, name, self.function)
@@ -184,8 +184,9 @@ class RegionKernel:
             new = not self.confirmed
             result, wrong = self.tried(lambda: self.function, inputs, run, call, new=new)
         if wrong is not None:
-            result = self.without(self.region)(inputs)
-            self.fail(wrong)
+            without = self.without(self.region)
+            result = without(inputs)
+            self.fail(wrong, without)
             return result
         self.confirmed = True
         note_alive(alive, call.outputs, result, runtime)

@@ -24,6 +24,7 @@ __all__ = [
     "TensorProxy",
     "contiguous_strides",
     "is_subclass",
+    "may_overlap",
     "requires_grad",
     "size_expressions",
     "size_hints",
@@ -242,6 +243,24 @@ def size_expressions(p: object) -> Iterator[tuple[str, Any]]:
                 yield from size_expressions(part)
     elif isinstance(p, NumberProxy) and p.expr:
         yield p.expr, p.hint
+
+
+def may_overlap(p: TensorProxy) -> bool:
+    """Whether two indices of ``p`` may be one place in memory, whatever sizes are that are symbols.
+
+    True where strides are symbols.
+    """
+    dims = [(t, n) for t, n in zip(p.strides, p.shape, strict=True) if n not in (0, 1)]
+    known = sorted(((t, n) for t, n in dims if isinstance(t, int)), key=lambda dim: dim[0])
+    reach = 1
+    for place, (stride, size) in enumerate(known, 1):
+        if stride < reach:
+            return True
+        if isinstance(size, int):
+            reach += stride * (size - 1)
+        elif place < len(dims):
+            return True
+    return len(known) < len(dims)
 
 
 def size_hints(values: Iterable[object]) -> dict[str, int]:

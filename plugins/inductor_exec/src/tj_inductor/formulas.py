@@ -111,27 +111,28 @@ def _inverse(number: float) -> float:
     return 1.0 / number if number else math.inf
 
 
-def no_negative_index(formula: Formula) -> Formula:
-    """``formula(x, dim, index, ...)``, which counts from the end of ``dim`` for a negative index.
+def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> Formula:
+    """``formula(x, dim, index, ...)``, where a negative index is what it ``becomes``.
 
-    PyTorch's kernels refuse one; so will these: it is one behind the end.
+    That is a function of the index and the size of ``dim``.
     """
 
-    def without(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **more: Any) -> Any:
+    def changed(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **more: Any) -> Any:
         size = x.shape[dim] if x.dim() else 1
-        return formula(x, dim, torch.where(index < 0, size, index), *args, **more)
+        index = torch.where(index < 0, becomes(index, size), index)
+        return formula(x, dim, index, *args, **more)
 
-    return without
+    return changed
 
 
-def counted_from_start(formula: Formula) -> Formula:
-    """``formula(x, dim, index, ...)``, of which a part refuses a negative index."""
+def behind_the_end(index: Any, size: int) -> Any:
+    """What is refused: PyTorch's kernels refuse a negative index, Inductor's formula takes it."""
+    return size
 
-    def counted(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any) -> Any:
-        size = x.shape[dim] if x.dim() else 1
-        return formula(x, dim, torch.where(index < 0, index + size, index), *args)
 
-    return counted
+def from_the_end(index: Any, size: int) -> Any:
+    """What a negative index means."""
+    return index + size
 
 
 def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor:
@@ -156,6 +157,6 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
-        **{operator: no_negative_index(known[operator]) for operator in NO_NEGATIVE_INDEX},
-        **{operator: counted_from_start(known[operator]) for operator in FROM_THE_END},
+        **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
+        **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }

@@ -20,6 +20,8 @@ THROWS = "TORCH_CHECK("
 PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.*)$", re.MULTILINE)
 """What stands before a loop whose iterations threads share, or a block that one of them runs."""
 
+BRACE = re.compile("[{}]")
+
 COLLAPSED = re.compile(r"\bcollapse\((\d+)\)")
 
 FIRST_ERROR = """#include <exception>
@@ -70,7 +72,7 @@ def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 def _closing(source: str, opened: int) -> int:
     """Where the brace at ``opened`` is closed; no text in a kernel has one."""
     depth = 0
-    for found in re.compile("[{}]").finditer(source, opened):
+    for found in BRACE.finditer(source, opened):
         depth += 1 if found[0] == "{" else -1
         if not depth:
             return found.start()

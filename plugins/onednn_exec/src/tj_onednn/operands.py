@@ -16,6 +16,7 @@ from tj_core.extend import (
     contiguous_strides,
     leaves,
     map_tree,
+    may_overlap,
 )
 from tj_torch.extend import dtype_to_torch, is_on
 
@@ -38,7 +39,7 @@ def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
     tensors = tensors_of(call.flat_args)
     if len({p.dtype for p in tensors}) > 1:
         return "its arguments differ in data type"
-    if any(overlaps(p) for p in tensors[1:]):  # the first is copied by oneDNN's operator
+    if any(map(may_overlap, tensors[1:])):  # the first is copied by oneDNN's operator
         return "elements of an argument share memory"
     results = tensors_of(call.flat_outs) if by_rows else ()
     if any(p.strides != contiguous_strides(p.shape) for p in results):
@@ -65,16 +66,6 @@ def _unfit(p: Proxy) -> str | None:
     if any(isinstance(n, SymDim) for n in (*p.shape, *p.strides)):
         return f"the sizes of {p.name} are symbols, and choices are measured"
     return f"{p.name} has no elements" if 0 in p.shape else None
-
-
-def overlaps(p: TensorProxy) -> bool:
-    """Whether several indices of ``p`` may be one place in memory."""
-    reach = 1
-    for stride, size in sorted(zip(_numbers(p.strides), _numbers(p.shape), strict=True)):
-        if size > 1 and stride < reach:
-            return True
-        reach += stride * (size - 1)
-    return False
 
 
 def factors(a: TensorProxy, b: TensorProxy) -> int:

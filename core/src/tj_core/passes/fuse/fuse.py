@@ -90,13 +90,13 @@ class _Pass:
     found: dict[Symbol, FusionRegion]
     members: dict[str, Symbol]
     layouts: Layouts
-    overwritable: Overwritable
+    overwritable: Overwritable | None
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
         editor = TraceEditor(trace, self.tags)
         outermost = record is not None
         layouts = self.layouts if outermost else Layouts()
-        writable = self.overwritable if outermost else Overwritable()
+        writable = self.overwritable if outermost else None
         for unit in self.calls(trace, layouts, writable):
             if isinstance(unit, FusedCall):
                 self.found.setdefault(unit.call.symbol, unit.region)
@@ -109,7 +109,7 @@ class _Pass:
         return editor.done(record)
 
     def calls(
-        self, trace: Trace, layouts: Layouts, writable: Overwritable
+        self, trace: Trace, layouts: Layouts, writable: Overwritable | None
     ) -> list[FusedCall | BoundSymbol]:
         planned = plan(trace.calls, self.fusers)
         executors = self.fusers.executors
@@ -125,7 +125,7 @@ class _Pass:
             return chosen
         for name in value_names(trace.outputs):
             chosen.pop(name, None)
-        for unit in self.calls(trace, Layouts(), Overwritable()):
+        for unit in self.calls(trace, Layouts(), None):
             call, region = (unit.call, unit.region) if isinstance(unit, FusedCall) else (unit, None)
             fixed = region is not None and not size_hints(region.inputs)
             for p in call.flat_args:

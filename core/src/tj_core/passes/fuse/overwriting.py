@@ -19,12 +19,13 @@ from typing import Any, Literal
 from tj_core.analysis.alias import Storage
 from tj_core.analysis.liveness import free_values
 from tj_core.contract.rules import RuleTable
-from tj_core.ir.proxy import Proxy, TensorProxy
+from tj_core.ir.proxy import Proxy, TensorProxy, may_overlap
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 from tj_core.passes.fuse.refusals import REFUSES, Refusals
+from tj_core.verify.wellformed import same_metadata
 
 __all__ = ["OVERWRITES", "Overwritable", "Overwrites", "Writes", "overwritable"]
 
@@ -55,17 +56,15 @@ class Overwritable:
     ``reads`` counts the units that read a value.
     """
 
-    inputs: Mapping[str, TensorProxy] = field(default_factory=dict)
-    rules: RuleTable[Overwrites] = field(default_factory=lambda: RuleTable(OVERWRITES))
-    refusals: Refusals | None = None
-    order: Mapping[str, int] = field(default_factory=dict)
+    inputs: Mapping[str, TensorProxy]
+    rules: RuleTable[Overwrites]
+    refusals: Refusals
+    order: Mapping[str, int]
     units: Sequence[Sequence[BoundSymbol]] = ()
     reads: Mapping[str, int] = field(default_factory=dict)
 
     def among(self, units: Sequence[Sequence[BoundSymbol]]) -> Overwritable:
         """Where the program runs as ``units``."""
-        if not self.inputs:
-            return self
         reads = Counter(p.name for calls in units for p in free_values(calls))
         return replace(self, units=units, reads=reads)
 
@@ -93,18 +92,11 @@ class Overwritable:
         found: dict[str, str] = {}
         checks: list[BoundSymbol] = []
         for name, old_name in written.items():
-            assert self.refusals is not None
             made = self.refusals.checks(self.overtaken(unit, self.order[name]))
             if made is not None:
                 found[name] = old_name
                 checks += made
         return Writes(found, tuple(checks))
-
-    def first(self, checks: Sequence[BoundSymbol], executor: str | None) -> list[BoundSymbol]:
-        """What the program begins with, for the ``checks`` of its regions; see `Refusals`."""
-        if self.refusals is None or not checks:
-            return []
-        return self.refusals.first(checks, executor)
 
     def overtaken(self, unit: int, place: int) -> Iterator[BoundSymbol]:
         """The calls of the program up to ``place`` that run in ``unit`` or later."""
@@ -116,15 +108,15 @@ class Overwritable:
 
 def overwritable(
     trace: Trace, tables: Mapping[str, RuleTable[Any]], others: Collection[Symbol] = frozenset()
-) -> Overwritable:
-    """What is known of ``trace`` before it has regions.
+) -> Overwritable | None:
+    """What is known of ``trace`` before it has regions; None if nothing in it can be overwritten.
 
     ``tables`` are the session's, ``others`` the symbols that executors have claimed.
     """
     outputs = [p for p in leaves(trace.outputs) if isinstance(p, Proxy)]
     tagged = [p for p in outputs if NEW_VALUE_OF in p.tags]
     if OVERWRITES not in tables or REFUSES not in tables or not tagged:
-        return Overwritable()
+        return None
     given = {p.name: p for p in trace.inputs}
     memory = Storage.of(trace).memory()
     returned = Counter(memory[p.name] for p in outputs)
@@ -134,38 +126,18 @@ def overwritable(
         if (
             isinstance(old, TensorProxy)
             and isinstance(p, TensorProxy)
-            and _is_like(p, old)
-            and _is_apart(old)
+            and same_metadata(old, p)
+            and not may_overlap(old)
             and memory[p.name] == p.name
             and returned[p.name] == 1
             and not returned[old.name]
         ):
             inputs[p.name] = old
+    if not inputs:
+        return None
     order = {p.name: i for i, call in enumerate(trace.calls) for p in call.flat_outs}
     refusals = Refusals(trace, tables[REFUSES], others)
     return Overwritable(inputs, tables[OVERWRITES], refusals, order)
-
-
-def _is_like(new: TensorProxy, old: TensorProxy) -> bool:
-    facts = ("shape", "strides", "dtype", "device", "layout", "subclass", "flags")
-    return all(getattr(new, name) == getattr(old, name) for name in facts)
-
-
-def _is_apart(p: TensorProxy) -> bool:
-    """Whether no two elements share memory, as far as strides say that."""
-    reach = 1
-    pairs = zip(p.strides, p.shape, strict=True)
-    fixed = [(s, n) for s, n in pairs if isinstance(s, int) and n != 1]
-    if len(fixed) < sum(n != 1 for n in p.shape):
-        return False
-    for place, (stride, size) in enumerate(sorted(fixed, key=lambda pair: pair[0])):
-        if stride < reach:
-            return False
-        if isinstance(size, int):
-            reach = stride * size
-        elif place < len(fixed) - 1:
-            return False
-    return True
 
 
 def _seen(

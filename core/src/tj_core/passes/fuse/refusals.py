@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from tj_core.analysis.alias import makes_views
@@ -47,7 +47,7 @@ class Refusals:
     """
 
     trace: Trace
-    rules: RuleTable[Refuses] = field(default_factory=lambda: RuleTable(REFUSES))
+    rules: RuleTable[Refuses]
     others: Collection[Symbol] = frozenset()
 
     @functools.cached_property

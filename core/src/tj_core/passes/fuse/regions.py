@@ -51,13 +51,13 @@ class Facts:
     implementations: Mapping[Symbol, Callable[..., Any]]
     executors: Mapping[str, Executor]
     layouts: Layouts
-    overwritable: Overwritable = field(default_factory=Overwritable)
+    overwritable: Overwritable | None = None
     fallback: str | None = None
 
     def writes(self, unit: int, owner: str, returned: Sequence[Proxy]) -> Writes:
         """What a region of ``owner`` that is ``unit`` of the program may write to inputs."""
         fusion = self.executors[owner].fusion
-        if fusion is None or fusion.overwrites is None:
+        if self.overwritable is None or fusion is None or fusion.overwrites is None:
             return Writes()
         return self.overwritable.writes(unit, returned, fusion.overwrites)
 
@@ -81,8 +81,9 @@ def region_calls(
 ) -> list[FusedCall | BoundSymbol]:
     """``units`` with a call for each group; what nobody needs is left out."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
-    calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
-    facts = replace(facts, overwritable=facts.overwritable.among(calls))
+    if facts.overwritable is not None:
+        calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
+        facts = replace(facts, overwritable=facts.overwritable.among(calls))
     needed, read = value_names(outputs), set[str]()
     found: list[FusedCall | BoundSymbol] = []
     for place, unit in reversed([*enumerate(drafts)]):
@@ -98,8 +99,10 @@ def region_calls(
             found.append(made)
             read.update(p.name for p in made.call.flat_args)
             needed |= read
-    checks = [c for unit in found if isinstance(unit, FusedCall) for c in unit.checks]
-    return [*facts.overwritable.first(checks, facts.fallback), *found[::-1]]
+    if facts.overwritable is not None:
+        checks = [c for unit in found if isinstance(unit, FusedCall) for c in unit.checks]
+        found += facts.overwritable.refusals.first(checks, facts.fallback)[::-1]
+    return found[::-1]
 
 
 def _draft(group: Group, views: Views) -> _Draft:

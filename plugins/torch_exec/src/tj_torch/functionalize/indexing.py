@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, TensorProxy, Trace
 
-__all__ = ["may_refuse_an_index"]
+from tj_torch.ops.refusals import INDICES
 
-INDICES = frozenset({"int64", "int32"})
-"""The dtypes of tensors that index others."""
+__all__ = ["may_refuse_an_index"]
 
 
 def may_refuse_an_index(trace: Trace) -> bool:

@@ -26,6 +26,7 @@ from tj_core.extend import (
     Trace,
     ViewStep,
     leaves,
+    may_overlap,
     requires_grad,
 )
 
@@ -179,13 +180,7 @@ def is_metadata_change(call: BoundSymbol, index: int) -> bool:
 def overlaps_itself(p: Proxy) -> bool:
     """Whether two indices of ``p`` may be one element; sizes that are symbols are taken at hint."""
     assert isinstance(p, TensorProxy)
-    last = 0
-    pairs = zip(map(_hint, p.strides), map(_hint, p.shape), strict=True)
-    for stride, size in sorted(pair for pair in pairs if pair[1] > 1):
-        if stride <= last:
-            return True
-        last += stride * (size - 1)
-    return False
+    return may_overlap(p.map_symbols(_hint))
 
 
 def span(shape: Iterable[int], strides: Iterable[int]) -> int:

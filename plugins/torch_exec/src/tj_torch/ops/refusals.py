@@ -13,12 +13,13 @@ from tj_core.extend import REFUSES, BoundSymbol, Effects, Refuses, RuleTable, Sy
 
 from tj_torch.ops.names import resolve
 
-__all__ = ["rules"]
+__all__ = ["INDICES", "rules"]
 
 CHECK = Symbol("tj", "check_index")
 ALONE = Effects(ordered=("side_effect",))
 
-INTEGERS = frozenset({"int64", "int32"})
+INDICES = frozenset({"int64", "int32"})
+"""The dtypes of tensors that index others."""
 
 ALONG = {
     "gather": False, "index_add": False, "index_copy": False, "index_fill": True,
@@ -94,7 +95,7 @@ def _checks(
     """Calls that look at indices, each of a dimension of such a size."""
     made = []
     for index, size in pairs:
-        if size is None or not isinstance(index, TensorProxy) or index.dtype.name not in INTEGERS:
+        if size is None or not isinstance(index, TensorProxy) or index.dtype.name not in INDICES:
             return None
         args = (index, -size if negative else 0, size)
         made.append(BoundSymbol(CHECK, args, effects=ALONE))

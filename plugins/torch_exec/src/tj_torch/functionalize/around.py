@@ -1,0 +1,165 @@
+"""What runs around a functional program: its epilogue, and other programs where it has to be.
+
+Where memory that is written is shared, a program for that runs; where the functional program
+raises, the acquired one, which raises what the user's calls raise.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import (
+    Expand,
+    Proxy,
+    Recompiler,
+    RuleTable,
+    Symbol,
+    TensorProxy,
+    Trace,
+    generate,
+    is_subclass,
+    requires_grad,
+)
+
+from tj_torch.functionalize.bases import compiled, overlap
+from tj_torch.functionalize.functionalize import Functionalized
+from tj_torch.functionalize.indexing import may_refuse_an_index
+from tj_torch.functionalize.input_aliasing import (
+    Group,
+    dispatch_on_aliasing,
+    once,
+    unless_held_twice,
+)
+from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.ops.metadata_mutation import detaches
+from tj_torch.ops.private import can_be_written, has_no_hooks, survives_writes
+from tj_torch.runtime.autograd_checks import if_autograd_allows
+from tj_torch.runtime.rollback import raising, unless_it_raises
+
+__all__ = ["PROGRAM", "Wrap", "with_bases", "with_errors", "wrapping"]
+
+Run = Callable[..., Any]
+Wrap = Callable[[Run, Recompiler], Run]
+
+PROGRAM = Symbol("tj", "program")
+"""The functional program, in the outer one."""
+
+
+def with_errors(trace: Trace) -> Wrap:
+    """What runs a functional program, and raises what the acquired ``trace`` raises."""
+    devices, generators = list(_draws_from(trace)), _generators(trace)
+
+    def wrap(function: Run, recompiler: Recompiler) -> Run:
+        acquired = once(lambda: recompiler.acquired().function)
+        return unless_it_raises(raising(function), acquired, devices, generators)
+
+    return wrap
+
+
+def _generators(trace: Trace) -> list[torch.Generator]:
+    return [c for c in trace.constants().values() if isinstance(c, torch.Generator)]
+
+
+def with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
+    """What runs ``epilogue``, a program for one input-aliasing pattern, for the one that chose it.
+
+    :raises Unsuitable: if autograd metadata of an argument that shares memory is mutated.
+    """
+    if made.autograd_changes:
+        raise Unsuitable("autograd metadata of a tensor that shares memory is mutated")
+    return lambda function, _: generate(epilogue, {PROGRAM: raising(function)}).function
+
+
+def wrapping(
+    trace: Trace,
+    made: Functionalized,
+    epilogue: Trace,
+    expand: RuleTable[Expand],
+    between: Sequence[str],
+    fused: bool,
+) -> Wrap:
+    """What makes ``epilogue`` call the functional program, or another one where it has to.
+
+    That program writes the arguments in ``between`` itself. ``fused``: executors may run several
+    calls as one, whose errors are not those of the calls.
+    """
+    tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
+    wrapped = any(is_subclass(trace.inputs[i]) for i in tensors)
+    # Arguments that share memory share the counter of a change of metadata, which autograd reads.
+    counted = made.objects.bumps.keys() if made.differentiates else ()
+    names = {*made.writes, *counted}
+    mutated = [i for i in tensors if trace.inputs[i].name in names]
+    changed = mutated or made.autograd_changes
+    changed = changed or [i for i in tensors if made.objects.bumps.get(trace.inputs[i].name)]
+    allowed = list(_conditions(trace, made))
+    early = [i for i, p in enumerate(trace.inputs) if p.name in between]
+    devices = list(_draws_from(trace))
+    generators = _generators(trace)
+    again = fused and may_refuse_an_index(trace)
+    changes = [
+        (i, c) for i, p in enumerate(trace.inputs) for c in made.autograd_changes.get(p.name, ())
+    ]
+    detached = [i for i, call in changes if detaches(call)]
+    freed = [i for i, call in changes if not detaches(call)]
+
+    def wrap(function: Callable[..., Any], recompiler: Recompiler) -> Callable[..., Any]:
+        if not (changed or again):
+            return generate(epilogue, {PROGRAM: function}).function
+        acquired = once(lambda: recompiler.acquired().function)
+        plain = generate(epilogue, {PROGRAM: raising(function)}).function
+        run = unless_it_raises(plain, acquired, devices, generators, early)
+        if not changed:
+            return run
+        run = apart(run, recompiler, acquired)
+        return if_autograd_allows(run, detached, freed, acquired) if changes else run
+
+    def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
+        """``run`` where memory that is written is not shared, else a program for that."""
+        if not allowed and (not mutated or len(tensors) == 1) and not wrapped:
+            return run
+
+        counter = itertools.count()
+
+        def make(found: tuple[Group, ...]) -> Callable[..., Any]:
+            try:
+                wanted = [g for g in found if made.differentiates or overlap(trace, g)]
+                if not wanted:
+                    return run
+                program = compiled(trace, wanted, expand, recompiler, f"shared_{next(counter)}")
+            except Unsuitable:
+                return acquired
+            return unless_it_raises(program, acquired, devices, generators)
+
+        plain = [i for i in tensors if not is_subclass(trace.inputs[i])]
+        found = dispatch_on_aliasing(run, plain, mutated, make, acquired, allowed)
+        return unless_held_twice(found, tensors, mutated, acquired) if wrapped else found
+
+    return wrap
+
+
+def _has_memory(p: Proxy) -> bool:
+    return isinstance(p, TensorProxy) and p.layout == "strided"
+
+
+def _conditions(
+    trace: Trace, made: Functionalized
+) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
+    """What must hold of inputs that require a gradient and are written, as autograd sees it."""
+    for i, p in enumerate(trace.inputs):
+        if requires_grad(p):
+            if any(write.visible for write in made.writes.get(p.name, {}).values()):
+                yield i, can_be_written
+                yield i, has_no_hooks
+            elif made.objects.bumps.get(p.name):
+                yield i, survives_writes
+
+
+def _draws_from(trace: Trace) -> Iterator[str]:
+    """The devices of whose generators the program draws."""
+    for call in trace.calls:
+        for effect in call.effects.ordered:
+            if effect.startswith("random:"):
+                yield effect.removeprefix("random:")
