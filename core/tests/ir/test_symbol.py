@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
+from tj_core.edit.bodies import canonical_body, closed_body, formals, with_args, wrapped_body
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
@@ -203,3 +203,34 @@ def test_a_body_cannot_use_what_nothing_defines():
 
 def test_walk_goes_through_bodies_depth_first():
     assert [c.symbol.name for c in nested().walk()] == ["f", "g", "add"]
+
+
+@pytest.mark.parametrize("names", [("_0", "_0"), ("a1", "_0"), ("_0", "a1")])
+def test_a_body_defines_no_name_twice(names: tuple[str, str]) -> None:
+    a0, a1 = vector("a0", 2), vector("a1", 2)
+    calls = tuple(call("neg", a0, outputs=vector(name, 2)) for name in names)
+    with pytest.raises(TraceError, match=r"a body defines '(_0|a1)' twice"):
+        Body((a0, a1), calls, calls[-1].outputs)
+
+
+def test_no_body_has_two_inputs_of_one_name() -> None:
+    a0 = vector("a0", 2)
+    with pytest.raises(TraceError, match="a body defines 'a0' twice"):
+        Body((a0, a0), (), a0)
+
+
+def test_names_of_a_program_meet_no_formal_names() -> None:
+    """Inputs and values have each other's formal names, and are exchanged at once."""
+    inputs = (vector("_0", 2), vector("a0", 2))
+    first = call("add", *inputs, outputs=vector("a1", 2))
+    last = call("mul", first.outputs, inputs[0], outputs=vector("_7", 2))
+    body = closed_body(inputs, (first, last), (last.outputs,))
+    assert [p.name for p in body.inputs] == ["a0", "a1"]
+    assert [[p.name for p in c.flat_args] for c in body.calls] == [["a0", "a1"], ["_0", "a0"]]
+    assert [c.outputs.name for c in body.calls] == ["_0", "_1"]
+    assert body.outputs[0].name == "_1"
+
+
+def test_a_body_reads_nothing_that_it_does_not_define() -> None:
+    with pytest.raises(TraceError, match="uses 'y', which nothing in it defines"):
+        closed_body((X,), (call("neg", Y, outputs=Z),), Z)

@@ -165,7 +165,6 @@ FAULTS = [
         program(call("f", X, body=Body((A0.replace(tags=TagSet(["SAVE"])),), (), None))),
     ),
     ("a body in which num.neg uses '_1', which nothing", in_body(call("neg", V1, outputs=V0))),
-    ("a body in which num.neg defines '_0' again", in_body(*[call("neg", A0, outputs=V0)] * 2)),
     (
         "defines 't', which is no name for a value in a body",
         in_body(call("neg", A0, outputs=vector("t", 2))),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,15 @@ from tj_core.ir.tags import NO_TAGS
 from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
 
-__all__ = ["body_program", "canonical_body", "formals", "passed_on", "with_args", "wrapped_body"]
+__all__ = [
+    "body_program",
+    "canonical_body",
+    "closed_body",
+    "formals",
+    "passed_on",
+    "with_args",
+    "wrapped_body",
+]
 
 
 def formals(call: BoundSymbol) -> dict[str, Proxy]:
@@ -65,21 +73,50 @@ def canonical_body(body: Body) -> Body:
 
     :raises TraceError: if a call uses a value that nothing defines.
     """
-    names = {p.name: p.name for p in body.inputs}
-    for call in body.calls:
-        for p in call.defined():
-            names.setdefault(p.name, f"_{len(names) - len(body.inputs)}")
+    names = _defined_names(body.calls)
     if all(old == new for old, new in names.items()):
         return body
+    return _renamed(body, names, {p.name: p for p in body.inputs})
+
+
+def closed_body(inputs: Sequence[Proxy], calls: tuple[BoundSymbol, ...], outputs: Any) -> Body:
+    """``calls`` of a program as a body over ``inputs``, the values that they read from outside.
+
+    All names are given at once, so that a value that the program calls ``a0`` or ``_1`` meets no
+    formal name.
+
+    :raises TraceError: if a call uses a value that is no input and that nothing defines.
+    """
+    formal = {p.name: p.replace(name=f"a{i}", tags=NO_TAGS) for i, p in enumerate(inputs)}
+    body = Body(tuple(inputs), calls, outputs)
+    return _renamed(body, _defined_names(calls), formal)
+
+
+def _defined_names(calls: Iterable[BoundSymbol]) -> dict[str, str]:
+    """Formal names of the values that ``calls`` define, by the names that they have."""
+    names: dict[str, str] = {}
+    for call in calls:
+        for p in call.defined():
+            names.setdefault(p.name, f"_{len(names)}")
+    return names
+
+
+def _renamed(body: Body, names: Mapping[str, str], inputs: Mapping[str, Proxy]) -> Body:
+    """``body`` with other ``names`` for what calls define and other ``inputs``, all at once.
+
+    :raises TraceError: if it uses a value that is neither.
+    """
 
     def rename(proxy: Proxy) -> Proxy:
+        if (given := inputs.get(proxy.name)) is not None:
+            return given
         if proxy.name not in names:
             raise TraceError(f"a body uses {proxy.name!r}, which nothing in it defines")
         name = names[proxy.name]
         return proxy if name == proxy.name else proxy.replace(name=name)
 
     return Body(
-        body.inputs,
+        tuple(map(rename, body.inputs)),
         tuple(call.map_proxies(rename) for call in body.calls),
         map_tree(rename, body.outputs, Proxy),
         tuple((i, map_tree(rename, v, Proxy)) for i, v in body.updates),

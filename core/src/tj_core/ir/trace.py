@@ -42,6 +42,25 @@ class Body:
     outputs: Any
     updates: tuple[tuple[int, Any], ...] = ()
 
+    def __post_init__(self) -> None:
+        names = {p.name for p in self.inputs}
+        wanted = len(self.inputs)
+        for call in self.calls:
+            defined = {p.name for p in call.defined()}
+            names |= defined
+            wanted += len(defined)
+        if len(names) != wanted:
+            raise TraceError(f"a body defines {self._defined_twice()!r} twice")
+
+    def _defined_twice(self) -> str:
+        seen: set[str] = set()
+        for group in (self.inputs, *(call.defined() for call in self.calls)):
+            found = {p.name for p in group}
+            if again := seen & found:
+                return min(again)
+            seen |= found
+        return next(p.name for i, p in enumerate(self.inputs) if p in self.inputs[:i])
+
 
 @dataclass(frozen=True, slots=True)
 class Region:

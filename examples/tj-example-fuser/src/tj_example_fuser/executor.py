@@ -50,7 +50,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     values = [p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy)]
     if {p.dtype.name for p in values} not in ({"float32"}, {"float64"}):
         return Decline("it has other data types than float32, or float64, alone")
-    fits = all(isinstance(a, Proxy | int | float) for a in call.args)
+    fits = all(isinstance(a, TensorProxy | int | float) for a in call.args)
     if not fits or not all(map(_plain, values)):
         return Decline("it has other arguments than contiguous CPU tensors and numbers")
     return True

@@ -17,7 +17,7 @@ from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
 from tj_inductor.options import Options
 from tj_inductor.thrown import thrown_again
-from tj_inductor.variants import Variant, Variants
+from tj_inductor.variants import Variant, Variants, sizes_in
 
 __all__ = ["Compiler"]
 
@@ -62,7 +62,7 @@ class Compiler:
     def fused(self, region: FusionRegion, made: Compiled | Variants) -> Fused:
         """What the core is told of a compiled region."""
         if isinstance(made, Variants):
-            first = made.made[0]
+            first = made.made[0] if made.made else Variant(made)
             return Fused(made, True, first.source, kept=first.kept)
         found = ((i, made.strides[i], region.outputs[i]) for i in sorted(region.flexible))
         strides = {
@@ -77,15 +77,18 @@ class Compiler:
         return fingerprint(self.settings)
 
     def variant(self, region: FusionRegion, sizes: Mapping[str, int]) -> Variant:
-        """``region``, compiled for symbols that have values like ``sizes``.
+        """``region``, compiled for symbols that have values like ``sizes``; see `Variants`.
 
         These are its first inputs: what PyTorch keeps of compiled graphs names them by that.
         """
-        facts = [SymbolFacts(name, True, (2, None)) for name in sizes]
+        big = sizes_in(region.inputs)
+        facts = [
+            SymbolFacts(n, True, (2, None)) if n in big else SymbolFacts(n, None) for n in sizes
+        ]
         symbols = RunSymbols(facts, sizes)
         with self.together():
             made = self.made(region, symbols, sizes)
-        return _variant(made, [*symbols.guards, *(f"{name} >= 2" for name in sizes)])
+        return _variant(made, [*symbols.guards, *(f"{n} >= 2" for n in sizes if n in big)])
 
     def made(
         self,

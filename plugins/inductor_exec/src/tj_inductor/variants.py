@@ -3,6 +3,10 @@
 Inductor decides on sizes as it compiles, by their values in the traced call; it says on what. For
 sizes for which that is not true the region is compiled again, and where that has happened often,
 its operations run one by one. The first run of each function is held against the trace.
+
+Inductor takes every size for at least 2 and says nothing of that, so operations run one by one
+where a size is 0 or 1. A symbol that is no size, a number that the program computes with, may have
+any value and any sign.
 """
 
 from __future__ import annotations
@@ -14,6 +18,8 @@ from typing import Any
 from tj_core.extend import (
     Boxed,
     FusionRegion,
+    Proxy,
+    TensorProxy,
     evaluate_size,
     interpreter,
     size_hints,
@@ -21,7 +27,7 @@ from tj_core.extend import (
     symbols_in,
 )
 
-__all__ = ["MOST", "Variant", "Variants"]
+__all__ = ["MOST", "Variant", "Variants", "sizes_in"]
 
 MOST = 4
 """The number of times that a region is compiled for other sizes."""
@@ -52,7 +58,8 @@ class Variant:
 class Variants:
     """Runs ``region``, which ``compile`` compiles for given values of symbols.
 
-    ``first`` is what serves those that the symbols had when traced, if it is there already.
+    ``first`` is what serves those that the symbols had when traced, if it is there already. Where
+    a size was 0 or 1 then, nothing is compiled before other sizes come.
     """
 
     def __init__(
@@ -68,8 +75,12 @@ class Variants:
         self.read: Callable[[list[Any]], tuple[int, ...]] = eval(f"lambda box: ({text},)")
         self.compile = compile
         hints = size_hints(region.inputs)
-        self.made = [first or compile({name: hints[name] for name in self.names})]
-        self.compiled = 1
+        self.sizes = sizes_in(region.inputs)
+        traced = {name: hints[name] for name in self.names}
+        if first is None and self.can_serve(traced):
+            first = compile(traced)
+        self.made = [] if first is None else [first]
+        self.compiled = len(self.made)
         self.one_by_one = interpreter(region)
         self.chosen: dict[tuple[int, ...], Boxed] = {}
 
@@ -86,7 +97,7 @@ class Variants:
         sizes = dict(zip(self.names, values, strict=True))
         found = next((v for v in self.made if v.serves(sizes)), None)
         outputs = None
-        if found is None and self.compiled <= MOST and min(values) >= 2:
+        if found is None and self.compiled <= MOST and self.can_serve(sizes):
             self.compiled += 1
             found, outputs = self.tried(None, sizes, box)
         elif found is not None and not found.ran:
@@ -96,6 +107,10 @@ class Variants:
             self.chosen.clear()
         self.chosen[values] = function
         return function(_moved(values, box)) if outputs is None else outputs
+
+    def can_serve(self, sizes: Mapping[str, int]) -> bool:
+        """Whether a function can be compiled for ``sizes``."""
+        return all(sizes[name] >= 2 for name in self.sizes)
 
     def tried(
         self, known: Variant | None, sizes: Mapping[str, int], box: list[Any]
@@ -133,6 +148,11 @@ class Variants:
         inputs = box[len(self.names) :]
         box.clear()
         return self.one_by_one(*inputs)
+
+
+def sizes_in(inputs: Iterable[Proxy]) -> frozenset[str]:
+    """The symbols in shapes and strides of ``inputs``; all others are numbers alone."""
+    return frozenset(symbols_in([p for p in inputs if isinstance(p, TensorProxy)]))
 
 
 def _moved(values: Iterable[int], box: list[Any]) -> list[Any]:

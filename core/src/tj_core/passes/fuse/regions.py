@@ -9,9 +9,8 @@ from typing import Any, TypeAlias
 from tj_core.analysis.liveness import free_values, value_names
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
-from tj_core.edit.bodies import canonical_body
+from tj_core.edit.bodies import closed_body
 from tj_core.ir.proxy import Proxy, TensorProxy, size_hints
-from tj_core.ir.substitution import substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Notation
@@ -151,10 +150,8 @@ def _fused_call(
 ) -> FusedCall:
     """The call that makes ``returned``, of which the program itself reads those in ``read``."""
     inputs = free_values(draft.calls)
-    formal = {p.name: _formal(p, f"a{i}") for i, p in enumerate(inputs)}
-    rename = substitution(formal)
-    calls = tuple(_plain(c, facts).map_proxies(rename) for c in draft.calls)
-    body = canonical_body(Body(tuple(formal.values()), calls, returned))
+    calls = tuple(_plain(c, facts) for c in draft.calls)
+    body = closed_body(inputs, calls, returned)
     constants = _constants(draft.calls)
     lifted = _lifted(body, constants, facts.language)
     hosted = {c.symbol: facts.implementations[c.symbol] for c in calls if _hosted(c, facts)}
