@@ -13,6 +13,7 @@ import email
 import email.message
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -31,13 +32,16 @@ def main(folder: Path) -> None:
     """Do all of it in ``folder``."""
     with ThreadPoolExecutor(1) as beside:
         # PyTorch takes longest to install; the wheels are built meanwhile.
-        full = beside.submit(Environment, folder / "full", "torch", "numpy", "pytest")
+        full = beside.submit(Environment, folder / "full", "torch", "numpy", "pytest", "networkx")
         wheels = build(folder / "dist")
         for wheel in wheels:
             inspect(wheel)
         core = next(w for w in wheels if w.distribution == "tj-core")
         check_core_alone(Environment(folder / "core"), core)
         clean = full.result()
+    clean.install(*third_parties(wheels))
+    for command in COMMANDS:
+        check_command(clean, command, folder / "dist")
     check_all(clean, wheels)
     check_examples(clean)
     check_uninstall(clean)
@@ -216,6 +220,103 @@ def check_core_alone(clean: Environment, core: Wheel) -> None:
     require(version == f"tj-core {core.metadata['Version']}\n", f"tj --version says {version!r}")
     require(clean.plugins() == {}, f"tj-core alone lists plugins: {clean.plugins()}")
     require(clean.run("python", "-m", "tj_core", "config"), "python -m tj_core config says nothing")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What a user installs, the plugins that this brings, and who is to fuse a training step."""
+
+    arguments: tuple[str, ...]
+    brings: frozenset[str]
+    session: str = "None"
+    fuses: str | None = None
+
+
+GRADIENTS = frozenset({"torch", "autograd", "autocast", "subclass"})
+ON_REFERENCE = """tj.Session((ReferencePlugin(), "autocast", "subclass", "autograd", "torch"))"""
+
+COMMANDS = (
+    Command(("tj-core", "tj-nvfuser"), GRADIENTS | {"nvfuser"}, ON_REFERENCE, "nvfuser"),
+    Command(("tj-core", "tj-inductor"), GRADIENTS | {"inductor"}, fuses="inductor"),
+    Command(("tj-core", "tj-onednn"), GRADIENTS | {"onednn"}),
+    Command(("tj-core[torch]",), GRADIENTS | {"inductor", "onednn"}, fuses="inductor"),
+)
+
+
+def third_parties(wheels: Sequence[Wheel]) -> list[str]:
+    """What the wheels need beside each other and PyTorch, as requirements without extras."""
+    ours = {w.distribution for w in wheels}
+    asked = [r for w in wheels for r in w.metadata.get_all("Requires-Dist") or ()]
+    known = {r for r in asked if "extra ==" not in r}
+    return sorted(r for r in known if re.split(r"[^\w.-]", r)[0] not in ours | {"torch"})
+
+
+def check_command(clean: Environment, command: Command, dist: Path) -> None:
+    """One command brings all that training needs: gradients, autocast, fusion."""
+    # Only the wheels at hand: an index may have others of these names.
+    clean.install("--no-index", "--find-links", str(dist), *command.arguments)
+    states = clean.plugins()
+    said = " ".join(command.arguments)
+    require(set(states) == command.brings, f"pip install {said} brings {sorted(states)}")
+    bad = {k: v for k, v in states.items() if v != "loaded" and k not in ("nvfuser", "onednn")}
+    require(not bad, f"after pip install {said}, plugins are {bad}")
+    program = clean.elsewhere / "training.py"
+    text = TRAINING.format(session=command.session, fuses=command.fuses)
+    program.write_text(textwrap.dedent(text), "utf-8")
+    clean.run("python", "-I", "-W", "error::UserWarning", str(program))
+    clean.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *installed_of(states))
+
+
+def installed_of(states: dict[str, str]) -> list[str]:
+    """The distributions that ``states`` of plugins are of, and the core."""
+    return ["tj-core", *(f"tj-{name}" for name in states)]
+
+
+TRAINING = '''
+"""A training step that is traced forward and backward, fused if somebody fuses, and autocast."""
+
+import tj_core as tj
+import torch
+import torch.nn.functional as F
+
+fuses = {fuses!r}
+if fuses == "nvfuser":
+    from tj_nvfuser.testing.plugin import ReferencePlugin
+
+model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.GELU(), torch.nn.LayerNorm(16))
+x = torch.randn(4, 8)
+
+
+def loss(x):
+    return (F.softmax(model(x), -1) * 2 - 1).square().mean()
+
+
+def gradients(f, *context):
+    model.zero_grad()
+    with torch.autocast("cpu", enabled=bool(context)):
+        value = f(x)
+    value.backward()
+    return value.detach(), [p.grad for p in model.parameters()]
+
+
+session = {session}
+jitted = tj.jit(loss, session=session)
+torch.testing.assert_close(gradients(jitted), gradients(loss))
+for which in ("forward", "backward"):
+    program = tj.last_trace(jitted, which)
+    assert program.stage.name == "CLAIMED", program
+    regions = [c for c in program.calls if c.executor == fuses and "region" in str(c.symbol)]
+    assert bool(regions) == (fuses is not None), program
+assert tj.stats(jitted).fallbacks == (), tj.stats(jitted)
+
+cast = tj.jit(loss, session=session)
+torch.testing.assert_close(
+    gradients(cast, "autocast"), gradients(loss, "autocast"), rtol=2e-2, atol=1e-2
+)
+lowered = tj.last_trace(cast, stage="FUNCTIONAL").calls
+assert all(c.context.get("autocast.cpu") is None for c in lowered)
+assert "Tensor.to" in {{c.symbol.name for c in lowered}}
+'''
 
 
 def check_all(clean: Environment, wheels: Sequence[Wheel]) -> None:

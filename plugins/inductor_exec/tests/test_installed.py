@@ -119,3 +119,31 @@ def test_sizes_of_zero_and_one_compile_nothing(installed: Callable[..., Any]) ->
         warnings.simplefilter("error")
         for n in (2, 0, 1, 5, 0, 3):
             torch.testing.assert_close(outcome(jitted, x, n), outcome(f, x, n))
+
+
+def trained(installed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, plugins: str) -> Any:
+    monkeypatch.setenv("TJ_PLUGINS", plugins)
+    jitted = installed(lambda x: (x.sin() + 1).exp() * 2)
+    x = torch.linspace(-1, 1, 8)
+    jitted(x)
+    assert regions(jitted)
+    return lambda: jitted(x.requires_grad_()).sum().backward()
+
+
+def test_one_warning_says_that_training_is_not_fused(
+    installed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = trained(installed, monkeypatch, "inductor,torch")
+    with pytest.warns(tj.TjWarning, match="inductor cannot fuse programs that need") as given:
+        step()
+        step()
+    assert len(given) == 1 and "pip install tj-autograd" in str(given[0].message)
+
+
+def test_training_that_is_fused_warns_of_nothing(
+    installed: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = trained(installed, monkeypatch, "inductor,autograd,torch")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        step()

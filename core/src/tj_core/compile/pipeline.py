@@ -54,6 +54,7 @@ class Pipeline:
     sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
     that stage. ``later`` is told of programs that are compiled when they are first needed: the
     seconds, and how they came about. ``finished`` are the programs that are kept on disk.
+    ``notice`` looks at each acquired trace, and may warn of what is installed.
     """
 
     transforms: Sequence[Ranked]
@@ -68,6 +69,7 @@ class Pipeline:
     regions: FusedRegions | None = field(default=None, compare=False)
     later: Callable[[dict[str, float], Counts], None] | None = field(default=None, compare=False)
     finished: KeptPrograms | None = field(default=None, compare=False)
+    notice: Callable[[Trace], None] | None = field(default=None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     @collecting_less()
@@ -79,6 +81,8 @@ class Pipeline:
         :raises PassError: from a pass of tj's own, unless in strict mode.
         :raises TjError: from a plugin's pass; a note names it.
         """
+        if self.notice is not None:
+            self.notice(acquired)
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
         while True:

@@ -18,6 +18,7 @@ from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kept_programs import MOST, KeptPrograms
+from tj_core.compile.notices import UnfusedTraining
 from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
@@ -77,6 +78,7 @@ class Session:
         self.frontends = _sorted(record for _, record in self.plugins.frontends())
         self.transforms = tuple(Ranked(p, record) for p, record in self.plugins.transforms())
         self.regions = FusedRegions(self.tags, self.config.core.strict)
+        self.unfused_training = UnfusedTraining()
         self.finished: KeptPrograms | None = None
         self._keep()
         self._check_registered()
@@ -166,9 +168,10 @@ class Session:
         own = sorted(self.transforms, key=self._place)
         users = sorted(transforms, key=lambda t: -t.priority)
         ranked = [*own, *(Ranked("user", t) for t in users)]
+        ordered = self._ordered(executors)
         return Pipeline(
             ranked,
-            self._ordered(executors),
+            ordered,
             self.expand,
             self.tags,
             self.tables,
@@ -177,6 +180,9 @@ class Session:
             strict=self.config.core.strict,
             regions=self.regions,
             finished=self.finished,
+            notice=functools.partial(
+                self.unfused_training.look_at, executors=ordered, transforms=ranked
+            ),
         )
 
     def _place(self, ranked: Ranked) -> tuple[Any, ...]:
