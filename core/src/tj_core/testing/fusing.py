@@ -15,9 +15,11 @@ from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
 from tj_core.host.hookspecs import hookimpl
 from tj_core.ir.proxy import TensorProxy
+from tj_core.ir.symbol import Constant
 from tj_core.ir.trace import BoundSymbol
+from tj_core.text.printer import call_text
 
-__all__ = ["LoopPlugin", "loop_text", "one_by_one"]
+__all__ = ["LoopPlugin", "as_text", "loop_text", "one_by_one", "region_text"]
 
 SCALAR = {
     "num.add": "{} + {}",
@@ -98,6 +100,33 @@ def one_by_one(region: FusionRegion) -> Fused:
     """A region whose operations run one by one: a fuser of any dialect, for tests."""
     trace = TraceEditor.program_of(region.body, region.language, "one_by_one")
     return Fused(generate(trace, region.implementations, boxed=True).function, boxed=True)
+
+
+def as_text(region: FusionRegion) -> Fused:
+    """A region as the text that its formal names make: a fuser of any dialect, for tests.
+
+    Each formal name is a variable as it stands, so a name that means two values computes another
+    result, as it does in the code that a compiler makes.
+    """
+    scope = {f"call{i}": region.resolve(c) for i, c in enumerate(region.body.calls)}
+    source = region_text(region, scope)
+    function = define(source, "region", scope, f"region {region.key}")
+    return Fused(function, source=source, kept=source)
+
+
+def region_text(region: FusionRegion, scope: dict[str, Any]) -> str:
+    """The text of a function that runs the calls of ``region``; ``scope`` gets its constants."""
+
+    def constant(c: Constant) -> str:
+        name = f"constant{len(scope)}"
+        scope[name] = c.value
+        return name
+
+    lines = [f"def region({', '.join(p.name for p in region.inputs)}):"]
+    for i, call in enumerate(region.body.calls):
+        lines.append(f"    {call_text(call, str, f'call{i}', constant)}")
+    results = "".join(f"{p.name}, " for p in region.outputs)
+    return "\n".join([*lines, f"    return ({results})"])
 
 
 def loop_text(region: FusionRegion) -> str:

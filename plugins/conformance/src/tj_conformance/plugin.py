@@ -1,6 +1,6 @@
-"""The plugin: the command ``tj conformance``.
+"""The plugin: the command ``tj conformance``, and a fuser for tests.
 
-Imports neither torch nor anything that does; the command does.
+Imports neither torch nor anything that does; the command and the fuser do.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import hookimpl
 
+from tj_conformance.options import Options
+
 if TYPE_CHECKING:
-    from tj_core.extend import CliCommand
+    from tj_core.extend import CliCommand, Executor
 
 TJ_PLUGIN_API = 1
 
@@ -19,8 +21,23 @@ SWEEPS = {
     "fuzz": "tj_conformance.programs.fuzz",
     "tally": "tj_conformance.databases.tally",
     "gradients": "tj_conformance.gradients.tally",
+    "names": "tj_conformance.names.run",
 }
 """The sweeps by name, each a module that runs as a program."""
+
+
+@hookimpl
+def tj_options() -> type[Any]:
+    return Options
+
+
+@hookimpl
+def tj_executors(options: Options) -> tuple[Executor, ...]:
+    if not options.fuse:
+        return ()
+    from tj_conformance.fuser import text_executor
+
+    return (text_executor(),)
 
 
 @hookimpl

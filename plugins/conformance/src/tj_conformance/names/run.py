@@ -1,0 +1,305 @@
+"""Made-up programs with hostile names, as a user runs them: fused, and not checked.
+
+``python -m tj_conformance.names.run --programs 10000`` prints every program that differs from
+eager, and at last one line of figures. Most are fused by the interpreter of names
+(`tj_conformance.fuser`), and of every `COMPILED` one by the executors that are installed. Chunks
+run in processes of their own: one that dies counts as a program that differs. ``--only 17`` runs
+one program here.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import functools
+import linecache
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_core.extend import TjWarning
+from torch.utils import _pytree as pytree
+
+from tj_conformance.names.texts import NamedText, named_text
+
+__all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
+
+COMPILED = 20
+"""One program in so many is compiled by the executors that are installed."""
+
+CHUNK = 250
+
+Compile = Callable[[Any, tj.Session], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way to run a program: with gradients up to ``order``, for rows and numbers in turn.
+
+    A program that is ``kept`` on disk runs in two sessions, the second of which finds it there.
+    """
+
+    order: int = 1
+    rows: tuple[int, ...] = (4, 4)
+    numbers: tuple[int, ...] = (3, 3)
+    backend: bool = False
+    kept: bool = False
+
+
+FORMS: dict[str, Form] = {
+    "inference": Form(order=0),
+    "gradients": Form(),
+    "second": Form(order=2),
+    "dynamic": Form(rows=(4, 5, 1, 7), numbers=(3, 3, 3, 3)),
+    "dynamic inference": Form(order=0, rows=(2, 3, 0, 1, 5), numbers=(2, 2, 2, 2, 2)),
+    "numbers": Form(rows=(4, 4, 4, 4), numbers=(1, 0, 2, -1)),
+    "backend": Form(backend=True),
+    "kept": Form(kept=True),
+}
+"""The ways by name; a hash of its number says which one a program takes."""
+
+
+def session(compiled: bool = False, **overrides: Any) -> tj.Session:
+    """A session as installed; unless programs are ``compiled``, the text of names is run."""
+    if compiled:
+        return tj.Session(overrides=overrides)
+    overrides["conformance"] = {"fuse": True}
+    return tj.Session(["conformance", "..."], disable=["inductor"], overrides=overrides)
+
+
+def form_of(number: int) -> str:
+    """The name of the form that the ``number``-th program takes."""
+    return list(FORMS)[number * 7919 % 104729 % len(FORMS)]
+
+
+def compare(number: int, used: tj.Session | None = None, form: str | None = None) -> str | None:
+    """How the ``number``-th program differs from eager; None if it does not."""
+    name = form or form_of(number)
+    made, how = named_text(number), FORMS[name]
+    compiled = used is None and number % COMPILED == 0
+    try:
+        found = _Comparison(made, how, compiled).differences(used)
+    except Exception as error:
+        import traceback
+
+        found = ["".join(traceback.format_exception(error)[-6:]).replace("\n", "\n#   ")]
+    finally:
+        torch._dynamo.reset()
+    if not found:
+        return None
+    said = "\n".join(f"#   {line}" for line in found)
+    return f"# {number} differs in {name}{', compiled' * compiled}\n{said}\n{made}"
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """One program in one form."""
+
+    made: NamedText
+    how: Form
+    compiled: bool
+
+    def differences(self, used: tj.Session | None) -> list[str]:
+        """What differs, as lines."""
+        if not self.how.kept:
+            return self.against(used or _usual(self.compiled))
+        with tempfile.TemporaryDirectory() as folder:
+            found = self.against(session(self.compiled, cache_dir=folder))
+            torch._dynamo.reset()
+            return found or self.against(session(self.compiled, cache_dir=folder))
+
+    def against(self, used: tj.Session) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with _module(self.made, "eager") as eager, _module(self.made, "tj") as mine:
+                expected, found = self.run(eager, None), self.run(mine, used)
+        said = [str(w.message).partition("\n")[0] for w in caught if _is_ours(w)]
+        lines = [f"warns: {w}" for w in dict.fromkeys(said)]
+        for key in [*expected, *(k for k in found if k not in expected)]:
+            a, b = found.get(key), expected.get(key)
+            if not self.equal(a, b):
+                lines.append(f"{key}: {_short(a)}, in eager {_short(b)}")
+        return lines[:6]
+
+    def equal(self, a: Any, b: Any) -> bool:
+        if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+            rtol = 3e-2 if self.made.rounded and self.compiled else 1e-9
+            return a.dtype == b.dtype and a.shape == b.shape and torch.allclose(
+                a, b, rtol, rtol, equal_nan=True
+            )
+        return type(a) is type(b) and bool(a == b)
+
+    def run(self, module: Any, used: tj.Session | None) -> dict[str, Any]:
+        """What a caller sees of all calls."""
+        seen: dict[str, Any] = {}
+        torch.manual_seed(0)
+        f = module.tj_make()
+        call = f
+        if used is not None:
+            call = self.jitted(f, used)
+        for i, (rows, k) in enumerate(zip(self.how.rows, self.how.numbers, strict=True)):
+            try:
+                self.once(module, f, call, rows, k, seen, f"call {i}: ")
+            except Exception as error:
+                seen[f"call {i} raises"] = f"{type(error).__name__}"
+                if used is not None:
+                    seen[f"call {i} says"] = ""
+        seen.update((f"state {i}", t.detach()) for i, t in enumerate(module.tj_state(f)))
+        return {k: v for k, v in seen.items() if not k.endswith("says")}
+
+    def jitted(self, f: Any, used: tj.Session) -> Any:
+        if self.how.backend:
+            return torch.compile(f, backend="tj", options={"session": used})
+        return tj.jit(f, session=used)
+
+    def once(
+        self, module: Any, f: Any, call: Any, rows: int, k: int, seen: dict[str, Any], when: str
+    ) -> None:
+        leaves = [torch.rand(rows, 3, dtype=torch.float64).add(0.5) for _ in range(2)]
+        if self.how.order:
+            leaves = [leaf.requires_grad_() for leaf in leaves]
+        given = [leaf * 1 for leaf in leaves]
+        result = module.tj_call(call, *given, k)
+        flat, tree = pytree.tree_flatten(result)
+        seen[f"{when}structure"] = str(tree)
+        outs = [r for r in flat if isinstance(r, torch.Tensor)]
+        for i, r in enumerate(flat):
+            seen[f"{when}result {i}"] = r.detach().clone() if isinstance(r, torch.Tensor) else r
+        seen[f"{when}tracked"] = [r.requires_grad for r in outs]
+        tracked = [r for r in outs if r.requires_grad]
+        if tracked and self.how.order:
+            wrt = [*leaves, *(f.parameters() if isinstance(f, torch.nn.Module) else ())]
+            self.gradients(tracked, wrt, seen, when)
+        seen.update((f"{when}argument {i}", g.detach().clone()) for i, g in enumerate(given))
+
+    def gradients(
+        self, tracked: Sequence[torch.Tensor], wrt: Any, seen: dict[str, Any], when: str
+    ) -> None:
+        options = {"allow_unused": True, "create_graph": self.how.order > 1}
+        total = sum((r**2).sum() for r in tracked)
+        first = torch.autograd.grad(total, wrt, **options)  # type: ignore[arg-type]
+        seen.update((f"{when}gradient {i}", _plain(g)) for i, g in enumerate(first))
+        again = [g for g in first if g is not None and g.requires_grad]
+        if again:
+            penalty = sum((g**2).sum() for g in again)
+            second = torch.autograd.grad(penalty, wrt, allow_unused=True)  # type: ignore[arg-type]
+            seen.update((f"{when}second gradient {i}", _plain(g)) for i, g in enumerate(second))
+
+
+def _plain(g: torch.Tensor | None) -> Any:
+    return None if g is None else g.detach()
+
+
+def _short(value: Any) -> str:
+    return str(value).replace("\n", " ")[:200]
+
+
+def _is_ours(w: warnings.WarningMessage) -> bool:
+    return issubclass(w.category, TjWarning)
+
+
+@functools.cache
+def _usual(compiled: bool) -> tj.Session:
+    return session(compiled)
+
+
+@contextlib.contextmanager
+def _module(made: NamedText, kind: str) -> Iterator[Any]:
+    """The program as a module; its text is found by tracebacks."""
+    name = f"tj_named_{made.number}_{kind}"
+    module = types.ModuleType(name)
+    file = f"<{name}>"
+    linecache.cache[file] = (len(made.text), None, made.text.splitlines(keepends=True), file)
+    sys.modules[name] = module
+    exec(compile(made.text, file, "exec"), module.__dict__)
+    try:
+        yield module
+    finally:
+        del sys.modules[name], linecache.cache[file]
+
+
+# --------------------------------------------------------------------------- a whole run
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run what ``arguments`` say; 1 if any program differs."""
+    given = _parser().parse_args(arguments)
+    if given.only is not None:
+        found = [f for f in (compare(given.only, form=form) for form in FORMS) if f is not None]
+        print("\n\n".join(found) or named_text(given.only))
+        return int(bool(found))
+    if given.chunk is not None:
+        return _chunk(given.chunk, given.programs)
+    figures, start = Counter[str](), time.monotonic()
+    for first in range(given.first, given.first + given.programs, CHUNK):
+        _in_a_process(first, min(CHUNK, given.first + given.programs - first), figures)
+        print(f"to {first + CHUNK}: {_text(figures)}", file=sys.stderr, flush=True)
+        if time.monotonic() - start > given.seconds:
+            break
+    print(f"hostile names: {_text(figures)}")
+    return int(figures["different"] > 0)
+
+
+def _text(figures: Counter[str]) -> str:
+    return f"{figures['programs']} programs, {figures['different']} different; " + ", ".join(
+        f"{figures[name]} {name}" for name in ("regions", "compiled")
+    )
+
+
+def _chunk(first: int, count: int) -> int:
+    """Compare programs here; each is announced, for the case that the process dies."""
+    for number in range(first, first + count):
+        print(f"@ program {number}", flush=True)
+        if (found := compare(number)) is not None:
+            print(f"{found}\n@ different")
+        if number % COMPILED == 0:
+            print("@ compiled")
+    used = [_usual(compiled) for compiled in (False, True)]
+    print("@ regions\n" * sum(len(s.regions.kernels) for s in used), end="")
+    print("@ done", flush=True)
+    return 0
+
+
+def _in_a_process(first: int, count: int, figures: Counter[str]) -> None:
+    """Compare ``count`` programs; one that ends the process differs."""
+    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
+    command += ["--chunk", str(first), "--programs", str(count)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    lines = done.stdout.splitlines()
+    if found := "\n".join(line for line in lines if not line.startswith("@ ")):
+        print(found, flush=True)
+    numbers = [int(line.split()[2]) for line in lines if re.fullmatch(r"@ program \d+", line)]
+    figures["programs"] += len(numbers)
+    for name in ("different", "compiled", "regions"):
+        figures[name] += lines.count(f"@ {name}")
+    if "@ done" in lines:
+        return
+    last = numbers[-1] if numbers else first
+    print(f"# the process died ({done.returncode})\n{named_text(last)}", flush=True)
+    figures["different"] += 1
+    if left := first + count - last - 1:
+        _in_a_process(last + 1, left, figures)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tj_conformance.names.run")
+    parser.add_argument("--programs", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first program")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
+    parser.add_argument("--only", type=int, help="compare one program, in all forms")
+    parser.add_argument("--chunk", type=int, help="compare programs from this on, in this process")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
