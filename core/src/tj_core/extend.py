@@ -86,7 +86,7 @@ from tj_core.host.reproducing import reproduce
 from tj_core.host.services import Services
 from tj_core.host.session import Session
 from tj_core.ir.effects import NO_EFFECTS, Alias, Effects
-from tj_core.ir.names import Namer
+from tj_core.ir.names import Namer, formal_index, formal_input, formal_value
 from tj_core.ir.proxy import (
     Device,
     Dim,
@@ -269,6 +269,9 @@ __all__ = [
     "define",
     "dependent_values",
     "evaluate_size",
+    "formal_index",
+    "formal_input",
+    "formal_value",
     "formals",
     "free_values",
     "generate",

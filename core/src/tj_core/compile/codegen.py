@@ -8,7 +8,6 @@ names the user's line.
 from __future__ import annotations
 
 import builtins
-import itertools
 import re
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -25,6 +24,7 @@ from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
 from tj_core.compile.plain_arguments import differentiable, plain_of, with_plain_arguments
 from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
+from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.trace import BoundSymbol, Region, Trace
@@ -76,7 +76,7 @@ def generate(
     lines = writer.lines
     function = define(source, trace.name, writer.globals, f"tj {trace.name}")
     file = function.__code__.co_filename
-    writer.globals["_annotate"] = lambda error: _annotate(error, file, lines)
+    writer.globals[writer.annotate] = lambda error: _annotate(error, file, lines)
     for first in writer.first_runs:
         first.program = weakref.ref(function)
     return Program(function, source, file, lines, trace.inputs)
@@ -100,24 +100,26 @@ class _Writer:
         self.lines: dict[int, BoundSymbol] = {}
         self.first_runs: list[FirstRun | FirstRegionRun] = []
         self.alive: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
-        own = {trace.name, "_annotate", "_args", "_box", "_error", "_"}
         values = trace.names() - {r.name for call in trace.calls for r in call.regions}
-        self.names = values | set(dir(builtins)) | own
+        self.free = Namer({*values, *dir(builtins), trace.name, "_"}).own
+        self.annotate, self.args, self.box, self.error = map(
+            self.free, ("_annotate", "_args", "_box", "_error")
+        )
         self.bound: dict[object, str] = {}
 
     def text(self) -> str:
         names = ", ".join(p.name for p in self.trace.inputs)
-        out = [f"def {self.trace.name}({'_args' if self.boxed else names}):"]
+        out = [f"def {self.trace.name}({self.args if self.boxed else names}):"]
         if self.boxed and names:
-            out += [f"{INDENT}{names}, = _args", f"{INDENT}_args.clear()"]
+            out += [f"{INDENT}{names}, = {self.args}", f"{INDENT}{self.args}.clear()"]
             if unused := _unused_inputs(self.trace):
                 out.append(f"{INDENT}del {', '.join(unused)}")
         body = list(self.statements(len(out) + 2))
         result = f"return {value_text(self.trace.outputs, str, self.constant)}"
         if not body:
             return "\n".join([*out, INDENT + result, ""])
-        out += [f"{INDENT}try:", *body, f"{INDENT}except Exception as _error:"]
-        out += [f"{INDENT * 2}_annotate(_error)", f"{INDENT * 2}raise"]
+        out += [f"{INDENT}try:", *body, f"{INDENT}except Exception as {self.error}:"]
+        out += [f"{INDENT * 2}{self.annotate}({self.error})", f"{INDENT * 2}raise"]
         return "\n".join([*out, INDENT + result, ""])
 
     def statements(self, line: int) -> Iterator[str]:
@@ -151,8 +153,8 @@ class _Writer:
         before = [name for name in dead if name in args]
         after = [name for name in dead if name not in args]
         values = ", ".join(self.given(a, kernel) for a in call.args)
-        run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}(_box)"
-        return f"_box = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
+        run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}({self.box})"
+        return f"{self.box} = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
 
     def given(self, argument: Any, kernel: RegionKernel) -> str:
         """What the region gets: an argument, plain where it may require a gradient."""
@@ -233,16 +235,6 @@ class _Writer:
     def bind(self, key: object, wish: str, value: Any) -> None:
         self.bound[key] = name = self.free(wish)
         self.globals[name] = value
-
-    def free(self, wish: str) -> str:
-        """A name like ``wish`` that nothing has, taken from here on."""
-        name = wish
-        for n in itertools.count(1):
-            if name not in self.names:
-                break
-            name = f"{wish}_{n}"
-        self.names.add(name)
-        return name
 
 
 def _check_defined(trace: Trace) -> None:

@@ -12,10 +12,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from tj_core.compile.generated import define
+from tj_core.ir.names import Namer, formal_value
 from tj_core.ir.proxy import Proxy, TensorProxy, requires_grad
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves, map_tree
+from tj_core.text.printer import is_name, keyword_text
 
 __all__ = ["differentiable", "plain_of", "with_plain_arguments"]
 
@@ -57,32 +59,81 @@ def with_plain_arguments(
     plain = plain_of(runtime)
     if plain is None or not any(p.name in names for p in call.flat_args):
         return kernel
-    takes = {f"_{i}": tree for i, tree in enumerate(call.args)} | dict(call.kwargs)
-    places = [(p, text) for name, tree in takes.items() for p, text in _places(tree, name)]
-    values = [text for p, text in places if isinstance(p, Proxy)]
-    own = {text.partition("[")[0] for p, text in places if _called(p, names)}
-    gives = [_plain(name, tree) if name in own else name for name, tree in takes.items()]
-    count = len(call.args)
-    keywords = [f"{name}={given}" for name, given in zip(takes, gives, strict=True)][count:]
-    parameters = [*takes][:count] + (["*", *[*takes][count:]] if keywords else [])
-    identical = {
-        a.output: values[a.index] for a in call.effects.aliases if a.identical and a.kind == "arg"
-    }
-    lines = [
-        f"def plainly({', '.join(parameters)}):",
-        f"    _result = _kernel({', '.join([*gives[:count], *keywords])})",
-        *_returned(call, identical),
-    ]
-    scope = {"_kernel": kernel, "_plain": plain, "_plain_tree": lambda t: map_tree(plain, t)}
-    return define("\n".join(lines), "plainly", scope)
+    text = _Text(call, frozenset(names))
+    scope = {text.kernel: kernel, text.plain: plain, text.tree: lambda t: map_tree(plain, t)}
+    return define("\n".join(text.lines()), "plainly", scope)
+
+
+class _Text:
+    """The text of a function that takes what ``call`` gives; no name in it is a keyword's."""
+
+    def __init__(self, call: BoundSymbol, names: frozenset[str]) -> None:
+        self.call, self.names = call, names
+        self.own = Namer(name for name, _ in call.kwargs).own
+        self.kernel, self.plain, self.tree = map(self.own, ("_kernel", "_plain", "_plain_tree"))
+        self.result, self.more = self.own("_result"), self.own("_more")
+        self.outs: dict[Any, str] = {}
+
+    def lines(self) -> Iterator[str]:
+        keywords = [name for name, _ in self.call.kwargs]
+        places = [self.own(formal_value(i)) for i in range(len(self.call.args))]
+        texts = [n if is_name(n) else f"{self.more}[{n!r}]" for n in keywords]
+        trees = [*self.call.args, *(tree for _, tree in self.call.kwargs)]
+        takes = [*zip([*places, *texts], trees, strict=True)]
+        gives = [self.given(text, tree) for text, tree in takes]
+        count = len(places)
+        given = [*gives[:count], *map(keyword_text, keywords, gives[count:])]
+        plain = [name for name in keywords if is_name(name)]
+        more = [f"**{self.more}"] if len(plain) < len(keywords) else []
+        parameters = [*places, *(["*", *plain] if plain else []), *more]
+        yield f"def plainly({', '.join(parameters)}):"
+        yield f"    {self.result} = {self.kernel}({', '.join(given)})"
+        found = [place for text, tree in takes for place in _places(tree, text)]
+        values = [text for p, text in found if isinstance(p, Proxy)]
+        aliases = self.call.effects.aliases
+        yield from self.returned(
+            {a.output: values[a.index] for a in aliases if a.identical and a.kind == "arg"}
+        )
+
+    def given(self, text: str, tree: Any) -> str:
+        """What the kernel gets of an argument: plain where it may require a gradient."""
+        if not any(_called(p, self.names) for p in leaves(tree)):
+            return text
+        return f"{self.plain if isinstance(tree, Proxy) else self.tree}({text})"
+
+    def returned(self, identical: Mapping[int, str]) -> Iterator[str]:
+        """The lines that return the result, but for outputs of the call that are arguments.
+
+        Another tree than that of the outputs is returned as it is, and so is None in an argument's
+        place: results are held against the trace after this.
+        """
+        if not identical:
+            yield f"    return {self.result}"
+            return
+        count = itertools.count()
+        outs = map_tree(lambda p: next(count) if isinstance(p, Proxy) else None, self.call.outputs)
+        yield "    try:"
+        yield f"        {_tree(outs, self.out)} = {self.result}"
+        yield "    except (TypeError, ValueError):"
+        yield f"        return {self.result}"
+
+        def given(leaf: Any) -> str:
+            out = self.out(leaf)
+            mine = identical.get(leaf) if isinstance(leaf, int) else None
+            return out if mine is None else f"{mine} if {out} is not None else None"
+
+        yield f"    return {_tree(outs, given)}"
+
+    def out(self, leaf: Any) -> str:
+        """What an output is called; ``leaf`` is its number, or a dict of numbers."""
+        number = next(leaves(leaf), None)
+        if number not in self.outs:
+            self.outs[number] = self.own(f"_out_{number}")
+        return self.outs[number]
 
 
 def _called(p: Any, names: Collection[str]) -> bool:
     return isinstance(p, Proxy) and p.name in names
-
-
-def _plain(name: str, tree: Any) -> str:
-    return f"_plain({name})" if isinstance(tree, Proxy) else f"_plain_tree({name})"
 
 
 def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
@@ -95,35 +146,6 @@ def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
             yield from _places(item, f"{text}[{key!r}]")
     else:
         yield tree, text
-
-
-def _returned(call: BoundSymbol, identical: Mapping[int, str]) -> Iterator[str]:
-    """The lines that return ``_result``, but for outputs of ``call`` that are arguments.
-
-    Another tree than that of the outputs is returned as it is, and so is None in an argument's
-    place: results are held against the trace after this.
-    """
-    if not identical:
-        yield "    return _result"
-        return
-    count = itertools.count()
-    outs = map_tree(lambda p: next(count) if isinstance(p, Proxy) else None, call.outputs)
-    yield "    try:"
-    yield f"        {_tree(outs, _out)} = _result"
-    yield "    except (TypeError, ValueError):"
-    yield "        return _result"
-
-    def given(leaf: Any) -> str:
-        out = _out(leaf)
-        mine = identical.get(leaf) if isinstance(leaf, int) else None
-        return out if mine is None else f"{mine} if {out} is not None else None"
-
-    yield f"    return {_tree(outs, given)}"
-
-
-def _out(leaf: Any) -> str:
-    """What an output is called; ``leaf`` is its number, or a dict of numbers."""
-    return f"_out_{next(leaves(leaf), None)}"
 
 
 def _tree(tree: Any, leaf: Callable[[Any], str]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Effects
+from tj_core.ir.names import formal_index, formal_input, formal_value
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import PLAIN_CONTEXT
@@ -31,14 +32,14 @@ def formals(call: BoundSymbol) -> dict[str, Proxy]:
     found: dict[str, Proxy] = {}
     for index, arg in enumerate(call.flat_args):
         if arg.name not in found:
-            found[arg.name] = arg.replace(name=f"a{index}", tags=NO_TAGS)
+            found[arg.name] = arg.replace(name=formal_input(index), tags=NO_TAGS)
     return found
 
 
 def wrapped_body(call: BoundSymbol) -> Body:
     """A body that consists of ``call`` alone, for a call that stands in for it."""
     inputs = formals(call)
-    outs = {p.name: p.replace(name=f"_{i}") for i, p in enumerate(call.defined())}
+    outs = {p.name: p.replace(name=formal_value(i)) for i, p in enumerate(call.defined())}
     known = {**outs, **inputs}
     rebinds = tuple((i, p.replace(name=inputs[p.name].name)) for i, p in call.effects.rebinds)
     inner = call.replace(
@@ -87,7 +88,7 @@ def closed_body(inputs: Sequence[Proxy], calls: tuple[BoundSymbol, ...], outputs
 
     :raises TraceError: if a call uses a value that is no input and that nothing defines.
     """
-    formal = {p.name: p.replace(name=f"a{i}", tags=NO_TAGS) for i, p in enumerate(inputs)}
+    formal = {p.name: p.replace(name=formal_input(i), tags=NO_TAGS) for i, p in enumerate(inputs)}
     body = Body(tuple(inputs), calls, outputs)
     return _renamed(body, _defined_names(calls), formal)
 
@@ -97,7 +98,7 @@ def _defined_names(calls: Iterable[BoundSymbol]) -> dict[str, str]:
     names: dict[str, str] = {}
     for call in calls:
         for p in call.defined():
-            names.setdefault(p.name, f"_{len(names)}")
+            names.setdefault(p.name, formal_value(len(names)))
     return names
 
 
@@ -203,7 +204,7 @@ def _rebased(
     constants = _constants(old, new)
     env: dict[str, Any] = {}
     for formal in body.inputs:
-        index = int(formal.name[1:])
+        index = formal_index(formal.name)
         env[formal.name] = inputs[now[index][1].name] if index in now else constants[index]
     # Values that calls define keep names; formals of the body are not among them.
     current = substitution(env)

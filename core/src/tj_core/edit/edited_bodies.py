@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.trace import Body, BoundSymbol
 from tj_core.ir.tree import leaves, map_tree
@@ -59,7 +60,7 @@ def _passed_through(made: BoundSymbol, body: Body) -> list[Alias]:
     found = []
     for i, formal in enumerate(formals):
         if formal.name in inputs:
-            found.append(Alias(i, "arg", int(formal.name[1:]), identical=True))
+            found.append(Alias(i, "arg", formal_index(formal.name), identical=True))
         elif first.setdefault(formal.name, i) != i:
             found.append(Alias(i, "out", first[formal.name], identical=True))
     return found

@@ -48,7 +48,7 @@ class TraceEditor:
     @cached_property
     def fresh(self) -> Namer:
         """Gives names that are free in the program."""
-        return Namer(self.trace.names())
+        return self.trace.namer()
 
     def current(self, p: Proxy) -> Any:
         """What ``p`` is in the edited program: itself, another value, or a constant."""

@@ -9,6 +9,7 @@ from typing import Any
 from tj_core.edit.bodies import with_args
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
+from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body, BoundSymbol
@@ -36,7 +37,7 @@ def can_inline(call: BoundSymbol) -> bool:
     """
     if call.body is None or call.effects.mutates or call.effects.rebinds:
         return False
-    values = {f.name: call.flat_args[int(f.name[1:])] for f in call.body.inputs}
+    values = {f.name: call.flat_args[formal_index(f.name)] for f in call.body.inputs}
     return all(
         values.setdefault(formal.name, out).same_meta(out)
         for formal, out in _output_pairs(call, call.body)
@@ -72,7 +73,7 @@ class _Scope:
         self.outer, self.namer, self.tags = call, namer, tags
         self.inherited = tags.propagated(call.tags, "into_body")
         self.base = call.label if call.flat_outs else call.symbol.path.rpartition(".")[2]
-        self.env = {f.name: call.flat_args[int(f.name[1:])] for f in body.inputs}
+        self.env = {f.name: call.flat_args[formal_index(f.name)] for f in body.inputs}
         self.outputs: dict[str, Proxy] = {}
         self.passed: dict[str, Any] = {}
         for formal, out in _output_pairs(call, body):

@@ -1,10 +1,38 @@
-"""Names that are free in a program."""
+"""Names: of values, which users choose, and tj's own, which no value of a program has.
+
+The two differ in form. A body's inputs are ``a0, a1, ...`` (`formal_input`), and all other names of
+tj's own begin with an underscore: what a body defines (`formal_value`), constants that no text
+spells, and what generated code keeps for itself. A `Namer` gives values no such name.
+"""
 
 from __future__ import annotations
 
+import keyword
 import re
+import unicodedata
+from collections.abc import Iterable
 
-__all__ = ["Namer"]
+__all__ = ["Namer", "formal_index", "formal_input", "formal_value", "is_own"]
+
+
+def formal_input(index: int) -> str:
+    """The formal name of the argument that stands at flat ``index``."""
+    return f"a{index}"
+
+
+def formal_index(name: str) -> int:
+    """The flat index behind the formal name of an argument."""
+    return int(name[1:])
+
+
+def formal_value(index: int) -> str:
+    """The formal name of the value that a body defines as its ``index``-th."""
+    return f"_{index}"
+
+
+def is_own(name: str) -> bool:
+    """Whether a name is tj's own by its form."""
+    return name.startswith("_") or _FORMAL_INPUT.fullmatch(name) is not None
 
 
 class Namer:
@@ -12,15 +40,21 @@ class Namer:
 
     __slots__ = ("_last", "_taken")
 
-    def __init__(self, taken: set[str]) -> None:
-        self._taken = taken
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
         self._last: dict[str, int] = {}
 
     def __call__(self, wish: str) -> str:
-        """``wish`` if it is free and an identifier, else ``wish_1``, ``wish_2``, ..."""
-        base = re.sub(r"\W", "_", wish)
-        if not base or base[0].isdigit() or _RESERVED.fullmatch(base):
-            base = "v" + base
+        """A value's name: ``wish`` if that is free and can be one, else ``wish_1`` and so on."""
+        base = _identifier(wish)
+        return self.own(f"v{base}" if is_own(base) or base in _RESERVED else base)
+
+    def constant(self, wish: str) -> str:
+        """The name of a constant that no text spells: like `__call__`, after an underscore."""
+        return self.own(f"_{_identifier(wish.lstrip('_') or 'constant')}")
+
+    def own(self, base: str) -> str:
+        """A name of tj's own, in generated code: ``base``, an identifier, if that is free."""
         name, n = base, self._last.get(base, 0)
         while name in self._taken:
             n += 1
@@ -30,9 +64,17 @@ class Namer:
         return name
 
 
-# Formal names of bodies, and words that Python or the printed program itself uses.
-_RESERVED = re.compile(
-    r"_[\d_]*|and|as|assert|async|await|break|class|continue|def|del|elif|else|except|"
-    r"False|finally|for|from|global|if|import|in|is|lambda|None|nonlocal|not|or|pass|raise|return|"
-    r"True|try|while|with|yield|slice|complex|float|device|dtype"
+def _identifier(wish: str) -> str:
+    """``wish`` as Python reads it, what cannot stand in an identifier replaced."""
+    base = re.sub(r"\W", "_", unicodedata.normalize("NFKC", wish))
+    if not f"v{base}".isidentifier():
+        base = "".join(c if f"v{c}".isidentifier() else "_" for c in base)
+    return base if base.isidentifier() and not keyword.iskeyword(base) else f"v{base}"
+
+
+_FORMAL_INPUT = re.compile(r"a\d+")
+
+_RESERVED = frozenset(
+    {"slice", "complex", "float", "device", "dtype", "getattr", "range", "int", "bool"}
 )
+"""Words that the printed program itself uses."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from tj_core.errors import TraceError
 from tj_core.ir.effects import NO_EFFECTS, Effects
+from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy, TensorProxy, is_subclass
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.stage import Stage
@@ -251,6 +252,10 @@ class Trace:
             found.update(p.name for p in (*call.flat_args, *call.flat_outs))
             found.update(region.name for region in call.regions)
         return found
+
+    def namer(self) -> Namer:
+        """Gives names that are free in the program."""
+        return Namer(self.names() | self.language.names())
 
     def constants(self) -> dict[str, Any]:
         """The values that travel beside the printed program: name to object.

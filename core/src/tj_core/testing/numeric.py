@@ -22,7 +22,7 @@ from tj_core.host.frontends import Frontend
 from tj_core.host.hookspecs import hookimpl
 from tj_core.host.jitted import Entry, Guard, Jitted
 from tj_core.ir.effects import Alias, Effects
-from tj_core.ir.names import Namer
+from tj_core.ir.names import Namer, formal_input, formal_value
 from tj_core.ir.proxy import DType, Proxy, TensorProxy
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
@@ -167,9 +167,9 @@ def _split(given: BoundSymbol) -> Expanded:
 def _axpy_body(given: BoundSymbol) -> Expanded:
     inputs: dict[str, Proxy] = {}
     for i, arg in enumerate(given.flat_args):
-        inputs.setdefault(arg.name, arg.replace(name=f"a{i}", tags=TagSet()))
+        inputs.setdefault(arg.name, arg.replace(name=formal_input(i), tags=TagSet()))
     a, x, y = (inputs[p.name] for p in given.flat_args)
-    product, total = (_like(given).replace(name=f"_{i}") for i in range(2))
+    product, total = (_like(given).replace(name=formal_value(i)) for i in range(2))
     body = Body(
         tuple(inputs.values()),
         (call("mul", a, x, outputs=product), call("add", product, y, outputs=total)),

@@ -11,6 +11,7 @@ from typing import Any
 
 from tj_core.errors import ParseError
 from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.names import formal_input
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
@@ -258,7 +259,7 @@ class _Reader:
         env: dict[str, Proxy] = {}
         for index, arg in enumerate(call.flat_args):
             env.setdefault(
-                printed.get(arg.name, arg.name), arg.replace(name=f"a{index}", tags=NO_TAGS)
+                printed.get(arg.name, arg.name), arg.replace(name=formal_input(index), tags=NO_TAGS)
             )
         inputs = tuple(env.values())
         calls = []

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import keyword
+import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from typing import Any
 
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Effects
+from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context
@@ -34,7 +36,7 @@ from tj_core.source import Source
 from tj_core.text.metadata import meta_text, tags_text
 from tj_core.text.roots import roots
 
-__all__ = ["call_text", "print_trace", "value_text"]
+__all__ = ["call_text", "is_name", "keyword_text", "print_trace", "value_text"]
 
 INDENT = "    "
 
@@ -133,9 +135,8 @@ def print_call(
 
 def _body(call: BoundSymbol, body: Body, rename: Callable[[str], str], path: str) -> Iterator[str]:
     """A body under the names of the call it serves; ``path`` keeps nested names apart."""
-    names = {
-        formal.name: rename(call.flat_args[int(formal.name[1:])].name) for formal in body.inputs
-    }
+    args = call.flat_args
+    names = {p.name: rename(args[formal_index(p.name)].name) for p in body.inputs}
 
     def actual(name: str) -> str:
         return names.get(name) or f"_{path}{name[1:]}"
@@ -159,7 +160,7 @@ def call_text(
 ) -> str:
     """The statement of one call: ``y = torch.add(x, 1)``."""
     args = [value_text(a, rename, constant, region) for a in call.args]
-    args += [_keyword(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
+    args += [keyword_text(k, value_text(v, rename, constant, region)) for k, v in call.kwargs]
     text = f"{callee or _callee(call.symbol.qualname)}({', '.join(args)})"
     return text if call.outputs is None else f"{_target(call.outputs, rename)} = {text}"
 
@@ -174,20 +175,23 @@ def _of_kind(call: BoundSymbol) -> str:
     return name if own or not call.kinds else f"{call.kinds[0]}.{name}"
 
 
-def _is_name(word: str) -> bool:
-    return word.isidentifier() and not keyword.iskeyword(word)
+def is_name(word: str) -> bool:
+    """Whether ``word`` can be the name of a variable, and stays what it is when it is read."""
+    plain = word.isascii() or unicodedata.normalize("NFKC", word) == word
+    return plain and word.isidentifier() and not keyword.iskeyword(word)
 
 
 def _callee(qualname: str) -> str:
     """A dotted name; parts that Python has other uses for (``random_.from``) are looked up."""
     text, *parts = qualname.split(".")
     for part in parts:
-        text = f"{text}.{part}" if _is_name(part) else f"getattr({text}, {part!r})"
+        text = f"{text}.{part}" if is_name(part) else f"getattr({text}, {part!r})"
     return text
 
 
-def _keyword(name: str, value: str) -> str:
-    return f"{name}={value}" if _is_name(name) else f"**{{{name!r}: {value}}}"
+def keyword_text(name: str, value: str) -> str:
+    """A keyword argument as it stands in a call."""
+    return f"{name}={value}" if is_name(name) else f"**{{{name!r}: {value}}}"
 
 
 def _target(tree: Any, rename: Callable[[str], str]) -> str:

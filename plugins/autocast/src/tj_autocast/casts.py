@@ -17,6 +17,7 @@ from tj_core.extend import (
     Constant,
     Proxy,
     TensorProxy,
+    formal_index,
     leaves,
     map_tree,
 )
@@ -74,7 +75,7 @@ def _placed(
     call: BoundSymbol, formal: Proxy, results: list[tuple[str, Constant]]
 ) -> Iterator[Cast]:
     """The casts of the argument that ``formal`` stands for, with their places among all."""
-    name = call.flat_args[int(formal.name[1:])].name
+    name = call.flat_args[formal_index(formal.name)].name
     places = tuple(i for i, p in enumerate(call.flat_args) if p.name == name)
     if len(results) == len(places):
         for (result, dtype), place in zip(results, reversed(places), strict=True):
@@ -110,7 +111,7 @@ def same_but_for_casts(
 
 def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]:
     """What ``body`` does, over values of the program; results of ``casts`` are such."""
-    names = {p.name: call.flat_args[int(p.name[1:])].name for p in body.inputs}
+    names = {p.name: call.flat_args[formal_index(p.name)].name for p in body.inputs}
     made: list[Any] = []
     defined = 0
     for inner in body.calls:

@@ -18,7 +18,6 @@ from typing import Any
 
 from tj_core.analysis.alias import makes_views
 from tj_core.contract.rules import RuleTable
-from tj_core.ir.names import Namer
 from tj_core.ir.proxy import NumberProxy, Proxy, TensorProxy
 from tj_core.ir.substitution import substitution
 from tj_core.ir.symbol import Symbol
@@ -103,7 +102,7 @@ class Refusals:
         """What the program begins with where it begins with ``checks``, run by ``executor``."""
         distinct = {(c.symbol, repr((c.args, c.kwargs))): c for c in checks}
         needed = {step.label for check in distinct.values() for step in self.steps(check) or ()}
-        fresh = Namer(self.trace.names()) if needed else str
+        fresh = self.trace.namer() if needed else str
         again: dict[str, Proxy] = {}
         made: list[BoundSymbol] = []
         for call in self.trace.calls if needed else ():

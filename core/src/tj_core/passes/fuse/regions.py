@@ -10,6 +10,7 @@ from tj_core.analysis.liveness import free_values, value_names
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.bodies import closed_body
+from tj_core.ir.names import formal_input
 from tj_core.ir.proxy import Proxy, TensorProxy, size_hints
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
@@ -240,7 +241,7 @@ def _lifted(body: Body, constants: Sequence[Constant], language: Notation) -> Bo
     for i, constant in enumerate(constants, first):
         seen = language.observe(constant.value)
         assert isinstance(seen, TensorProxy)  # `names_constants` was asked before
-        formal[id(constant.value)] = _formal(seen, f"a{i}")
+        formal[id(constant.value)] = _formal(seen, formal_input(i))
 
     def lifted(leaf: Any) -> Any:
         unnamed = isinstance(leaf, Constant) and not leaf.named

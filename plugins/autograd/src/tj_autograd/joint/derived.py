@@ -23,6 +23,7 @@ from tj_core.extend import (
     TagRegistry,
     TensorProxy,
     bind_outputs,
+    formal_input,
     leaves,
     substituted,
     substitution,
@@ -105,7 +106,7 @@ class _Calls:
             first.setdefault(results[i].name, i)
         kept = list(first.values())
         made: tuple[BoundSymbol, ...] = ()
-        named: dict[str, Any] = {f"a{i}": p for i, p in enumerate(given)}
+        named: dict[str, Any] = {formal_input(i): p for i, p in enumerate(given)}
         if kept:
             call = self.bound(_only(facts, kept), given, kept)
             made = (call,)
@@ -115,7 +116,7 @@ class _Calls:
     def bound(self, facts: Expanded, given: Sequence[Any], kept: Sequence[int]) -> BoundSymbol:
         """The backward call over the values ``given``, which need not be distinct."""
         call = self.call
-        formal = [p.replace(name=f"a{i}") for i, p in enumerate(given)]
+        formal = [p.replace(name=formal_input(i)) for i, p in enumerate(given)]
         symbol = call.symbol.as_variant(BACKWARD)
         wishes = [f"grad_{call.flat_args[self.rule.gradients[i]].name}" for i in kept]
         made = self.scope.backward(call, symbol, *formal)

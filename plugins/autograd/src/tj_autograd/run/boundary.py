@@ -6,12 +6,12 @@ in and comes out beside it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
+from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
 from tj_torch.extend import (
     ambient_autocast,
     autocast_as_in,
@@ -427,46 +427,61 @@ def _generated(
     halves: Halves, segments: Sequence[_Plan | Views], sums: Mapping[str, Sequence[str]]
 ) -> Callable[..., Any]:
     """Straight-line code from the inputs to the outputs; gradients in ``sums`` have a node."""
-    scope: dict[str, Any] = {"_apply": Compiled.apply, "_Call": _Call, "_summed": Summed.apply}
-    plans = [segment for segment in segments if isinstance(segment, _Plan)]
+    free = Namer(_values(halves, segments)).own
+    call, program = free("_call"), free("computation")
+    scope: dict[str, Any] = {}
 
-    def constant(c: Any) -> str:
-        name = f"_constant_{len(scope)}"
-        scope[name] = c.value
+    def bound(wish: str, value: Any) -> str:
+        scope[name := free(wish)] = value
         return name
 
+    apply, summed = bound("_apply", Compiled.apply), bound("_summed", Summed.apply)
+    plans = [segment for segment in segments if isinstance(segment, _Plan)]
     names = [p.name for p in halves.forward.inputs]
     # Copies have the history that the inputs have now.
     copied = dict.fromkeys(i for plan in plans for i in plan.sources.copied)
     copies = ", ".join(f"{i}: {names[i]}.clone()" for i in copied)
     lines = [
-        f"def computation({', '.join(names)}):",
-        f"    _call = _Call([{', '.join(names)}], {{{copies}}})",
+        f"def {program}({', '.join(names)}):",
+        f"    {call} = {bound('_Call', _Call)}([{', '.join(names)}], {{{copies}}})",
     ]
-    aliases = {key: f"_{value}_{i}" for value in sums for i, key in enumerate(sums[value])}
+    aliases = {key: free(f"_{value}_{i}") for value in sums for i, key in enumerate(sums[value])}
     left = dict(sums)
     for k, plan in enumerate(segments):
         if isinstance(plan, Views):
-            scope[f"_views_{k}"] = plan.program
             returned = _names(plan.outputs)
-            lines.append(f"    {returned} = _views_{k}({_names(plan.inputs)})")
-            lines.append(f"    _call.inputs += ({returned})")
+            made = bound(f"_views_{k}", plan.program)
+            lines.append(f"    {returned} = {made}({_names(plan.inputs)})")
+            lines.append(f"    {call}.inputs += ({returned})")
             continue
-        scope[f"_plan_{k}"] = plan
         returned = _names(plan.variants.outputs)
         values = [plan.variants.rerun.trace.inputs[i].name for i in plan.places]
         takes = [aliases.get(str(key), v) for key, v in zip(plan.wrt, values, strict=True)]
         for value in left.keys() & set(values):
             keys = left.pop(value)
             made = "".join(f"{aliases[key]}, " for key in keys)
-            lines.append(f"    {made} = _summed({value}, {len(keys)})")
-        lines.append(f"    {returned} = _apply(_plan_{k}, _call, {', '.join(takes)})")
+            lines.append(f"    {made} = {summed}({value}, {len(keys)})")
+        taken = [bound(f"_plan_{k}", plan), call, *takes]
+        lines.append(f"    {returned} = {apply}({', '.join(taken)})")
         if len(segments) > 1:
-            lines.append(f"    _call.inputs += ({returned})")
+            lines.append(f"    {call}.inputs += ({returned})")
     if halves.rest:
-        lines.append(f"    {_names(halves.rest)} = _call.rest")
-    lines.append(f"    return {value_text(halves.outputs, str, constant)}")
-    return define("\n".join(lines), "computation", scope, "tj boundary")
+        lines.append(f"    {_names(halves.rest)} = {call}.rest")
+    result = value_text(halves.outputs, str, lambda c: bound("_constant", c.value))
+    lines.append(f"    return {result}")
+    return define("\n".join(lines), program, scope, "tj boundary")
+
+
+def _values(halves: Halves, segments: Sequence[_Plan | Views]) -> Iterator[str]:
+    """The names of the values that the code between the segments passes on."""
+    for p in (*halves.forward.inputs, *halves.rest):
+        yield p.name
+    for segment in segments:
+        if isinstance(segment, Views):
+            found: Sequence[Proxy] = (*segment.inputs, *segment.outputs)
+        else:
+            found = (*segment.variants.outputs, *segment.variants.rerun.trace.inputs)
+        yield from (p.name for p in found)
 
 
 def _names(proxies: Sequence[Proxy]) -> str:

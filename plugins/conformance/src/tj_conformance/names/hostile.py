@@ -30,7 +30,7 @@ HOSTILE: dict[str, str] = {
     "builtins": "slice complex float int len list dict tuple getattr range print id sum max min "
     "abs device dtype inf nan Ellipsis sorted zip isinstance object str iter next bool Exception "
     "locals globals vars map set super eval exec repr",
-    "unicode": "é ñ_1 变量 ﬁ ª 𝐱 ｘ µ ſ aª a٣ ａ０ 𝟎ₙ _０ ₒ ĳ 𝔱𝔬𝔯𝔠𝔥 Ⅳ".replace("𝟎ₙ ", ""),
+    "unicode": "é ñ_1 变量 ﬁ ª 𝐱 ｘ µ ſ aª a٣ ａ０ _０ ₒ ĳ 𝔱𝔬𝔯𝔠𝔥 Ⅳ",  # noqa: RUF001
     "digits": "w1 w12 w123 w1_2 w_1 w_2 w01 w001 m0 m00",
 }
 """Hostile names by where they come from; the Unicode ones are others when Python has read them."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
+import itertools
 import linecache
 import re
 import subprocess
@@ -33,6 +34,8 @@ from torch.utils import _pytree as pytree
 from tj_conformance.names.texts import NamedText, named_text
 
 __all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
+
+_serial = itertools.count()
 
 COMPILED = 20
 """One program in so many is compiled by the executors that are installed."""
@@ -125,17 +128,21 @@ class _Comparison:
                 expected, found = self.run(eager, None), self.run(mine, used)
         said = [str(w.message).partition("\n")[0] for w in caught if _is_ours(w)]
         lines = [f"warns: {w}" for w in dict.fromkeys(said)]
-        for key in [*expected, *(k for k in found if k not in expected)]:
+        for key in sorted({**expected, **found}, key=lambda k: ("raises" not in k, k)):
             a, b = found.get(key), expected.get(key)
-            if not self.equal(a, b):
+            if not key.endswith("says") and not self.equal(a, b):
                 lines.append(f"{key}: {_short(a)}, in eager {_short(b)}")
-        return lines[:6]
+        if lines and (said := [v for k, v in found.items() if k.endswith("says")]):
+            lines.append(f"says: {said[0]}")
+        return [*lines[:6], *lines[6:][-1:]]
 
     def equal(self, a: Any, b: Any) -> bool:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
             rtol = 3e-2 if self.made.rounded and self.compiled else 1e-9
-            return a.dtype == b.dtype and a.shape == b.shape and torch.allclose(
-                a, b, rtol, rtol, equal_nan=True
+            return (
+                a.dtype == b.dtype
+                and a.shape == b.shape
+                and torch.allclose(a, b, rtol, rtol, equal_nan=True)
             )
         return type(a) is type(b) and bool(a == b)
 
@@ -151,11 +158,11 @@ class _Comparison:
             try:
                 self.once(module, f, call, rows, k, seen, f"call {i}: ")
             except Exception as error:
-                seen[f"call {i} raises"] = f"{type(error).__name__}"
-                if used is not None:
-                    seen[f"call {i} says"] = ""
+                # torch.compile wraps errors of the program's own.
+                seen[f"call {i} raises"] = type(error).__name__.removeprefix("Torch")
+                seen[f"call {i} says"] = str(error)[:300]
         seen.update((f"state {i}", t.detach()) for i, t in enumerate(module.tj_state(f)))
-        return {k: v for k, v in seen.items() if not k.endswith("says")}
+        return seen
 
     def jitted(self, f: Any, used: tj.Session) -> Any:
         if self.how.backend:
@@ -216,7 +223,7 @@ def _usual(compiled: bool) -> tj.Session:
 @contextlib.contextmanager
 def _module(made: NamedText, kind: str) -> Iterator[Any]:
     """The program as a module; its text is found by tracebacks."""
-    name = f"tj_named_{made.number}_{kind}"
+    name = f"tj_named_{made.number}_{kind}_{next(_serial)}"
     module = types.ModuleType(name)
     file = f"<{name}>"
     linecache.cache[file] = (len(made.text), None, made.text.splitlines(keepends=True), file)

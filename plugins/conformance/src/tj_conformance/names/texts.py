@@ -32,7 +32,7 @@ PURE = (
     "{T}.where({a} > 0, {a}, {b})",
     "{a} @ {square}",
     "{T}.nn.functional.linear({a}, {square}) + {b}",
-    "{T}.cat([{a}, {b}], -1)[:, 1:4]",
+    "{T}.cat([{a}, {a}], -1).view(-1, 6)[:, 1:4]",
     "{a} + {number}",
     "{a} * {number}",
     "{a}.detach() * {b}",
@@ -75,7 +75,7 @@ class NamedText:
 def named_text(number: int) -> NamedText:
     """The program that ``number`` makes."""
     random = Random(number)
-    maker = _Maker(random, Names(random, {"tj_make", "tj_call", "tj_state"}))
+    maker = _Maker(random, Names(random, {"tj_make", "tj_call", "tj_state", "tj_static"}))
     return NamedText(number, "\n".join(maker.lines()) + "\n", maker.rounded)
 
 
@@ -110,8 +110,8 @@ class _Maker:
     def lines(self) -> Iterator[str]:
         new = self.names.draw
         self.T, self.checkpoint, self.helper, self.Function = new(), new(), new(), new()
-        self.number, self.square, self.kept, self.builtins = new(), new(), new(), new()
-        yield f"import builtins as {self.builtins}"
+        self.number, self.square, self.kept = new(), new(), new()
+        yield "from builtins import staticmethod as tj_static"
         yield f"import torch as {self.T}"
         yield f"from torch.utils.checkpoint import checkpoint as {self.checkpoint}"
         yield ""
@@ -132,15 +132,16 @@ class _Maker:
             "",
             "",
             f"class {self.Function}({self.T}.autograd.Function):",
-            f"    @{self.builtins}.staticmethod",
             f"    def forward({ctx}, {x}):",
             f"        {ctx}.save_for_backward({x})",
             f"        return {x}.sin()",
             "",
-            f"    @{self.builtins}.staticmethod",
             f"    def backward({ctx}, {g}):",
             f"        {x}, = {ctx}.saved_tensors",
             f"        return {g} * {x}.cos()",
+            "",
+            "    forward = tj_static(forward)",
+            "    backward = tj_static(backward)",
         )
 
     def helping(self) -> Iterator[str]:
@@ -179,7 +180,7 @@ class _Maker:
         me = self.names.draw()
         kind = self.names.draw()
         # An attribute may be called as a local is: both are named after it.
-        attributes = Names(self.random, taken | {"tj_make"})
+        attributes = Names(self.random, taken)
         w, row, buffer, number, inner = (attributes.draw() for _ in range(5))
         parameters, opening, calling = self.signature(frozenset({"self"}))
         T = self.T
@@ -222,18 +223,19 @@ class _Maker:
         self.own += [x, y]
         self.numbers.append(k)
         named = f"x, **{{{normal(y)!r}: y, {normal(k)!r}: k}}"
+        more = self.names.draw(avoid)
         kinds: dict[str, tuple[list[str], list[str], str]] = {
             "places": ([x, y, k], [], "x, y, k"),
             "names": ([x, y, k], [], named),
             "defaults": ([x, y, f"{k}=2"], [], "x, y" if self.chance(0.5) else "x, y, k"),
             "keywords": ([x, "*", y, k], [], named),
-            "any": ([f"*{(more := self.names.draw(avoid))}"], [f"{x}, {y}, {k} = {more}"], "x, y, k"),
+            "any": ([f"*{more}"], [f"{x}, {y}, {k} = {more}"], "x, y, k"),
             "one": ([x, more], [f"{y}, {k} = {more}"], "x, (y, k)"),
             "dict": ([x, more], [f"{y}, {k} = {more}['a0'], {more}[{x!r}]"],
                      f"x, {{'a0': y, {x!r}: k}}"),
         }  # fmt: skip
         raw = [self.random.choice(HOSTILE["unicode"].split()), "fn"]
-        if normal(raw[0]) != x and "fn" != x and raw[0] not in avoid:
+        if normal(raw[0]) != x and x != "fn" and raw[0] not in avoid:
             opening = [f"{y}, {k} = {more}[{raw[0]!r}], {more}['fn']"]
             kinds["any names"] = (
                 [x, f"**{more}"], opening, f"x, **{{{raw[0]!r}: y, 'fn': k}}"
@@ -347,7 +349,7 @@ class _Maker:
 
     def keyed(self) -> Iterator[str]:
         d = self.names.draw()
-        keys = self.random.sample(["a0", "torch", "_0", "s0", "grad_x", "fn", "ﬁ", "computation"], 2)
+        keys = self.random.sample(["a0", "torch", "_0", "s0", "grad_x", "fn", "computation"], 2)
         a, b = self.pick(self.own), self.expression()
         yield f"{d} = {{{keys[0]!r}: {a}, {keys[1]!r}: {b}}}"
         yield f"{self.local(self.names.draw())} = {d}[{keys[0]!r}] * {d}[{keys[1]!r}]"
@@ -362,7 +364,8 @@ class _Maker:
 
     def called(self) -> Iterator[str]:
         if self.buffers:
-            yield f"{self.local(self.names.draw())} = {self.inner}({self.pick(self.own)})"
+            a = self.pick(self.own)
+            yield f"{self.local(self.names.draw())} = {self.inner}({a})"
         else:
             yield from self.bound_again()
 

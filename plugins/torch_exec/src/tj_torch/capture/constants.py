@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tj_core.extend import Constant, map_tree
+from tj_core.extend import Constant, Namer, map_tree
 
 from tj_torch.capture.higher_order.regions import is_graph
 
@@ -17,13 +16,13 @@ __all__ = ["Constants"]
 class Constants:
     """Constants that travel beside a program; ``namer`` gives them free names."""
 
-    namer: Callable[[str], str]
+    namer: Namer
     _found: dict[int, Constant] = field(default_factory=dict)
 
     def of(self, wish: str, value: Any) -> Constant:
         """The constant for ``value``, the same one each time, called like ``wish``."""
         if id(value) not in self._found:
-            name = self.namer(f"_{wish.lstrip('_') or 'constant'}")
+            name = self.namer.constant(wish)
             self._found[id(value)] = Constant(name, value, named=False)
         return self._found[id(value)]
 

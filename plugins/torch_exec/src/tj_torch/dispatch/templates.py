@@ -114,4 +114,18 @@ def _plain_parameters(fn: Any) -> list[str] | None:
     return [p.name for p in parameters]
 
 
-_TAKEN = frozenset({"fn", "rows", "hits", "frame", "check", "run", "miss", "modes", "duals"})
+def _used() -> frozenset[str]:
+    """The names that the functions with a program's parameters use beside these."""
+    empty = dict.fromkeys(("parameters", "arguments", "locals"), "")
+    source = _SOURCE.format(root="root", positional="()", keywords="{}", **empty)
+    (make,) = _inside(compile(source, "", "exec"))
+    codes = [code for code in _inside(make) if code.co_name in ("root", "call")]
+    return frozenset(n for c in codes for n in (*c.co_names, *c.co_varnames, *c.co_freevars))
+
+
+def _inside(code: types.CodeType) -> list[types.CodeType]:
+    return [c for c in code.co_consts if isinstance(c, types.CodeType)]
+
+
+_TAKEN = _used()
+"""Names that parameters cannot have there."""

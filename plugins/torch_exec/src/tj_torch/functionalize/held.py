@@ -17,6 +17,7 @@ from tj_core.extend import (
     Proxy,
     TensorProxy,
     Trace,
+    formal_index,
     is_subclass,
     leaves,
     requires_grad,
@@ -168,7 +169,7 @@ def _by_effects(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[
 def _by_body(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]:
     """As `_made`, of a call whose body says what it does."""
     assert call.body is not None
-    inside = {p.name: given[int(p.name[1:])] for p in call.body.inputs}
+    inside = {p.name: given[formal_index(p.name)] for p in call.body.inputs}
     _add(call.body.calls, inside, prefix)
     found: list[Parts] = []
     for i, leaf in enumerate(_outputs(call)):

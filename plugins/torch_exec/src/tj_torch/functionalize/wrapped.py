@@ -19,6 +19,8 @@ from tj_core.extend import (
     Symbol,
     TensorProxy,
     TjError,
+    formal_index,
+    formal_input,
     leaves,
 )
 
@@ -43,7 +45,7 @@ def check_copy(target: Proxy, value: Proxy, context: Context, expand: RuleTable[
     if not isinstance(target, TensorProxy) or target.subclass is None:
         return
     tensors = [p.replace(requires_grad=False) for p in (target, value)]  # type: ignore[call-arg]
-    tensors = [p.replace(name=f"a{i}") for i, p in enumerate(tensors)]
+    tensors = [p.replace(name=formal_input(i)) for i, p in enumerate(tensors)]
     call = BoundSymbol(_COPY, tuple(tensors), context=context.with_("grad", False))
     try:
         facts = expand.require(call).value(call)
@@ -78,7 +80,7 @@ def _follow(calls: Iterable[BoundSymbol], known: dict[str, Any]) -> None:
         elif call.symbol.qualname == "aten.copy.default" and _alike(*call.flat_args[:2]):
             known[call.flat_outs[0].name] = given[1]
         elif call.body is not None and call.on_subclass:
-            inside = {p.name: given[int(p.name[1:])] for p in call.body.inputs}
+            inside = {p.name: given[formal_index(p.name)] for p in call.body.inputs}
             _follow(call.body.calls, inside)
             pairs = zip(call.flat_outs, leaves(call.body.outputs), strict=True)
             known |= {out.name: inside[p.name] for out, p in pairs if p.name in inside}

@@ -16,6 +16,7 @@ from tj_core.extend import (
     Proxy,
     TensorProxy,
     contiguous_strides,
+    formal_input,
     leaves,
 )
 
@@ -36,7 +37,7 @@ class Argument:
     @property
     def formal(self) -> Any:
         """The proxy under its name in a body."""
-        return self.proxy.replace(name=f"a{self.index}", tags=NO_TAGS)
+        return self.proxy.replace(name=formal_input(self.index), tags=NO_TAGS)
 
 
 def distinct_proxies(tree: Any) -> dict[str, Argument]:

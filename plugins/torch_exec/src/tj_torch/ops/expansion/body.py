@@ -19,6 +19,7 @@ from tj_core.extend import (
     NumberProxy,
     Proxy,
     Symbol,
+    formal_value,
     leaves,
     live_items,
     map_tree,
@@ -213,7 +214,7 @@ class BodyBuilder:
         return self.numbers.compute(number_text(leaf)) if is_symbolic(leaf) else to_core(leaf)
 
     def _fresh(self) -> str:
-        name = f"_{self.defined}"
+        name = formal_value(self.defined)
         self.defined += 1
         return name
 

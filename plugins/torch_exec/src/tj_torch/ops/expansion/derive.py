@@ -17,6 +17,8 @@ from tj_core.extend import (
     Context,
     Effects,
     TensorProxy,
+    formal_input,
+    formal_value,
     leaves,
     live_items,
 )
@@ -206,7 +208,9 @@ class _Differentiation:
         forward = self._augmented(recorder, traced, plain, before, kept)
         return Derivation(
             forward,
-            tuple(value_proxy(f"_{i}", recorder.values[r.index]) for i, r in enumerate(kept)),
+            tuple(
+                value_proxy(formal_value(i), recorder.values[r.index]) for i, r in enumerate(kept)
+            ),
             tuple(slots[i] for i in order),
             tuple(sources),
             backward,
@@ -247,7 +251,7 @@ class _Differentiation:
         kept = [values[r.index] for r in intermediates]
         shared = alias_facts([*outputs, *kept], arguments)
         aliases = [*plain.effects.aliases, *(a for a in shared if a.output >= first)]
-        proxies = tuple(value_proxy(f"_{first + i}", t) for i, t in enumerate(kept))
+        proxies = tuple(value_proxy(formal_value(first + i), t) for i, t in enumerate(kept))
         return replace(
             plain,
             outputs=(plain.outputs, proxies),
@@ -273,7 +277,7 @@ class _Differentiation:
         named = []
         for i, ref in enumerate(refs):
             proxy = visible.get(ref) or value_proxy("", values[ref.index])
-            named.append((ref, proxy.replace(name=f"a{i}")))
+            named.append((ref, proxy.replace(name=formal_input(i))))
         body = run.builder(recorder, named, self.create_graph, PLAIN_CONTEXT, {}).build(
             tuple(found.values()), calls=live
         )
@@ -282,7 +286,7 @@ class _Differentiation:
         arguments = {i: t for i, t in tensors.items() if isinstance(t, torch.Tensor)}
         ordered = (r for call in body.calls for r in call.effects.ordered)
         expansion = Expansion(
-            tuple(tensor_proxy(f"_{i}", g) for i, g in enumerate(gradients)),
+            tuple(tensor_proxy(formal_value(i), g) for i, g in enumerate(gradients)),
             Effects(
                 aliases=alias_facts(gradients, arguments), ordered=tuple(dict.fromkeys(ordered))
             ),

@@ -16,6 +16,7 @@ from tj_core.extend import (
     Effects,
     Proxy,
     TensorProxy,
+    formal_input,
     leaves,
     map_tree,
 )
@@ -121,7 +122,7 @@ class LevelBuilder(BodyBuilder):
             proxy = self._leaf(given)
             if isinstance(proxy, Proxy):
                 i = at[proxy.name]
-                found[i] = given, proxy.replace(name=f"a{i}")
+                found[i] = given, proxy.replace(name=formal_input(i))
         return found
 
     def shared(self, event: Whole, given: dict[int, tuple[Any, Proxy]]) -> tuple[Alias, ...]:

@@ -16,6 +16,7 @@ from tj_core.extend import (
     Proxy,
     Region,
     TensorProxy,
+    formal_value,
     generate,
     leaves,
     map_tree,
@@ -68,7 +69,7 @@ def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expande
 
 
 def _proxy(leaf: Any, count: Any) -> Any:
-    return tensor_proxy(f"_{next(count)}", leaf) if isinstance(leaf, torch.Tensor) else leaf
+    return tensor_proxy(formal_value(next(count)), leaf) if isinstance(leaf, torch.Tensor) else leaf
 
 
 def _with_autograd(p: Any, said: Any) -> Any:

@@ -16,6 +16,7 @@ from tj_core.extend import (
     Constant,
     Proxy,
     Symbol,
+    formal_index,
     leaves,
     map_tree,
 )
@@ -44,7 +45,7 @@ def replay(body: Body, arguments: Mapping[int, Any]) -> tuple[Any, dict[int, Any
 
     ``arguments`` are the call's tensors by flat index; they are not written.
     """
-    env = {p.name: arguments[int(p.name[1:])] for p in body.inputs}
+    env = {p.name: arguments[formal_index(p.name)] for p in body.inputs}
     for call in body.calls:
         _run(call, env)
     updates = {i: _value(value, env) for i, value in body.updates}

@@ -27,6 +27,8 @@ from tj_core.extend import (
     NumberProxy,
     Proxy,
     TensorProxy,
+    formal_input,
+    formal_value,
     leaves,
     map_tree,
 )
@@ -413,7 +415,7 @@ class Run:
         """What an argument is after the call, under its formal name."""
         argument, tensor = self.arguments[name], self.wrapped[name]
         assert isinstance(argument.proxy, TensorProxy)
-        proxy = tensor_proxy(f"a{argument.index}", tensor)
+        proxy = tensor_proxy(formal_input(argument.index), tensor)
         if mutated and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
             # Functionalization computes a new value, with strides of its own; a write has none.
             proxy = proxy.replace(strides=argument.proxy.strides)
@@ -429,10 +431,10 @@ class Run:
 
         def proxy(leaf: Any) -> Any:
             if is_symbolic(leaf):
-                return number_proxy(f"_{next(count)}", leaf)
+                return number_proxy(formal_value(next(count)), leaf)
             if not isinstance(leaf, torch.Tensor):
                 return constant_leaf(leaf)
-            name = f"_{next(count)}"
+            name = formal_value(next(count))
             return formal.get(id(leaf)) or self._result(name, leaf)
 
         return map_tree(proxy, outputs)

@@ -17,6 +17,8 @@ from tj_core.extend import (
     Effects,
     Proxy,
     TensorProxy,
+    formal_input,
+    formal_value,
     leaves,
 )
 
@@ -176,7 +178,7 @@ class _Differentiation:
         backward = self.backward(recorder, given, live, found, at)
         return Derivation(
             forward,
-            tuple(p.replace(name=f"_{i}") for i, p in enumerate(intermediates)),
+            tuple(p.replace(name=formal_value(i)) for i, p in enumerate(intermediates)),
             tuple(saved),
             tuple(tangents),
             backward,
@@ -253,10 +255,11 @@ class _Differentiation:
     ) -> Expansion:
         """The backward of ``live`` calls over the values in ``given``, with the tensors there."""
         inputs = [
-            (p.replace(name=f"a{i}", tags=NO_TAGS), parts) for i, (p, parts) in enumerate(given)
+            (p.replace(name=formal_input(i), tags=NO_TAGS), parts)
+            for i, (p, parts) in enumerate(given)
         ]
         pairs = enumerate(found.values())
-        results = [(tensor_proxy(f"_{i}", g), parts) for i, (g, parts) in pairs]
+        results = [(tensor_proxy(formal_value(i), g), parts) for i, (g, parts) in pairs]
         body, values = self.run.body_of(recorder, inputs, results, live, False, PLAIN_CONTEXT)
         body = replace(body, outputs=tuple(values))
         ordered = dict.fromkeys(r for call in body.calls for r in call.effects.ordered)

@@ -28,6 +28,7 @@ from tj_core.extend import (
     NumberProxy,
     Proxy,
     TensorProxy,
+    formal_value,
     leaves,
     map_tree,
 )
@@ -296,16 +297,19 @@ class WrappedRun(Run):
             if not isinstance(leaf, torch.Tensor) and not is_symbolic(leaf):
                 return constant_leaf(leaf)
             known = formal.get(id(leaf)) or made.get(id(leaf))
-            found = known or value_proxy(f"_{len(made)}", leaf)
+            found = known or value_proxy(formal_value(len(made)), leaf)
             return made.setdefault(id(leaf), found)
 
         outputs = map_tree(proxy, called.outputs)
         proxies = [p for p in leaves(outputs) if isinstance(p, Proxy)]
         first = len(made)
-        extra = [value_proxy(f"_{first + i}", recorder.values[r.index]) for i, r in enumerate(kept)]
+        extra = [
+            value_proxy(formal_value(first + i), recorder.values[r.index])
+            for i, r in enumerate(kept)
+        ]
         inputs = [(self.formals[n], self.parts[n]) for n in self.arguments]
         new = {
-            now[n].name: now[n].replace(name=f"_{first + len(kept) + i}")
+            now[n].name: now[n].replace(name=formal_value(first + len(kept) + i))
             for i, n in enumerate(called.after)
         }
         results = [
@@ -365,7 +369,7 @@ class WrappedRun(Run):
         count = itertools.count()
 
         def fresh() -> str:
-            return f"_{next(count)}"
+            return formal_value(next(count))
 
         head: list[BoundSymbol] = []
         pairs: list[tuple[Ref, Proxy]] = []

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from tj_core.extend import Body, BoundSymbol, Dim, NumberProxy, Proxy, TensorProxy, leaves, map_tree
+from tj_core.extend import (
+    Body,
+    BoundSymbol,
+    Dim,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    formal_input,
+    leaves,
+    map_tree,
+)
 
 from tj_torch.ops.expansion.arguments import distinct_proxies
 from tj_torch.ops.expansion.derive import Derivation
@@ -104,7 +114,7 @@ class _Renaming:
 
     def apply(self, expansion: Expansion) -> Expansion:
         arguments = distinct_proxies(self.tree).values()
-        self.formals = {f"a{a.index}": a.formal for a in arguments}
+        self.formals = {formal_input(a.index): a.formal for a in arguments}
         self.before = {p.name: p for p in expansion.body.inputs} if expansion.body else {}
         effects = expansion.effects
         rebinds = tuple((i, self.proxy(p)) for i, p in effects.rebinds)
