@@ -289,3 +289,30 @@ def test_outputs_of_every_shape():
 def test_a_program_that_does_nothing():
     assert "try" not in program(inputs=["x"], outputs=cell("x")).source
     assert program(inputs=["x"], outputs=cell("x")).function(5) == 5
+
+
+OWN = ("_args", "_box", "_error", "_annotate", "fresh", "op_fresh", "computation", "_plain")
+
+
+@pytest.mark.parametrize("boxed", [False, True])
+@pytest.mark.parametrize("name", OWN)
+def test_values_may_have_the_names_of_generated_code(name, boxed):
+    x, y, z = (OpaqueProxy(n, "Cell") for n in ("x", name, "z"))
+    calls = (
+        BoundSymbol(Symbol("op", "pair"), (x, y), (), (z, OpaqueProxy("w", "Cell"))),
+        BoundSymbol(Symbol("op", "note"), ("seen",), (), None),
+    )
+    outputs = (*calls[0].flat_outs[::-1], y)
+    trace = Trace((x, y), calls, outputs, language=EMPTY_LANGUAGE)
+    function = generate(trace, impl("pair") | impl("note"), boxed=boxed).function
+    assert (function([1, 2]) if boxed else function(1, 2)) == (2, 1, 2)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_errors_say_what_raised_whatever_values_are_called(name):
+    x = OpaqueProxy(name, "Cell")
+    call = BoundSymbol(Symbol("op", "boom"), (x,), (), None)
+    trace = Trace((x,), (call,), None, language=EMPTY_LANGUAGE)
+    with pytest.raises(Boom) as raised:
+        generate(trace, impl("boom")).function(1)
+    assert any("raised by" in note for note in raised.value.__notes__)

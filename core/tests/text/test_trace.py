@@ -475,7 +475,7 @@ def test_a_dialect_may_define_its_name():
 def test_names_are_free_and_stable():
     namer = Namer({"x"})
     wishes = ["x", "x", "y", "y.z", "3d", "", "class", "_0", "_", "slice", "_w"]
-    expected = ["x_1", "x_2", "y", "y_z", "v3d", "v", "vclass", "v_0", "v_", "vslice", "_w"]
+    expected = ["x_1", "x_2", "y", "y_z", "v3d", "v", "vclass", "v_0", "v_", "vslice", "v_w"]
     assert [namer(w) for w in wishes] == expected
     assert Namer({"x", "x_1"})("x") == "x_2"
 
