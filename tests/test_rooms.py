@@ -50,8 +50,9 @@ ROOMS = {
         "dialect", "testing", "plugin",
     ),
     "tj_conformance": (
-        "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
-        "subclasses", "composability", "packages", "upstream", "plugin",
+        "options", "sampling", "fuser", "oracle", "programs", "names", "databases", "models",
+        "gradients", "sweep", "autocast", "subclasses", "composability", "packages", "upstream",
+        "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""
