@@ -366,3 +366,14 @@ def test_a_call_without_results_has_a_state_of_its_own_too():
     )
     first, second = (dict(c.kwargs)["state"].value for c in done.trace.calls)
     assert first is not second
+
+
+def test_what_is_kept_for_a_call_is_not_given_to_another_of_its_name():
+    claims: RuleTable[Claim] = RuleTable("claim")
+    claims.set("num.neg", Claim(run, state=lambda call: call.flat_outs[0].shape))
+    owner, states = Executor("keeping", claims.stamped("keeping", 0)), {}
+    rule = owner.claims.get(Symbol("num", "neg"))
+    calls = [made("neg", vector("x", n)) for n in (2, 3, 2)]
+    kept = [owner.state_of(c, rule, states, f"state_{c.label}") for c in calls]
+    assert [constant.value for constant in kept] == [(2,), (3,), (2,)]
+    assert kept[0] is kept[2]

@@ -20,6 +20,7 @@ from tj_core.contract.fusion import Fusion
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
 from tj_core.ir.symbol import Constant, Symbol
+from tj_core.ir.tags import NO_TAGS
 from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["STATE", "Claim", "Executor", "Pair", "States", "with_state"]
@@ -187,10 +188,15 @@ class Executor:
 
         :raises PluginError: if it cannot be made.
         """
-        make, key = rule.value.state, (self.name, name)
-        if make is not None and key not in states:
+        make = rule.value.state
+        if make is None:
+            return None
+        # Programs for other tangents may give the same name to another call.
+        values = [p.replace(name="", tags=NO_TAGS) for p in (*call.flat_args, *call.flat_outs)]
+        key = (self.name, f"{name}: {call.symbol} {values}")
+        if key not in states:
             states[key] = Constant(f"_{name}", answer(self.owner, make, call), named=False)
-        return states.get(key)
+        return states[key]
 
     def implementation(self, symbol: Symbol) -> Callable[..., Any] | None:
         """What runs ``symbol``, a call that the executor has claimed, or a half of its pair."""
