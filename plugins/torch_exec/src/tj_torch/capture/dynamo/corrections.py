@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.capture.dynamo import globals as own_globals
 from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
@@ -40,6 +41,7 @@ def corrected() -> Iterator[Noticed]:
             _take_fast_paths(stack)
             _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
+            own_globals.correct(stack)
             _keep_calls_whole(stack)
             stack.enter_context(exactly())  # calls of Functions
             stack.enter_context(corrected_fake_kernels())

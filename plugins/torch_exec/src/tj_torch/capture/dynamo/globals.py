@@ -1,0 +1,52 @@
+"""Globals of functions that Dynamo looks through: those that they have, not their module's by name.
+
+A module may be imported again, and text may be run in any dict, under any ``__name__``: Dynamo
+would read, guard and write what the module of that name has, as it was first imported. Functions
+that assign globals of a dict that is no module's are not captured.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo.patches import has, replace
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Let functions that a program calls see their own globals, until ``stack`` is left."""
+    from torch._dynamo import symbolic_convert
+
+    translator = symbolic_convert.InliningInstructionTranslator
+    if not has(translator, "get_globals_source_and_value"):
+        return
+    if clear := getattr(symbolic_convert._import_module, "cache_clear", None):
+        clear()
+    replace(stack, translator, "get_globals_source_and_value", _found)
+
+
+def _found(original: Callable[..., Any]) -> Callable[..., Any]:
+    def found(self: Any, name: str) -> Any:
+        if _is_a_modules(self.f_globals):
+            return original(self, name)
+        from torch._dynamo.source import DictGetItemSource, GlobalSource
+        from torch._dynamo.variables.builder import VariableBuilder
+
+        scope = self.f_globals
+        source = GlobalSource(self.output.install_global_by_id("___unnamed_scope", scope))
+        return scope, VariableBuilder(self, source)(scope), DictGetItemSource(source, name)
+
+    return found
+
+
+def _is_a_modules(scope: dict[str, Any]) -> bool:
+    """Whether ``scope`` is what the module has that is imported under its name."""
+    name = scope.get("__name__")
+    if not isinstance(name, str) or name.startswith("namedtuple_") or "torch_package" in name:
+        return isinstance(name, str)
+    module = sys.modules.get(name)
+    return module is not None and vars(module) is scope
