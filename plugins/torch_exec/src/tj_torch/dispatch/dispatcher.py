@@ -59,6 +59,7 @@ class Dispatcher:
         self.entries = Entries(jitted, frame.publish)
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
+        self.found_late = 0
         self.initializing = 0
         jitted.refresh = _weakly(self._count)
 
@@ -79,7 +80,8 @@ class Dispatcher:
     def hits(self) -> int:
         """Calls that found what they needed compiled, here or below PyTorch's hook."""
         compiled_there = self.jitted.stats.misses - len(self.entries)
-        return self.own_hits() + max(0, self.elsewhere_calls - compiled_there)
+        found = self.own_hits() + self.found_late
+        return found + max(0, self.elsewhere_calls - compiled_there)
 
     def _count(self) -> None:
         self.jitted.stats.hits = self.hits()
@@ -88,10 +90,15 @@ class Dispatcher:
 
     def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compile for these arguments and run; or run without tj, saying why."""
-        mode = ambient_mode() or interpreting((args, kwargs))
-        if mode is not None:
-            self.entries.fall_back(f"called under {mode}; the original function runs", None)
-            return self.target(*args, **kwargs)
+        mode = ambient_mode()
+        tracer = None if mode else interpreting((args, kwargs))
+        if mode is not None or tracer is not None:
+            self.entries.fall_back(
+                f"called under {mode or tracer}; the original function runs", None
+            )
+            # A tracer knows the module that the user holds, which is part of the model it traces.
+            original = self.target if mode else self.jitted.original()
+            return original(*args, **kwargs)
         if self.elsewhere is not None:
             return self._run_elsewhere(self.elsewhere, args, kwargs)
         if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
@@ -123,6 +130,7 @@ class Dispatcher:
     def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
         for row in self.entries.rows:  # another thread may have compiled it meanwhile
             if row[0](frame):
+                self.found_late += 1
                 return row
         options = self.jitted.options
         with self.jitted.stats.timing("capture"):
@@ -201,7 +209,8 @@ class Dispatcher:
             self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
-        self.entries.fall_back(f"graph break: {_first_lines(failure.reason)}", source)
+        reason = f"graph break: {_first_lines(failure.reason)}"
+        self.entries.fall_back(reason, source, silent=failure.wanted)
         self.elsewhere = self.hooked
         return self._run_elsewhere(self.hooked, args, kwargs)
 

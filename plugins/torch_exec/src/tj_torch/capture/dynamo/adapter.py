@@ -57,13 +57,17 @@ __all__ = [
 
 
 class CaptureFailure(Exception):
-    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see."""
+    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see.
 
-    def __init__(self, reason: str, stack: Any, *, raised: bool) -> None:
+    ``wanted`` means that the user has told compilers to leave a function alone.
+    """
+
+    def __init__(self, reason: str, stack: Any, *, raised: bool, wanted: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.stack = stack
         self.raised = raised
+        self.wanted = wanted
 
 
 class Uninitialized(Exception):
@@ -272,6 +276,12 @@ _RAISES = (
 )
 """How Dynamo says that the program itself raises."""
 
+_DISABLED = (
+    "Skip calling `torch.compiler.disable()`d function",
+    "Skip inlining `torch.compiler.disable()`d function",
+)
+"""How Dynamo says that it meets a function which the user told compilers to leave alone."""
+
 
 def _failure(error: Exception) -> CaptureFailure:
     from torch._dynamo import exc
@@ -282,7 +292,8 @@ def _failure(error: Exception) -> CaptureFailure:
         or not isinstance(error, exc.TorchDynamoException)
         or any(text in reason for text in _RAISES)
     )
-    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
+    stack = getattr(error, "real_stack", None)
+    return CaptureFailure(reason, stack, raised=raised, wanted=reason.startswith(_DISABLED))
 
 
 @contextlib.contextmanager
