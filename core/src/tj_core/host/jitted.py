@@ -147,7 +147,7 @@ class Jitted:
         self.last: Entry | None = None
         self.lock = threading.RLock()
         self.refresh: Callable[[], None] = lambda: None
-        self.original: Callable[[], Callable[..., Any]] = lambda: self.fn
+        self.original: Callable[[], Callable[..., Any]] = lambda: fn
 
     @property
     def name(self) -> str:

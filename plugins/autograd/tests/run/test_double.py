@@ -46,7 +46,7 @@ def test_first_second_and_third_order() -> None:
         assert torch.equal(mine, theirs)
 
 
-PROGRAMS = {
+TWICE = {
     "product": lambda x, w: (x @ w).sum(),
     "power": lambda x, w: (x**2).sum() + w.sum(),
     "transposed": lambda x, w: (x * x * x).t().contiguous().sum() * w.sum(),
@@ -54,10 +54,10 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", TWICE)
 def test_gradients_of_gradients_are_views_only_where_eagers_are(name: str) -> None:
     found = []
-    for fn in (tj.jit(PROGRAMS[name]), PROGRAMS[name]):
+    for fn in (tj.jit(TWICE[name]), TWICE[name]):
         x, w = leaves()
         first = torch.autograd.grad(fn(x, w), [x, w], create_graph=True)
         second = torch.autograd.grad(sum((g**2).sum() for g in first), x, create_graph=True)

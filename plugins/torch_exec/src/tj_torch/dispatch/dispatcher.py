@@ -35,6 +35,7 @@ from tj_torch.capture.sources import raising_source, stack_source
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import Dispatching
+from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
 
@@ -60,6 +61,7 @@ class Dispatcher:
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
         self.found_late = 0
+        self.explain: weakref.WeakKeyDictionary[Entry, Explain] = weakref.WeakKeyDictionary()
         self.initializing = 0
         jitted.refresh = _weakly(self._count)
 
@@ -68,6 +70,11 @@ class Dispatcher:
         call, self._call = self._call, None
         assert call is not None
         return call
+
+    @property
+    def limit(self) -> int:
+        """How many entries there may be for values of one Python object."""
+        return self.jitted.session.config.core.recompile_limit
 
     @cached_property
     def hooked(self) -> Callable[..., Any]:
@@ -132,6 +139,10 @@ class Dispatcher:
             if row[0](frame):
                 self.found_late += 1
                 return row
+        recurring = recurs(self.explain.values(), frame, self.limit)
+        if recurring is not None:
+            self.entries.fall_back(recurring, None)
+            return _never, self._noting(self.target)
         options = self.jitted.options
         with self.jitted.stats.timing("capture"):
             captured = dynamo.capture(
@@ -168,6 +179,7 @@ class Dispatcher:
             members_read(captured.noticed, built.traced_codes),
             captured.noticed.subclasses,
         )
+        self.explain[entry] = built.explain
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)
@@ -240,6 +252,11 @@ class HookDispatcher(Dispatcher):
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         super().__init__(target, jitted, compiler)
         self.elsewhere = self.hooked
+
+
+def _never(_: dict[str, Any]) -> bool:
+    """The check of what is compiled for nobody."""
+    return False
 
 
 def _note_line(jitted: Jitted, error: Exception, when: str, other: Source | None) -> None:

@@ -76,12 +76,16 @@ class Uninitialized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
+    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text.
+
+    ``explain`` checks, too, and says in ``verbose_code_parts`` which guard does not hold.
+    """
 
     check: Callable[[dict[str, Any]], bool]
     run: Callable[..., Any]
     guards: Callable[[], list[str]]
     traced_codes: tuple[types.CodeType, ...]
+    explain: Callable[[dict[str, Any]], Any]
 
 
 class Capture:
@@ -129,7 +133,8 @@ class Capture:
         codes = tuple(produced.traced_code or ())
         guards = manager.guard_manager
         sizes = _size_guards(produced.output_graph)
-        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+        texts: Callable[[], list[str]] = lambda: [*map(str, guards.code_parts), *sizes]  # noqa: E731
+        return Built(guards.check, run, texts, codes, guards.check_verbose)
 
 
 def _size_guards(graph: Any) -> list[str]:
