@@ -111,8 +111,10 @@ def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
     reference = weakref.ref(wrapper)
 
     def original() -> Callable[..., Any]:
-        live = reference()
-        return module if live is None else super(JittedModule, live).__call__
+        live: Any = reference()
+        parent: Any = module if live is None else super(JittedModule, live)
+        call: Callable[..., Any] = parent.__call__
+        return call
 
     return original
 
