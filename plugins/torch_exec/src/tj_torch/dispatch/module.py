@@ -77,7 +77,9 @@ def wrap_module(
     module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
 ) -> Any:
     """``module`` jitted; ``members`` take the place of its class's."""
-    wrapper = object.__new__(_wrapper_type(type(module), members))  # its own may ask for arguments
+    wrapper: Any = object.__new__(
+        _wrapper_type(type(module), members)
+    )  # its own may ask for arguments
     object.__setattr__(wrapper, "__dict__", module.__dict__)
     object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
     object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
@@ -90,6 +92,7 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
 
     The class itself knows its subclasses, for as long as one of them is used.
     """
+    known: type
     for known in type.__subclasses__(cls):
         if known.__dict__.get("_tj_members") == members and known.__bases__ == (JittedModule, cls):
             return known
