@@ -57,9 +57,9 @@ __all__ = [
 
 
 class CaptureFailure(Exception):
-    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see.
+    """Dynamo gave up. ``raised``: the program itself raises, as far as Dynamo can see.
 
-    ``wanted`` means that the user has told compilers to leave a function alone.
+    ``wanted``: the user has told compilers to leave a function alone.
     """
 
     def __init__(self, reason: str, stack: Any, *, raised: bool, wanted: bool = False) -> None:
@@ -78,7 +78,7 @@ class Uninitialized(Exception):
 class Built:
     """A compiled entry: C++ guard check on frame locals, the function, and the guards as text.
 
-    ``explain`` checks, too, and says in ``verbose_code_parts`` which guard does not hold.
+    ``explain`` checks and says which guard does not hold, in ``verbose_code_parts``.
     """
 
     check: Callable[[dict[str, Any]], bool]
@@ -131,8 +131,7 @@ class Capture:
         )
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
-        guards = manager.guard_manager
-        sizes = _size_guards(produced.output_graph)
+        guards, sizes = manager.guard_manager, _size_guards(produced.output_graph)
         texts: Callable[[], list[str]] = lambda: [*map(str, guards.code_parts), *sizes]  # noqa: E731
         return Built(guards.check, run, texts, codes, guards.check_verbose)
 
@@ -281,10 +280,7 @@ _RAISES = (
 )
 """How Dynamo says that the program itself raises."""
 
-_DISABLED = (
-    "Skip calling `torch.compiler.disable()`d function",
-    "Skip inlining `torch.compiler.disable()`d function",
-)
+_DISABLED = "`torch.compiler.disable()`d function"
 """How Dynamo says that it meets a function which the user told compilers to leave alone."""
 
 
@@ -297,8 +293,8 @@ def _failure(error: Exception) -> CaptureFailure:
         or not isinstance(error, exc.TorchDynamoException)
         or any(text in reason for text in _RAISES)
     )
-    stack = getattr(error, "real_stack", None)
-    return CaptureFailure(reason, stack, raised=raised, wanted=reason.startswith(_DISABLED))
+    wanted = _DISABLED in reason.partition("\n")[0]
+    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised, wanted=wanted)
 
 
 @contextlib.contextmanager
