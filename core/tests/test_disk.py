@@ -2,6 +2,8 @@
 
 import json
 import os
+import pwd
+import re
 import subprocess
 import sys
 import warnings
@@ -61,7 +63,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(mode, tmp_path):
     Entries(tmp_path / "open").put(KEY, "a text", "")
     (tmp_path / "open").chmod(mode)
     entries = Entries(tmp_path / "open")
-    with pytest.warns(TjWarning, match="others than this user") as found:
+    with pytest.warns(TjWarning, match=f"others than this user .mode {mode:o}") as found:
         assert entries.get(KEY) is None
         entries.put("other", "a text", "")
     assert len(found) == 1 and len(list((tmp_path / "open").iterdir())) == 1
@@ -80,9 +82,45 @@ def test_an_entry_that_others_can_write_to_is_not_used(tmp_path):
 def test_what_belongs_to_somebody_else_is_not_used(tmp_path, monkeypatch):
     entries = Entries(tmp_path)
     entries.put(KEY, "a text", "")
-    monkeypatch.setattr("os.getuid", lambda: tmp_path.stat().st_uid + 1)
-    with pytest.warns(TjWarning, match="others than this user"):
+    me, other = os.getuid(), 54321
+    monkeypatch.setattr("os.getuid", lambda: other)
+    name = re.escape(f"user {pwd.getpwuid(me).pw_name!r} ({me})")
+    words = f"{re.escape(str(tmp_path))} belongs to {name}, and this is user {other}"
+    with pytest.warns(TjWarning, match=words):
         assert entries.get(KEY) is None
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o775, 0o755])
+def test_nobody_can_put_another_folder_into_the_place_of_one(mode, tmp_path):
+    top = tmp_path / "top"
+    Entries(top / "regions").put(KEY, "a text", "")
+    assert top.stat().st_mode & 0o777 == 0o700, "made for this user alone"
+    top.chmod(mode)
+    entries = Entries(top / "regions")
+    if mode != 0o777:
+        assert entries.get(KEY) == "a text"
+        return
+    words = re.escape(f"{top} can be written to by everybody (mode 777)")
+    with pytest.warns(TjWarning, match=words) as found:
+        assert entries.get(KEY) is None
+        entries.put("other", "a text", "")
+    assert len(found) == 1 and len(list((top / "regions").iterdir())) == 1
+
+
+def test_a_folder_in_somebody_elses_is_not_used(tmp_path, monkeypatch):
+    folder = tmp_path / "top" / "regions"
+    Entries(folder).put(KEY, "a text", "")
+    found = os.stat
+
+    def stat(path, *args, **kwargs):
+        result = found(path, *args, **kwargs)
+        if path != folder.parent:
+            return result
+        return os.stat_result([54321 if i == 4 else value for i, value in enumerate(result)])
+
+    monkeypatch.setattr("os.stat", stat)
+    with pytest.warns(TjWarning, match="top belongs to user 54321, and this is"):
+        assert Entries(folder).get(KEY) is None
 
 
 def test_a_folder_that_cannot_be_made_is_one_warning(tmp_path):

@@ -22,7 +22,7 @@ from typing import Any
 
 from tj_core.errors import TjWarning
 
-__all__ = ["Entries", "cache_folder", "is_own", "own_folder", "replace_file"]
+__all__ = ["Entries", "cache_folder", "check_own", "is_own", "own_folder", "replace_file"]
 
 MOST = 4096
 """Entries in a folder: the ones that nobody has used for longest make room."""
@@ -52,20 +52,66 @@ def cache_folder(configured: str | None = None) -> Path | None:
 
 def is_own(path: Path | int) -> bool:
     """Whether a file or folder is this user's, and nobody else's to write."""
+    return _shared(path) is None
+
+
+def _shared(path: Path | int) -> str | None:
+    """Why a file or folder is not this user's alone; None if it is."""
     if not hasattr(os, "getuid"):  # Windows: folders of users are their own
-        return True
+        return None
     found = os.stat(path)
-    return found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    if found.st_uid != os.getuid():
+        return f"belongs to {_user(found.st_uid)}, and this is {_user(os.getuid())}"
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return f"can be written to by others than this user (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def _replaceable(folder: Path) -> str | None:
+    """Why others can put another folder into the place of one in ``folder``; None if they cannot.
+
+    In a sticky folder, as /tmp is, nobody can. What belongs to root, root may do anywhere.
+    """
+    if not hasattr(os, "getuid"):
+        return None
+    found = os.stat(folder)
+    if found.st_uid not in (0, os.getuid()):
+        return f"belongs to {_user(found.st_uid)}, and this is {_user(os.getuid())}"
+    if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+        return f"can be written to by everybody (mode {stat.S_IMODE(found.st_mode):o})"
+    return None
+
+
+def _user(number: int) -> str:
+    """User ``number``, by name if that is known."""
+    import pwd
+
+    try:
+        return f"user {pwd.getpwuid(number).pw_name!r} ({number})"
+    except KeyError:
+        return f"user {number}"
+
+
+def check_own(folder: Path) -> None:
+    """See to it that ``folder`` is this user's, and that nobody else can put another in its place.
+
+    :raises OSError: if it is not, or is not there; the message says whose it is.
+    """
+    for path, reason in ((folder, _shared(folder)), (folder.parent, _replaceable(folder.parent))):
+        if reason is not None:
+            raise PermissionError(
+                f"{path} {reason}; it is not used, since what it holds may be run"
+            )
 
 
 def own_folder(path: Path) -> None:
-    """Make the folder ``path``, for this user alone.
+    """Make the folder ``path``, for this user alone, and the one that it is in.
 
     :raises OSError: if it cannot be made, or others can write to it.
     """
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if not is_own(path):
-        raise PermissionError(f"others than this user can write to {path}")
+    for folder in (path.parent, path):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_own(path)
 
 
 def replace_file(path: Path, text: str) -> None:
@@ -99,11 +145,11 @@ class Entries:
         """What is kept under ``key``; None if nothing is, or nothing that can be used."""
         path = self.path(key)
         try:
-            if not is_own(self.folder):
-                raise PermissionError("others than this user can write to its folder")
+            check_own(self.folder)
             with path.open(encoding="utf-8") as file:
-                if not is_own(file.fileno()):
-                    raise PermissionError("others than this user can write to it")
+                reason = _shared(file.fileno())
+                if reason is not None:
+                    raise PermissionError(f"it {reason}")
                 value = _value(file.read(), key)
             with contextlib.suppress(OSError):  # a folder that can only be read is used, too
                 os.utime(path)

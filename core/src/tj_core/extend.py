@@ -53,7 +53,7 @@ from tj_core.contract.fusion import Boxed, Fused, Fusion, FusionRegion, interpre
 from tj_core.contract.rules import Rule, RuleTable
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.deprecated import Deprecated01Warning, TjDeprecationWarning
-from tj_core.disk import cache_folder, is_own, own_folder, replace_file
+from tj_core.disk import cache_folder, check_own, is_own, own_folder, replace_file
 from tj_core.edit.bodies import canonical_body, formals, with_args, wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline, inline
@@ -262,6 +262,7 @@ __all__ = [
     "can_inline",
     "canonical_body",
     "check_fields",
+    "check_own",
     "collecting_less",
     "contiguous_strides",
     "cse",

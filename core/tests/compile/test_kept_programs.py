@@ -18,7 +18,7 @@ from tj_core.contract.rules import RuleTable
 from tj_core.disk import Entries
 from tj_core.errors import TjWarning
 from tj_core.host.session import Session
-from tj_core.ir.proxy import SymDim
+from tj_core.ir.proxy import NumberProxy, SymDim
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.tags import TagRegistry
@@ -320,6 +320,16 @@ def test_guards_of_passes_are_made_again(sessions):
         assert found(made) is hit
         assert sizes[-1].conditions == ["s0 < 9", "s0 > 1"]
         assert made.traces[-1].calls[0].flat_outs[0].shape[0].hint == value
+
+
+def test_values_of_numbers_count_as_those_of_sizes_do(sessions):
+    """Passes decide on both; a program for another value is another one, and nothing is wrong."""
+    for value, hit in ((2, False), (5, False), (2, True), (5, True)):
+        sizes = Sizes(value)
+        trace = Trace(
+            (NumberProxy("n", expr="s0"), X), (call("neg", X, outputs=Y),), Y, language=LANGUAGE
+        )
+        assert found(sessions.compile(trace, sizes=sizes, check=0)) is hit
 
 
 @pytest.mark.parametrize("value", ["", "e30= e30=", "half"])

@@ -279,6 +279,21 @@ def test_a_module_is_trained_as_in_eager() -> None:
         assert tj.stats(g).program_kept == kept
 
 
+def test_what_was_decided_on_a_number_is_no_reason_to_warn() -> None:
+    """The gradient of a power decides on its exponent, a symbol from the second call on."""
+
+    def power(x: torch.Tensor, a: float) -> torch.Tensor:
+        return (x + 1.5) ** a  # type: ignore[no-any-return]
+
+    for second in (0.0, 1.0):
+        g = jitted(power)
+        for a in (2.5, second):
+            x, y = (torch.linspace(0, 1, 4, requires_grad=True) for _ in range(2))
+            g(x, a).sum().backward()
+            power(y, a).sum().backward()
+            torch.testing.assert_close(x.grad, y.grad)
+
+
 def test_arguments_that_share_memory_get_their_own_program() -> None:
     def adding(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config as inductor_config
+from tj_core.extend import TjWarning
 from tj_inductor.adapter import libraries
 from tj_inductor.adapter.settings import settings
 from tj_inductor.kernels import Waiting, one_file
@@ -69,6 +70,25 @@ def test_a_file_that_changed_is_not_used(built: Any) -> None:
     os.utime(module.__file__)
     assert built() == (module, 1)
     assert built() == (module, 0)
+
+
+def test_a_truncated_file_is_built_again_with_a_word(built: Any) -> None:
+    """Loading half of a file ends the process. What is loaded here keeps its own."""
+    module, _ = built()
+    path = Path(module.__file__)
+    size = path.stat().st_size
+    half = path.with_suffix(".half")
+    half.write_bytes(path.read_bytes()[: size // 2])
+    half.replace(path)
+    with pytest.warns(TjWarning, match=f"has {size // 2} bytes, and had {size} when it was built"):
+        assert libraries._loaded(record()) is None
+    assert not path.exists()
+    CppPythonBindingsCodeCache.cache.pop(module.key)  # another process knows of none
+    again, asked = built()
+    assert path.stat().st_size == size and asked == 1
+    x = torch.zeros(1)
+    again.kernel_0(x)
+    assert x.item() == 7
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"key": "k", "file": "no.so", "size": 1}'])

@@ -22,7 +22,8 @@ from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.sizes import ProgramSizes
 from tj_core.disk import Entries
 from tj_core.errors import PluginError
-from tj_core.ir.proxy import Dim, SymDim
+from tj_core.ir.proxy import Dim, NumberProxy, SymDim
+from tj_core.ir.sizes import size_symbols
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol, Notation, Trace
@@ -105,6 +106,10 @@ class KeptPrograms:
             text = encoded(tuple(before), symbols, self.language.runtime, history=False)
         except NotPlainError:
             return None
+        # Of a number, the values of its symbols decide as those of sizes do.
+        for p in trace.inputs:
+            if isinstance(p, NumberProxy) and p.expr:
+                symbols.update(size_symbols(p.expr))
         known: str | None = ""
         if symbols:
             known = sizes.known(sorted(symbols)) if sizes is not None else None

@@ -45,6 +45,8 @@ class CoreOptions:
     - ``strict``: whether what tj goes on without is an error: a broken plugin that nobody
       named, a program on which a pass of tj's own fails.
     - ``max_entries``: how many specialisations of one function are kept.
+    - ``recompile_limit``: how many of these there may be for values of one Python object, such as
+      strings; calls with other values run as they are.
     - ``frontend``: the frontend's name; left out, the first that accepts the program.
     - ``executors``: the executors to ask, in order; ``"..."`` stands for all others.
     - ``freeze``: a promise that parameters are not written any more once a program is compiled, so
@@ -63,6 +65,7 @@ class CoreOptions:
     memo: bool = True
     strict: bool = False
     max_entries: int = 64
+    recompile_limit: int = 8
     frontend: str | None = None
     executors: tuple[str, ...] | None = None
     freeze: bool = False
@@ -70,8 +73,9 @@ class CoreOptions:
     trace_hooks: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_entries < 1:
-            raise ValueError(f"'max_entries' must be at least 1, not {self.max_entries}")
+        for name in ("max_entries", "recompile_limit"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name!r} must be at least 1, not {getattr(self, name)}")
 
 
 CORE_KEYS = tuple(f.name for f in fields(CoreOptions))

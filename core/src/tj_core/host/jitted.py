@@ -124,6 +124,7 @@ class Jitted:
 
     It travels inside the compiled object, never in thread state. ``lock`` is held while compiling.
     ``arguments`` are those of `tj.jit`, and ``again`` jits another object in the same way.
+    ``original`` says what runs the program as it is.
     """
 
     def __init__(
@@ -146,6 +147,7 @@ class Jitted:
         self.last: Entry | None = None
         self.lock = threading.RLock()
         self.refresh: Callable[[], None] = lambda: None
+        self.original: Callable[[], Callable[..., Any]] = lambda: fn
 
     @property
     def name(self) -> str:

@@ -46,6 +46,27 @@ def test_first_second_and_third_order() -> None:
         assert torch.equal(mine, theirs)
 
 
+TWICE = {
+    "product": lambda x, w: (x @ w).sum(),
+    "power": lambda x, w: (x**2).sum() + w.sum(),
+    "transposed": lambda x, w: (x * x * x).t().contiguous().sum() * w.sum(),
+    "row": lambda x, w: (x * x)[0].sum() + w.mean() ** 2,
+}
+
+
+@pytest.mark.parametrize("name", TWICE)
+def test_gradients_of_gradients_are_views_only_where_eagers_are(name: str) -> None:
+    found = []
+    for fn in (tj.jit(TWICE[name]), TWICE[name]):
+        x, w = leaves()
+        first = torch.autograd.grad(fn(x, w), [x, w], create_graph=True)
+        second = torch.autograd.grad(sum((g**2).sum() for g in first), x, create_graph=True)
+        third = torch.autograd.grad(sum((g**3).sum() for g in second), x, create_graph=True)
+        made = [*second, *third]
+        found.append([(g._is_view(), g.stride(), type(g.grad_fn).__name__) for g in made])
+    assert found[0] == found[1]
+
+
 def test_orders_of_two_results() -> None:
     """Two nodes: the gradients of their gradients are added in another order than in one graph.
 

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tj_core.extend import TjWarning, is_own, own_folder, replace_file
+from tj_core.extend import TjWarning, check_own, is_own, own_folder, replace_file
 
 from tj_onednn.timing import Times
 
@@ -69,9 +69,9 @@ class Store:
             return {}
         path = self.folder / self.machine.file
         try:
-            for place in (self.folder, path):
-                if not is_own(place):
-                    raise PermissionError(f"others than this user can write to {place}")
+            check_own(self.folder)
+            if not is_own(path):
+                raise PermissionError(f"others than this user can write to {path}")
             return _parsed(path.read_text("utf-8"), self.machine)
         except FileNotFoundError:
             return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import CliCommand, Session, TjError, TraceEditor, free_values
@@ -28,6 +28,9 @@ CONFIG = {
 }
 PROMPT = (2, 48)
 NEW_TOKENS = 8
+
+TOLERANCE = (1.3e-6, 1e-5)
+"""The relative and the absolute difference in float32 that PyTorch's own tests allow."""
 
 
 def demo_command() -> CliCommand:
@@ -56,6 +59,7 @@ class _Demo:
         self.session = session
         self.layers = layers
         self.full = full
+        self.compared: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def step(self, what: str, work: Callable[[], Any]) -> Any:
         start = time.perf_counter()
@@ -70,19 +74,42 @@ class _Demo:
 
         model = self.step("building the model", self.model)
         tokens = torch.randint(0, CONFIG["vocab_size"], PROMPT)
+        self.console.print(f"executors: {', '.join(self.others) or 'PyTorch alone'}")
         jitted = tj.jit(model, session=self.session)
         with torch.no_grad():
             plain = self.without_cache(model, jitted, tokens)
-            cached = self.with_cache(model, jitted, tokens)
+            self.with_cache(model, jitted, tokens)
         self.console.rule("the trace of one layer")
         self.print_trace(plain)
         self.console.rule("claims")
         self.print_claims(plain)
         self.console.rule("statistics")
         self.print_stats(jitted)
-        worst = max(plain[1], cached)
-        self.console.print(f"maximum difference to eager: {worst:g}")
-        return 0 if worst == 0.0 else 1
+        return self.judge()
+
+    @property
+    def others(self) -> list[str]:
+        """The executors beside PyTorch, whose kernels may round in other places."""
+        return [e.name for e in self.session.executors if not e.fallback]
+
+    def compare(self, expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
+        """Print how far eager's logits are from tj's, which `judge` looks at."""
+        pairs = list(zip(expected, got, strict=True))
+        self.compared += pairs
+        self.console.print(f"  maximum difference of logits: {_difference(pairs):g}")
+
+    def judge(self) -> int:
+        """Say whether eager and tj agree, and what that means here; 0 if they do."""
+        relative, absolute = TOLERANCE if self.others else (0.0, 0.0)
+        allowed = f"{relative:g} of eager's, and {absolute:g}" if self.others else "none"
+        agree = all(
+            bool(((a - b).abs() <= absolute + relative * a.abs()).all()) for a, b in self.compared
+        )
+        self.console.print(
+            f"maximum difference to eager: {_difference(self.compared):g} "
+            f"(allowed: {allowed}): {'passed' if agree else 'FAILED'}"
+        )
+        return 0 if agree else 1
 
     def model(self) -> torch.nn.Module:
         os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -98,7 +125,7 @@ class _Demo:
         config = LlamaConfig(num_hidden_layers=self.layers, **CONFIG)
         return LlamaForCausalLM(config).eval()  # type: ignore[no-any-return]
 
-    def without_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> tuple[Any, float]:
+    def without_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> tuple[Any, Any]:
         import tj_core as tj
 
         expected = self.step("eager, no cache", lambda: model(tokens, use_cache=False).logits)
@@ -106,23 +133,22 @@ class _Demo:
             "tj, no cache: capture, compile, run", lambda: jitted(tokens, use_cache=False).logits
         )
         self.step("tj again: a cache hit", lambda: jitted(tokens, use_cache=False))
-        difference = _difference(expected, got)
-        self.console.print(f"  maximum difference of logits: {difference:g}")
-        return (tj.last_traces(jitted), tj.explain(jitted)), difference
+        self.compare([expected], [got])
+        return tj.last_traces(jitted), tj.explain(jitted)
 
-    def with_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> float:
+    def with_cache(self, model: Any, jitted: Any, tokens: torch.Tensor) -> None:
         expected = self.step(
             f"eager, KV cache: prompt and {NEW_TOKENS} tokens", lambda: _decode(model, tokens)
         )
+        chosen = [logits[:, -1:].argmax(-1) for logits in expected]
         got = self.step(
-            f"tj, KV cache: prompt and {NEW_TOKENS} tokens", lambda: _decode(jitted, tokens)
+            f"tj, KV cache: prompt and {NEW_TOKENS} tokens",
+            lambda: _decode(jitted, tokens, chosen),
         )
-        difference = max(_difference(a, b) for a, b in zip(expected, got, strict=True))
-        self.console.print(f"  maximum difference of logits: {difference:g}")
-        return difference
+        self.compare(expected, got)
 
     def print_trace(self, plain: Any) -> None:
-        (traces, _), _ = plain
+        traces, _ = plain
         trace = traces[-1] if self.full else _one_layer(traces[-1])
         text = trace.python(bodies=self.full)
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -130,7 +156,7 @@ class _Demo:
     def print_claims(self, plain: Any) -> None:
         from rich.table import Table
 
-        (_, explanation), _ = plain
+        _, explanation = plain
         counts: dict[tuple[str, str], int] = {}
         for record in explanation.claims:
             key = (record.symbol.qualname, record.executor or "(its body)")
@@ -155,22 +181,31 @@ class _Demo:
             self.console.print(f"without tj: {fallback.reason}")
 
 
-def _decode(model: Any, tokens: torch.Tensor) -> list[torch.Tensor]:
-    """Logits of a prompt and of tokens chosen greedily after it, one at a time, with a cache."""
+def _decode(
+    model: Any, tokens: torch.Tensor, chosen: Sequence[torch.Tensor] = ()
+) -> list[torch.Tensor]:
+    """Logits of a prompt and of tokens after it, one at a time, with a cache.
+
+    The tokens are those ``chosen`` before, else chosen greedily: of two that are about as likely,
+    the last bit may choose the other.
+    """
     from transformers import DynamicCache
 
     cache = DynamicCache()
     logits = []
-    for _ in range(NEW_TOKENS + 1):
+    for i in range(NEW_TOKENS + 1):
         out = model(tokens, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
         logits.append(out.logits)
-        tokens = out.logits[:, -1:].argmax(-1)
+        tokens = chosen[i] if chosen else out.logits[:, -1:].argmax(-1)
     return logits
 
 
-def _difference(expected: torch.Tensor, got: torch.Tensor) -> float:
-    return float((expected - got).abs().max())
+def _difference(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The greatest difference; no number where there is none."""
+    import torch
+
+    return float(torch.stack([(a - b).abs().max() for a, b in pairs]).max())
 
 
 def _one_layer(trace: Any) -> Any:

@@ -424,7 +424,7 @@ def test_torch_compile_around_jit_and_inside() -> None:
         torch.testing.assert_close(around(X), scaled(X))
 
 
-def test_disabled_functions_stay_python() -> None:
+def test_disabled_functions_stay_python_without_a_warning() -> None:
     seen = []
 
     @torch.compiler.disable
@@ -433,9 +433,20 @@ def test_disabled_functions_stay_python() -> None:
         return x + 1
 
     g = tj.jit(lambda x: spy(x * 2) * 3)
-    with pytest.warns(tj.TjWarning, match="graph break"):
-        equal(g(X), (X * 2 + 1) * 3)
+    equal(g(X), (X * 2 + 1) * 3)
     assert seen == [torch.Tensor]
+    (fallback,) = tj.stats(g).fallbacks
+    assert "torch.compiler.disable" in fallback.reason
+    equal(tj.jit(spy)(X), X + 1)
+
+
+def test_a_disabled_forward_is_no_reason_to_warn() -> None:
+    class Left(torch.nn.Module):
+        @torch.compiler.disable(reason="it is left alone")
+        def forward(self, x):
+            return x + 1
+
+    equal(tj.jit(Left())(X), X + 1)
 
 
 # --------------------------------------------------------------------------- statistics, memo

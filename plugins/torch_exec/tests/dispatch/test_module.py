@@ -355,3 +355,40 @@ def test_a_dropped_module_is_freed_with_all_that_was_compiled() -> None:
     del module, jitted
     gc.collect()
     assert [ref() for ref in alive] == [None, None, None]
+
+
+def test_jitted_modules_of_one_class_are_of_one_class() -> None:
+    """As `torch.func.stack_module_state` asks, and whoever compares classes."""
+    first, second = tj.jit(Net()), tj.jit(Net())
+    assert type(first) is type(second) is not type(tj.jit(nn.Linear(3, 3)))
+    assert first.__tj__ is not second.__tj__
+    first.scale = 3.0
+    assert (first.scale, second.scale) == (3.0, 2.0)
+    parameters, buffers = torch.func.stack_module_state([first, second])
+    assert parameters["first.weight"].shape == (2, 3, 3) and buffers["offset"].shape == (2, 3)
+    for jitted in (first, second):
+        assert_equal(jitted(X), jitted.__tj__.fn(X))
+
+
+class Local(nn.Linear):
+    """A class that nothing else jits."""
+
+
+def test_the_class_of_jitted_modules_is_freed_with_them() -> None:
+    jitted = tj.jit(Local(3, 3))
+    alive = weakref.ref(type(jitted))
+    del jitted
+    gc.collect()
+    assert alive() is None and Local.__subclasses__() == []
+
+
+@pytest.mark.parametrize("child", [Net, lambda: nn.Linear(3, 3)], ids=["of the user", "leaf"])
+def test_a_tracer_finds_jitted_children_in_the_model(child: Any) -> None:
+    model = nn.Sequential(child(), nn.ReLU()).eval()
+    theirs = torch.fx.symbolic_trace(model)
+    model[0] = tj.jit(model[0])
+    with pytest.warns(tj.TjWarning, match=r"called under torch\.fx\.symbolic_trace"):
+        mine = torch.fx.symbolic_trace(model)
+    targets = [[(node.op, node.target) for node in g.graph.nodes] for g in (mine, theirs)]
+    assert targets[0] == targets[1]
+    assert_equal(mine(X), theirs(X))

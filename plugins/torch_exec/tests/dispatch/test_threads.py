@@ -40,6 +40,7 @@ def test_one_program_compiled_by_all_at_once_is_compiled_once() -> None:
         same(got, f(x))
     assert tj.stats(g).misses == 1
     assert tj.stats(g).entries == 1
+    assert tj.stats(g).calls == THREADS, "those that waited found it compiled"
 
 
 def test_each_thread_its_own_specialisation() -> None:

@@ -255,7 +255,8 @@ def _gradients_by_pytorch(
     inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        aliases = {i: inputs[i].view_as(inputs[i]) for i in plan.places}
+        # Not `view_as`, the gradient of which is a view.
+        aliases = {i: torch.ops.aten.alias.default(inputs[i]) for i in plan.places}
         for i, alias in aliases.items():
             inputs[i] = alias
         now = states(plan.devices)

@@ -3,7 +3,8 @@
 Inductor keeps what it has built under its command line, flags for the processor's vectors included.
 To know these it asks the compiler, and loads trial programs in processes of their own: a second of
 CPU time in each process, whether or not there is something to build. A record, kept beside, says
-which file came of a text where all was equal that the flags are chosen by.
+which file came of a text where all was equal that the flags are chosen by. Inductor loads any file
+that is there, and half of one ends the process: one of another size than when it was built goes.
 """
 
 from __future__ import annotations
@@ -13,14 +14,16 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from tj_core.extend import own_folder, replace_file
-from torch._inductor.codecache import CppPythonBindingsCodeCache
+from tj_core.extend import TjWarning, own_folder, replace_file
+from torch._inductor.codecache import LOCK_TIMEOUT, CppPythonBindingsCodeCache, get_lock_dir
 from torch._inductor.runtime.runtime_utils import cache_dir
+from torch.utils._filelock import FileLock
 
 from tj_inductor.adapter.settings import fingerprint
 
@@ -76,6 +79,7 @@ def _loaded(record: Path) -> Any:
         own_folder(record.parent)
         built = Built(**json.loads(text))
         if built != Built.of(built.key, built.file):
+            _discard(built)
             return None
     except (OSError, TypeError, ValueError):
         return None
@@ -86,3 +90,18 @@ def _loaded(record: Path) -> Any:
         entry = getattr(CppPythonBindingsCodeCache, "entry_function", "")
         sys.modules.pop(f"{built.key}.{entry}", None)
         return None
+
+
+def _discard(built: Built) -> None:
+    """Remove the file of ``built`` if it is not of its size, under the lock of who builds it.
+
+    :raises OSError: if that cannot be done.
+    """
+    path = Path(cache_dir(), built.file)
+    with FileLock(str(Path(get_lock_dir(), f"{built.key}.lock")), timeout=LOCK_TIMEOUT):
+        size = path.stat().st_size
+        if size == built.size:
+            return
+        path.unlink()
+    text = f"{path} has {size} bytes, and had {built.size} when it was built; it is built again"
+    warnings.warn(TjWarning(f"tj-inductor: {text}"), stacklevel=2)

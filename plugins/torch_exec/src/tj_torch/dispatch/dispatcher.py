@@ -35,6 +35,7 @@ from tj_torch.capture.sources import raising_source, stack_source
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import Dispatching
+from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
 
@@ -59,6 +60,8 @@ class Dispatcher:
         self.entries = Entries(jitted, frame.publish)
         self.elsewhere: Callable[..., Any] | None = None
         self.elsewhere_calls = 0
+        self.found_late = 0
+        self.explain: weakref.WeakKeyDictionary[Entry, Explain] = weakref.WeakKeyDictionary()
         self.initializing = 0
         jitted.refresh = _weakly(self._count)
 
@@ -67,6 +70,11 @@ class Dispatcher:
         call, self._call = self._call, None
         assert call is not None
         return call
+
+    @property
+    def limit(self) -> int:
+        """How many entries there may be for values of one Python object."""
+        return self.jitted.session.config.core.recompile_limit
 
     @cached_property
     def hooked(self) -> Callable[..., Any]:
@@ -79,7 +87,8 @@ class Dispatcher:
     def hits(self) -> int:
         """Calls that found what they needed compiled, here or below PyTorch's hook."""
         compiled_there = self.jitted.stats.misses - len(self.entries)
-        return self.own_hits() + max(0, self.elsewhere_calls - compiled_there)
+        found = self.own_hits() + self.found_late
+        return found + max(0, self.elsewhere_calls - compiled_there)
 
     def _count(self) -> None:
         self.jitted.stats.hits = self.hits()
@@ -88,10 +97,15 @@ class Dispatcher:
 
     def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Compile for these arguments and run; or run without tj, saying why."""
-        mode = ambient_mode() or interpreting((args, kwargs))
-        if mode is not None:
-            self.entries.fall_back(f"called under {mode}; the original function runs", None)
-            return self.target(*args, **kwargs)
+        mode = ambient_mode()
+        tracer = None if mode else interpreting((args, kwargs))
+        if mode is not None or tracer is not None:
+            self.entries.fall_back(
+                f"called under {mode or tracer}; the original function runs", None
+            )
+            # A tracer knows the module that the user holds, which is part of the model it traces.
+            original = self.target if mode else self.jitted.original()
+            return original(*args, **kwargs)
         if self.elsewhere is not None:
             return self._run_elsewhere(self.elsewhere, args, kwargs)
         if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
@@ -123,7 +137,12 @@ class Dispatcher:
     def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
         for row in self.entries.rows:  # another thread may have compiled it meanwhile
             if row[0](frame):
+                self.found_late += 1
                 return row
+        recurring = recurs(self.explain.values(), frame, self.limit)
+        if recurring is not None:
+            self.entries.fall_back(recurring, None)
+            return _never, self._noting(self.target)
         options = self.jitted.options
         with self.jitted.stats.timing("capture"):
             captured = dynamo.capture(
@@ -160,6 +179,7 @@ class Dispatcher:
             members_read(captured.noticed, built.traced_codes),
             captured.noticed.subclasses,
         )
+        self.explain[entry] = built.explain
         # Not `built` itself: it holds the traced code, whose death must end the entry.
         captured_guards = built.guards
         entry.guards = lambda: _guards(captured_guards(), texts)
@@ -201,7 +221,8 @@ class Dispatcher:
             self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
             self.elsewhere = self.target  # under the hook it would seem to raise, too
             return result
-        self.entries.fall_back(f"graph break: {_first_lines(failure.reason)}", source)
+        reason = f"graph break: {_first_lines(failure.reason)}"
+        self.entries.fall_back(reason, source, silent=failure.wanted)
         self.elsewhere = self.hooked
         return self._run_elsewhere(self.hooked, args, kwargs)
 
@@ -231,6 +252,11 @@ class HookDispatcher(Dispatcher):
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         super().__init__(target, jitted, compiler)
         self.elsewhere = self.hooked
+
+
+def _never(_: dict[str, Any]) -> bool:
+    """The check of what is compiled for nobody."""
+    return False
 
 
 def _note_line(jitted: Jitted, error: Exception, when: str, other: Source | None) -> None:

@@ -16,14 +16,15 @@ __all__ = ["Entries", "fall_back", "fall_back_from"]
 R = TypeVar("R")
 
 
-def fall_back(jitted: Jitted, reason: str, source: Source | None) -> None:
-    """Record a fallback of ``jitted``, and warn of it once."""
+def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: bool = False) -> None:
+    """Record a fallback of ``jitted``, and warn of it once, unless the user asked for it."""
     fallback = Fallback(reason, source)
     if fallback in jitted.stats.fallbacks:
         return
     jitted.stats.fallbacks = (*jitted.stats.fallbacks, fallback)
     where = f"\n  at {source}" if source else ""
-    _warn(f"tj: {jitted.name}: {reason}{where}")
+    if not silent:
+        _warn(f"tj: {jitted.name}: {reason}{where}")
 
 
 def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
@@ -91,9 +92,9 @@ class Entries(Generic[R]):
         for entry in list(self._by_entry):
             self.dead(entry)
 
-    def fall_back(self, reason: str, source: Source | None) -> None:
-        """Record a fallback, and warn of it once."""
-        fall_back(self.jitted, reason, source)
+    def fall_back(self, reason: str, source: Source | None, *, silent: bool = False) -> None:
+        """Record a fallback, and warn of it once, unless the user asked for it."""
+        fall_back(self.jitted, reason, source, silent=silent)
 
     def fall_back_from(self, error: CaptureError | PassError) -> None:
         """Record that the program runs without tj because of ``error``, and warn of it once."""

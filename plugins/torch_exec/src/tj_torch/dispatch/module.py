@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import types
+import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -76,22 +77,49 @@ def wrap_module(
     module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
 ) -> Any:
     """``module`` jitted; ``members`` take the place of its class's."""
-    cls = type(module)
+    wrapper: Any = object.__new__(
+        _wrapper_type(type(module), members)
+    )  # its own may ask for arguments
+    object.__setattr__(wrapper, "__dict__", module.__dict__)
+    object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
+    object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
+    dispatcher.jitted.original = _original(module, wrapper)
+    return wrapper
+
+
+def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
+    """The class of all jitted modules of class ``cls`` with ``members``, made when first asked for.
+
+    The class itself knows its subclasses, for as long as one of them is used.
+    """
+    known: type
+    for known in type.__subclasses__(cls):
+        if known.__dict__.get("_tj_members") == members and known.__bases__ == (JittedModule, cls):
+            return known
     body = {
         **members,
         **_shared_slots(cls),
+        "_tj_members": members,
         "__slots__": ("__tj__", "_tj_call"),
         "__doc__": cls.__doc__,
         "__module__": cls.__module__,
         "__qualname__": cls.__qualname__,
     }
     metaclass: Any = type(cls)
-    wrapper_type = metaclass(cls.__name__, (JittedModule, cls), body)
-    wrapper = object.__new__(wrapper_type)  # the class's own may ask for arguments
-    object.__setattr__(wrapper, "__dict__", module.__dict__)
-    object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
-    object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
-    return wrapper
+    return metaclass(cls.__name__, (JittedModule, cls), body)  # type: ignore[no-any-return]
+
+
+def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
+    """What runs ``module`` as it is: its class's call, of ``wrapper`` while that is there."""
+    reference = weakref.ref(wrapper)
+
+    def original() -> Callable[..., Any]:
+        live: Any = reference()
+        parent: Any = module if live is None else super(JittedModule, live)
+        call: Callable[..., Any] = parent.__call__
+        return call
+
+    return original
 
 
 def _shared_slots(cls: type) -> dict[str, property]:

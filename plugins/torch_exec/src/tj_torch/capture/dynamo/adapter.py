@@ -57,13 +57,17 @@ __all__ = [
 
 
 class CaptureFailure(Exception):
-    """Dynamo gave up. ``raised`` means that the program itself raises, as far as Dynamo can see."""
+    """Dynamo gave up. ``raised``: the program itself raises, as far as Dynamo can see.
 
-    def __init__(self, reason: str, stack: Any, *, raised: bool) -> None:
+    ``wanted``: the user has told compilers to leave a function alone.
+    """
+
+    def __init__(self, reason: str, stack: Any, *, raised: bool, wanted: bool = False) -> None:
         super().__init__(reason)
         self.reason = reason
         self.stack = stack
         self.raised = raised
+        self.wanted = wanted
 
 
 class Uninitialized(Exception):
@@ -72,12 +76,16 @@ class Uninitialized(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text."""
+    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text.
+
+    ``explain`` checks and says which guard does not hold, in ``verbose_code_parts``.
+    """
 
     check: Callable[[dict[str, Any]], bool]
     run: Callable[..., Any]
     guards: Callable[[], list[str]]
     traced_codes: tuple[types.CodeType, ...]
+    explain: Callable[[dict[str, Any]], Any]
 
 
 class Capture:
@@ -123,9 +131,9 @@ class Capture:
         )
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
         codes = tuple(produced.traced_code or ())
-        guards = manager.guard_manager
-        sizes = _size_guards(produced.output_graph)
-        return Built(guards.check, run, lambda: [*map(str, guards.code_parts), *sizes], codes)
+        guards, sizes = manager.guard_manager, _size_guards(produced.output_graph)
+        texts: Callable[[], list[str]] = lambda: [*map(str, guards.code_parts), *sizes]  # noqa: E731
+        return Built(guards.check, run, texts, codes, guards.check_verbose)
 
 
 def _size_guards(graph: Any) -> list[str]:
@@ -272,6 +280,9 @@ _RAISES = (
 )
 """How Dynamo says that the program itself raises."""
 
+_DISABLED = "`torch.compiler.disable()`d function"
+"""How Dynamo says that it meets a function which the user told compilers to leave alone."""
+
 
 def _failure(error: Exception) -> CaptureFailure:
     from torch._dynamo import exc
@@ -282,7 +293,8 @@ def _failure(error: Exception) -> CaptureFailure:
         or not isinstance(error, exc.TorchDynamoException)
         or any(text in reason for text in _RAISES)
     )
-    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised)
+    wanted = _DISABLED in reason.partition("\n")[0]
+    return CaptureFailure(reason, getattr(error, "real_stack", None), raised=raised, wanted=wanted)
 
 
 @contextlib.contextmanager

@@ -8,8 +8,10 @@ of Dynamo's, as `tj_torch.capture.dynamo.adapter` does.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import torch
@@ -28,11 +30,14 @@ _WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")  # where 
 class _State:
     """Whether Dynamo captures for tj, and whether it is in the backward of a Function.
 
+    ``doubled`` counts the Functions around that are given one tensor twice.
+
     One capture runs at a time, under Dynamo's lock.
     """
 
     wanted = 0
     backward = 0
+    doubled = 0
 
 
 def known(node: torch.fx.Node) -> Asked | None:
@@ -187,13 +192,41 @@ def _capturing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
     found = asked(self.bwd_fn)
     if found.reason is not None:
         _stop(f"its backward runs later, and {found.reason}")
-    with _left_to_pytorch():
-        result = original(tx, args, kwargs)
+    given = _distinct(self, tx, args)
+    doubled = any(a is not b for a, b in zip(given, args, strict=True))
+    with _left_to_pytorch(), _counted("doubled") if doubled else contextlib.nullcontext():
+        result = original(tx, given, kwargs)
     calls = (n for n in reversed(tx.output.graph.nodes) if n.op == "call_function")
     from torch._functorch.autograd_function import autograd_function_apply
 
     next(n for n in calls if n.target is autograd_function_apply).meta[_META] = found
     return result
+
+
+def _distinct(self: Any, tx: Any, args: Sequence[Any]) -> list[Any]:
+    """``args``, of which no two are one tensor: in the place of the second comes a view of it.
+
+    Each has a gradient of its own; autograd adds them in the order of the arguments, as here.
+    """
+    seen: set[torch.fx.Node] = set()
+    found = []
+    for arg in args:
+        node = arg.as_proxy().node if arg.is_tensor() else None
+        if node is not None and node in seen:
+            if _compares_identity(self.fwd_fn):
+                _stop("its forward asks what is what, and is given one tensor twice")
+            arg = arg.call_method(tx, "view_as", [arg], {})
+        found.append(arg)
+        seen.update([node] if node is not None else ())
+    return found
+
+
+def _compares_identity(function: Any) -> bool:
+    """Whether ``function`` asks by ``is`` for anything but None."""
+    if not hasattr(function, "__code__"):
+        return True  # nobody knows
+    pairs = itertools.pairwise(dis.get_instructions(function))
+    return any(now.opname == "IS_OP" and last.argval is not None for last, now in pairs)
 
 
 @contextlib.contextmanager
@@ -227,6 +260,8 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
         _stop(_SETUP_RETURNED)
     if ctx.non_differentiable and result[1].is_tensor():
         _stop("all that it returns is marked as not differentiable")
+    if ctx.dirty_tensors and _State.doubled:
+        _stop("it writes an argument, and is given one tensor twice")
     if ctx.dirty_tensors and not all(v.is_tensor() for v in _flat([result[1]])):
         # To autograd each is an output, and it refuses views that are written beside others.
         _stop("it writes an argument, and not all that it returns are tensors")

@@ -1,0 +1,60 @@
+"""Compiling again and again for other values of one Python object: where it stops, and why."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+__all__ = ["Explain", "recurs"]
+
+Explain = Callable[[dict[str, Any]], Any]
+"""Dynamo's check of an entry's guards on a frame's locals, which says what does not hold."""
+
+
+def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str | None:
+    """The reason not to compile for ``frame``; None where there is none.
+
+    There is one if ``limit`` of the ``entries`` do not hold for the value of one Python object.
+    """
+    asked = list(entries)
+    if len(asked) < limit:
+        return None
+    objects = Counter(filter(None, (_compared(_failing(explain(frame))) for explain in asked)))
+    for name, count in objects.most_common(1):
+        if count >= limit:
+            return (
+                f"{count} programs were compiled for values of {name}, and more are not; calls "
+                "with other values run as they are (see tj.guards(f); the limit is [tool.tj] "
+                "recompile_limit)"
+            )
+    return None
+
+
+def _failing(found: Any) -> str:
+    """The guard that does not hold, as Dynamo shows it; empty if all hold."""
+    return "" if found.result or not found.verbose_code_parts else str(found.verbose_code_parts[0])
+
+
+def _compared(guard: str) -> str | None:
+    """The expression that ``guard`` compares with a constant; None if it says something else."""
+    if guard.startswith("not "):  # what is empty: others have a length
+        return f"len({next(_beginnings(guard.removeprefix('not ')))})"
+    name, _, rest = guard.partition(" == ")
+    return name if any(map(_is_literal, _beginnings(rest))) else None
+
+
+def _beginnings(text: str) -> Iterator[str]:
+    """Where ``text`` may end but for what Dynamo adds, a line of the user's and a hint."""
+    for found in re.finditer(r"\s+(?:# |\(HINT)|$", text):
+        yield text[: found.start()]
+
+
+def _is_literal(text: str) -> bool:
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return False
+    return True
