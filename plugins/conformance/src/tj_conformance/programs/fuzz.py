@@ -8,6 +8,7 @@ status is 1 if any differs.
 from __future__ import annotations
 
 import argparse
+import itertools
 import sys
 import time
 from collections import Counter
@@ -24,7 +25,7 @@ from tj_conformance.programs.aliasing import Jit, Report
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.traced import Untraceable, traced
 
-__all__ = ["CHUNK", "Figures", "chunks", "compare_programs", "main", "through_fx"]
+__all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
 
 CHUNK = 250
 """So many programs have one seed: the smaller, the more of them differ from chunk to chunk."""
@@ -104,6 +105,14 @@ def _compared(program: TextProgram, jit: Jit, figures: Figures, options: Any) ->
         reject()
     figures.add(report)
     return report
+
+
+def collected(seed: int) -> Iterator[TextProgram]:
+    """The programs of the seeds from ``seed`` on, which are not run under tj."""
+    for chunk in itertools.count(seed):
+        made: list[TextProgram] = []
+        _each(made.append, chunk, CHUNK, [Phase.generate])
+        yield from made
 
 
 def _each(
