@@ -33,7 +33,7 @@ def main(arguments: Sequence[str]) -> int:
 def _family(name: str, part: Part) -> int:
     start = time.monotonic()
     programs = regions = listed = wrong = 0
-    for batch in batches(part.of(list(subjects_of(name)))):
+    for batch in batches(subjects_of(name, part)):
         for verdict in hold(batch):
             programs += 1
             regions += verdict.regions

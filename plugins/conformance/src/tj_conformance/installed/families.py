@@ -3,48 +3,98 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from tj_conformance.databases.known import DTYPES
+from tj_conformance.databases.tally import ALL, Part
 from tj_conformance.installed import programs
 from tj_conformance.installed.databases import module_db, op_db
 from tj_conformance.installed.subject import Subject
 from tj_conformance.programs.cases import Case, cases_in
 
-__all__ = ["FAMILIES", "subjects_of", "tables"]
-
-FAMILIES: Mapping[str, Callable[[], Iterable[Subject]]] = {
-    **{f"op_db:{name}": functools.partial(op_db, getattr(torch, name)) for name in DTYPES},
-    "module_db": module_db,
-    "aliasing": lambda: programs.aliasing(tables()),
-    "generated": programs.generated,
-    "found": programs.found,
-    "own backwards": programs.own_backwards,
-    "subclasses": programs.subclasses,
-    "autocast": programs.autocast,
-    "models": programs.models,
-}
-"""What makes the programs of each family."""
-
+__all__ = ["FAMILIES", "Family", "sample", "subjects_of"]
 
 ALIASING = Path("plugins/torch_exec/tests/functionalize/aliasing")
 """Where the tables of programs that alias stand, below the folder of all distributions."""
 
-
-def tables(root: Path = Path()) -> list[tuple[Case, str]]:
-    """Programs that alias with the kinds of their tensors, from the test files below ``root``."""
-    folder = root / ALIASING
-    return cases_in(folder, but=("test_functional.py", "test_scoreboard.py"))
+SEEDS = range(9000, 9040)
+"""Of the made-up programs: 250 from each."""
 
 
-def subjects_of(name: str) -> Iterable[Subject]:
-    """The programs of the family ``name``.
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What makes programs: ``make`` all, or ``chosen`` so many for a sample of a number's choice.
+
+    The default run of the tests takes ``few``, the long run all, in ``parts``.
+    """
+
+    make: Callable[[Part], Iterable[Subject]]
+    few: int
+    parts: int = 1
+    chosen: Callable[[int, int], Iterable[Subject]] | None = None
+
+
+def _whole(make: Callable[[], Iterable[Subject]], few: int, parts: int = 1) -> Family:
+    return Family(lambda part: part.of(list(make())), few, parts)
+
+
+def _aliasing() -> Iterator[Subject]:
+    return programs.aliasing(_tables())
+
+
+def _tables() -> list[tuple[Case, str]]:
+    """Programs that alias with the kinds of their tensors, from the test files."""
+    folder = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / ALIASING).is_dir())
+    return cases_in(folder / ALIASING, but=("test_functional.py", "test_scoreboard.py"))
+
+
+def _generated(part: Part) -> Iterator[Subject]:
+    for seed in part.of(list(SEEDS)):
+        yield from programs.generated(seed)
+
+
+def _other_seed(count: int, number: int) -> Iterator[Subject]:
+    return programs.generated(SEEDS.start - 1 - number, count)
+
+
+FAMILIES: Mapping[str, Family] = {
+    **{
+        f"op_db:{name}": _whole(
+            functools.partial(op_db, getattr(torch, name)), 24 if name == "float32" else 3, 16
+        )
+        for name in DTYPES
+    },
+    "module_db": _whole(module_db, 12, 6),
+    "aliasing": _whole(_aliasing, 16, 16),
+    "generated": Family(_generated, 16, len(SEEDS), _other_seed),
+    "found": _whole(programs.found, 8),
+    "own backwards": _whole(programs.own_backwards, 12, 16),
+    "subclasses": _whole(programs.subclasses, 10),
+    "autocast": _whole(programs.autocast, 16, 6),
+    "models": _whole(programs.models, 1, 5),
+}
+"""By name."""
+
+
+def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
+    """The programs of the family ``name``, or a part of them.
 
     :raises ValueError: if there is no such family.
     """
     if name not in FAMILIES:
         raise ValueError(f"no family {name!r}; there are {', '.join(FAMILIES)}")
-    return FAMILIES[name]()
+    return FAMILIES[name].make(part)
+
+
+def sample(name: str, number: int = 0) -> list[Subject]:
+    """What the default run takes of a family: names' hashes choose, for each ``number`` others."""
+    family = FAMILIES[name]
+    if family.chosen is not None:
+        return list(family.chosen(family.few, number))
+    found = sorted(family.make(ALL), key=lambda s: zlib.crc32(f"{number} {s.id}".encode()))
+    return found[: family.few]

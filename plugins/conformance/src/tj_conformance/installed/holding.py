@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -43,15 +44,24 @@ def batches(subjects: Iterable[Subject], size: int = BATCH) -> Iterator[list[Sub
 
 def hold(subjects: Sequence[Subject]) -> Iterator[Verdict]:
     """Run ``subjects`` in one session: first to compile their regions together, then in earnest."""
-    with configured() as session:
-        with rehearsal(session), warnings_of_tj():
+    with configured() as session, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where they are errors, a fallback is none any more
+        with rehearsal(session):
             for subject in subjects:
                 _forget()
                 with suppress(Exception):  # it raises again in earnest
                     list(subject.run(tj.jit))
+        _drop_failed(session)
         for subject in subjects:
             _forget()
             yield _verdict(subject, session)
+
+
+def _drop_failed(session: tj.Session) -> None:
+    """Let regions that failed be compiled again, so that the program is known that they are of."""
+    kernels = session.regions.kernels
+    for key in [key for key, kernel in kernels.items() if kernel.failure is not None]:
+        del kernels[key]
 
 
 def _forget() -> None:

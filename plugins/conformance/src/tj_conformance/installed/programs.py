@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.nearness import as_near, doubled
 from tj_conformance.programs import cases
 from tj_conformance.programs.found import FOUND
-from tj_conformance.programs.fuzz import collected
+from tj_conformance.programs.fuzz import CHUNK, collected
 from tj_conformance.programs.texts import TextProgram, run_text
 from tj_conformance.subclasses.programs import PROGRAMS as SUBCLASSES
 
@@ -44,9 +43,9 @@ def _case(case: cases.Case, kind: str, jit: Jit) -> Iterator[str]:
         yield str(error)
 
 
-def generated(count: int = 5000, seed: int = 9000) -> Iterator[Subject]:
+def generated(seed: int, count: int = CHUNK) -> Iterator[Subject]:
     """Made-up programs; the same ``seed`` makes the same ones."""
-    for number, program in enumerate(itertools.islice(collected(seed), count)):
+    for number, program in enumerate(collected(seed, count)):
         yield _text("generated", f"{seed}.{number}", program)
 
 
