@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
+from tj_autograd import transform
 from tj_conformance.installed.holding import Verdict, hold
 from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.configurations import EXACT, INSTALLED, configured, current
 from tj_conformance.oracle.nearness import as_near
-from tj_autograd import transform
 from tj_core.extend import TjWarning
 from tj_inductor import kernels, lowering
 

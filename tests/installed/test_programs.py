@@ -23,6 +23,9 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated"}
 """Families of which a sample may have no region."""
 
+NEEDED = {"models": "transformers", "packages": "timm"}
+"""What else has to be installed; with packages that is ``tox -e packages``."""
+
 
 def parts() -> Iterator[Any]:
     """Family, and the part of it; None: a sample."""
@@ -35,15 +38,14 @@ def parts() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("family", "part"), parts())
 def test_as_installed(family: str, part: Part | None) -> None:
+    if family in NEEDED:
+        pytest.importorskip(NEEDED[family], reason="the programs are its own")
     subjects = sample(family, SAMPLE) if part is None else list(subjects_of(family, part))
-    if family == "models":
-        pytest.importorskip("transformers", reason="the models are transformers'")
     verdicts = [verdict for batch in batches(subjects) for verdict in hold(batch)]
     found = [f"{v.subject.id}: {problem}" for v in verdicts for problem in unlisted(v)]
     assert not found, "\n".join(found)
     assert sum(v.regions for v in verdicts) or family in UNFUSED
     print(f"{len(verdicts)} programs, {sum(v.regions for v in verdicts)} regions")
-
 
 
 @pytest.mark.skipif(not FULL, reason="makes all programs")

@@ -13,8 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import differences, seeded
-from tj_conformance.oracle.configurations import current
-from tj_conformance.oracle.nearness import as_near, doubled
+from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.oracle.result import Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -85,9 +84,7 @@ def _sample(
     except Exception as error:
         result.raises(where, error)
         return
-    found = differences(got, expected)
-    if not (found and current().rounds and as_near(got, expected, exact)):
-        result.differs(where, found)
+    result.differs(where, judged(differences(got, expected), got, expected, exact))
     result.falls_back(where, (f.reason for f in tj.stats(jitted).fallbacks))
 
 

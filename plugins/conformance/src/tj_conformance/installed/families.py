@@ -73,10 +73,11 @@ FAMILIES: Mapping[str, Family] = {
     "aliasing": _whole(_aliasing, 16, 16),
     "generated": Family(_generated, 16, len(SEEDS), _other_seed),
     "found": _whole(programs.found, 8),
-    "own backwards": _whole(programs.own_backwards, 12, 16),
+    "own_backwards": _whole(programs.own_backwards, 12, 16),
     "subclasses": _whole(programs.subclasses, 10),
     "autocast": _whole(programs.autocast, 16, 6),
     "models": _whole(programs.models, 1, 5),
+    "packages": _whole(programs.packages, 4, 8),
 }
 """By name."""
 

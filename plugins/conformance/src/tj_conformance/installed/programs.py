@@ -16,17 +16,27 @@ from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.models import MODELS, step
 from tj_conformance.oracle.case import Case, Verdict, evaluate
 from tj_conformance.oracle.compare import differences
-from tj_conformance.oracle.nearness import as_near, doubled
+from tj_conformance.oracle.nearness import doubled, judged
+from tj_conformance.packages import PACKAGES, Network, train_twins
 from tj_conformance.programs import cases
 from tj_conformance.programs.found import FOUND
 from tj_conformance.programs.fuzz import CHUNK, collected
 from tj_conformance.programs.texts import TextProgram, run_text
 from tj_conformance.subclasses.programs import PROGRAMS as SUBCLASSES
 
-__all__ = ["aliasing", "autocast", "found", "generated", "models", "own_backwards", "subclasses"]
+__all__ = [
+    "aliasing",
+    "autocast",
+    "found",
+    "generated",
+    "models",
+    "own_backwards",
+    "packages",
+    "subclasses",
+]
 
 REWRITTEN = {"lenient": True, "ignore": ("grad_fn",)}
-"""Options of `check` where gradients are traces: autograd has other nodes and saves other values."""
+"""Options of `check` for gradients that are traces: other nodes of autograd, other saved values."""
 
 
 def aliasing(found: Iterable[tuple[cases.Case, str]]) -> Iterator[Subject]:
@@ -70,7 +80,7 @@ def own_backwards(numbers: Collection[int] = range(1000)) -> Iterator[Subject]:
     """Functions and operators with a backward of the user's own."""
     for number in numbers:
         run = functools.partial(_own, number)
-        yield Subject("own backwards", str(number), run, breaks=True)
+        yield Subject("own_backwards", str(number), run, breaks=True)
 
 
 def _own(number: int, jit: Jit) -> Iterator[str]:
@@ -121,11 +131,25 @@ def _model(name: str, mode: str, jit: Jit) -> Iterator[str]:
     for seed in range(2):
         expected = step(model, model, batch, seed)
         got = step(model, jitted, batch, seed)
-        found = differences(got, expected)
 
         def exact(seed: int = seed) -> Any:
             wide = MODELS[name].build().train(mode == "train").double()
             return step(wide, wide, doubled(batch), seed)
 
-        if found and not as_near(got, expected, exact):
-            yield from map(str, found)
+        yield from map(str, judged(differences(got, expected), got, expected, exact))
+
+
+def packages() -> Iterator[Subject]:
+    """Networks of packages that others wrote, trained for two steps."""
+    for package in PACKAGES:
+        for network in package.networks:
+            run = functools.partial(_network, network)
+            name = f"{package.name} {network.name}"
+            yield Subject("packages", name, run, bool(network.breaks))
+
+
+def _network(network: Network, jit: Jit) -> Iterator[str]:
+    report = train_twins(network, jit, "adam")
+    yield from report.problems
+    if unknown := [w for w in report.tj_warnings if not any(b in w for b in network.breaks)]:
+        yield f"warns: {unknown}"
