@@ -23,13 +23,15 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated"}
 """Families of which a sample may have no region."""
 
-NEEDED = {"models": "transformers", "packages": "timm"}
-"""What else has to be installed; with packages that is ``tox -e packages``."""
+ELSEWHERE = {"packages"}
+"""Families that are tests of another folder."""
 
 
 def parts() -> Iterator[Any]:
     """Family, and the part of it; None: a sample."""
     for name, family in FAMILIES.items():
+        if name in ELSEWHERE:
+            continue
         for index in range(family.parts) if FULL else ():
             yield pytest.param(name, Part(index, family.parts), id=f"{name}-{index}")
         if not FULL:
@@ -38,8 +40,8 @@ def parts() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("family", "part"), parts())
 def test_as_installed(family: str, part: Part | None) -> None:
-    if family in NEEDED:
-        pytest.importorskip(NEEDED[family], reason="the programs are its own")
+    if family == "models":
+        pytest.importorskip("transformers", reason="the models are transformers'")
     subjects = sample(family, SAMPLE) if part is None else list(subjects_of(family, part))
     verdicts = [verdict for batch in batches(subjects) for verdict in hold(batch)]
     found = [f"{v.subject.id}: {problem}" for v in verdicts for problem in unlisted(v)]
@@ -49,7 +51,7 @@ def test_as_installed(family: str, part: Part | None) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="makes all programs")
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "generated"])
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("generated", *ELSEWHERE)])
 def test_the_table_names_what_there_is(family: str) -> None:
     subjects: list[Subject] = list(subjects_of(family))
     known = {s.name for s in subjects}
