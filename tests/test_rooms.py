@@ -51,7 +51,7 @@ ROOMS = {
     ),
     "tj_conformance": (
         "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
-        "subclasses", "composability", "packages", "upstream", "plugin",
+        "subclasses", "composability", "packages", "installed", "upstream", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""
