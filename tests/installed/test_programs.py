@@ -38,7 +38,7 @@ def parts() -> Iterator[Any]:
             yield pytest.param(name, None, id=name)
 
 
-@pytest.mark.parametrize(("family", "part"), parts())
+@pytest.mark.parametrize(("family", "part"), list(parts()))
 def test_as_installed(family: str, part: Part | None) -> None:
     if family == "models":
         pytest.importorskip("transformers", reason="the models are transformers'")

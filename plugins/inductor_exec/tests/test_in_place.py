@@ -369,7 +369,7 @@ def test_a_view_that_autograd_refuses_is_refused_where_nobody_needs_the_call(fus
 
     def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         torch._foreach_add_([b], 1)
-        a * a  # noqa: B018
+        a * a
         return a
 
     g = fusing(f)
