@@ -33,8 +33,10 @@ def rehearsal(session: Session) -> Iterator[None]:
         # The block ends first, then the executors compile.
         stack.enter_context(patch.object(FirstRegionRun, "__call__", rehearsed.run))
         stack.enter_context(patch.object(RegionKernel, "first_run", rehearsed.first_run))
-        yield
-        rehearsed.over = True
+        try:
+            yield
+        finally:
+            rehearsed.over = True
 
 
 class _Rehearsed:
