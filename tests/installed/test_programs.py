@@ -23,6 +23,9 @@ SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated"}
 """Families of which a sample may have no region."""
 
+MADE_UP = {"generated", "orders"}
+"""Families of which hypothesis makes the programs."""
+
 ELSEWHERE = {"packages"}
 """Families that are tests of another folder."""
 
@@ -51,7 +54,7 @@ def test_as_installed(family: str, part: Part | None) -> None:
 
 
 @pytest.mark.skipif(not FULL, reason="makes all programs")
-@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in ("generated", *ELSEWHERE)])
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f not in MADE_UP | ELSEWHERE])
 def test_the_table_names_what_there_is(family: str) -> None:
     subjects: list[Subject] = list(subjects_of(family))
     known = {s.name for s in subjects}

@@ -23,7 +23,7 @@ ALIASING = Path("plugins/torch_exec/tests/functionalize/aliasing")
 """Where the tables of programs that alias stand, below the folder of all distributions."""
 
 SEEDS = range(9000, 9040)
-"""Of the made-up programs: 250 from each."""
+"""Of the made-up programs: 250 from each, or 50 of those that differentiate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +53,17 @@ def _tables() -> list[tuple[Case, str]]:
     return cases_in(folder / ALIASING, but=("test_functional.py", "test_scoreboard.py"))
 
 
-def _generated(part: Part) -> Iterator[Subject]:
-    for seed in part.of(list(SEEDS)):
-        yield from programs.generated(seed)
+def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
+    """Programs that ``make`` makes from a seed and a number; a sample has seeds of its own."""
 
+    def part_of(part: Part) -> Iterator[Subject]:
+        for seed in part.of(list(SEEDS)):
+            yield from make(seed)
 
-def _other_seed(count: int, number: int) -> Iterator[Subject]:
-    return programs.generated(SEEDS.start - 1 - number, count)
+    def chosen(count: int, number: int) -> Iterator[Subject]:
+        return make(SEEDS.start - 1 - number, count)
+
+    return Family(part_of, few, len(SEEDS), chosen)
 
 
 FAMILIES: Mapping[str, Family] = {
@@ -71,7 +75,8 @@ FAMILIES: Mapping[str, Family] = {
     },
     "module_db": _whole(module_db, 12, 6),
     "aliasing": _whole(_aliasing, 16, 16),
-    "generated": Family(_generated, 16, len(SEEDS), _other_seed),
+    "generated": _seeded(programs.generated, 16),
+    "orders": _seeded(programs.orders, 6),
     "found": _whole(programs.found, 8),
     "own_backwards": _whole(programs.own_backwards, 12, 16),
     "subclasses": _whole(programs.subclasses, 10),

@@ -11,6 +11,7 @@ import torch
 from tj_conformance.autocast.case import evaluate as evaluate_autocast
 from tj_conformance.autocast.lists import listed
 from tj_conformance.autocast.programs import PROGRAMS as AUTOCAST
+from tj_conformance.gradients import orders as of_orders
 from tj_conformance.gradients import own
 from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.models import MODELS, step
@@ -30,6 +31,7 @@ __all__ = [
     "found",
     "generated",
     "models",
+    "orders",
     "own_backwards",
     "packages",
     "subclasses",
@@ -87,6 +89,18 @@ def _own(number: int, jit: Jit) -> Iterator[str]:
     found = own.compare(number, jit=jit)
     if found is not None and number not in own.KNOWN:
         yield found
+
+
+def orders(seed: int, count: int = of_orders.CHUNK) -> Iterator[Subject]:
+    """Made-up programs that differentiate up to three times, in double precision."""
+    for number, program in enumerate(of_orders.collected(seed, count)):
+        run = functools.partial(_order, program)
+        yield Subject("orders", f"{seed}.{number}", run)
+
+
+def _order(program: Any, jit: Jit) -> Iterator[str]:
+    if said := of_orders.difference(program, jit=jit):
+        yield f"{said}\n\n{program}"
 
 
 def subclasses() -> Iterator[Subject]:
