@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_leaves
 
 from tj_conformance.databases import known
 from tj_conformance.databases.known import Known
@@ -34,7 +34,7 @@ class _Continued:
     def op(self, *args: Any, **kwargs: Any) -> Any:
         """The operation's results, and other values that are computed from them."""
         out = self._entry.op(*args, **kwargs)
-        return out, tree_map_only(torch.Tensor, _used, out)
+        return out, [_used(x) for x in tree_leaves(out) if isinstance(x, torch.Tensor)]
 
 
 def _used(x: torch.Tensor) -> torch.Tensor:
