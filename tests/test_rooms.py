@@ -51,8 +51,8 @@ ROOMS = {
     ),
     "tj_conformance": (
         "options", "sampling", "fuser", "oracle", "programs", "names", "databases", "models",
-        "gradients", "sweep", "autocast", "subclasses", "composability", "packages", "upstream",
-        "plugin",
+        "architectures", "gradients", "sweep", "autocast", "subclasses", "composability",
+        "packages", "installed", "upstream", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""

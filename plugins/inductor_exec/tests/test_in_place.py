@@ -362,3 +362,18 @@ def test_caches_of_transformers_are_not_copied(fusing: Any) -> None:
         use.kernel.region.overwritten for use in tj.explain(g).regions for _ in range(use.calls)
     ]
     assert sum(map(len, written)) == 2 * config.num_hidden_layers
+
+
+def test_a_view_that_autograd_refuses_is_refused_where_nobody_needs_the_call(fusing: Any) -> None:
+    """One of several views, whose memory is written through another argument."""
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        torch._foreach_add_([b], 1)
+        a * a
+        return a
+
+    g = fusing(f)
+    for run in (f, g, g):
+        base = torch.ones(1, requires_grad=True) * 1
+        with pytest.raises(RuntimeError, match="a function that returns multiple views"):
+            run(base.unbind(0)[0], base[:1])

@@ -378,7 +378,7 @@ class _Run:
         def apply(trace: Trace) -> Trace:
             read = readers(self.assembly, trace.language.runtime) if self.assembly else {}
             facts = self.implementations, self.hosted, Layouts(read, self.chosen), p.tables
-            made = fuse(trace, p.executors, p.tags, *facts)
+            made = fuse(trace, p.executors, p.tags, *facts, all_calls=not p.dce)
             self.fused, self.claims = made, with_regions(self.claims, made)
             return made.trace
 

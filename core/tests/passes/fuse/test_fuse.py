@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import tj_core as tj
+from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Claim, Executor
 from tj_core.contract.fusion import Fusion
@@ -253,6 +254,32 @@ def test_a_value_that_only_the_region_reads_is_not_returned() -> None:
     g = jitted(f, loop)
     assert g(X, Y) == ([-(a + b) * b for a, b in zip(X, Y, strict=True)], [1.5, 1.0, 6.0])
     assert [p.name for p in loop.compiled[0].outputs] == ["_0", "_2"]
+
+
+def test_calls_that_nobody_needs_stay_where_all_are_wanted() -> None:
+    """They run alone: a region would compute them no more."""
+
+    def f(x: Any, y: Any) -> Any:
+        a = x + y
+        -(a * x)
+        return a * y
+
+    class Declines:
+        tj_name = "declines"
+
+        @hookimpl
+        def tj_transforms(self) -> tuple[Transform, ...]:
+            def apply(trace: Trace, context: Any) -> Trace:
+                declined: Trace = context.decline(Decline("for its errors", keep_all_calls=True))
+                return declined
+
+            return (Transform("declines", apply, Stage.ACQUIRED),)
+
+    expected = [(a + b) * b for a, b in zip(X, Y, strict=True)]
+    g, all_ = jitted(f, LoopPlugin()), jitted(f, LoopPlugin(), Declines())
+    assert g(X, Y) == all_(X, Y) == expected
+    assert shape(g) == ["loop(add, mul)"]
+    assert sorted(shape(all_)) == ["loop(add, mul)", "mul", "neg"]
 
 
 class Axpy:

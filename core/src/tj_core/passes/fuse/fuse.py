@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tj_core.analysis.liveness import value_names
+from tj_core.analysis.liveness import live_calls, value_names
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.contract.rules import RuleTable
@@ -47,18 +47,21 @@ def fuse(
     hosted: frozenset[Symbol],
     layouts: Layouts,
     tables: Mapping[str, RuleTable[Any]],
+    *,
+    all_calls: bool = False,
 ) -> FusedTrace:
     """``trace``, which is claimed, with a call for each region.
 
     ``implementations`` are those of claimed calls, ``hosted`` the symbols that may stand in regions
-    of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the session's.
+    of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the session's. With
+    ``all_calls``, those that nobody needs remain, in no region.
     """
     fusers = Fusers.of(executors, hosted)
     if not fusers.executors:
         return FusedTrace(trace)
     single = next((e.name for e in executors if e.fallback), None)
     writable = overwritable(trace, tables, implementations.keys())
-    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts, writable)
+    pass_ = _Pass(fusers, implementations, single, tags, {}, {}, layouts, writable, all_calls)
     taken = pass_.taken(trace)
     pass_ = replace(pass_, layouts=replace(layouts, chosen=taken))
     made = pass_.program(trace, PassRecord("fuse"))
@@ -91,6 +94,7 @@ class _Pass:
     members: dict[str, Symbol]
     layouts: Layouts
     overwritable: Overwritable | None
+    all_calls: bool = False
 
     def program(self, trace: Trace, record: PassRecord | None = None) -> Trace:
         editor = TraceEditor(trace, self.tags)
@@ -111,12 +115,28 @@ class _Pass:
     def calls(
         self, trace: Trace, layouts: Layouts, writable: Overwritable | None
     ) -> list[FusedCall | BoundSymbol]:
-        planned = plan(trace.calls, self.fusers)
+        planned = plan(self.unneeded_alone(trace) if self.all_calls else trace.calls, self.fusers)
         executors = self.fusers.executors
         facts = Facts(
-            trace.language, self.implementations, executors, layouts, writable, self.single
+            trace.language,
+            self.implementations,
+            executors,
+            layouts,
+            writable,
+            self.single,
+            self.all_calls,
         )
         return region_calls(planned.units, planned.views, trace.outputs, facts)
+
+    def unneeded_alone(self, trace: Trace) -> tuple[BoundSymbol, ...]:
+        """The calls of ``trace``, in which those that nobody needs belong to no executor's regions.
+
+        A region would compute them no more, or raise another error than they do.
+        """
+        needed = {*live_calls(trace.calls, trace.outputs, _stays)}
+        return tuple(
+            call if place in needed else self.alone(call) for place, call in enumerate(trace.calls)
+        )
 
     def taken(self, trace: Trace) -> dict[str, Choice]:
         """The inputs that only regions of the executor read which has chosen their strides."""
@@ -137,3 +157,7 @@ class _Pass:
         if self.fusers.owner(call) is not None and call.symbol not in self.fusers.hosted:
             return call.replace(executor=self.single)
         return map_programs(call, self.program)
+
+
+def _stays(place: int, call: BoundSymbol) -> bool:
+    return not call.effects.removable

@@ -44,7 +44,8 @@ class FusedCall:
 class Facts:
     """What is known of all regions of a program; ``executors`` are those that fuse, by name.
 
-    ``fallback`` runs calls in no region that nobody has claimed.
+    ``fallback`` runs calls in no region that nobody has claimed. ``all_calls``: those remain that
+    nobody needs.
     """
 
     language: Notation
@@ -53,6 +54,7 @@ class Facts:
     layouts: Layouts
     overwritable: Overwritable | None = None
     fallback: str | None = None
+    all_calls: bool = False
 
     def writes(self, unit: int, owner: str, returned: Sequence[Proxy]) -> Writes:
         """What a region of ``owner`` that is ``unit`` of the program may write to inputs."""
@@ -79,7 +81,7 @@ class _Draft:
 def region_calls(
     units: Sequence[Unit], views: Views, outputs: Any, facts: Facts
 ) -> list[FusedCall | BoundSymbol]:
-    """``units`` with a call for each group; what nobody needs is left out."""
+    """``units`` with a call for each group; what nobody needs is left out; see `Facts`."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
     if facts.overwritable is not None:
         calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
@@ -88,7 +90,8 @@ def region_calls(
     found: list[FusedCall | BoundSymbol] = []
     for place, unit in reversed([*enumerate(drafts)]):
         if isinstance(unit, BoundSymbol):
-            if unit.effects.removable and needed.isdisjoint(p.name for p in unit.flat_outs):
+            used = facts.all_calls or not needed.isdisjoint(p.name for p in unit.flat_outs)
+            if unit.effects.removable and not used:
                 continue
             found.append(unit)
             read.update(p.name for p in unit.flat_args)

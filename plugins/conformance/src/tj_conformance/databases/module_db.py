@@ -13,6 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import differences, seeded
+from tj_conformance.oracle.nearness import doubled, judged
 from tj_conformance.oracle.result import Result
 from tj_conformance.oracle.twins import clone_tree
 
@@ -73,13 +74,17 @@ def _sample(
         result.eager_errors += 1
         return
     result.samples += 1
+
+    def exact() -> Any:
+        return _outcome(_build(info, sample, training).double(), sample, training, doubled)
+
     try:
         jitted = jit(_build(info, sample, training))
         got = _outcome(jitted, sample, training)
     except Exception as error:
         result.raises(where, error)
         return
-    result.differs(where, differences(got, expected))
+    result.differs(where, judged(differences(got, expected), got, expected, exact))
     result.falls_back(where, (f.reason for f in tj.stats(jitted).fallbacks))
 
 
@@ -90,9 +95,11 @@ def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
     return module.to("cpu", torch.float32).train(training)
 
 
-def _outcome(module: Any, sample: Any, training: bool) -> Any:
+def _outcome(
+    module: Any, sample: Any, training: bool, copied: Callable[[Any], Any] = clone_tree
+) -> Any:
     """Everything a step leaves behind: outputs, gradients, the module's state."""
-    args, kwargs = clone_tree((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
+    args, kwargs = copied((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
     out = seeded(module, args, kwargs, seed=5)
     grads = _gradients(out, args, kwargs, module) if training else []
     return out, grads, dict(module.state_dict())

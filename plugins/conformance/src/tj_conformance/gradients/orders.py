@@ -24,7 +24,7 @@ from hypothesis import seed as hypothesis_seed
 
 from tj_conformance.gradients.made_up import Program, programs
 
-__all__ = ["Figures", "compare", "difference", "main"]
+__all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
 
 CHUNK = 50
 """So many programs have one seed."""
@@ -44,11 +44,20 @@ class Figures:
         return f"{self.programs} programs, {self.different} different; {self.raising} raise"
 
 
-def difference(program: Program, figures: Figures | None = None) -> str:
+def collected(seed: int, number: int) -> list[Program]:
+    """The programs of one seed, which are not run."""
+    made: list[Program] = []
+    _each(made.append, seed, number, [Phase.generate])
+    return made
+
+
+def difference(
+    program: Program, figures: Figures | None = None, jit: Callable[..., Any] = tj.jit
+) -> str:
     """How ``program`` compiled differs from ``program`` run by eager; empty if it does not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        theirs, mine = _outcome(program, lambda f: f), _outcome(program, tj.jit)
+        theirs, mine = _outcome(program, lambda f: f), _outcome(program, jit)
     figures = figures or Figures()
     figures.programs += 1
     figures.raising += isinstance(theirs, Exception)

@@ -25,6 +25,8 @@ import torch
 from tj_core.extend import TjWarning
 
 from tj_conformance.gradients.owntexts import OwnText, own_text
+from tj_conformance.oracle import world
+from tj_conformance.oracle.configurations import current
 
 __all__ = ["KNOWN", "WAYS", "compare", "main"]
 
@@ -46,14 +48,20 @@ KNOWN = {
 CHUNK = 100
 
 
-def compare(number: int, way: str | None = None) -> str | None:
-    """How the ``number``-th program differs in ``way`` from eager; None if it does not."""
+def compare(
+    number: int, way: str | None = None, jit: Callable[[Program], Program] | None = None
+) -> str | None:
+    """How the ``number``-th program differs in ``way`` from eager; None if it does not.
+
+    ``jit``, if given, compiles it instead.
+    """
     made = own_text(number)
     way = way or list(WAYS)[number % len(WAYS)]
+    jit = jit or WAYS[way]
     torch._dynamo.reset()
     with _module(made, "eager") as eager, _module(made, "compiled") as other:
         expected = _observed(eager.program, eager, made)
-        compiled = WAYS[way](other.program)
+        compiled = jit(other.program)
         for when in ("first", "second"):
             found = _observed(compiled, other, made)
             names = sorted({*found, *expected})
@@ -179,6 +187,8 @@ def _equal(a: Any, b: Any) -> bool:
     """Whether both are equal; sums in second gradients are made in another order."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_equal, a, b))
+    if isinstance(a, _Value) and isinstance(b, _Value):
+        return a.equals(b)
     if isinstance(a, _Close) and isinstance(b, _Close):
         return torch.allclose(a.value, b.value, rtol=1e-4, atol=1e-5, equal_nan=True)
     return bool(a == b)
@@ -191,9 +201,30 @@ class _Close:
     value: torch.Tensor
 
 
-def _value(t: torch.Tensor) -> str:
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A tensor as it was seen: its metadata and its elements."""
+
+    metadata: str
+    value: torch.Tensor
+
+    def __str__(self) -> str:
+        return f"{self.metadata} {self.value.tolist()}"
+
+    __repr__ = __str__
+
+    def equals(self, other: _Value) -> bool:
+        """Whether another one is the same, but for rounding if the configuration rounds."""
+        if str(self) == str(other):
+            return True
+        if not current().rounds or self.metadata != other.metadata:
+            return False
+        return world.same_but_for_rounding(self.value, other.value) is None
+
+
+def _value(t: torch.Tensor) -> _Value:
     t = t.detach()
-    return f"{t.dtype} {tuple(t.shape)} {t.stride()} {t.tolist()}"
+    return _Value(f"{t.dtype} {tuple(t.shape)} {t.stride()}", t.clone())
 
 
 _OTHERS = re.compile(

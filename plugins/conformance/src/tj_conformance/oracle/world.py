@@ -15,8 +15,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import Difference
+from tj_conformance.oracle.configurations import current
 
-__all__ = ["World", "attempt", "compare_worlds", "look_at", "same_bits"]
+__all__ = ["World", "attempt", "compare_worlds", "look_at", "same_bits", "same_but_for_rounding"]
 
 Look = Callable[[torch.Tensor], Any]
 
@@ -154,8 +155,10 @@ def compare_worlds(
     for (label, mine), (_, theirs) in zip(got.tensors, expected.tensors, strict=True):
         gradient = label.endswith(".grad")
         facts, values = GRADIENT if gradient else FACTS, same_bits
+        if current().rounds:
+            values = same_but_for_rounding
         if gradient and rounding:
-            facts, values = ROUNDED, _same_but_for_rounding
+            facts, values = ROUNDED, same_but_for_rounding
         wanted = {name: look for name, look in facts.items() if name not in ignore}
         found += _facts(mine, theirs, f"{when}: {label}", wanted, values)
     found += _relations(got, expected, when)
@@ -220,7 +223,8 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     return _close(mine, theirs, 0.0)
 
 
-def _same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+def same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
+    """None if the values are equal within the tolerance of their type, else what differs."""
     return _close(got.detach(), expected.detach())
 
 

@@ -14,7 +14,8 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from tj_conformance.oracle.compare import differences
+from tj_conformance.oracle.compare import Difference, differences
+from tj_conformance.oracle.nearness import doubled, judged
 
 __all__ = ["OPTIMIZERS", "Network", "Package", "Report", "module", "train", "train_twins"]
 
@@ -74,13 +75,25 @@ def module(name: str, attribute: str) -> Callable[..., Make]:
 
 
 def train_twins(network: Network, jit: Jit, optimizer: str) -> Report:
-    """Train the network and its twin under ``jit``; compare all that the steps leave behind."""
+    """Train the network and its twin under ``jit``; compare all that the steps leave behind.
+
+    Where the configuration rounds, a step may also be as near as eager's to double precision's.
+    """
     reference = _compiled_by_dynamo if network.compiled else _as_it_is
     expected, known = _recorded(network, reference, optimizer)
     got, warned = _recorded(network, jit, optimizer)
     problems = [f"warns: {w.message}" for w in warned if str(w.message) not in map(_text, known)]
     ours = tuple(str(w.message) for w in warned if issubclass(w.category, tj.TjWarning))
-    return Report((*_where(got, expected), *(p for p in problems if p[7:] not in ours)), ours)
+    different = list(_where(got, expected))
+    left = judged(different, got, expected, lambda: _exact(network, optimizer))
+    found = map(str, left)
+    return Report((*found, *(p for p in problems if p[7:] not in ours)), ours)
+
+
+def _exact(network: Network, optimizer: str) -> list[dict[str, Any]]:
+    """What eager's steps leave behind in double precision."""
+    wide = Network(network.name, lambda: network.build().double(), lambda: doubled(network.batch()))
+    return _recorded(wide, _as_it_is, optimizer)[0]
 
 
 def train(
@@ -133,10 +146,10 @@ def _recorded(
         return list(train(model, jit(model), network.batch, optimizer)), warned
 
 
-def _where(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> Iterator[str]:
+def _where(got: list[dict[str, Any]], expected: list[dict[str, Any]]) -> Iterator[Difference]:
     for step, (mine, theirs) in enumerate(zip(got, expected, strict=True)):
         for name, value in theirs.items():
-            yield from map(str, differences(mine[name], value, f"step {step}: {name}"))
+            yield from differences(mine[name], value, f"step {step}: {name}")
 
 
 def _text(warning: warnings.WarningMessage) -> str:

@@ -24,7 +24,7 @@ from tj_conformance.programs.aliasing import Jit, Report
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.traced import Untraceable, traced
 
-__all__ = ["CHUNK", "Figures", "chunks", "compare_programs", "main", "through_fx"]
+__all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
 
 CHUNK = 250
 """So many programs have one seed: the smaller, the more of them differ from chunk to chunk."""
@@ -104,6 +104,13 @@ def _compared(program: TextProgram, jit: Jit, figures: Figures, options: Any) ->
         reject()
     figures.add(report)
     return report
+
+
+def collected(seed: int, count: int) -> list[TextProgram]:
+    """The programs of one seed, which run in eager alone."""
+    made: list[TextProgram] = []
+    _each(made.append, seed, count, [Phase.generate])
+    return made
 
 
 def _each(

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
-
 from tj_conformance.gradients.gradients import first_gradients
 from tj_conformance.oracle.compare import call_differences, differences, seeded
+from tj_conformance.oracle.nearness import as_near, doubled
 
 __all__ = ["STRIDES_OF_GRADIENTS", "wrong"]
 
@@ -36,26 +34,11 @@ def _as_exact(op: Any, sample: Any, got: Any, eager: Any) -> bool:
 
     In low precision, PyTorch's kernels for CPUs round in places where fused kernels do not.
     """
-    args, kwargs = tree_map_only(torch.Tensor, _doubled, sample.arguments())
-    exact = op.op(*args, **kwargs)
-    gradients = first_gradients(exact, (args, kwargs)) if eager.gradients is not None else []
-    triples = zip(
-        *map(tree_leaves, (got, (eager.result, eager.gradients or []), (exact, gradients))),
-        strict=True,
-    )
-    return all(_nearer(*triple) for triple in triples if isinstance(triple[0], torch.Tensor))
 
+    def exact() -> Any:
+        args, kwargs = doubled(sample.arguments())
+        out = seeded(op.op, args, kwargs)
+        found = first_gradients(out, (args, kwargs)) if eager.gradients is not None else []
+        return out, found
 
-def _doubled(x: torch.Tensor) -> torch.Tensor:
-    """``x`` in double precision, a leaf if it was one."""
-    made = x.detach().double() if x.is_floating_point() else x.detach().clone()
-    return made.requires_grad_(x.requires_grad)
-
-
-def _nearer(mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
-    """Whether the error of ``mine`` is at most that of ``eager``, but for one rounding."""
-    if not mine.is_floating_point() or not mine.numel():
-        return torch.equal(mine, eager)
-    errors = [(x.double() - exact.double()).abs() for x in (mine.detach(), eager.detach())]
-    rounding = torch.finfo(mine.dtype).eps * (1 + exact.detach().double().abs())
-    return bool((errors[0] <= 2 * errors[1].max() + 4 * rounding).all())
+    return as_near(got, (eager.result, eager.gradients or []), exact)

@@ -1,0 +1,106 @@
+"""All families of programs that run as installed, by name."""
+
+from __future__ import annotations
+
+import functools
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tj_conformance.databases.known import DTYPES
+from tj_conformance.databases.tally import ALL, Part
+from tj_conformance.installed import programs
+from tj_conformance.installed.databases import module_db, op_db
+from tj_conformance.installed.subject import Subject
+from tj_conformance.programs.cases import Case, cases_in
+
+__all__ = ["FAMILIES", "Family", "sample", "subjects_of"]
+
+ALIASING = Path("plugins/torch_exec/tests/functionalize/aliasing")
+"""Where the tables of programs that alias stand, below the folder of all distributions."""
+
+SEEDS = range(9000, 9040)
+"""Of the made-up programs: 250 from each, or 50 of those that differentiate."""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What makes programs: ``make`` all, or ``chosen`` so many for a sample of a number's choice.
+
+    The default run of the tests takes ``few``, the long run all, in ``parts``.
+    """
+
+    make: Callable[[Part], Iterable[Subject]]
+    few: int
+    parts: int = 1
+    chosen: Callable[[int, int], Iterable[Subject]] | None = None
+
+
+def _whole(make: Callable[[], Iterable[Subject]], few: int, parts: int = 1) -> Family:
+    return Family(lambda part: part.of(list(make())), few, parts)
+
+
+def _aliasing() -> Iterator[Subject]:
+    return programs.aliasing(_tables())
+
+
+def _tables() -> list[tuple[Case, str]]:
+    """Programs that alias with the kinds of their tensors, from the test files."""
+    folder = next(p for p in (Path.cwd(), *Path.cwd().parents) if (p / ALIASING).is_dir())
+    return cases_in(folder / ALIASING, but=("test_functional.py", "test_scoreboard.py"))
+
+
+def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
+    """Programs that ``make`` makes from a seed and a number; a sample has seeds of its own."""
+
+    def part_of(part: Part) -> Iterator[Subject]:
+        for seed in part.of(list(SEEDS)):
+            yield from make(seed)
+
+    def chosen(count: int, number: int) -> Iterator[Subject]:
+        return make(SEEDS.start - 1 - number, count)
+
+    return Family(part_of, few, len(SEEDS), chosen)
+
+
+FAMILIES: Mapping[str, Family] = {
+    **{
+        f"op_db:{name}": _whole(
+            functools.partial(op_db, getattr(torch, name)), 24 if name == "float32" else 3, 16
+        )
+        for name in DTYPES
+    },
+    "module_db": _whole(module_db, 12, 6),
+    "aliasing": _whole(_aliasing, 16, 16),
+    "generated": _seeded(programs.generated, 16),
+    "orders": _seeded(programs.orders, 6),
+    "found": _whole(programs.found, 8),
+    "own_backwards": _whole(programs.own_backwards, 12, 16),
+    "subclasses": _whole(programs.subclasses, 10),
+    "autocast": _whole(programs.autocast, 16, 6),
+    "models": _whole(programs.models, 1, 5),
+    "packages": _whole(programs.packages, 4, 8),
+}
+"""By name."""
+
+
+def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
+    """The programs of the family ``name``, or a part of them.
+
+    :raises ValueError: if there is no such family.
+    """
+    if name not in FAMILIES:
+        raise ValueError(f"no family {name!r}; there are {', '.join(FAMILIES)}")
+    return FAMILIES[name].make(part)
+
+
+def sample(name: str, number: int = 0) -> list[Subject]:
+    """What the default run takes of a family: names' hashes choose, for each ``number`` others."""
+    family = FAMILIES[name]
+    if family.chosen is not None:
+        return list(family.chosen(family.few, number))
+    found = sorted(family.make(ALL), key=lambda s: zlib.crc32(f"{number} {s.id}".encode()))
+    return found[: family.few]

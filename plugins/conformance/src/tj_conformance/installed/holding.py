@@ -1,0 +1,95 @@
+"""Programs run as installed, those of a batch compiled together, and held against eager."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from tj_core.testing.rehearsing import rehearsal
+
+from tj_conformance.installed.subject import Subject
+from tj_conformance.oracle.configurations import configured, warnings_of_tj
+
+__all__ = ["BATCH", "Verdict", "batches", "hold"]
+
+BATCH = 24
+"""So many programs are compiled in one run of a C++ compiler."""
+
+PASS = "the pass "
+"""How the reason of a fallback begins that is a failure of tj's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What is wrong with one program, and how many compiled regions ran for the first time."""
+
+    subject: Subject
+    problems: tuple[str, ...]
+    regions: int
+
+
+def batches(subjects: Iterable[Subject], size: int = BATCH) -> Iterator[list[Subject]]:
+    """The subjects in groups of ``size``."""
+    each = iter(subjects)
+    while batch := list(itertools.islice(each, size)):
+        yield batch
+
+
+def hold(subjects: Sequence[Subject]) -> Iterator[Verdict]:
+    """Run ``subjects`` in one session: first to compile their regions together, then in earnest."""
+    with configured() as session, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # where they are errors, a fallback is none any more
+        with rehearsal(session):
+            for subject in subjects:
+                _forget()
+                with suppress(Exception):  # it raises again in earnest
+                    list(subject.run(tj.jit))
+        _drop_failed(session)
+        for subject in subjects:
+            _forget()
+            yield _verdict(subject, session)
+
+
+def _drop_failed(session: tj.Session) -> None:
+    """Let regions that failed be compiled again, so that the program is known that they are of."""
+    kernels = session.regions.kernels
+    for key in [key for key, kernel in kernels.items() if kernel.failure is not None]:
+        del kernels[key]
+
+
+def _forget() -> None:
+    """Leave nothing of one program to the next: PyTorch's hook gives up on code it often sees."""
+    torch.compiler.reset()
+    torch.manual_seed(0)
+
+
+def _verdict(subject: Subject, session: tj.Session) -> Verdict:
+    jitted: list[Any] = []
+    before = _confirmed(session)
+    with warnings_of_tj() as said:
+        try:
+            problems = list(subject.run(functools.partial(_noted, jitted)))
+        except Exception as error:
+            problems = [f"{type(error).__name__}: {error}"]
+    reasons = [f.reason for each in jitted for f in tj.stats(each).fallbacks]
+    problems += [f"falls back: {r}" for r in reasons if not subject.breaks or PASS in r]
+    problems += [f"warns: {w}" for w in dict.fromkeys(said) if not any(r in w for r in reasons)]
+    return Verdict(subject, tuple(problems), _confirmed(session) - before)
+
+
+def _noted(jitted: list[Any], fn: Callable[..., Any], **options: Any) -> Any:
+    jitted.append(tj.jit(fn, **options))
+    return jitted[-1]
+
+
+def _confirmed(session: tj.Session) -> int:
+    """How many compiled regions have run and have not failed."""
+    kernels = session.regions.kernels.values()
+    return sum(kernel.confirmed and kernel.failure is None for kernel in kernels)

@@ -1,0 +1,75 @@
+"""Results judged by double precision, where a program amplifies what rounding makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from tj_conformance.oracle.compare import Difference
+from tj_conformance.oracle.configurations import current
+
+__all__ = ["as_near", "doubled", "judged"]
+
+
+def judged(
+    found: Sequence[Difference], got: Any, eager: Any, exact: Callable[[], Any]
+) -> list[Difference]:
+    """What is left of the differences ``found`` between ``got`` and ``eager``.
+
+    Where the configuration rounds, values alone may differ, if they are as near as eager's to
+    those of ``exact``, the program in double precision.
+    """
+    values = current().rounds and all("not equal" in d.what or "not close" in d.what for d in found)
+    return [] if found and values and as_near(got, eager, exact) else list(found)
+
+
+def doubled(tree: Any) -> Any:
+    """``tree`` with floating-point tensors in double precision, leaves where they were leaves."""
+    return tree_map_only(torch.Tensor, _doubled, tree)
+
+
+def _doubled(x: torch.Tensor) -> torch.Tensor:
+    if x.is_complex():
+        made = x.detach().to(torch.complex128)
+    else:
+        made = x.detach().double() if x.is_floating_point() else x.detach().clone()
+    return made.requires_grad_(x.requires_grad)
+
+
+def as_near(got: Any, eager: Any, exact: Callable[[], Any]) -> bool:
+    """Whether each tensor of ``got`` is as near to ``exact`` as eager's, at most twice as far.
+
+    That counts for the largest error and for the median one, but for one rounding. False as well
+    where ``exact``, the program in double precision, raises or returns something else.
+    """
+    try:
+        trees = [_tensors(tree) for tree in (got, eager, exact())]
+        return all(_nearer(*each) for each in zip(*trees, strict=True))
+    except Exception:  # it has no form in double precision
+        return False
+
+
+def _tensors(tree: Any) -> Iterator[torch.Tensor]:
+    """The tensors of ``tree``; of wrapper subclasses, what they hold."""
+    for leaf in tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor) and is_traceable_wrapper_subclass(leaf):
+            names, _ = leaf.__tensor_flatten__()
+            yield from _tensors([getattr(leaf, name) for name in names])
+        elif isinstance(leaf, torch.Tensor):
+            yield leaf.detach()
+
+
+def _nearer(mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+    if not (mine.is_floating_point() or mine.is_complex()) or not mine.numel():
+        return torch.equal(mine, eager)
+    wide = torch.complex128 if mine.is_complex() else torch.float64
+    ours, theirs = ((x.to(wide) - exact).abs().flatten() for x in (mine, eager))
+    rounding = torch.finfo(mine.dtype).eps * (1 + exact.abs().max())
+    return all(
+        bool(measure(ours) <= 2 * measure(theirs) + rounding)
+        for measure in (torch.max, torch.median)
+    )
