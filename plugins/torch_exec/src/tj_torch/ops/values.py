@@ -6,7 +6,7 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, RuntimeValues, TensorProxy
+from tj_core.extend import Context, Proxy, RuntimeValues, TensorProxy
 
 from tj_torch.ops import constants
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
@@ -144,6 +144,11 @@ def laid_out(value: Any, strides: Sequence[int]) -> Any:
     return made.copy_(value)
 
 
+def records(context: Context) -> bool:
+    """Whether autograd records calls in ``context``."""
+    return not context.get("inference") and context.get("grad") is not False
+
+
 VALUES = RuntimeValues(
     observe,
     memory,
@@ -155,5 +160,6 @@ VALUES = RuntimeValues(
     laid_out,
     constants.text,
     constants.of_text,
+    records,
 )
 """What PyTorch's dialect knows of values at run time."""
