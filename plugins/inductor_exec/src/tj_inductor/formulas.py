@@ -111,6 +111,21 @@ def _inverse(number: float) -> float:
     return 1.0 / number if number else math.inf
 
 
+def without_zero_factors(formula: Formula) -> Formula:
+    """``formula(x, a, b, beta, alpha)`` of a sum of multiples, where neither factor is zero.
+
+    PyTorch's kernels do not read what is multiplied by zero; in a formula a NaN would be left of
+    it. Else the kernel is called.
+    """
+
+    def changed(*args: Any, beta: Any = 1, alpha: Any = 1, **more: Any) -> Any:
+        if beta == 0 or alpha == 0:
+            return NotImplemented
+        return formula(*args, beta=beta, alpha=alpha, **more)
+
+    return changed
+
+
 def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> Formula:
     """``formula(x, dim, index, ...)``, where a negative index is what it ``becomes``.
 
@@ -157,6 +172,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
+        aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }

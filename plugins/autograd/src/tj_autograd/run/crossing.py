@@ -30,10 +30,10 @@ def is_unlike(
 
     Autograd gives none of another type or shape; hooks, and callers of a node, may.
     """
-    if tangent is not None and expected is not None and expected.subclass is None:
-        if tangent.dtype is not dtype_to_torch(expected.dtype) or tangent.shape != shape:
-            return True
-    return is_of_other_class(tangent, expected)
+    if tangent is None or expected is None or expected.subclass is not None:
+        return is_of_other_class(tangent, expected)
+    other_type = tangent.dtype is not dtype_to_torch(expected.dtype)
+    return other_type or tangent.shape != shape or is_of_other_class(tangent, expected)
 
 
 def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
