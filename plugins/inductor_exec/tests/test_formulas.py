@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tj_inductor.adapter import compiling
-from tj_inductor.formulas import IN_CACHE, in_cache, nll_loss_backward, var_mean
+from tj_inductor.formulas import IN_CACHE, SAY_WHETHER, in_cache, nll_loss_backward, var_mean
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -109,3 +111,30 @@ def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:
             graph = compiling.traced(norm, [x], mode)
         called = {str(node.target) for node in graph.graph.nodes}
         assert ("aten.var_mean.correction" not in called) is passes
+
+
+@pytest.mark.parametrize("operator", SAY_WHETHER, ids=str)
+def test_bytes_say_whether_in_bytes(operator: Any) -> None:
+    along = {"default": (), "dim": (1,), "dims": ([1],)}[operator._overloadname]
+    for dtype in (torch.uint8, torch.float32, torch.int64):
+        x = torch.tensor([[0, 3], [0, 0]], dtype=dtype)
+        mode = FakeTensorMode()
+        with mode:
+            like = torch.empty(2, 2, dtype=dtype)
+        graph = compiling.traced(lambda t: (operator(t, *along),), [like], mode)
+        # The kernels of Inductor for what is left return truth values.
+        called = graph.graph.find_nodes(op="call_function", target=operator)
+        assert [node.args[0].meta["val"].dtype for node in called] != [torch.uint8]
+        (found,) = graph(x)
+        assert torch.equal(found, operator(x, *along)) and found.dtype is operator(x, *along).dtype
+
+
+def test_what_is_multiplied_by_zero_is_not_read() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        x, a, b = torch.empty(2), torch.empty(1, 4), torch.empty(4, 2)
+    for beta, alpha in ((0, 1), (1, 0), (0, 0), (2, 3)):
+        run = functools.partial(torch.ops.aten.addmm.default, beta=beta, alpha=alpha)
+        graph = compiling.traced(lambda *args: (run(*args),), [x, a, b], mode)  # noqa: B023
+        called = {str(node.target) for node in graph.graph.nodes}
+        assert ("aten.addmm.default" in called) is (0 in (beta, alpha))

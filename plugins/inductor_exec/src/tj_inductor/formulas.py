@@ -126,6 +126,20 @@ def without_zero_factors(formula: Formula) -> Formula:
     return changed
 
 
+def of_bytes(operator: Any) -> Formula:
+    """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
+
+    Inductor's kernels return a truth value, of whatever type the elements are.
+    """
+
+    def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+        if x.dtype is not torch.uint8:
+            return NotImplemented
+        return operator(x.to(torch.bool), *args, **more).to(torch.uint8)
+
+    return changed
+
+
 def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> Formula:
     """``formula(x, dim, index, ...)``, where a negative index is what it ``becomes``.
 
@@ -163,6 +177,14 @@ NO_NEGATIVE_INDEX = (
     aten.index_reduce.default,
     aten.index_select.default,
 )
+SAY_WHETHER = (
+    aten.all.default,
+    aten.all.dim,
+    aten.all.dims,
+    aten.any.default,
+    aten.any.dim,
+    aten.any.dims,
+)
 FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 """What takes a negative index, by a formula that copies to an index; that takes none."""
 
@@ -173,6 +195,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
         aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
+        **{op: of_bytes(op) for op in SAY_WHETHER},
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }
