@@ -138,3 +138,29 @@ def test_what_is_multiplied_by_zero_is_not_read() -> None:
         graph = compiling.traced(lambda *args: (run(*args),), [x, a, b], mode)  # noqa: B023
         called = {str(node.target) for node in graph.graph.nodes}
         assert ("aten.addmm.default" in called) is (0 in (beta, alpha))
+
+
+QUOTIENTS = (-2.5, 2.5, 1.0, -1.0, 0.1, -0.3, 0.0, -0.0, 1e10, torch.inf, -torch.inf, torch.nan)
+DIVISIONS = {
+    "floor_divide": lambda a, b: torch.ops.aten.floor_divide.default(a, b),
+    "div": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="floor"),
+    "by a number": lambda a, b: torch.ops.aten.div.Scalar_mode(a, 0.1, rounding_mode="floor"),
+    "to zero": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_quotients_that_are_floors(division: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(QUOTIENTS)
+    a, b = x.repeat_interleave(len(x)).to(dtype), x.repeat(len(x)).to(dtype)
+    if not dtype.is_floating_point:
+        a, b = torch.arange(-9, 9), torch.tensor([4, -4, 3]).repeat(6)
+    run, mode = DIVISIONS[division], FakeTensorMode()
+    with mode:
+        like = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in (a, b)]
+    (found,) = compiling.traced(lambda a, b: (run(a, b),), like, mode)(a, b)
+    expected = run(a, b)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    zero = expected == 0
+    assert torch.equal(found.signbit()[zero], expected.signbit()[zero])

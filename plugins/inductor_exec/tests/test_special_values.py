@@ -49,8 +49,12 @@ SCALARS = (0, 1, -1, 2, 0.5, math.inf, -0.0)
 DIVIDES = ("remainder", "fmod", "floor_divide", "div")
 SHIFTS = ("bitwise_left_shift", "bitwise_right_shift")
 
-ACCEPTED: dict[tuple[str, torch.dtype], str] = {}
-"""Differences that are none of tj's: why."""
+ZEROS = "either of two zeros is the larger one, and the smaller one"
+
+ACCEPTED: dict[tuple[str, torch.dtype], str] = {
+    (name, dtype): ZEROS for name in ("fmax", "fmin") for dtype in TYPES if dtype.is_floating_point
+}
+"""Differences that a user would accept: why."""
 
 
 @dataclass(frozen=True)
