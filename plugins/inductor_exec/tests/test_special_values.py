@@ -96,11 +96,15 @@ def _dividing(mode: str) -> Callable[..., Any]:
 
 
 def pairs(name: str, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """All pairs of special values, but for those for which C++ leaves ``name`` undefined."""
+    """All pairs of special values, but for those for which C++ leaves ``name`` undefined.
+
+    Where a quotient overflows, PyTorch's remainders of vectors are NaN, those of elements are not.
+    """
     x = values(dtype)
     a, b = x.repeat_interleave(len(x)), x.repeat(len(x))
     if dtype.is_floating_point:
-        return a, b
+        overflows = (b != 0) & (b.abs() < torch.finfo(torch.float32).tiny)
+        return (a[~overflows], b[~overflows]) if name in DIVIDES else (a, b)
     info, kept = torch.iinfo(dtype), torch.ones(len(a), dtype=torch.bool)
     if name in DIVIDES:
         kept = (b != 0) & ~((a == info.min) & (b == -1))
