@@ -145,6 +145,8 @@ DIVISIONS = {
     "floor_divide": lambda a, b: torch.ops.aten.floor_divide.default(a, b),
     "div": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="floor"),
     "by a number": lambda a, b: torch.ops.aten.div.Scalar_mode(a, 0.1, rounding_mode="floor"),
+    "remainder": lambda a, b: torch.ops.aten.remainder.Tensor(a, b),
+    "remainder by a number": lambda a, b: torch.ops.aten.remainder.Scalar(a, torch.inf),
     "to zero": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="trunc"),
 }
 
@@ -154,7 +156,7 @@ DIVISIONS = {
 def test_quotients_that_are_floors(division: str, dtype: torch.dtype) -> None:
     x = torch.tensor(QUOTIENTS)
     a, b = x.repeat_interleave(len(x)).to(dtype), x.repeat(len(x)).to(dtype)
-    if not dtype.is_floating_point:
+    if not dtype.is_floating_point:  # no kernel of integers divides by zero
         a, b = torch.arange(-9, 9), torch.tensor([4, -4, 3]).repeat(6)
     run, mode = DIVISIONS[division], FakeTensorMode()
     with mode:

@@ -133,6 +133,18 @@ def floor_divided(a: Any, b: Any) -> Any:
     return torch.where(b == 0, quotient, found).to(dtype)
 
 
+def remainder(a: Any, b: Any) -> Any:
+    """``a % b`` of floats, by C's remainder; Inductor's vectors make NaN of infinite divisors."""
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    like = a if isinstance(a, torch.Tensor) else b
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    a, b = (torch.as_tensor(v, dtype=wide, device=like.device) for v in (a, b))
+    rest = torch.fmod(a, b)
+    return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).to(dtype)
+
+
 def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
     """``a / b``, rounded in some way; only for the one that is `floor_divided`."""
     return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
@@ -223,6 +235,9 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         aten.var_mean.correction: var_mean,
         aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
         aten.floor_divide.default: floor_divided,
+        aten.remainder.Tensor: remainder,
+        aten.remainder.Scalar: remainder,
+        aten.remainder.Scalar_Tensor: remainder,
         aten.div.Tensor_mode: by_mode,
         aten.div.Scalar_mode: by_mode,
         **{op: of_bytes(op) for op in SAY_WHETHER},
