@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from tj_inductor.adapter import compiling
-from tj_inductor.formulas import IN_CACHE, in_cache, nll_loss_backward, var_mean
+from tj_inductor.formulas import IN_CACHE, SAY_WHETHER, in_cache, nll_loss_backward, var_mean
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -109,3 +111,58 @@ def test_a_norm_is_two_sums_of_what_is_in_the_cache() -> None:
             graph = compiling.traced(norm, [x], mode)
         called = {str(node.target) for node in graph.graph.nodes}
         assert ("aten.var_mean.correction" not in called) is passes
+
+
+@pytest.mark.parametrize("operator", SAY_WHETHER, ids=str)
+def test_bytes_say_whether_in_bytes(operator: Any) -> None:
+    along = {"default": (), "dim": (1,), "dims": ([1],)}[operator._overloadname]
+    for dtype in (torch.uint8, torch.float32, torch.int64):
+        x = torch.tensor([[0, 3], [0, 0]], dtype=dtype)
+        mode = FakeTensorMode()
+        with mode:
+            like = torch.empty(2, 2, dtype=dtype)
+        graph = compiling.traced(lambda t: (operator(t, *along),), [like], mode)
+        # The kernels of Inductor for what is left return truth values.
+        called = graph.graph.find_nodes(op="call_function", target=operator)
+        assert [node.args[0].meta["val"].dtype for node in called] != [torch.uint8]
+        (found,) = graph(x)
+        assert torch.equal(found, operator(x, *along)) and found.dtype is operator(x, *along).dtype
+
+
+def test_what_is_multiplied_by_zero_is_not_read() -> None:
+    mode = FakeTensorMode()
+    with mode:
+        x, a, b = torch.empty(2), torch.empty(1, 4), torch.empty(4, 2)
+    for beta, alpha in ((0, 1), (1, 0), (0, 0), (2, 3)):
+        run = functools.partial(torch.ops.aten.addmm.default, beta=beta, alpha=alpha)
+        graph = compiling.traced(lambda *args: (run(*args),), [x, a, b], mode)  # noqa: B023
+        called = {str(node.target) for node in graph.graph.nodes}
+        assert ("aten.addmm.default" in called) is (0 in (beta, alpha))
+
+
+QUOTIENTS = (-2.5, 2.5, 1.0, -1.0, 0.1, -0.3, 0.0, -0.0, 1e10, torch.inf, -torch.inf, torch.nan)
+DIVISIONS = {
+    "floor_divide": lambda a, b: torch.ops.aten.floor_divide.default(a, b),
+    "div": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="floor"),
+    "by a number": lambda a, b: torch.ops.aten.div.Scalar_mode(a, 0.1, rounding_mode="floor"),
+    "remainder": lambda a, b: torch.ops.aten.remainder.Tensor(a, b),
+    "remainder by a number": lambda a, b: torch.ops.aten.remainder.Scalar(a, torch.inf),
+    "to zero": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="trunc"),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("division", DIVISIONS)
+def test_quotients_that_are_floors(division: str, dtype: torch.dtype) -> None:
+    x = torch.tensor(QUOTIENTS)
+    a, b = x.repeat_interleave(len(x)).to(dtype), x.repeat(len(x)).to(dtype)
+    if not dtype.is_floating_point:  # no kernel of integers divides by zero
+        a, b = torch.arange(-9, 9), torch.tensor([4, -4, 3]).repeat(6)
+    run, mode = DIVISIONS[division], FakeTensorMode()
+    with mode:
+        like = [torch.empty_strided(t.shape, t.stride(), dtype=t.dtype) for t in (a, b)]
+    (found,) = compiling.traced(lambda a, b: (run(a, b),), like, mode)(a, b)
+    expected = run(a, b)
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    zero = expected == 0
+    assert torch.equal(found.signbit()[zero], expected.signbit()[zero])

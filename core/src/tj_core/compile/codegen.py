@@ -21,7 +21,12 @@ from tj_core.analysis.liveness import last_uses, value_names
 from tj_core.compile.checked_runs import Checks, EveryRun, FirstRun
 from tj_core.compile.generated import define
 from tj_core.compile.kernels import EveryRegionRun, FirstRegionRun, RegionKernel
-from tj_core.compile.plain_arguments import differentiable, plain_of, with_plain_arguments
+from tj_core.compile.plain_arguments import (
+    differentiable,
+    plain_of,
+    records,
+    with_plain_arguments,
+)
 from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.names import Namer
@@ -152,20 +157,21 @@ class _Writer:
         args = {p.name for p in call.flat_args}
         before = [name for name in dead if name in args]
         after = [name for name in dead if name not in args]
-        values = ", ".join(self.given(a, kernel) for a in call.args)
+        plain = kernel.detached or records(call.context, self.trace.language.runtime)
+        values = ", ".join(self.given(a, plain=plain) for a in call.args)
         run = f"{value_text(call.outputs)} = {self.kernel(call, kernel)}({self.box})"
         return f"{self.box} = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
 
-    def given(self, argument: Any, kernel: RegionKernel) -> str:
-        """What the region gets: an argument, plain where it may require a gradient."""
+    def given(self, argument: Any, *, plain: bool) -> str:
+        """What a region gets: an argument, ``plain`` where it may require a gradient."""
         text = value_text(argument, str, self.constant)
-        if not kernel.detached or value_names(argument).isdisjoint(self.differentiable):
+        if not plain or value_names(argument).isdisjoint(self.differentiable):
             return text
-        plain = plain_of(self.trace.language.runtime)
-        if plain is None:
+        function = plain_of(self.trace.language.runtime)
+        if function is None:
             return text
         if "plain" not in self.bound:
-            self.bind("plain", "_plain", plain)
+            self.bind("plain", "_plain", function)
         return f"{self.bound['plain']}({text})"
 
     def kernel(self, call: BoundSymbol, kernel: RegionKernel) -> str:

@@ -15,11 +15,12 @@ from tj_core.compile.generated import define
 from tj_core.ir.names import Namer, formal_value
 from tj_core.ir.proxy import Proxy, TensorProxy, requires_grad
 from tj_core.ir.runtime import RuntimeValues
+from tj_core.ir.symbol import Context
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.printer import is_name, keyword_text
 
-__all__ = ["differentiable", "plain_of", "with_plain_arguments"]
+__all__ = ["differentiable", "plain_of", "records", "with_plain_arguments"]
 
 
 def differentiable(trace: Trace) -> frozenset[str]:
@@ -44,6 +45,11 @@ def differentiable(trace: Trace) -> frozenset[str]:
 def plain_of(runtime: tuple[RuntimeValues, ...]) -> Callable[[Any], Any] | None:
     """What makes a value plain; None where no dialect says so."""
     return next((d.plain for d in runtime if d.plain is not None), None)
+
+
+def records(context: Context, runtime: tuple[RuntimeValues, ...]) -> bool:
+    """Whether calls in ``context`` become part of differentiation."""
+    return any(d.records is not None and d.records(context) for d in runtime)
 
 
 def with_plain_arguments(

@@ -164,7 +164,8 @@ class Fusion:
     (`FusionRegion.overwritten`).
 
     ``detached``: functions get inputs that require no gradient, as kernels of claimed calls do.
-    False is for functions that do not look at that, and saves the time.
+    False is for functions that do not look at that where no gradients are recorded, and saves the
+    time there.
     """
 
     can_fuse: Callable[[BoundSymbol], bool | Decline]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.ir.proxy import Proxy
-from tj_core.ir.symbol import Constant
+from tj_core.ir.symbol import Constant, Context
 
 __all__ = ["RuntimeValues"]
 
@@ -29,7 +29,8 @@ class RuntimeValues:
 
     ``text`` and ``of_text``, both or none, are for finished programs that are kept on disk: the
     text that a constant of a program is made of again, None for one that nothing but itself can
-    stand for, as it may be written; and the value of such a text.
+    stand for, as it may be written; and the value of such a text. ``records``, if given, says of a
+    context whether calls in it become part of differentiation.
     """
 
     observe: Callable[[Any], Proxy | None]
@@ -42,3 +43,4 @@ class RuntimeValues:
     laid_out: Callable[[Any, Sequence[int]], Any] | None = None
     text: Callable[[Constant], str | None] | None = None
     of_text: Callable[[str], Any] | None = None
+    records: Callable[[Context], bool] | None = None

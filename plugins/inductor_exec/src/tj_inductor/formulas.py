@@ -111,6 +111,74 @@ def _inverse(number: float) -> float:
     return 1.0 / number if number else math.inf
 
 
+def floor_divided(a: Any, b: Any) -> Any:
+    """``a // b`` of floats as PyTorch's kernels compute it, by a remainder, as Python does.
+
+    The floor of a quotient that is rounded may be one more (``1.0 // 0.1`` is 9), and of an
+    infinite number it is no NaN.
+    """
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    like = a if isinstance(a, torch.Tensor) else b
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    a, b = (torch.as_tensor(v, dtype=wide, device=like.device) for v in (a, b))
+    rest = torch.fmod(a, b)
+    whole = (a - rest) / b
+    whole = torch.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1, whole)
+    below = torch.floor(whole)
+    below = torch.where(whole - below > 0.5, below + 1, below)
+    quotient = a / b
+    found = torch.where(whole == 0, torch.copysign(torch.zeros_like(quotient), quotient), below)
+    return torch.where(b == 0, quotient, found).to(dtype)
+
+
+def remainder(a: Any, b: Any) -> Any:
+    """``a % b`` of floats, by C's remainder; Inductor's vectors make NaN of infinite divisors."""
+    dtype = torch.result_type(a, b)
+    if not dtype.is_floating_point:
+        return NotImplemented
+    like = a if isinstance(a, torch.Tensor) else b
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    a, b = (torch.as_tensor(v, dtype=wide, device=like.device) for v in (a, b))
+    rest = torch.fmod(a, b)
+    return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).to(dtype)
+
+
+def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
+    """``a / b``, rounded in some way; only for the one that is `floor_divided`."""
+    return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
+
+
+def without_zero_factors(formula: Formula) -> Formula:
+    """``formula(x, a, b, beta, alpha)`` of a sum of multiples, where neither factor is zero.
+
+    PyTorch's kernels do not read what is multiplied by zero; in a formula a NaN would be left of
+    it. Else the kernel is called.
+    """
+
+    def changed(*args: Any, beta: Any = 1, alpha: Any = 1, **more: Any) -> Any:
+        if beta == 0 or alpha == 0:
+            return NotImplemented
+        return formula(*args, beta=beta, alpha=alpha, **more)
+
+    return changed
+
+
+def of_bytes(operator: Any) -> Formula:
+    """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
+
+    Inductor's kernels return a truth value, of whatever type the elements are.
+    """
+
+    def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
+        if x.dtype is not torch.uint8:
+            return NotImplemented
+        return operator(x.to(torch.bool), *args, **more).to(torch.uint8)
+
+    return changed
+
+
 def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> Formula:
     """``formula(x, dim, index, ...)``, where a negative index is what it ``becomes``.
 
@@ -148,6 +216,14 @@ NO_NEGATIVE_INDEX = (
     aten.index_reduce.default,
     aten.index_select.default,
 )
+SAY_WHETHER = (
+    aten.all.default,
+    aten.all.dim,
+    aten.all.dims,
+    aten.any.default,
+    aten.any.dim,
+    aten.any.dims,
+)
 FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 """What takes a negative index, by a formula that copies to an index; that takes none."""
 
@@ -157,6 +233,14 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
+        aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
+        aten.floor_divide.default: floor_divided,
+        aten.remainder.Tensor: remainder,
+        aten.remainder.Scalar: remainder,
+        aten.remainder.Scalar_Tensor: remainder,
+        aten.div.Tensor_mode: by_mode,
+        aten.div.Scalar_mode: by_mode,
+        **{op: of_bytes(op) for op in SAY_WHETHER},
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }

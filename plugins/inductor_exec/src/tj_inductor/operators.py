@@ -37,13 +37,14 @@ TOGETHER = frozenset({
 
 OTHERWISE = frozenset({
     "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
-    "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy",
+    "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy", "nextafter",
 })  # fmt: skip
 """Operators that Inductor's programs compute otherwise than PyTorch's kernels.
 
 Pooling makes other windows of equal random samples; bags of bfloat16 return something that fake
 tensors do not show; what undoes a pooling takes negative indices; a margin loss counts labels
-behind the -1 that ends them; cross entropy takes what is no probability.
+behind the -1 that ends them; cross entropy takes what is no probability; the next number is that of
+float32, which is none in bfloat16.
 """
 
 

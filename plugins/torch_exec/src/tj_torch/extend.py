@@ -45,9 +45,16 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
+from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
-from tj_torch.runtime.private import backward_keeps_graph, has_kernel, saved_tensors_are_hooked
+from tj_torch.runtime.private import (
+    backward_keeps_graph,
+    forward_level,
+    has_kernel,
+    outside_levels,
+    saved_tensors_are_hooked,
+)
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 
 __all__ = [
@@ -70,6 +77,7 @@ __all__ = [
     "Expander",
     "Expansion",
     "ExpansionError",
+    "Form",
     "Memo",
     "Modes",
     "Names",
@@ -95,6 +103,8 @@ __all__ = [
     "dense_proxies",
     "device_to_torch",
     "dtype_to_torch",
+    "form_of",
+    "forward_level",
     "has_kernel",
     "instance",
     "is_dense",
@@ -110,6 +120,7 @@ __all__ = [
     "members",
     "number_text",
     "observed",
+    "outside_levels",
     "pass_over_package",
     "python_body",
     "random_state",

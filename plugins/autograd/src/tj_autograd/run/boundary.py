@@ -16,19 +16,20 @@ from tj_torch.extend import (
     ambient_autocast,
     autocast_as_in,
     backward_keeps_graph,
-    device_to_torch,
-    dtype_to_torch,
+    forward_level,
     is_sized,
+    outside_levels,
     saved_tensors_are_hooked,
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.replay import advance, states
+from tj_autograd.run.crossing import has_memory, is_unlike, laid_out, unpacked, zeros
 from tj_autograd.run.holders import Holders, Versions, check_versions, holders
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
-from tj_autograd.run.tangents import compact, in_this_call, is_of_other_class
+from tj_autograd.run.tangents import compact, in_this_call
 from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.run.views import Views, views
 from tj_autograd.split.halves import Halves
@@ -147,7 +148,7 @@ class Compiled(torch.autograd.Function):
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
-        if no_tangent or torch.is_grad_enabled() or _has_other_casts(plan, tangents):
+        if no_tangent or _only_pytorch_can(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.kept is None:
             raise RuntimeError(FREED)
@@ -156,7 +157,7 @@ class Compiled(torch.autograd.Function):
         pullback = plan.variants[plan.layout(tangents)]
         wanted = tuple(map(in_this_call, pullback.tangents, tangents))
         compacted = tuple(map(compact, tangents, wanted))
-        if any(map(is_of_other_class, compacted, wanted)):
+        if any(map(is_unlike, compacted, wanted, ctx.shapes)):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         tangents = compacted
         values = [*_saved(ctx, plan)[: len(plan.tensors)], *ctx.numbers]
@@ -165,18 +166,28 @@ class Compiled(torch.autograd.Function):
         order = plan.order
         box = [values[order[i]] for i in pullback.saved]
         if ctx.hooked:
-            box = _unpacked(box, pullback.takes)
+            box = unpacked(box, pullback.takes)
         del values
         for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
             if expected is not None:
                 box.append(
-                    _zeros(expected, shape) if tangent is None else _laid_out(tangent, expected)
+                    zeros(expected, shape) if tangent is None else laid_out(tangent, expected)
                 )
         _free(ctx, plan)
         del tangents, compacted, tangent
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
+    """Whether no program computes the gradients for ``tangents``, or not all that depends on them.
+
+    Gradients are recorded, or forward-mode AD is on, or a tangent has no memory of its own.
+    """
+    if torch.is_grad_enabled() or forward_level() >= 0 or not all(map(has_memory, tangents)):
+        return True
+    return _has_other_casts(plan, tangents)
 
 
 def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
@@ -239,6 +250,11 @@ class _Unanswered(torch.autograd.Function):
         return (None,) * ctx.count  # type: ignore[no-any-return]
 
 
+def _unanswered(roots: Sequence[torch.Tensor]) -> torch.Tensor:
+    with torch.enable_grad():
+        return _Unanswered.apply(*roots)  # type: ignore[no-any-return]
+
+
 def _gradients_by_pytorch(
     ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
@@ -252,22 +268,11 @@ def _gradients_by_pytorch(
     :raises RuntimeError: if that would not be the same program run: an input has been freed, or
         somebody else has written it.
     """
-    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
     again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Not `view_as`, the gradient of which is a view.
-        aliases = {i: torch.ops.aten.alias.default(inputs[i]) for i in plan.places}
-        for i, alias in aliases.items():
-            inputs[i] = alias
-        now = states(plan.devices)
-        advance(plan.devices, ctx.states)
-        try:
-            with autocast_as_in(plan.variants.functional.context):
-                roots = plan.variants.again(*inputs)
-        finally:
-            advance(plan.devices, now)
-        present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
-        asked = [r for r, _ in present] or [_Unanswered.apply(*roots)]
+    with outside_levels():
+        roots, aliases = _run_again(ctx, plan)
+    present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+    asked = [r for r, _ in present] or [_unanswered(roots)]
     found = torch.autograd.grad(
         asked,
         [*aliases.values()],
@@ -281,52 +286,21 @@ def _gradients_by_pytorch(
     return tuple([gradients.pop(i, None) for i in plan.places])
 
 
-def _unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
-    """``values`` as they were saved: what hooks have packed may come back laid out otherwise."""
-    return [
-        _laid_out(v, p) if isinstance(p, TensorProxy) and _is_dense(p) else v
-        for v, p in zip(values, saved, strict=True)
-    ]
-
-
-def _is_dense(p: TensorProxy) -> bool:
-    return p.layout == "strided" and p.subclass is None
-
-
-def _laid_out(tangent: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
-    """``tangent`` with the strides that the backward was compiled for.
-
-    One of a tensor subclass has them, see `is_of_other_class`.
-    """
-    if expected.subclass is not None:
-        return tangent
-    strides = _strides(expected, tangent.shape)
-    if tangent.stride() == strides:
-        return tangent
-    made = torch.empty_strided(tangent.shape, strides, dtype=tangent.dtype, device=tangent.device)
-    return made.copy_(tangent)
-
-
-def _zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
-    return torch.empty_strided(
-        shape,
-        _strides(expected, shape),
-        dtype=dtype_to_torch(expected.dtype),
-        device=device_to_torch(expected.device),
-    ).zero_()
-
-
-def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
-    """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
-    if all(isinstance(t, int) for t in expected.strides):
-        return expected.strides  # type: ignore[return-value]
-    hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
-    found = [0] * len(shape)
-    step = 1
-    for i in sorted(reversed(range(len(shape))), key=lambda i: hints[i]):
-        found[i] = step
-        step *= max(shape[i], 1)
-    return tuple(found)
+def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[int, torch.Tensor]]:
+    """The roots, differentiable, and aliases of the inputs that they depend on, by place."""
+    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
+    with torch.enable_grad():
+        # Not `view_as`, the gradient of which is a view.
+        aliases = {i: torch.ops.aten.alias.default(inputs[i]) for i in plan.places}
+        for i, alias in aliases.items():
+            inputs[i] = alias
+        now = states(plan.devices)
+        advance(plan.devices, ctx.states)
+        try:
+            with autocast_as_in(plan.variants.functional.context):
+                return plan.variants.again(*inputs), aliases
+        finally:
+            advance(plan.devices, now)
 
 
 def default_layout(tangent: Proxy) -> Any:

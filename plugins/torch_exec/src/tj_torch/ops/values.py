@@ -6,12 +6,12 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 import torch
-from tj_core.extend import Proxy, RuntimeValues, TensorProxy
+from tj_core.extend import Context, Proxy, RuntimeValues, TensorProxy
 
 from tj_torch.ops import constants
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
 from tj_torch.ops.private import set_conj, set_neg, storage_id
-from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
+from tj_torch.runtime.subclasses import is_wrapper, read_tensors
 
 __all__ = ["VALUES"]
 
@@ -49,7 +49,7 @@ def mark(tensor: torch.Tensor) -> object:
 
 def _content(tensor: torch.Tensor) -> object:
     if is_wrapper(tensor):
-        return [*map(_content, dense_tensors(tensor))]
+        return [*map(_content, read_tensors(tensor))]
     if not _has_bytes(tensor):
         return None
     start, memory = tensor.storage_offset() * tensor.itemsize, _bytes(tensor)
@@ -96,7 +96,7 @@ def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str 
     grow with ``steps``, the number of operations, one after the other, that may have rounded.
     """
     if is_wrapper(expected):
-        pairs = zip(dense_tensors(found), dense_tensors(expected), strict=True)
+        pairs = zip(read_tensors(found), read_tensors(expected), strict=True)
         return next((what for pair in pairs if (what := differs(*pair, steps)) is not None), None)
     wide = torch.complex128 if expected.is_complex() else torch.float64
     a, b = (t.detach().to_dense().to(wide) for t in (found, expected))
@@ -144,6 +144,11 @@ def laid_out(value: Any, strides: Sequence[int]) -> Any:
     return made.copy_(value)
 
 
+def records(context: Context) -> bool:
+    """Whether autograd records calls in ``context``."""
+    return not context.get("inference") and context.get("grad") is not False
+
+
 VALUES = RuntimeValues(
     observe,
     memory,
@@ -155,5 +160,6 @@ VALUES = RuntimeValues(
     laid_out,
     constants.text,
     constants.of_text,
+    records,
 )
 """What PyTorch's dialect knows of values at run time."""

@@ -7,9 +7,12 @@ them. `tests/test_private_names.py` reads that off the sources.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch._functorch import pyfunctorch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad
 from torch.nn import attention
@@ -28,6 +31,7 @@ __all__ = [
     "attention_backends",
     "backward_keeps_graph",
     "disabled_hooks_message",
+    "dispatch_key",
     "dispatch_mode",
     "dispatch_modes",
     "enter_autocast",
@@ -38,9 +42,11 @@ __all__ = [
     "function_modes",
     "functorch",
     "has_kernel",
+    "key_set",
     "leave_levels",
     "mkldnn_enabled",
     "operator_names",
+    "outside_levels",
     "pack_hook",
     "pytree",
     "saved_tensors_are_hooked",
@@ -87,6 +93,24 @@ def leave_levels(depth: int) -> None:
         leave[functorch.peek_interpreter_stack().key()]()
 
 
+@contextlib.contextmanager
+def outside_levels() -> Iterator[None]:
+    """Inside, operations run outside of all levels of `torch.func` and of the vmap of autograd.
+
+    The latter is that of ``torch.autograd.grad(..., is_grads_batched=True)``.
+    """
+    batched = _C._vmapmode_increment_nesting() - 1
+    _C._vmapmode_decrement_nesting()
+    for _ in range(batched):
+        _C._vmapmode_decrement_nesting()
+    try:
+        with pyfunctorch.temporarily_clear_interpreter_stack():
+            yield
+    finally:
+        for _ in range(batched):
+            _C._vmapmode_increment_nesting()
+
+
 def forward_level() -> int:
     """The level of forward-mode AD that is entered; negative outside."""
     return forward_ad._current_level
@@ -118,6 +142,14 @@ def operator_names(library: str) -> list[str]:
 
 has_kernel = _C._dispatch_has_kernel_for_dispatch_key
 unsafe_view = torch.ops.aten._unsafe_view
+
+# ---------------------------------------------------------------------------- tensors
+
+key_set = _C._dispatch_keys
+"""What decides which kernel an operation on a tensor runs."""
+
+dispatch_key = _C._dispatch_key_parse
+"""The member of such a set that has some name."""
 
 # ---------------------------------------------------------------------------- autograd
 

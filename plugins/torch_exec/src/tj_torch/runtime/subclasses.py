@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from tj_torch.runtime.forms import Form, form_of
+
 __all__ = [
     "Layout",
     "copied_wrapper",
@@ -15,7 +17,9 @@ __all__ = [
     "flatten",
     "is_wrapper",
     "is_wrapper_class",
+    "read_tensors",
     "unflatten",
+    "waited",
 ]
 
 
@@ -59,12 +63,41 @@ def dense_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield from dense_tensors(part)
 
 
+def waited(value: Any) -> Any:
+    """``value``; for a tensor that stands for the result of a collective, that result.
+
+    PyTorch's operations wait for the collective when they first read such a tensor. Who reads the
+    memory behind it would see what is written there meanwhile. Tensors without
+    memory, on which programs are recorded, stay as they are.
+    """
+    wait = getattr(type(value), "trigger_wait", None)
+    if wait is None or not all(map(_has_memory, dense_tensors(value))):
+        return value
+    return wait(value)
+
+
+def _has_memory(tensor: torch.Tensor) -> bool:
+    return not tensor.is_meta and form_of(tensor) is not Form.WRAPPED
+
+
+def read_tensors(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
+    """The dense tensors that ``tensor`` consists of, in order, with what collectives write."""
+    tensor = waited(tensor)
+    if not is_wrapper(tensor):
+        yield tensor
+        return
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    for name in names:
+        if isinstance(part := getattr(tensor, name), torch.Tensor):
+            yield from read_tensors(part)
+
+
 def flatten(tensor: torch.Tensor, /) -> tuple[torch.Tensor, ...]:
     """The dense tensors that a tensor of a subclass consists of, without gradients.
 
     Operators of a subclass run below autograd: to it there is the tensor, and not what it holds.
     """
-    return tuple(_without_gradients(dense_tensors(tensor)))
+    return tuple(_without_gradients(read_tensors(tensor)))
 
 
 def unflatten(

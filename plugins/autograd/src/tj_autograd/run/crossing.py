@@ -1,0 +1,122 @@
+"""What crosses the boundary to autograd, in the form that the programs were compiled for.
+
+A kernel reads memory as its program says: a tensor with other strides, with its negative bit set
+or of another type would be read as what it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from tj_core.extend import Proxy, TensorProxy
+from tj_torch.extend import Form, device_to_torch, dtype_to_torch, form_of, set_conj, set_neg
+
+from tj_autograd.run.tangents import is_of_other_class
+
+__all__ = ["has_memory", "is_unlike", "laid_out", "unpacked", "zeros"]
+
+
+def has_memory(tangent: torch.Tensor | None) -> bool:
+    """Whether a program can take ``tangent``: it is dense, and stands for no batch of others."""
+    return tangent is None or form_of(tangent) is not Form.OTHER
+
+
+def is_unlike(
+    tangent: torch.Tensor | None, expected: TensorProxy | None, shape: torch.Size
+) -> bool:
+    """Whether ``tangent`` is unlike ``expected``, of ``shape``, in more than memory and bits.
+
+    Autograd gives none of another type or shape; hooks, and callers of a node, may.
+    """
+    if tangent is None or expected is None or expected.subclass is not None:
+        return is_of_other_class(tangent, expected)
+    other_type = tangent.dtype is not dtype_to_torch(expected.dtype)
+    return other_type or tangent.shape != shape or is_of_other_class(tangent, expected)
+
+
+def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
+    """``tensor`` with the strides and the bits that the backward was compiled for.
+
+    One of a tensor subclass has them, see `is_of_other_class`.
+    """
+    if expected.subclass is not None:
+        return tensor
+    strides = _strides(expected, tensor.shape)
+    if tensor.stride() == strides and form_of(tensor) is not Form.BITS and not expected.flags:
+        return tensor
+    return _copied(tensor, expected)
+
+
+def unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
+    """``values`` as they were saved: what hooks have packed may come back in another form.
+
+    :raises RuntimeError: if one has another shape, or is on another device.
+    """
+    return [
+        _as_saved(v, p) if isinstance(p, TensorProxy) and _is_dense(p) else v
+        for v, p in zip(values, saved, strict=True)
+    ]
+
+
+def zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
+    """Zeros in the place of a tangent that does not exist."""
+    return _empty(expected, shape).zero_()
+
+
+def _as_saved(value: torch.Tensor, p: TensorProxy) -> torch.Tensor:
+    """``value`` in the form of ``p``.
+
+    :raises RuntimeError: if it has another shape, or is on another device.
+    """
+    sizes = [n if isinstance(n, int) else m for n, m in zip(p.shape, value.shape, strict=False)]
+    if len(p.shape) != value.dim() or tuple(sizes) != value.shape:
+        raise RuntimeError(UNPACKED.format("shape", list(value.shape), list(p.shape)))
+    if value.device != device_to_torch(p.device):
+        raise RuntimeError(UNPACKED.format("device", value.device, p.device))
+    plain = form_of(value) in (Form.PLAIN, Form.WRAPPED) and not p.flags
+    if plain and value.dtype is dtype_to_torch(p.dtype):
+        return laid_out(value, p)
+    return _copied(value, p)
+
+
+UNPACKED = "a hook on saved tensors has unpacked one of another {}: {}, where {} was packed"
+
+
+def _is_dense(p: TensorProxy) -> bool:
+    return p.layout == "strided" and p.subclass is None
+
+
+def _copied(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
+    """A copy of ``tensor`` with the strides, the type and the bits of ``expected``."""
+    made = _empty(expected, tensor.shape).copy_(tensor)
+    if "conj" in expected.flags:
+        made.copy_(made.conj())
+        set_conj(made)
+    if "neg" in expected.flags:
+        made.neg_()
+        set_neg(made)
+    return made
+
+
+def _empty(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
+    return torch.empty_strided(
+        shape,
+        _strides(expected, shape),
+        dtype=dtype_to_torch(expected.dtype),
+        device=device_to_torch(expected.device),
+    )
+
+
+def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
+    """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
+    if all(isinstance(t, int) for t in expected.strides):
+        return expected.strides  # type: ignore[return-value]
+    hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]
+    found = [0] * len(shape)
+    step = 1
+    for i in sorted(reversed(range(len(shape))), key=lambda i: hints[i]):
+        found[i] = step
+        step *= max(shape[i], 1)
+    return tuple(found)

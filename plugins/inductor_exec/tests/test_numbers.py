@@ -1,0 +1,251 @@
+"""Numbers in fused programs, wherever they come from: each value gives what eager computes.
+
+Numbers that are equal in Python (`True`, `1` and `1.0`) are of other types, and are not taken for
+each other. What becomes a symbol may come to have any value.
+"""
+
+from __future__ import annotations
+
+import math
+import types
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_conformance.databases.known import UNDEFINED
+from tj_conformance.databases.op_db import full_name, sample_arguments
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+Setter = Callable[[Any], None]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """``tj.jit`` in a session that nobody configured."""
+    monkeypatch.setenv("TJ_PLUGINS", "inductor,autograd,torch")
+    monkeypatch.delenv("TJ_CHECK", raising=False)
+    monkeypatch.delenv("TJ_STRICT", raising=False)
+    torch.compiler.reset()
+    return lambda f: tj.jit(f, session=tj.Session())
+
+
+def outcome(f: Callable[..., Any], *args: Any) -> Any:
+    """The results of a call and their gradients, or the type of the error that it raises."""
+    tensors = [a.detach().clone().requires_grad_(a.requires_grad) for a in args[0]]
+    try:
+        results = pytree.tree_leaves(f(tensors, *args[1:]))
+    except Exception as error:
+        return type(error)
+    leaves = [t for t in tensors if t.requires_grad]
+    total = sum(r.abs().sum() for r in results if getattr(r, "requires_grad", False))
+    if not leaves or not isinstance(total, torch.Tensor):
+        return results
+    return results, torch.autograd.grad(total, leaves, allow_unused=True)
+
+
+def assert_same(got: Any, expected: Any, where: str) -> None:
+    if isinstance(expected, type):
+        assert got is expected, where
+        return
+    assert not isinstance(got, type), f"{where} raises {got}"
+    for a, b in zip(pytree.tree_leaves(got), pytree.tree_leaves(expected), strict=True):
+        assert type(a) is type(b), where
+        if isinstance(a, torch.Tensor):
+            torch.testing.assert_close(a, b, equal_nan=True, msg=lambda m: f"{where}: {m}")
+        else:
+            assert a == b or a != a, where
+
+
+# ----------------------------------------------------------------------------- where they are
+
+NUMBER: Any = 0
+
+
+def scaled(x: torch.Tensor, a: Any) -> torch.Tensor:
+    return (x.sin() + a) * a + x * a
+
+
+def argument() -> tuple[Callable[..., Any], Setter]:
+    given: list[Any] = [0]
+
+    def f(xs: Any, a: Any) -> torch.Tensor:
+        return scaled(xs[0], a)
+
+    return f, lambda a: given.__setitem__(0, a)
+
+
+def closure() -> tuple[Callable[..., Any], Setter]:
+    number: Any = 0
+
+    def f(xs: Any, a: Any) -> torch.Tensor:
+        return scaled(xs[0], number)
+
+    def change(a: Any) -> None:
+        nonlocal number
+        number = a
+
+    return f, change
+
+
+def attribute() -> tuple[Callable[..., Any], Setter]:
+    holder = types.SimpleNamespace(number=0)
+
+    def f(xs: Any, a: Any) -> torch.Tensor:
+        return scaled(xs[0], holder.number)
+
+    return f, lambda a: setattr(holder, "number", a)
+
+
+def element() -> tuple[Callable[..., Any], Setter]:
+    numbers = {"one": [0]}
+
+    def f(xs: Any, a: Any) -> torch.Tensor:
+        return scaled(xs[0], numbers["one"][0])
+
+    return f, lambda a: numbers["one"].__setitem__(0, a)
+
+
+def of_the_module() -> tuple[Callable[..., Any], Setter]:
+    def f(xs: Any, a: Any) -> torch.Tensor:
+        return scaled(xs[0], NUMBER)
+
+    return f, lambda a: globals().__setitem__("NUMBER", a)
+
+
+PLACES = [argument, closure, attribute, element, of_the_module]
+
+SEQUENCES: list[tuple[Any, ...]] = [
+    (1, 0, 2, -1, 3),
+    (0, 5, 2**31),
+    (2, 0, 1, -(2**33)),
+    (1, True, 1.0, 0, False, 0.0),
+    (1.5, 0.0, -2.0, 1e30, math.inf, math.nan),
+    (True, False, True),
+]
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_numbers_wherever_they_come_from(
+    installed: Any, place: Any, sequence: Sequence[Any]
+) -> None:
+    f, change = place()
+    jitted = installed(f)
+    for kind in (torch.float32, torch.int64):
+        x = torch.linspace(-2, 2, 8).to(kind).requires_grad_(kind.is_floating_point)
+        for a in sequence:
+            change(a)
+            assert_same(outcome(jitted, [x], a), outcome(f, [x], a), f"{kind} {a!r}")
+
+
+PAIRS = [(1, 1), (0, 0), (2, 3), (3, 3), (-1, 2), (4, 4), (2, -2), (2**31, 2**31 + 1)]
+OF_TWO: dict[str, Callable[..., Any]] = {
+    "sums": lambda xs, a, b: xs[0].sin() * a + xs[0].cos() * b + (a == b) + (a - b) * xs[0],
+    "quotients": lambda xs, a, b: xs[0].sin() * (a // (b * b + 1)) + (a % (b * b + 1)) * xs[0],
+    "parity": lambda xs, a, b: (xs[0] * a if (a + b) % 2 else xs[0] * b).cos() + a * b,
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("program", OF_TWO)
+def test_two_numbers_equal_and_not(installed: Any, program: str) -> None:
+    f = OF_TWO[program]
+    jitted = installed(f)
+    x = torch.linspace(-2, 2, 8, requires_grad=True)
+    for a, b in PAIRS:
+        assert_same(outcome(jitted, [x], a, b), outcome(f, [x], a, b), f"{a}, {b}")
+
+
+OF_SIZES: dict[str, Callable[..., Any]] = {
+    "narrow": lambda xs, n: xs[0].sin().narrow(0, n, 2) * n,
+    "part": lambda xs, n: torch.cat([xs[0].sin(), xs[0][:n].cos() * n]).view(-1, 1) * 2,
+    "repeat": lambda xs, n: (xs[0].sin().repeat(n) * n).cos(),
+    "arange": lambda xs, n: (xs[0].sin().sum() * torch.arange(n, n + 4)).cos(),
+    "step": lambda xs, n: (xs[0].sin()[::n] * n).cos(),
+    "dim": lambda xs, n: (xs[0].view(2, 2, 2).sin().sum(n) * 2).cos(),
+    "view": lambda xs, n: (xs[0].sin().view(n, -1) * n).sum(0),
+    "chunk": lambda xs, n: sum(c.sum() * i for i, c in enumerate(xs[0].sin().chunk(n))),
+    "shift": lambda xs, n: xs[0] * ((torch.arange(8) << n) + 1),
+}
+COUNTS = [(2, 0, 1, 3, 4), (1, 0, 2, -1, 8), (4, 2, 1, 0, 2)]
+
+
+@pytest.mark.sampled(9)
+@pytest.mark.parametrize("counts", COUNTS, ids=str)
+@pytest.mark.parametrize("program", OF_SIZES)
+def test_numbers_that_sizes_follow_from(
+    installed: Any, program: str, counts: Sequence[int]
+) -> None:
+    f = OF_SIZES[program]
+    if program == "shift":
+        counts = [n for n in counts if n >= 0]  # C++ leaves others undefined
+    jitted = installed(f)
+    x = torch.linspace(-2, 2, 8, requires_grad=True)
+    for n in counts:
+        assert_same(outcome(jitted, [x], n), outcome(f, [x], n), f"{n}")
+
+
+# -------------------------------------------------------------------------------- operations
+
+VALUES: dict[type, tuple[Any, ...]] = {
+    int: (1, 0, 2, -1, 3),
+    float: (0.5, 0.0, 2.0, -1.5),
+    bool: (True, False),
+}
+
+
+def with_number(op: Any) -> Iterator[tuple[list[torch.Tensor], Callable[..., Any], Any]]:
+    """Calls of ``op`` as functions of tensors and one number, and the number that it has there."""
+    seen = set()
+    for args, kwargs in sample_arguments(op, torch.float32, 6, op.supports_autograd):
+        leaves, spec = pytree.tree_flatten((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        for place, leaf in enumerate(leaves):
+            key = (place, type(leaf), len(leaves))
+            if type(leaf) not in VALUES or key in seen:
+                continue
+            seen.add(key)
+            yield tensors, _with(op, leaves, spec, place), leaf
+
+
+def _with(op: Any, leaves: list[Any], spec: Any, place: int) -> Callable[..., Any]:
+    places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+
+    def f(tensors: Any, a: Any) -> Any:
+        given = list(leaves)
+        given[place] = a
+        for i, tensor in zip(places, tensors, strict=True):
+            given[i] = tensor
+        args, kwargs = pytree.tree_unflatten(given, spec)
+        return op.op(*args, **kwargs)
+
+    return f
+
+
+OPERATIONS = [
+    pytest.param(op, id=full_name(op))
+    for op in op_db
+    if torch.float32 in op.supported_dtypes("cpu")
+    and full_name(op) not in UNDEFINED
+    and not op.name.startswith(("linalg.", "sparse.", "fft.", "masked."))
+]
+
+
+@pytest.mark.sampled(150)
+@pytest.mark.parametrize("op", OPERATIONS)
+def test_operations_with_a_number(installed: Any, op: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of deprecated operations, and of arguments in eager
+        for tensors, f, number in with_number(op):
+            torch.compiler.reset()
+            jitted = installed(f)
+            for a in (number, *VALUES[type(number)]):
+                torch.manual_seed(0)
+                expected = outcome(f, tensors, a)
+                torch.manual_seed(0)
+                assert_same(outcome(jitted, tensors, a), expected, f"{a!r} for {number!r}")
