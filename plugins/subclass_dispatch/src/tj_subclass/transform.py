@@ -99,6 +99,7 @@ class _Lowering:
     def lowered(self) -> Trace:
         """The program over dense tensors."""
         self.editor = TraceEditor(self.trace, self.context.tags)
+        self.tracked = any(map(_is_tracked, self.trace.calls))
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         outputs = self.editor.mapped(self.trace.outputs)
@@ -111,7 +112,7 @@ class _Lowering:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
         if not _computes(call) or not can_inline(call) or self.is_claimed(call):
             self.place(call)
-        elif self.trace.stage < Stage.JOINT and any(map(requires_grad, call.flat_args)):
+        elif not self.tracked and any(map(requires_grad, call.flat_args)):
             self.below_autograd(call)
         else:
             self.inline(call)

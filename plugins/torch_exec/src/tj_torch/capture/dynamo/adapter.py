@@ -13,7 +13,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import let_go
+from tj_torch.ops.handler_state import untouched
 from tj_torch.ops.private import without_saved_tensor_hooks
 
 __all__ = [
@@ -200,15 +201,15 @@ def _muted(*names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """While tj compiles: with Dynamo's lock, which may be taken again, and its hook off.
+def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
+    """While tj compiles for ``given``: with Dynamo's lock, which may be taken again, its hook off.
 
     A backward may be compiled where the hook is on: it would capture what tj runs to compile.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 
     pass_over_own()
-    with _compile_lock():
+    with _compile_lock(), untouched(given):
         hook = set_eval_frame(None)
         try:
             yield
@@ -412,7 +413,8 @@ class _Patient:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         try:
-            with _compile_lock(), unprofiled(), corrected(), _only_own_warnings():
+            seen = untouched(frame.f_locals.values())
+            with _compile_lock(), seen, unprofiled(), corrected(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
