@@ -255,10 +255,9 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _kinds(base: type = torch.Tensor) -> Iterator[type]:
-    """The subclasses of tensors that users define, which have handlers."""
+    """The subclasses of tensors that users define."""
     for kind in base.__subclasses__():
-        handlers = ("__torch_dispatch__", "__torch_function__")
-        if _is_users(kind.__module__) and any(name in vars(kind) for name in handlers):
+        if _is_users(kind.__module__):
             yield kind
         yield from _kinds(kind)
 
