@@ -108,9 +108,7 @@ def facts(program: Any, shape: tuple[int, ...], grad: bool, train: bool) -> Any:
 @pytest.mark.parametrize("grad", [False, True], ids=["", "argument_with_gradient"])
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_programs(
-    jit: Any, alike: Any, name: str, dynamic: Any, grad: bool, train: bool
-) -> None:
+def test_programs(jit: Any, alike: Any, name: str, dynamic: Any, grad: bool, train: bool) -> None:
     torch._dynamo.reset()
     program = PROGRAMS[name]
     jitted = jit(program, dynamic=dynamic)

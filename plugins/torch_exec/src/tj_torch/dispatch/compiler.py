@@ -169,6 +169,7 @@ class GraphCompiler:
                 self.jitted.drop(entry)
                 raise
             self.jitted.stats.misses += 1
+            dynamo.forget_examples()
         return _while_unchanged(compilation.function, graph, examples)
 
     def hooked(

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.runtime.subclasses import is_wrapper
 
@@ -126,9 +127,7 @@ class _Search:
         def read() -> dict[str, Any]:
             return {name: space[name] for name in names if name in space}
 
-        self.places.append(
-            _Names(module, read(), read, space.__setitem__, space.__delitem__)
-        )
+        self.places.append(_Names(module, read(), read, space.__setitem__, space.__delitem__))
         for name, value in read().items():
             self.value(value, f"{module}.{name}")
 
@@ -278,7 +277,8 @@ def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
     _look_at(search, given)
     _WINDOWS.append(search.places)
     try:
-        yield
+        with private.same_masks():
+            yield
     finally:
         _WINDOWS.pop()
         for place in search.places:
@@ -299,7 +299,10 @@ def same_tensors(given: Iterable[torch.Tensor]) -> Iterator[None]:
     search = _Search()
     _look_at(search, given)
     try:
-        yield
+        with private.same_masks() as masked:
+            yield
+            if masked():
+                raise CannotExpand("a placement keeps a mask for the next call")
         if name := _first_changed(search.places):
             raise CannotExpand(f"operations on a tensor subclass change {name}")
     finally:

@@ -26,7 +26,7 @@ from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
-from tj_torch.capture.dynamo.released import let_go
+from tj_torch.capture.dynamo.released import forget_tensors, let_go
 from tj_torch.ops.handler_state import untouched
 from tj_torch.ops.private import without_saved_tensor_hooks
 
@@ -41,6 +41,7 @@ __all__ = [
     "capture",
     "compiling",
     "device_modes",
+    "forget_examples",
     "function_modes",
     "global_check",
     "guard_forward_mode",
@@ -123,6 +124,8 @@ class Capture:
             argdefs=produced.argdefs,
         )
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
+        if self._output.backend_input is not None:
+            forget_tensors(self._output.backend_input.fake_mode)
         codes = tuple(produced.traced_code or ())
         guards = manager.guard_manager
         sizes = _size_guards(produced.output_graph)
@@ -374,6 +377,13 @@ def guard_forward_mode() -> None:
     if context is not None:
         guards = context.guards_context.dynamo_guards
         guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
+
+
+def forget_examples() -> None:
+    """Drop what the capture that runs knows real tensors by; for a backend, at its end."""
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.fake_mode is not None:
+        forget_tensors(context.fake_mode)
 
 
 def skipped(reason: str) -> Exception:
