@@ -212,14 +212,6 @@ def sequence_parallel_block() -> Any:
     return module, (distribute_tensor(torch.randn(2, 4, 8), mesh(), COLUMNS),)
 
 
-@PROGRAMS.made(falls_back="a mask")
-def vocabulary_parallel_embedding() -> Any:
-    """Each process masks the words of others, in one call, and unmasks sums in the next."""
-    plan = RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())
-    module = parallelize_module(nn.Sequential(nn.Embedding(8, 4)), mesh(), {"0": plan})
-    return module, (torch.arange(6).reshape(2, 3),)
-
-
 # --------------------------------------------------------------------------- how they run
 
 
