@@ -16,19 +16,34 @@ from tj_core.extend import (
     Decline,
     PassContext,
     PassRecord,
+    Proxy,
     Stage,
+    Symbol,
     Trace,
     TraceEditor,
     Transform,
     ask,
+    bind_outputs,
     can_inline,
     dce,
     is_subclass,
     requires_grad,
+    with_args,
 )
-from tj_torch.extend import CROSSING, FLATTEN, UNFLATTEN, WITH_STRIDES, WITH_VALUE, may_write
+from tj_torch.extend import (
+    CROSSING,
+    FLATTEN,
+    UNFLATTEN,
+    WITH_STRIDES,
+    WITH_VALUE,
+    is_wrapper_class,
+    may_write,
+    resolve,
+)
 
 __all__ = ["lower_subclasses"]
+
+DETACH = Symbol("torch", "detach")
 
 COPYING = {WITH_STRIDES, WITH_VALUE}
 """What stands for writes, beside the functional forms of calls."""
@@ -71,15 +86,20 @@ def _is_tracked(call: BoundSymbol) -> bool:
 
 @dataclass
 class _Lowering:
-    """One program on its way. ``parts`` are the dense tensors in values, by name."""
+    """One program on its way. ``parts`` are the dense tensors in values, by name.
+
+    ``cut`` has the values that require gradients as operators on subclasses see them, by name.
+    """
 
     trace: Trace
     context: PassContext
     parts: dict[str, tuple[Any, ...]] = field(default_factory=dict)
+    cut: dict[str, Proxy] = field(default_factory=dict)
 
     def lowered(self) -> Trace:
         """The program over dense tensors."""
         self.editor = TraceEditor(self.trace, self.context.tags)
+        self.tracked = any(map(_is_tracked, self.trace.calls))
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         outputs = self.editor.mapped(self.trace.outputs)
@@ -92,12 +112,48 @@ class _Lowering:
         """Put the body of ``call`` in its place, unless it is nobody's or an executor's."""
         if not _computes(call) or not can_inline(call) or self.is_claimed(call):
             self.place(call)
-            return
+        elif not self.tracked and any(map(requires_grad, call.flat_args)):
+            self.below_autograd(call)
+        else:
+            self.inline(call)
+
+    def inline(self, call: BoundSymbol) -> None:
+        """Put the body of ``call`` in its place."""
         start, body = len(self.editor.calls), self.editor.inlined(call)
         for inner in body.calls:
             self.step(self.editor.moved(inner))
         self.editor.stands_for(call, start, body.values)
         self.editor.changed(call, "dense tensors", self.context.plugin)
+
+    def below_autograd(self, call: BoundSymbol) -> None:
+        """Put the body of ``call`` in its place, over values without gradients.
+
+        No call requires a gradient here, and operators on subclasses run where autograd does not
+        look. But a class that is called makes a tensor which holds what it is given: the call
+        stays, for those who look into that or return it.
+        """
+        plain = with_args(call, self.detached)
+        if not is_wrapper_class(resolve(call.symbol)):
+            self.inline(plain)
+            return
+        self.editor.keep(call)
+        twin = self.editor.renamed(plain)
+        self.inline(twin)
+        for whole, other in zip(call.flat_outs, twin.flat_outs, strict=True):
+            if parts := self.parts.get(self.editor.current(other).name):
+                self.parts[whole.name] = parts
+
+    def detached(self, p: Proxy) -> Proxy:
+        """``p`` without a gradient."""
+        if not requires_grad(p):
+            return p
+        if p.name not in self.cut:
+            bare = BoundSymbol(DETACH, (p,), context=self.trace.context)
+            facts = self.context.expand.require(bare).value(bare)
+            call = bind_outputs(bare, facts, lambda _: self.editor.fresh(p.name))
+            self.editor.keep(call)
+            (self.cut[p.name],) = call.flat_outs
+        return self.cut[p.name]
 
     def place(self, call: BoundSymbol) -> None:
         """Keep ``call``, unless it takes apart what is known in parts."""

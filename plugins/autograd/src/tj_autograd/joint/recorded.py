@@ -24,6 +24,7 @@ from tj_core.extend import (
     Proxy,
     Region,
     RuleTable,
+    SubclassInfo,
     Symbol,
     TensorProxy,
     TjError,
@@ -125,6 +126,8 @@ def _laid_out(
 ) -> torch.Tensor:
     """``gradient`` of ``x`` as the trace says: without ``strides`` like ``x`` where that is dense,
     else contiguous."""
+    if gradient is not None and type(gradient) is not type(x):
+        x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     if strides is not None:
         made = torch.empty_strided(x.shape, strides, dtype=x.dtype, device=x.device)
     elif gradient is None:
@@ -177,7 +180,9 @@ def recorded(
     back = scope.backward(
         call, Symbol("tj_autograd", "joint.recorded.backward"), graph, at, strides, *slots.values()
     )
+    kinds = _kinds(call)
     gradients = {i: _gradient(call.flat_args[i], scope) for i in wrt}
+    gradients |= {i: p.replace(subclass=kinds[i]) for i, p in gradients.items() if i in kinds}
     gradients |= {i: p.replace(strides=said[i]) for i, p in gradients.items() if i in said}
     back = back.replace(outputs=tuple(gradients.values()))
     if has_own_backward(call):  # autograd runs what users write where a tangent reaches it
@@ -202,6 +207,21 @@ def _strides(call: BoundSymbol, slots: Slots, scope: JointScope) -> dict[int, tu
         if numbers and (p.shape, p.dtype) == (g.shape, g.dtype):
             found[i] = g.strides
     return found
+
+
+def _kinds(call: BoundSymbol) -> dict[int, SubclassInfo | None]:
+    """The kinds of the gradients that the backward of a Function returns, by flat index.
+
+    That of a tensor of a subclass may be a plain tensor; of other calls it is of the argument's.
+    """
+    if call.symbol.qualname != APPLY:
+        return {}
+    pairs = enumerate(zip(call.flat_args, call.regions[1].program.outputs, strict=False))
+    return {
+        i: g.subclass
+        for i, (p, g) in pairs
+        if isinstance(p, TensorProxy) and isinstance(g, TensorProxy)
+    }
 
 
 def _gradients(program: Trace, slots: Slots, count: int, scope: JointScope) -> Sequence[Any]:

@@ -38,9 +38,10 @@ from tj_torch.capture.inputs import STATIC
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.dispatch.leaves import while_leaves
+from tj_torch.ops.handler_state import changed_state
 from tj_torch.ops.service import TorchDialects
 
-__all__ = ["GraphCompiler"]
+__all__ = ["GraphCompiler", "check_handlers"]
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,7 @@ class GraphCompiler:
                     static=self.jitted.pipeline.reads(STATIC),
                 )
             compilation = _holding(self.finish(acquired), acquired.held)
+            check_handlers()
         return while_leaves(
             compilation,
             leaf_check(acquired.trace, len(acquired.held)),
@@ -167,6 +169,7 @@ class GraphCompiler:
                 self.jitted.drop(entry)
                 raise
             self.jitted.stats.misses += 1
+            dynamo.forget_examples()
         return _while_unchanged(compilation.function, graph, examples)
 
     def hooked(
@@ -200,6 +203,15 @@ def _while_unchanged(
     if check is None:
         return function
     return lambda *args: (function if check() else graph.forward)(*args)  # type: ignore[operator]
+
+
+def check_handlers() -> None:
+    """See that the handlers of tensor subclasses have written nothing while a program was compiled.
+
+    :raises CaptureError: naming what they have written.
+    """
+    if name := changed_state():
+        raise CaptureError(f"operations on a tensor subclass change {name}: it runs as it is")
 
 
 def _line(value: Any) -> Source | None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,7 @@ from tj_core.extend import (
     collecting_less,
     notes,
 )
+from torch.utils import _pytree as pytree
 
 from tj_torch.capture.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.capture.dynamo import adapter as dynamo
@@ -119,7 +121,8 @@ class Dispatcher:
         try:
             # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
             # lock comes first, as it does where Dynamo calls us.
-            with dynamo.compiling(), self.jitted.lock, collecting_less():
+            given = _tensors(self.target, args, kwargs)
+            with dynamo.compiling(given), self.jitted.lock, collecting_less():
                 row = self._compile(frame, args, kwargs)
         except dynamo.Uninitialized:
             return self._initialize(args, kwargs)
@@ -297,6 +300,13 @@ def _both(
 
 def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
     return tuple(Guard(text) for text in (*captured, *extra))
+
+
+def _tensors(target: Any, *arguments: Any) -> Iterator[Any]:
+    """What may be tensors in a call's arguments, and those of a module."""
+    yield from pytree.tree_leaves(arguments)
+    if isinstance(target, torch.nn.Module):
+        yield from itertools.chain(target.parameters(), target.buffers())
 
 
 def _parameters(target: Any) -> tuple[str, ...]:

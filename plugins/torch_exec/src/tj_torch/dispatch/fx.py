@@ -30,7 +30,7 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS, extra_guards
 from tj_torch.capture.fx.importer import GraphImporter, is_recompiled
 from tj_torch.capture.fx.inputs import Inputs, OpenProgramError, hooks_of
-from tj_torch.dispatch.compiler import GraphCompiler
+from tj_torch.dispatch.compiler import GraphCompiler, check_handlers
 from tj_torch.dispatch.dispatcher import Dispatcher
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import calling
@@ -244,6 +244,7 @@ class FxDispatcher:
             importer.result = outputs
             acquired = importer.acquired()
         compilation = self.compiler.finish(acquired)
+        check_handlers()
         with self.jitted.stats.timing("guards"), self.compiler.own("guards"):
             enter, texts = self._guarded(taken, importer, compilation, finish)
         entry = Entry(compilation, lambda: tuple(map(Guard, texts)))

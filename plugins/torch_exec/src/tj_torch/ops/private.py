@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -43,6 +44,7 @@ __all__ = [
     "python_dispatcher",
     "python_functions",
     "quiet",
+    "same_masks",
     "set_conj",
     "set_neg",
     "storage_id",
@@ -343,3 +345,35 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     finally:
         for pair in reversed(found):
             hooks._push_saved_tensors_default_hooks(*pair)
+
+
+@contextlib.contextmanager
+def same_masks() -> Iterator[Callable[[], bool]]:
+    """Leave the masks that placements of DTensor keep, from one call to the next, as they are.
+
+    The placements are shared by all calls alike. What is given says whether one is changed now.
+    """
+    module = sys.modules.get("torch.distributed.tensor._ops._mask_buffer")
+    if module is None:
+        yield lambda: False
+        return
+    kind, found = module.MaskBuffer, dict[int, tuple[Any, Any, int]]()
+
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, *args: Any) -> Any:
+            found.setdefault(id(self), (self, self.data, self.refcount))
+            return original(self, *args)
+
+        return call
+
+    names = ("materialize_mask", "release_mask")
+    originals = {name: getattr(kind, name) for name in names}
+    for name, original in originals.items():
+        setattr(kind, name, noting(original))
+    try:
+        yield lambda: any(buffer.refcount != count for buffer, _, count in found.values())
+    finally:
+        for name, original in originals.items():
+            setattr(kind, name, original)
+        for buffer, data, count in found.values():
+            buffer.data, buffer.refcount = data, count

@@ -13,7 +13,7 @@ import threading
 import types
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,8 @@ from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
-from tj_torch.capture.dynamo.released import let_go
+from tj_torch.capture.dynamo.released import forget_tensors, let_go
+from tj_torch.ops.handler_state import untouched
 from tj_torch.ops.private import without_saved_tensor_hooks
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "capture",
     "compiling",
     "device_modes",
+    "forget_examples",
     "function_modes",
     "global_check",
     "guard_forward_mode",
@@ -130,6 +132,8 @@ class Capture:
             argdefs=produced.argdefs,
         )
         run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
+        if self._output.backend_input is not None:
+            forget_tensors(self._output.backend_input.fake_mode)
         codes = tuple(produced.traced_code or ())
         guards, sizes = manager.guard_manager, _size_guards(produced.output_graph)
         texts: Callable[[], list[str]] = lambda: [*map(str, guards.code_parts), *sizes]  # noqa: E731
@@ -208,15 +212,15 @@ def _muted(*names: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[None]:
-    """While tj compiles: with Dynamo's lock, which may be taken again, and its hook off.
+def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
+    """While tj compiles for ``given``: with Dynamo's lock, which may be taken again, its hook off.
 
     A backward may be compiled where the hook is on: it would capture what tj runs to compile.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 
     pass_over_own()
-    with _compile_lock():
+    with _compile_lock(), untouched(given):
         hook = set_eval_frame(None)
         try:
             yield
@@ -387,6 +391,13 @@ def guard_forward_mode() -> None:
         guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
 
 
+def forget_examples() -> None:
+    """Drop what the capture that runs knows real tensors by; for a backend, at its end."""
+    context = torch._guards.TracingContext.try_get()
+    if context is not None and context.fake_mode is not None:
+        forget_tensors(context.fake_mode)
+
+
 def skipped(reason: str) -> Exception:
     """What a backend raises so that Dynamo runs this part of the program as it is."""
     from torch._dynamo import exc
@@ -424,7 +435,8 @@ class _Patient:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         try:
-            with _compile_lock(), unprofiled(), corrected(), _only_own_warnings():
+            seen = untouched(frame.f_locals.values())
+            with _compile_lock(), seen, unprofiled(), corrected(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import traceback
+from typing import Any
 
 import torch
 
-__all__ = ["empty", "let_go"]
+__all__ = ["empty", "forget_tensors", "let_go"]
 
 
 def let_go(error: BaseException | None) -> None:
@@ -24,3 +25,15 @@ def empty(graph: torch.fx.GraphModule) -> None:
     """Take its tensors from a graph that nobody will run: it is a cycle, too."""
     for tensors in (graph._parameters, graph._buffers):
         tensors.clear()
+
+
+def forget_tensors(mode: Any) -> None:
+    """Drop what ``mode``, and that of the fakes which share its sizes, know real tensors by.
+
+    They live as long as the guards. PyTorch does not swap a tensor to which somebody has a weak
+    reference, as it does with parameters of subclasses where a module is converted.
+    """
+    fakes = (tracked.fake for tracked in getattr(mode.shape_env, "tracked_fakes", None) or ())
+    modes = [mode, *(getattr(fake, "fake_mode", mode) for fake in fakes)]
+    for each in {id(m): m for m in modes}.values():
+        each.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()

@@ -53,6 +53,7 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
+from tj_torch.ops.handler_state import same_tensors
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
 from tj_torch.runtime.versions import versioned
@@ -216,7 +217,8 @@ class WrappedRun(Run):
         before = {n: (w._version, [*dense_tensors(w)]) for n, w in self.wrapped.items()}
         history = {n: w.grad_fn for n, w in self.wrapped.items()}
         needs = {n: w.requires_grad for n, w in self.wrapped.items()}
-        with self.denied.watching(self.fn, self.wrapped.values()):
+        given = self.wrapped.values()
+        with self.denied.watching(self.fn, given), same_tensors(given):
             outputs = to_core_tree(self.call(), plain)
         values = [x for x in leaves(outputs) if isinstance(x, torch.Tensor) or is_symbolic(x)]
         versions = {n: w._version - before[n][0] for n, w in self.wrapped.items()}
