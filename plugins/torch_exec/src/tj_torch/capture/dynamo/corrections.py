@@ -16,6 +16,8 @@ import torch
 
 from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
+from tj_torch.capture.dynamo.asserts import keep_assertions
+from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import has, replace, stop
 from tj_torch.ops.fake_modes import corrected_fake_kernels
@@ -41,6 +43,7 @@ def corrected() -> Iterator[Noticed]:
             _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
             _keep_calls_whole(stack)
+            keep_assertions(stack, leave_handled_calls(stack))
             stack.enter_context(exactly())  # calls of Functions
             stack.enter_context(corrected_fake_kernels())
         yield noticed
