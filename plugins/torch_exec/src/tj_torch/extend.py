@@ -47,7 +47,14 @@ from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, n
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
-from tj_torch.runtime.private import backward_keeps_graph, has_kernel, saved_tensors_are_hooked
+from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
+from tj_torch.runtime.private import (
+    backward_keeps_graph,
+    dispatch_modes,
+    engine_gradients,
+    has_kernel,
+    saved_tensors_are_hooked,
+)
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 
 __all__ = [
@@ -94,7 +101,10 @@ __all__ = [
     "constant",
     "dense_proxies",
     "device_to_torch",
+    "dispatch_modes",
     "dtype_to_torch",
+    "engine_gradients",
+    "function_mode_is_on",
     "has_kernel",
     "instance",
     "is_dense",
@@ -129,4 +139,6 @@ __all__ = [
     "to_core",
     "to_core_tree",
     "uncaptured",
+    "without_function_modes",
+    "without_modes",
 ]

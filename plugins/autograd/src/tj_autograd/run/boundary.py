@@ -17,9 +17,14 @@ from tj_torch.extend import (
     autocast_as_in,
     backward_keeps_graph,
     device_to_torch,
+    dispatch_modes,
     dtype_to_torch,
+    engine_gradients,
+    function_mode_is_on,
     is_sized,
     saved_tensors_are_hooked,
+    without_function_modes,
+    without_modes,
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
@@ -147,6 +152,11 @@ class Compiled(torch.autograd.Function):
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
+        if dispatch_modes() or (plan.asks and function_mode_is_on()):
+            return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
+        if function_mode_is_on():  # of which eager's backward, in C++, asks nothing
+            with without_function_modes():
+                return Compiled.backward(ctx, *tangents)
         if no_tangent or torch.is_grad_enabled() or _has_other_casts(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.kept is None:
@@ -252,9 +262,9 @@ def _gradients_by_pytorch(
     :raises RuntimeError: if that would not be the same program run: an input has been freed, or
         somebody else has written it.
     """
-    inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
     again = torch.is_grad_enabled()
-    with torch.enable_grad():
+    with without_modes(), torch.enable_grad():  # which see a forward once, where the user calls it
+        inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
         aliases = {i: inputs[i].view_as(inputs[i]) for i in plan.places}
         for i, alias in aliases.items():
             inputs[i] = alias
@@ -267,13 +277,8 @@ def _gradients_by_pytorch(
             advance(plan.devices, now)
         present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
         asked = [r for r, _ in present] or [_Unanswered.apply(*roots)]
-    found = torch.autograd.grad(
-        asked,
-        [*aliases.values()],
-        [t for _, t in present] or None,
-        create_graph=again,
-        allow_unused=True,
-    )
+    given = [t for _, t in present] or [torch.ones(())]
+    found = engine_gradients(asked, [*aliases.values()], given, create_graph=again)
     _free(ctx, plan)
     gradients = dict(zip(aliases, found, strict=True))
     # What autograd would add of several is one sum here.

@@ -7,15 +7,21 @@ them. `tests/test_private_names.py` reads that off the sources.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import overrides
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad
 from torch.nn import attention
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+)
 
 __all__ = [
     "TENSOR_BASE",
@@ -30,11 +36,13 @@ __all__ = [
     "disabled_hooks_message",
     "dispatch_mode",
     "dispatch_modes",
+    "engine_gradients",
     "enter_autocast",
     "enter_inference_mode",
     "exit_autocast",
     "exit_inference_mode",
     "forward_level",
+    "function_mode_stack",
     "function_modes",
     "functorch",
     "has_kernel",
@@ -42,6 +50,8 @@ __all__ = [
     "mkldnn_enabled",
     "operator_names",
     "pack_hook",
+    "pop_function_mode",
+    "push_function_mode",
     "pytree",
     "saved_tensors_are_hooked",
     "schemas",
@@ -53,6 +63,7 @@ __all__ = [
     "to_attention_backend",
     "tracing_state",
     "unsafe_view",
+    "without_dispatch_modes",
 ]
 
 _C: Any = torch._C
@@ -68,6 +79,10 @@ functorch: Any = _C._functorch
 dispatch_mode = _get_current_dispatch_mode
 dispatch_modes = _C._len_torch_dispatch_stack
 function_modes = _C._len_torch_function_stack
+function_mode_stack = overrides._get_current_function_mode_stack
+push_function_mode = _C._push_on_torch_function_stack
+pop_function_mode = _C._pop_torch_function_stack
+without_dispatch_modes = _disable_current_modes
 tracing_state = _C._get_tracing_state
 mkldnn_enabled = _C._get_mkldnn_enabled
 
@@ -133,6 +148,21 @@ def set_version_counter(tensor: torch.Tensor, count: int) -> None:
 def backward_keeps_graph() -> bool:
     """Whether the backward that runs leaves the graph as it is; also where none runs."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())
+
+
+def engine_gradients(
+    roots: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor | None],
+    *,
+    create_graph: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` with ``allow_unused``, which no ``__torch_function__`` is asked for."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: tuple[torch.Tensor | None, ...] = engine.run_backward(
+        tuple(roots), tuple(tangents), create_graph, create_graph, tuple(inputs), True, False
+    )
+    return found
 
 
 def saved_tensors_are_hooked() -> bool:

@@ -28,6 +28,7 @@ from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import let_go
 from tj_torch.ops.private import without_saved_tensor_hooks
+from tj_torch.runtime.modes import function_mode_is_on, without_modes
 
 __all__ = [
     "Absent",
@@ -201,14 +202,15 @@ def _muted(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[None]:
-    """While tj compiles: with Dynamo's lock, which may be taken again, and its hook off.
+    """While tj compiles: with Dynamo's lock, which may be taken again, its hook and modes off.
 
-    A backward may be compiled where the hook is on: it would capture what tj runs to compile.
+    A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
+    may also run in a mode of the user's, which would take part.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 
     pass_over_own()
-    with _compile_lock():
+    with _compile_lock(), without_modes():
         hook = set_eval_frame(None)
         try:
             yield
@@ -408,6 +410,8 @@ class _Patient:
         reason = kept_eager(frame.f_code.co_filename)
         if is_shared(frame.f_code.co_filename) or inside_dispatch():
             return as_it_is
+        if function_mode_is_on():  # a frame after a graph break in one
+            reason = "a __torch_function__ mode is on"
         if reason is not None:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
