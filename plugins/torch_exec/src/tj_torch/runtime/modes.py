@@ -14,8 +14,7 @@ from tj_torch.runtime.private import (
     dispatch_modes,
     function_mode_stack,
     function_modes,
-    pop_function_mode,
-    push_function_mode,
+    set_function_mode_stack,
     without_dispatch_modes,
 )
 
@@ -41,17 +40,12 @@ def without_modes() -> Iterator[None]:
 @contextlib.contextmanager
 def without_function_modes() -> Iterator[None]:
     """No ``__torch_function__`` modes but default devices."""
-    found = [pop_function_mode() for _ in range(function_modes())][::-1]
-    devices = [mode for mode in found if _is_device(mode)]
-    for mode in devices:
-        push_function_mode(mode)
+    found = function_mode_stack()
+    set_function_mode_stack([mode for mode in found if _is_device(mode)])
     try:
         yield
     finally:
-        for _ in devices:
-            pop_function_mode()
-        for mode in found:
-            push_function_mode(mode)
+        set_function_mode_stack(found)
 
 
 def _is_device(mode: object) -> bool:

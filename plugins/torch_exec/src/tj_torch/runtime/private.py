@@ -21,6 +21,9 @@ from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
     _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
 )
 
 __all__ = [
@@ -31,10 +34,13 @@ __all__ = [
     "StopRecomputation",
     "TorchDispatchMode",
     "allow_saved_tensors_hooks",
+    "as_found_by_dispatcher",
     "attention_backends",
     "backward_keeps_graph",
     "disabled_hooks_message",
+    "dispatch_keys",
     "dispatch_mode",
+    "dispatch_mode_stack",
     "dispatch_modes",
     "engine_gradients",
     "enter_autocast",
@@ -56,7 +62,9 @@ __all__ = [
     "saved_tensors_are_hooked",
     "schemas",
     "sdpa_kernel",
+    "set_dispatch_mode_stack",
     "set_forward_gradients",
+    "set_function_mode_stack",
     "set_gradients",
     "set_version_counter",
     "takes_forward_gradients",
@@ -83,6 +91,30 @@ function_mode_stack = overrides._get_current_function_mode_stack
 push_function_mode = _C._push_on_torch_function_stack
 pop_function_mode = _C._pop_torch_function_stack
 without_dispatch_modes = _disable_current_modes
+dispatch_mode_stack = _get_current_dispatch_mode_stack
+as_found_by_dispatcher = _C._PreserveDispatchKeyGuard
+
+
+def dispatch_keys() -> tuple[int, int]:
+    """The keys that the dispatcher includes and excludes in this thread, as bits."""
+    included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+    return included.raw_repr(), excluded.raw_repr()
+
+
+def set_function_mode_stack(modes: Sequence[Any]) -> None:
+    """Let ``modes`` be the ``__torch_function__`` modes that are on."""
+    for _ in range(function_modes()):
+        pop_function_mode()
+    for mode in modes:
+        push_function_mode(mode)
+
+
+def set_dispatch_mode_stack(modes: Sequence[TorchDispatchMode]) -> None:
+    """Let ``modes`` be the ``__torch_dispatch__`` modes that are on."""
+    for _ in range(dispatch_modes()):
+        _pop_mode()
+    for mode in modes:
+        _push_mode(mode)
 tracing_state = _C._get_tracing_state
 mkldnn_enabled = _C._get_mkldnn_enabled
 

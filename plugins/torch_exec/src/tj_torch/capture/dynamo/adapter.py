@@ -29,6 +29,7 @@ from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import let_go
 from tj_torch.ops.private import without_saved_tensor_hooks
 from tj_torch.runtime.modes import function_mode_is_on, without_modes
+from tj_torch.runtime.thread_state import kept
 
 __all__ = [
     "Absent",
@@ -205,12 +206,12 @@ def compiling() -> Iterator[None]:
     """While tj compiles: with Dynamo's lock, which may be taken again, its hook and modes off.
 
     A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
-    may also run in a mode of the user's, which would take part.
+    may also run in a mode of the user's, which would take part. The thread's state is left as it is.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 
     pass_over_own()
-    with _compile_lock(), without_modes():
+    with _compile_lock(), kept(), without_modes():
         hook = set_eval_frame(None)
         try:
             yield
@@ -416,7 +417,7 @@ class _Patient:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
         try:
-            with _compile_lock(), unprofiled(), corrected(), _only_own_warnings():
+            with _compile_lock(), kept(), unprofiled(), corrected(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
