@@ -102,7 +102,8 @@ def _nothing(found: Any) -> None:
 
 def _restore_filters(found: list[Any]) -> None:
     warnings.filters[:] = found  # type: ignore[index]
-    warnings._filters_mutated()  # type: ignore[attr-defined]
+    for name in ("_filters_mutated", "_filters_mutated_lock_held"):  # the second from 3.14 on
+        getattr(warnings, name, lambda: None)()
 
 
 FACTS = (
