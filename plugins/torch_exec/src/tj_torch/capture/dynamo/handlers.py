@@ -9,14 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
 from tj_torch.runtime.private import pytree
 
@@ -25,7 +24,6 @@ __all__ = ["Handlers", "leave_handled_calls"]
 _TABLES = sys.version_info >= (3, 11)
 """Whether handlers are in a table, and not on a stack of blocks."""
 
-_PYTORCHS = str(Path(torch.__file__).parent)
 _OWN = ("torch.", "tj_core", "tj_torch", "_operator")
 """Where functions are from that raise by the operators that they call, if at all."""
 
@@ -50,7 +48,7 @@ class Handlers:
     def around(self, tx: Any) -> bool:
         """Whether the program would see what an instruction raises that ``tx`` is at."""
         while tx is not None:
-            targets = _targets(tx) if not _is_pytorchs(tx.f_code) else ()
+            targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
             if any(id(t) not in self.modes for t in targets):
                 return True
             tx = getattr(tx, "parent", None)
@@ -71,7 +69,7 @@ def leave_handled_calls(stack: ExitStack) -> Handlers:
     if has(utils, "run_node"):
         replace(stack, utils, "run_node", _watching(handlers))
     else:
-        replace(stack, base, "__init__", _without_handlers)
+        leave_frames(stack, _begins_handler, "handles what calls in it may raise")
     return handlers
 
 
@@ -100,10 +98,6 @@ def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...
         return run_node
 
     return watching
-
-
-def _is_pytorchs(code: CodeType) -> bool:
-    return code.co_filename.startswith(_PYTORCHS)
 
 
 def _targets(tx: Any) -> Iterator[Any]:
@@ -142,15 +136,6 @@ class _Watching(TorchDispatchMode):
 
 def _leave(what: str) -> None:
     stop(f"{what} may raise when it runs, and the program handles that")
-
-
-def _without_handlers(original: Callable[..., Any]) -> Callable[..., Any]:
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if not _is_pytorchs(self.f_code) and any(map(_begins_handler, self.instructions)):
-            stop(f"{self.f_code.co_name} handles what calls in it may raise")
-
-    return init
 
 
 def _begins_handler(instruction: Any) -> bool:
