@@ -75,11 +75,11 @@ def warned(program: SeenProgram, jit: Jit = tj.jit) -> list[str]:
 
 
 def _run(program: SeenProgram, jit: Jit) -> list[Seen]:
+    torch.manual_seed(5)
     module = _module(program)
     function = jit(module.program)
     call = functools.partial(getattr(module, "call", _plain_call), function)
     state = getattr(module, "state", tuple)
-    torch.manual_seed(5)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return [_seen(call, eval(text, vars(module)), state) for text in program.calls]
@@ -118,6 +118,6 @@ def _detached(value: Any) -> Any:
 def _module(program: SeenProgram) -> types.ModuleType:
     file = f"<{program.name} {next(_serial)}>"
     linecache.cache[file] = (len(program.text), None, program.text.splitlines(True), file)
-    module = types.ModuleType("seen_program")
+    module = types.ModuleType(__name__)  # which is imported, as dataclasses want it
     exec(compile(program.text, file, "exec"), vars(module))
     return module

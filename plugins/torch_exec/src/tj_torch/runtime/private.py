@@ -115,6 +115,8 @@ def set_dispatch_mode_stack(modes: Sequence[TorchDispatchMode]) -> None:
         _pop_mode()
     for mode in modes:
         _push_mode(mode)
+
+
 tracing_state = _C._get_tracing_state
 mkldnn_enabled = _C._get_mkldnn_enabled
 

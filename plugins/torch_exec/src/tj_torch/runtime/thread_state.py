@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
+from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.private import (
     allow_saved_tensors_hooks,
     as_found_by_dispatcher,
@@ -53,7 +54,8 @@ class Fact:
 
 def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
+        with without_modes():
+            return torch.equal(a, b)
     if isinstance(b, dict):  # of modules: more of them are no change
         return b.items() <= a.items()
     if isinstance(a, list):  # of modes and filters, which may compare otherwise
@@ -73,6 +75,16 @@ def _set_autocast(found: tuple[Any, ...]) -> None:
         torch.set_autocast_enabled(device, enabled)
         torch.set_autocast_dtype(device, dtype)
     torch.set_autocast_cache_enabled(cached)
+
+
+def _random_state() -> torch.Tensor:
+    with without_modes():  # which would see that
+        return torch.get_rng_state()
+
+
+def _set_random_state(found: torch.Tensor) -> None:
+    with without_modes():
+        torch.set_rng_state(found)
 
 
 def _numpy_state() -> Any:
@@ -122,7 +134,7 @@ FACTS = (
     ),
     Fact("autocast", _autocast, _set_autocast),
     Fact("default data type", torch.get_default_dtype, torch.set_default_dtype),
-    Fact("random numbers of PyTorch", torch.get_rng_state, torch.set_rng_state),
+    Fact("random numbers of PyTorch", _random_state, _set_random_state),
     Fact("random numbers of Python", random.getstate, random.setstate),
     Fact("random numbers of NumPy", _numpy_state, _set_numpy_state),
     Fact("filters of warnings", lambda: list(warnings.filters), _restore_filters),

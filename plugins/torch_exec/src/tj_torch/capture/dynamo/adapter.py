@@ -403,9 +403,8 @@ class _Patient:
         return skipped
 
     def __call__(self, frame: Any, *rest: Any) -> Any:
-        from torch._dynamo import exc, types
+        from torch._dynamo import types
 
-        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
         reason = kept_eager(frame.f_code.co_filename)
@@ -416,15 +415,23 @@ class _Patient:
         if reason is not None:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
+        with kept():  # an error's frames, too, hold what sets the state
+            return self._compiled(frame, *rest) or as_it_is
+
+    def _compiled(self, frame: Any, *rest: Any) -> Any:
+        """What Dynamo makes of ``frame``; None if it cannot compile it."""
+        from torch._dynamo import exc
+
+        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
         try:
-            with _compile_lock(), kept(), unprofiled(), corrected(), _only_own_warnings():
+            with _compile_lock(), unprofiled(), corrected(), _only_own_warnings():
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
         except Exception as error:
             self._running.skipped.append(_failure(error))
             let_go(error)
-        return as_it_is
+        return None
 
 
 @contextlib.contextmanager

@@ -57,7 +57,12 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
             stack.enter_context(dynamo.config.patch({_SETTING: False}))
         return
     statement = _Statement()
-    replace(stack, symbolic_convert, "_detect_and_normalize_assert_statement", _noting(statement, handlers))
+    replace(
+        stack,
+        symbolic_convert,
+        "_detect_and_normalize_assert_statement",
+        _noting(statement, handlers),
+    )
     replace(stack, OutputGraph, "create_proxy", _recording(statement))
     replace(stack, symbolic_shapes, "expect_true", _refusing(statement))
 
@@ -104,7 +109,9 @@ def _message(tx: Any) -> tuple[str, ...] | None:
 
 def _recording(statement: _Statement) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def recording(original: Callable[..., Any]) -> Callable[..., Any]:
-        def create_proxy(self: Any, kind: str, target: Any, args: Any, *rest: Any, **more: Any) -> Any:
+        def create_proxy(
+            self: Any, kind: str, target: Any, args: Any, *rest: Any, **more: Any
+        ) -> Any:
             if target is torch._assert_async and statement.is_current():
                 target, args = asserted, (args[0], *statement.message)
             return original(self, kind, target, args, *rest, **more)

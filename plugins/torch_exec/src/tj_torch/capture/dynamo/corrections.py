@@ -16,8 +16,8 @@ import torch
 
 from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
-from tj_torch.capture.dynamo.assigned import leave_unassignable
 from tj_torch.capture.dynamo.asserts import keep_assertions
+from tj_torch.capture.dynamo.assigned import leave_unassignable
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
