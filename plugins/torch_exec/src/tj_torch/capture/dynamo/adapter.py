@@ -206,7 +206,7 @@ def compiling() -> Iterator[None]:
     """While tj compiles: with Dynamo's lock, which may be taken again, its hook and modes off.
 
     A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
-    may also run in a mode of the user's, which would take part. The thread's state is left as it is.
+    may also run in a mode of the user's, which would take part. The thread's state stays as it is.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 

@@ -1,4 +1,4 @@
-"""Assertions on data, ``assert (x > 0).all(), "x"``: in captured graphs they raise what Python does.
+"""Assertions on data, ``assert (x > 0).all()``: in captured graphs they raise what Python does.
 
 Dynamo has ``torch._assert_async`` in their place, which raises another error, or, on a GPU, ends
 all work there.
