@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -85,6 +86,28 @@ def seeded() -> None:
 def _seed() -> None:
     if "torch" in sys.modules:
         sys.modules["torch"].manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def state_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    """See that no capture leaves the thread's state changed, whatever the test is about.
+
+    It is set back all the same. What PyTorch is known to leave, ``leaves_changed`` names.
+    """
+    state = sys.modules.get("tj_torch.runtime.thread_state")
+    if state is None:
+        yield
+        return
+    found: set[str] = set()
+    marker = request.node.get_closest_marker("leaves_changed")
+
+    def note(names: tuple[str, ...]) -> None:
+        if threading.active_count() == 1:  # else others may draw random numbers, say
+            found.update(names)
+
+    with state.observe(note):
+        yield
+    assert found <= set(marker.args if marker else ()), "a capture has left this changed"
 
 
 @pytest.fixture(autouse=True, scope="module")

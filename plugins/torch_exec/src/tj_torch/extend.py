@@ -48,8 +48,11 @@ from tj_torch.ops.wiring import MADE, WIRING, Wiring
 from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.private import (
     backward_keeps_graph,
+    dispatch_modes,
+    engine_gradients,
     forward_level,
     has_kernel,
     outside_levels,
@@ -102,9 +105,12 @@ __all__ = [
     "constant",
     "dense_proxies",
     "device_to_torch",
+    "dispatch_modes",
     "dtype_to_torch",
+    "engine_gradients",
     "form_of",
     "forward_level",
+    "function_mode_is_on",
     "has_kernel",
     "instance",
     "is_dense",
@@ -140,4 +146,6 @@ __all__ = [
     "to_core",
     "to_core_tree",
     "uncaptured",
+    "without_function_modes",
+    "without_modes",
 ]

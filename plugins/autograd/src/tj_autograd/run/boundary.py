@@ -16,10 +16,15 @@ from tj_torch.extend import (
     ambient_autocast,
     autocast_as_in,
     backward_keeps_graph,
+    dispatch_modes,
+    engine_gradients,
     forward_level,
+    function_mode_is_on,
     is_sized,
     outside_levels,
     saved_tensors_are_hooked,
+    without_function_modes,
+    without_modes,
 )
 
 from tj_autograd.joint.build import DEFAULT_LAYOUT, Layout
@@ -148,6 +153,11 @@ class Compiled(torch.autograd.Function):
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
             return (None,) * (len(plan.wrt) + 2)
+        if dispatch_modes() or (plan.asks and function_mode_is_on()):
+            return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
+        if function_mode_is_on():  # of which eager's backward, in C++, asks nothing
+            with without_function_modes():
+                return Compiled.backward(ctx, *tangents)
         if no_tangent or _only_pytorch_can(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.kept is None:
@@ -269,17 +279,12 @@ def _gradients_by_pytorch(
         somebody else has written it.
     """
     again = torch.is_grad_enabled()
-    with outside_levels():
+    with outside_levels(), without_modes():  # which see a forward once, where the user calls it
         roots, aliases = _run_again(ctx, plan)
-    present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
-    asked = [r for r, _ in present] or [_unanswered(roots)]
-    found = torch.autograd.grad(
-        asked,
-        [*aliases.values()],
-        [t for _, t in present] or None,
-        create_graph=again,
-        allow_unused=True,
-    )
+        present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
+        asked = [r for r, _ in present] or [_unanswered(roots)]
+        given = [t for _, t in present] or [torch.ones(())]
+    found = engine_gradients(asked, [*aliases.values()], given, create_graph=again)
     _free(ctx, plan)
     gradients = dict(zip(aliases, found, strict=True))
     # What autograd would add of several is one sum here.

@@ -47,6 +47,7 @@ from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import UNHELD, check_held
 from tj_torch.capture.held import Held, held_at
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
+from tj_torch.capture.higher_order.repeated import check_repeated
 from tj_torch.capture.inputs import STATIC, input_names, static_inputs
 from tj_torch.capture.node_values import NodeValues
 from tj_torch.capture.nodes import (
@@ -369,7 +370,9 @@ class Importer(NodeValues):
             call = operation(call, node)
             rule = self.dialects.tables[WIRING].get(call.symbol)
             call = call.replace(kwargs=self.constants.distinct(call.kwargs))
-            return bind_regions(call, node, UNKNOWN if rule is None else rule.value, self)
+            bound = bind_regions(call, node, UNKNOWN if rule is None else rule.value, self)
+            check_repeated(bound)
+            return bound
         expanded = self.expanded(call, function, node)
         if expanded is None:
             self.compared.resizes(node)  # as far as anyone knows

@@ -11,6 +11,7 @@ import torch
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.ops import private
 from tj_torch.ops.contexts import ambient_context
+from tj_torch.runtime.modes import function_mode_is_on
 from tj_torch.runtime.private import (
     dispatch_mode,
     dispatch_modes,
@@ -34,14 +35,16 @@ __all__ = [
 def ambient_mode() -> str | None:
     """The name of an active mode under which the original function must run, or None.
 
-    vmap, torch.func transforms, a dispatch mode such as FakeTensorMode, export, jit tracing and
-    forward-mode AD all give operations another meaning, which a program captured outside of them
-    does not have.
+    vmap, torch.func transforms, a dispatch mode such as FakeTensorMode, a ``__torch_function__`` mode
+    other than a default device, export, jit tracing and forward-mode AD all give operations another
+    meaning, which a program captured outside of them does not have.
     """
     if functorch.peek_interpreter_stack() is not None:
         return "a torch.func transform"
     if dispatch_mode() is not None:
         return "a dispatch mode"
+    if function_mode_is_on():
+        return "a __torch_function__ mode"
     if tracing_state() is not None:
         return "torch.jit.trace"
     if torch.compiler.is_exporting():

@@ -8,17 +8,25 @@ them. `tests/test_private_names.py` reads that off the sources.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import overrides
 from torch._functorch import pyfunctorch
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch.autograd import forward_ad
 from torch.nn import attention
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 __all__ = [
     "TENSOR_BASE",
@@ -28,17 +36,22 @@ __all__ = [
     "StopRecomputation",
     "TorchDispatchMode",
     "allow_saved_tensors_hooks",
+    "as_found_by_dispatcher",
     "attention_backends",
     "backward_keeps_graph",
     "disabled_hooks_message",
     "dispatch_key",
+    "dispatch_keys",
     "dispatch_mode",
+    "dispatch_mode_stack",
     "dispatch_modes",
+    "engine_gradients",
     "enter_autocast",
     "enter_inference_mode",
     "exit_autocast",
     "exit_inference_mode",
     "forward_level",
+    "function_mode_stack",
     "function_modes",
     "functorch",
     "has_kernel",
@@ -48,17 +61,22 @@ __all__ = [
     "operator_names",
     "outside_levels",
     "pack_hook",
+    "pop_function_mode",
+    "push_function_mode",
     "pytree",
     "saved_tensors_are_hooked",
     "schemas",
     "sdpa_kernel",
+    "set_dispatch_mode_stack",
     "set_forward_gradients",
+    "set_function_mode_stack",
     "set_gradients",
     "set_version_counter",
     "takes_forward_gradients",
     "to_attention_backend",
     "tracing_state",
     "unsafe_view",
+    "without_dispatch_modes",
 ]
 
 _C: Any = torch._C
@@ -74,6 +92,36 @@ functorch: Any = _C._functorch
 dispatch_mode = _get_current_dispatch_mode
 dispatch_modes = _C._len_torch_dispatch_stack
 function_modes = _C._len_torch_function_stack
+function_mode_stack = overrides._get_current_function_mode_stack
+push_function_mode = _C._push_on_torch_function_stack
+pop_function_mode = _C._pop_torch_function_stack
+without_dispatch_modes = _disable_current_modes
+dispatch_mode_stack = _get_current_dispatch_mode_stack
+as_found_by_dispatcher = _C._PreserveDispatchKeyGuard
+
+
+def dispatch_keys() -> tuple[int, int]:
+    """The keys that the dispatcher includes and excludes in this thread, as bits."""
+    included, excluded = _C._dispatch_tls_local_include_set(), _C._dispatch_tls_local_exclude_set()
+    return included.raw_repr(), excluded.raw_repr()
+
+
+def set_function_mode_stack(modes: Sequence[Any]) -> None:
+    """Let ``modes`` be the ``__torch_function__`` modes that are on."""
+    for _ in range(function_modes()):
+        pop_function_mode()
+    for mode in modes:
+        push_function_mode(mode)
+
+
+def set_dispatch_mode_stack(modes: Sequence[TorchDispatchMode]) -> None:
+    """Let ``modes`` be the ``__torch_dispatch__`` modes that are on."""
+    for _ in range(dispatch_modes()):
+        _pop_mode()
+    for mode in modes:
+        _push_mode(mode)
+
+
 tracing_state = _C._get_tracing_state
 mkldnn_enabled = _C._get_mkldnn_enabled
 
@@ -165,6 +213,21 @@ def set_version_counter(tensor: torch.Tensor, count: int) -> None:
 def backward_keeps_graph() -> bool:
     """Whether the backward that runs leaves the graph as it is; also where none runs."""
     return bool(_C._autograd._get_current_graph_task_keep_graph())
+
+
+def engine_gradients(
+    roots: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
+    tangents: Sequence[torch.Tensor | None],
+    *,
+    create_graph: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad` with ``allow_unused``, which no ``__torch_function__`` is asked for."""
+    engine: Any = torch.autograd.Variable._execution_engine
+    found: tuple[torch.Tensor | None, ...] = engine.run_backward(
+        tuple(roots), tuple(tangents), create_graph, create_graph, tuple(inputs), True, False
+    )
+    return found
 
 
 def saved_tensors_are_hooked() -> bool:

@@ -29,6 +29,8 @@ from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import forget_tensors, let_go
 from tj_torch.ops.handler_state import untouched
 from tj_torch.ops.private import without_saved_tensor_hooks
+from tj_torch.runtime.modes import function_mode_is_on, without_modes
+from tj_torch.runtime.thread_state import kept
 
 __all__ = [
     "Absent",
@@ -213,14 +215,15 @@ def _muted(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
-    """While tj compiles for ``given``: with Dynamo's lock, which may be taken again, its hook off.
+    """While tj compiles for ``given``: with Dynamo's lock, taken again or not, no hook, no modes.
 
-    A backward may be compiled where the hook is on: it would capture what tj runs to compile.
+    A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
+    may also run in a mode of the user's, which would take part. The thread's state stays as it is.
     """
     from torch._C._dynamo.eval_frame import set_eval_frame
 
     pass_over_own()
-    with _compile_lock(), untouched(given):
+    with _compile_lock(), untouched(given), kept(), without_modes():
         hook = set_eval_frame(None)
         try:
             yield
@@ -423,17 +426,26 @@ class _Patient:
         return skipped
 
     def __call__(self, frame: Any, *rest: Any) -> Any:
-        from torch._dynamo import exc, types
+        from torch._dynamo import types
 
-        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
         reason = kept_eager(frame.f_code.co_filename)
         if is_shared(frame.f_code.co_filename) or inside_dispatch():
             return as_it_is
+        if function_mode_is_on():  # a frame after a graph break in one
+            reason = "a __torch_function__ mode is on"
         if reason is not None:
             self._running.skipped.append(CaptureFailure(reason, None, raised=False))
             return as_it_is
+        with kept():  # an error's frames, too, hold what sets the state
+            return self._compiled(frame, *rest) or as_it_is
+
+    def _compiled(self, frame: Any, *rest: Any) -> Any:
+        """What Dynamo makes of ``frame``; None if it cannot compile it."""
+        from torch._dynamo import exc
+
+        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
         try:
             seen = untouched(frame.f_locals.values())
             with _compile_lock(), seen, unprofiled(), corrected(), _only_own_warnings():
@@ -443,7 +455,7 @@ class _Patient:
         except Exception as error:
             self._running.skipped.append(_failure(error))
             let_go(error)
-        return as_it_is
+        return None
 
 
 @contextlib.contextmanager

@@ -17,8 +17,11 @@ import torch
 from tj_torch.capture.dynamo import globals as own_globals
 from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
+from tj_torch.capture.dynamo.asserts import keep_assertions
+from tj_torch.capture.dynamo.assigned import leave_unassignable
+from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 from tj_torch.ops.fake_modes import corrected_fake_kernels
 
 __all__ = ["corrected"]
@@ -43,6 +46,8 @@ def corrected() -> Iterator[Noticed]:
             tensors.correct(stack, noticed)
             own_globals.correct(stack)
             _keep_calls_whole(stack)
+            keep_assertions(stack, leave_handled_calls(stack))
+            leave_unassignable(stack)
             stack.enter_context(exactly())  # calls of Functions
             stack.enter_context(corrected_fake_kernels())
         yield noticed
@@ -270,13 +275,7 @@ def _let_exceptions_speak(stack: ExitStack) -> None:
 
         return var_getattr
 
-    def forget() -> None:
-        remembered = BuiltinVariable.call_function_handler_cache  # for the whole process
-        for key in [k for k in remembered if k[0] is str]:
-            del remembered[key]
-
-    forget()
-    stack.callback(forget)
+    forget_handlers(stack, str)
     replace(stack, BuiltinVariable, "call_str", of_str)
     replace(stack, ExceptionVariable, "__init__", made)
     replace(stack, SideEffects, "track_new_user_defined_object", constructed)

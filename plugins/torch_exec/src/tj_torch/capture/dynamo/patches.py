@@ -4,13 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
 
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["has", "inside_dispatch", "leave", "replace", "stop", "unprofiled"]
+__all__ = [
+    "forget_handlers",
+    "has",
+    "inside_dispatch",
+    "is_pytorchs",
+    "leave",
+    "leave_frames",
+    "replace",
+    "stop",
+    "unprofiled",
+]
+
+_PYTORCHS = str(Path(torch.__file__).parent)
 
 
 def replace(
@@ -67,3 +80,42 @@ def leave(codes: Iterable[CodeType]) -> None:
 
     for code in codes:
         skip_code(code)
+
+
+def is_pytorchs(code: CodeType) -> bool:
+    """Whether ``code`` is in a file of PyTorch's."""
+    return code.co_filename.startswith(_PYTORCHS)
+
+
+def leave_frames(stack: ExitStack, is_one: Callable[[Any], bool], does: str) -> None:
+    """Break the graph at functions, none of PyTorch's, that have an instruction that ``is_one``.
+
+    For corrections that cannot be made in this version of Dynamo; ``does`` says what it does.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            if not is_pytorchs(self.f_code) and any(map(is_one, self.instructions)):
+                stop(f"{self.f_code.co_name} {does}, which this PyTorch captures otherwise")
+
+        return init
+
+    replace(stack, InstructionTranslatorBase, "__init__", looking)
+
+
+def forget_handlers(stack: ExitStack, *functions: Callable[..., Any]) -> None:
+    """Let Dynamo look again, now and later, for how it calls these builtin ``functions``.
+
+    It remembers that for the whole process.
+    """
+    from torch._dynamo.variables.builtin import BuiltinVariable
+
+    def forget() -> None:
+        remembered = BuiltinVariable.call_function_handler_cache
+        for key in [k for k in remembered if k[0] in functions]:
+            del remembered[key]
+
+    forget()
+    stack.callback(forget)

@@ -18,6 +18,7 @@ from tj_torch.capture.dynamo.patches import has, replace, stop
 
 __all__ = [
     "ambient_state",
+    "attribute_changes",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
     "decomposing_handlers",
@@ -136,6 +137,20 @@ def refuse_setters(stack: ExitStack) -> None:
         return found
 
     replace(stack, owner, "try_get_descritor_and_setter_py_func", running)
+
+
+def attribute_changes(name: str) -> tuple[Any, str] | None:
+    """The class and method by which Dynamo calls ``setattr`` or ``delattr``, whoever wrote that.
+
+    Where a builtin has a class of its own (after 2.10), it is in that. None if this Dynamo has
+    neither.
+    """
+    from torch._dynamo.variables import builtin
+
+    own = {"setattr": "SetAttrBuiltinVariable", "delattr": "DelAttrBuiltinVariable"}[name]
+    owners = ((getattr(builtin, own, None), "_"), (builtin.BuiltinVariable, ""))
+    found = ((owner, f"{prefix}call_{name}") for owner, prefix in owners if owner is not None)
+    return next((place for place in found if has(*place)), None)
 
 
 # --------------------------------------------------------------------------- dicts

@@ -1,0 +1,137 @@
+"""Assertions on data, ``assert (x > 0).all()``: in captured graphs they raise what Python does.
+
+Dynamo has ``torch._assert_async`` in their place, which raises another error, or, on a GPU, ends
+all work there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo.handlers import Handlers
+from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.runtime.asserting import asserted
+
+__all__ = ["keep_assertions"]
+
+_SETTING = "rewrite_assert_with_torch_assert"
+
+
+@dataclass(slots=True)
+class _Statement:
+    """The assertion that Dynamo is at: the frame, where in it, and what it says."""
+
+    frame: Any = None
+    at: int | None = None
+    message: tuple[str, ...] = field(default=())
+
+    def begin(self, frame: Any, message: tuple[str, ...]) -> None:
+        """Be the assertion before the instruction that comes next in ``frame``."""
+        self.frame, self.at, self.message = frame, frame.instruction_pointer, message
+
+    def is_current(self) -> bool:
+        """Whether Dynamo is still there."""
+        return self.frame is not None and self.frame.instruction_pointer == self.at
+
+
+def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
+    """Record assertions as calls that raise ``AssertionError``, with the message or none.
+
+    There is a graph break where a handler of the program's may see the error, or where the program
+    has changed objects before: a graph that raises does not come to that. Where Dynamo's names are
+    others than here, there is one at any assertion on data.
+    """
+    import torch._dynamo as dynamo
+    from torch._dynamo import symbolic_convert
+    from torch._dynamo.output_graph import OutputGraph
+    from torch.fx.experimental import symbolic_shapes
+
+    named = has(symbolic_convert, "_detect_and_normalize_assert_statement")
+    if not (named and has(OutputGraph, "create_proxy") and has(symbolic_shapes, "expect_true")):
+        if hasattr(dynamo.config, _SETTING):
+            stack.enter_context(dynamo.config.patch({_SETTING: False}))
+        return
+    statement = _Statement()
+    replace(
+        stack,
+        symbolic_convert,
+        "_detect_and_normalize_assert_statement",
+        _noting(statement, handlers),
+    )
+    replace(stack, OutputGraph, "create_proxy", _recording(statement))
+    replace(stack, symbolic_shapes, "expect_true", _refusing(statement))
+
+
+def _noting(
+    statement: _Statement, handlers: Handlers
+) -> Callable[[Callable[..., bool]], Callable[..., bool]]:
+    def noting(original: Callable[..., bool]) -> Callable[..., bool]:
+        def detect(tx: Any, *jump: Any) -> bool:
+            statement.frame = None
+            if not original(tx, *jump):
+                return False
+            message = _message(tx)
+            if message is None or handlers.around(tx) or _has_changed(tx.output.side_effects):
+                tx.pop()
+                return False
+            statement.begin(tx, message)
+            return True
+
+        return detect
+
+    return noting
+
+
+def _has_changed(effects: Any) -> bool:
+    """Whether the program has changed an object that it has not made."""
+    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
+
+    new = (AttributeMutationNew, ValueMutationNew)
+    known = (v for v in effects.id_to_variable.values() if not isinstance(v.mutation_type, new))
+    return bool(effects.tensor_hooks) or any(map(effects.is_modified, known))
+
+
+def _message(tx: Any) -> tuple[str, ...] | None:
+    """The arguments of the error; None if they are no text, which a graph has no place for.
+
+    Dynamo has just put the text on the stack, its own if there is none.
+    """
+    if tx.instructions[tx.instruction_pointer + 1].opname == "RAISE_VARARGS":
+        return ()
+    text = tx.stack[-1].as_python_constant()
+    return (text,) if isinstance(text, str) else None
+
+
+def _recording(statement: _Statement) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def recording(original: Callable[..., Any]) -> Callable[..., Any]:
+        def create_proxy(
+            self: Any, kind: str, target: Any, args: Any, *rest: Any, **more: Any
+        ) -> Any:
+            if target is torch._assert_async and statement.is_current():
+                target, args = asserted, (args[0], *statement.message)
+            return original(self, kind, target, args, *rest, **more)
+
+        return create_proxy
+
+    return recording
+
+
+def _refusing(statement: _Statement) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Of numbers that depend on data Dynamo would assert by an operator of its own."""
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+        def expect_true(condition: Any, *args: Any, **kwargs: Any) -> Any:
+            if statement.is_current() and free_unbacked_symbols(condition):
+                stop("an assertion on a number that depends on data")
+            return original(condition, *args, **kwargs)
+
+        return expect_true
+
+    return refusing

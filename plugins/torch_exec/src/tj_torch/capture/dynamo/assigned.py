@@ -1,0 +1,85 @@
+"""Attributes that cannot be set or deleted: graph breaks where Dynamo does not see that.
+
+What a program sets, Dynamo sets once the graph has run, behind all handlers of the program's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+
+from tj_torch.capture.dynamo.patches import forget_handlers, leave_frames, replace, stop
+from tj_torch.capture.dynamo.versions import attribute_changes
+
+__all__ = ["leave_unassignable"]
+
+
+def leave_unassignable(stack: ExitStack) -> None:
+    """Break the graph where an attribute is deleted, or set on what refuses it in its own way.
+
+    That a deleted attribute was there Dynamo does not guard. Where its names are others than here,
+    functions that do either are left.
+    """
+    places = {name: attribute_changes(name) for name in ("setattr", "delattr")}
+    forget_handlers(stack, setattr, delattr)
+    for name, place in places.items():
+        if place is None:
+            leave_frames(stack, _uses(name), "sets or deletes attributes")
+        else:
+            replace(stack, *place, _looking(name))
+
+
+def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(self: Any, tx: Any, obj: Any, attribute: Any, *value: Any) -> Any:
+            if not value and not _is_new(obj):
+                stop(f"an attribute of {_kind(obj)} is deleted")
+            if _refuses(obj, f"__{name}__", attribute):
+                stop(f"{name} of {_kind(obj)} is the program's own")
+            return original(self, tx, obj, attribute, *value)
+
+        return call
+
+    return looking
+
+
+def _is_new(variable: Any) -> bool:
+    """Whether the program makes the object itself."""
+    from torch._dynamo.variables.base import AttributeMutationNew
+
+    return isinstance(variable.mutation_type, AttributeMutationNew)
+
+
+def _refuses(variable: Any, method: str, attribute: Any) -> bool:
+    """Whether an object may refuse to be changed, in a way that Dynamo does not follow.
+
+    An exception refuses some ``args``; a class has a metaclass, and deleting has a method.
+    """
+    from torch._dynamo.variables import user_defined
+
+    if attribute.is_python_constant() and attribute.as_python_constant() == "args":
+        return issubclass(variable.python_type(), BaseException)
+    if isinstance(variable, user_defined.UserDefinedClassVariable):
+        return getattr(type(variable.value), method) is not getattr(type, method)
+    if method == "__delattr__" and isinstance(variable, user_defined.UserDefinedObjectVariable):
+        usual = (object.__delattr__, torch.nn.Module.__delattr__)
+        return type(variable.value).__delattr__ not in usual
+    return False
+
+
+def _kind(variable: Any) -> str:
+    value = getattr(variable, "value", None)
+    return value.__qualname__ if isinstance(value, type) else variable.python_type_name()
+
+
+def _uses(name: str) -> Callable[[Any], bool]:
+    opname = {"setattr": "STORE_ATTR", "delattr": "DELETE_ATTR"}[name]
+
+    def uses(instruction: Any) -> bool:
+        called = instruction.opname.startswith("LOAD_") and instruction.argval == name
+        return called or instruction.opname == opname
+
+    return uses

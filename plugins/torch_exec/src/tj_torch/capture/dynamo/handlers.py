@@ -1,0 +1,142 @@
+"""Handlers of the program's, a captured graph has none: graph breaks at calls that could need them.
+
+A graph runs as a whole, before what Dynamo makes of the rest of the program. An error that only
+real data causes leaves from there, past every ``except``, ``finally`` and ``__exit__`` around it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
+from tj_torch.capture.dynamo.quiet import may_raise_on_data
+from tj_torch.runtime.private import pytree
+
+__all__ = ["Handlers", "leave_handled_calls"]
+
+_TABLES = sys.version_info >= (3, 11)
+"""Whether handlers are in a table, and not on a stack of blocks."""
+
+_OWN = ("torch.", "tj_core", "tj_torch", "_operator")
+"""Where functions are from that raise by the operators that they call, if at all."""
+
+
+class Handlers:
+    """Which handlers of the program's are around the instruction that Dynamo is at.
+
+    ``modes`` are those that only set one of PyTorch's modes back: a graph leaves none changed.
+    """
+
+    def __init__(self) -> None:
+        self.modes: dict[int, Any] = {}
+
+    def enter(self, tx: Any, context: Any, instruction: Any) -> None:
+        """Note that ``tx`` begins a ``with`` statement, at ``instruction``, for ``context``."""
+        if _is_mode(context):
+            target = instruction.target
+            if _TABLES and tx.next_instruction.exn_tab_entry is not None:
+                target = tx.next_instruction.exn_tab_entry.target
+            self.modes[id(target)] = target
+
+    def around(self, tx: Any) -> bool:
+        """Whether the program would see what an instruction raises that ``tx`` is at."""
+        while tx is not None:
+            targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
+            if any(id(t) not in self.modes for t in targets):
+                return True
+            tx = getattr(tx, "parent", None)
+        return False
+
+
+def leave_handled_calls(stack: ExitStack) -> Handlers:
+    """Break the graph at a call that may raise when it runs, where the program has a handler.
+
+    Where this Dynamo does not run calls as it is known to, any function with a handler is left.
+    """
+    from torch._dynamo import symbolic_convert, utils
+
+    handlers = Handlers()
+    base = symbolic_convert.InstructionTranslatorBase
+    if has(base, "enter_ctx"):  # else each context counts as one of the program's
+        replace(stack, base, "enter_ctx", _noting(handlers))
+    if has(utils, "run_node"):
+        replace(stack, utils, "run_node", _watching(handlers))
+    else:
+        leave_frames(stack, _begins_handler, "handles what calls in it may raise")
+    return handlers
+
+
+def _noting(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def noting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def enter_ctx(self: Any, context: Any, instruction: Any, *rest: Any) -> Any:
+            handlers.enter(self, context, instruction)
+            return original(self, context, instruction, *rest)
+
+        return enter_ctx
+
+    return noting
+
+
+def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
+        def run_node(tracer: Any, node: torch.fx.Node, *rest: Any) -> Any:
+            if not handlers.around(tracer.current_tx):
+                return original(tracer, node, *rest)
+            target = node.target
+            if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
+                _leave(target.__qualname__)
+            with _Watching():
+                return original(tracer, node, *rest)
+
+        return run_node
+
+    return watching
+
+
+def _targets(tx: Any) -> Iterator[Any]:
+    """Where the program goes on if the instruction that ``tx`` is at raises, from inside out."""
+    if not _TABLES:
+        yield from (b.target for b in tx.block_stack if b.target is not None)
+        return
+    entry = tx.current_instruction.exn_tab_entry
+    while entry is not None:
+        if entry.target.opname == "PUSH_EXC_INFO":  # else the end of a handler
+            yield entry.target
+        entry = entry.target.exn_tab_entry
+
+
+def _is_mode(context: Any) -> bool:
+    """Whether a context is one of PyTorch's that Dynamo knows, of modes or for profiles."""
+    from torch._dynamo.variables import ctx_manager
+
+    profiled = getattr(ctx_manager, "RecordFunctionVariable", ())
+    return isinstance(context, (ctx_manager.ContextWrappingVariable, profiled))
+
+
+class _Watching(TorchDispatchMode):
+    """While one call runs on fake tensors: a graph break if it may raise on real ones."""
+
+    supports_higher_order_operators = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if may_raise_on_data(func, pytree.tree_leaves((args, kwargs))):
+            _leave(str(func))
+        return func(*args, **kwargs)
+
+
+def _leave(what: str) -> None:
+    stop(f"{what} may raise when it runs, and the program handles that")
+
+
+def _begins_handler(instruction: Any) -> bool:
+    return instruction.opname in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH")

@@ -1,0 +1,28 @@
+"""Checkpoints that write: eager writes once more, when the backward computes values again.
+
+A program in functional form writes when it is done, once. So such a program is left to eager.
+"""
+
+from __future__ import annotations
+
+from tj_core.extend import BoundSymbol, CaptureError, requires_grad
+
+from tj_torch.capture.higher_order.checkpoint import SYMBOL
+
+__all__ = ["check_repeated"]
+
+
+def check_repeated(call: BoundSymbol) -> None:
+    """See that ``call``, if it is a checkpoint with gradients, writes to nothing from outside.
+
+    :raises CaptureError: if it does.
+    """
+    if str(call.symbol) != SYMBOL or call.context.get("grad") is False:
+        return
+    written = [call.flat_args[i].name for i in call.effects.mutates]
+    if written and any(map(requires_grad, call.flat_outs)):
+        raise CaptureError(
+            f"a checkpoint writes to {', '.join(dict.fromkeys(written))}, "
+            "and in its backward once more",
+            source=call.source,
+        )

@@ -1,0 +1,52 @@
+"""Modes that the user is in, with a ``__torch_dispatch__`` or ``__torch_function__`` of their own.
+
+They are to see what the program does, and nothing of what tj does for itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from torch.utils._device import DeviceContext
+
+from tj_torch.runtime.private import (
+    dispatch_modes,
+    function_mode_stack,
+    function_modes,
+    set_function_mode_stack,
+    without_dispatch_modes,
+)
+
+__all__ = ["function_mode_is_on", "without_function_modes", "without_modes"]
+
+
+def function_mode_is_on() -> bool:
+    """Whether there is a ``__torch_function__`` mode other than a default device."""
+    return function_modes() > 0 and not all(map(_is_device, function_mode_stack()))
+
+
+@contextlib.contextmanager
+def without_modes() -> Iterator[None]:
+    """No modes but default devices."""
+    with contextlib.ExitStack() as stack:
+        if dispatch_modes():
+            stack.enter_context(without_dispatch_modes())
+        if function_mode_is_on():
+            stack.enter_context(without_function_modes())
+        yield
+
+
+@contextlib.contextmanager
+def without_function_modes() -> Iterator[None]:
+    """No ``__torch_function__`` modes but default devices."""
+    found = function_mode_stack()
+    set_function_mode_stack([mode for mode in found if _is_device(mode)])
+    try:
+        yield
+    finally:
+        set_function_mode_stack(found)
+
+
+def _is_device(mode: object) -> bool:
+    return type(mode) is DeviceContext

@@ -1,0 +1,197 @@
+"""The state of a thread, as PyTorch and Python keep it: whatever captures leaves it as it was.
+
+What raises inside of PyTorch may leave the dispatcher with keys excluded, or a level of
+`torch.func` entered: all that the thread ran afterwards would go wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd import forward_ad
+
+from tj_torch.runtime.modes import without_modes
+from tj_torch.runtime.private import (
+    allow_saved_tensors_hooks,
+    as_found_by_dispatcher,
+    disabled_hooks_message,
+    dispatch_keys,
+    dispatch_mode_stack,
+    forward_level,
+    function_mode_stack,
+    functorch,
+    leave_levels,
+    set_dispatch_mode_stack,
+    set_forward_gradients,
+    set_function_mode_stack,
+    set_gradients,
+    takes_forward_gradients,
+)
+
+__all__ = ["FACTS", "Fact", "Observer", "changes", "kept", "observe", "snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One part of a thread's state: how it is read, and set back to what was read."""
+
+    name: str
+    read: Callable[[], Any]
+    restore: Callable[[Any], None]
+
+    def is_as(self, found: Any) -> bool:
+        """Whether the state is what `read` has ``found``."""
+        return _same(self.read(), found)
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        with without_modes():
+            return torch.equal(a, b)
+    if isinstance(b, dict):  # of modules: more of them are no change
+        return b.items() <= a.items()
+    if isinstance(a, list):  # of modes and filters, which may compare otherwise
+        return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+def _autocast() -> tuple[Any, ...]:
+    devices = ("cpu", "cuda")
+    modes = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in devices]
+    return (*modes, torch.is_autocast_cache_enabled())
+
+
+def _set_autocast(found: tuple[Any, ...]) -> None:
+    *modes, cached = found
+    for device, enabled, dtype in modes:
+        torch.set_autocast_enabled(device, enabled)
+        torch.set_autocast_dtype(device, dtype)
+    torch.set_autocast_cache_enabled(cached)
+
+
+def _random_state() -> torch.Tensor:
+    with without_modes():  # which would see that
+        return torch.get_rng_state()
+
+
+def _set_random_state(found: torch.Tensor) -> None:
+    with without_modes():
+        torch.set_rng_state(found)
+
+
+def _numpy_state() -> Any:
+    """The state of NumPy's own generator, if there is NumPy; as what can be compared."""
+    generator = sys.modules.get("numpy.random")
+    if generator is None:
+        return None
+    name, keys, *rest = generator.get_state()
+    return (name, keys.tobytes(), *rest)
+
+
+def _set_numpy_state(found: Any) -> None:
+    if found is not None:
+        name, keys, *rest = found
+        words = [int.from_bytes(keys[i : i + 4], sys.byteorder) for i in range(0, len(keys), 4)]
+        sys.modules["numpy.random"].set_state((name, words, *rest))
+
+
+def _leave_dual_levels(level: int) -> None:
+    while forward_level() > level:
+        forward_ad.exit_dual_level()
+
+
+def _nothing(found: Any) -> None:
+    """Of what no caller can set: it is told of, and stays."""
+
+
+def _restore_filters(found: list[Any]) -> None:
+    warnings.filters[:] = found  # type: ignore[index]
+    for name in ("_filters_mutated", "_filters_mutated_lock_held"):  # the second from 3.14 on
+        getattr(warnings, name, lambda: None)()
+
+
+FACTS = (
+    Fact("levels of torch.func", functorch.get_dynamic_layer_stack_depth, leave_levels),
+    Fact("level of forward-mode AD", forward_level, _leave_dual_levels),
+    Fact("dispatch modes", dispatch_mode_stack, set_dispatch_mode_stack),
+    Fact("function modes", function_mode_stack, set_function_mode_stack),
+    Fact("grad mode", torch.is_grad_enabled, set_gradients),
+    Fact("inference mode", torch.is_inference_mode_enabled, _nothing),
+    Fact("forward gradients", takes_forward_gradients, set_forward_gradients),
+    Fact("hooks on saved tensors", disabled_hooks_message, allow_saved_tensors_hooks),
+    Fact(
+        "writes that change requires_grad",
+        functorch.get_inplace_requires_grad_allowed,
+        functorch.set_inplace_requires_grad_allowed,
+    ),
+    Fact("autocast", _autocast, _set_autocast),
+    Fact("default data type", torch.get_default_dtype, torch.set_default_dtype),
+    Fact("random numbers of PyTorch", _random_state, _set_random_state),
+    Fact("random numbers of Python", random.getstate, random.setstate),
+    Fact("random numbers of NumPy", _numpy_state, _set_numpy_state),
+    Fact("filters of warnings", lambda: list(warnings.filters), _restore_filters),
+    Fact("modules", sys.modules.copy, sys.modules.update),
+)
+"""In the order in which they are set back; the keys of the dispatcher are last of all."""
+
+KEYS = "dispatch keys"
+
+Observer = Callable[[tuple[str, ...]], None]
+
+_observers: list[Observer] = []
+_keeping = threading.local()
+
+
+def snapshot() -> tuple[Any, ...]:
+    """The state now, for `changes`."""
+    return (*(fact.read() for fact in FACTS), dispatch_keys())
+
+
+def changes(found: tuple[Any, ...]) -> tuple[str, ...]:
+    """The names of what is not as it was ``found``."""
+    *values, keys = found
+    names = [f.name for f, value in zip(FACTS, values, strict=True) if not f.is_as(value)]
+    return (*names, KEYS) if keys != dispatch_keys() else tuple(names)
+
+
+@contextlib.contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Let ``observer`` know of all that is found changed, and set back, meanwhile."""
+    _observers.append(observer)
+    try:
+        yield
+    finally:
+        _observers.remove(observer)
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """Leave the thread's state as it is now, whatever happens; once, where several are nested."""
+    if getattr(_keeping, "on", False):
+        yield
+        return
+    found = snapshot()
+    _keeping.on = True
+    with as_found_by_dispatcher():
+        try:
+            yield
+        finally:
+            _keeping.on = False
+            _set_back(found)
+
+
+def _set_back(found: tuple[Any, ...]) -> None:
+    changed = changes(found)
+    for fact, value in zip(FACTS, found, strict=False):
+        if fact.name in changed:
+            fact.restore(value)
+    for observer in _observers if changed else ():
+        observer(changed)
