@@ -46,6 +46,8 @@ class Run:
     kind: Kind
     mode: Mode
     tests: tuple[str, ...] | None = None
+    part: tuple[int, int] = (0, 1)
+    """Which of how many parts, where ``tests`` is None."""
 
 
 @dataclass
@@ -128,14 +130,15 @@ def _follow(process: subprocess.Popen[bytes], progress: _Progress, limits: Limit
 def _start(
     job: Run, tests: list[str] | None, limits: Limits, folder: str, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    order = Order(str(job.file), job.kind.value, job.mode.value, tests, limits.memory)
+    part, parts = job.part
+    order = Order(str(job.file), job.kind.value, job.mode.value, tests, limits.memory, parts, part)
     process = subprocess.Popen(
         [sys.executable, "-m", "tj_conformance.upstream.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         cwd=folder,
-        env=os.environ | environment(job.kind, job.mode) | {"TORCHINDUCTOR_CACHE_DIR": folder},
+        env={"TORCHINDUCTOR_CACHE_DIR": folder} | os.environ | environment(job.kind, job.mode),
         start_new_session=True,
     )
     assert process.stdin is not None

@@ -12,9 +12,11 @@ import os
 import resource
 import sys
 import unittest
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tj_conformance.upstream import loading
@@ -35,6 +37,14 @@ class Order:
     tests: list[str] | None
     memory: int
     """How much address space the process may have, in bytes."""
+    parts: int = 1
+    """Of so many parts, by the hash of a test's name, one runs if ``tests`` is None."""
+    part: int = 0
+    """Its number."""
+
+    def takes(self, test: str) -> bool:
+        """Whether a test is in the part that runs."""
+        return zlib.crc32(test.encode()) % self.parts == self.part
 
 
 def _guarded(test: unittest.TestCase, result: Reporting) -> unittest.TestCase:
@@ -59,13 +69,22 @@ def _replace(order: Order, result: Reporting) -> None:
     replacing.hide(result)
 
 
+def _adapt(order: Order, module: ModuleType) -> None:
+    """Change what the file has defined."""
+    if Mode(order.mode) is not Mode.PLAIN:
+        from tj_conformance.upstream import replacing
+
+        replacing.adapt(Kind(order.kind), Mode(order.mode), module)
+
+
 def run(order: Order, tell: Callable[[dict[str, Any]], None]) -> None:
     """Run the tests of an order, with the set-up of their classes."""
     result = Reporting(tell)
     if Mode(order.mode) is not Mode.PLAIN:
         _replace(order, result)
-    found = {name_of(test): test for test in loading.tests_of(Path(order.file))}
-    names = list(found) if order.tests is None else order.tests
+    loaded = loading.tests_of(Path(order.file), lambda module: _adapt(order, module))
+    found = {name_of(test): test for test in loaded}
+    names = [n for n in found if order.takes(n)] if order.tests is None else order.tests
     tell({"tests": names})
     for name in names:
         if name not in found:
