@@ -1,4 +1,4 @@
-"""Transforms of ``torch.func`` with `tj.jit` in them or around them, as PyTorch's tests get them."""
+"""Transforms of ``torch.func`` with `tj.jit` in them or around them, as the tests get them."""
 
 from __future__ import annotations
 

@@ -24,13 +24,13 @@ EXACTLY = {"TJ_PLUGINS": "torch,autograd,autocast", "TJ_CHECK": "2", "TJ_STRICT"
 """The variables of the exact configuration."""
 
 INSTALLED_ONLY = {"TJ_DISABLE": "example_exec,example_fuser,example_subclass"}
-"""As installed, tj has no options; the examples are in a workspace, and not what a user installs."""
+"""As installed, tj has no options; examples are in a workspace, not among what is installed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line says."""
     args = _parser().parse_args(arguments)
-    limits = Limits(args.seconds, int(args.memory * (1 << 30)), args.each)
+    limits = Limits(args.seconds, int(args.memory * (1 << 30)), args.each, args.interpret)
     os.environ |= EXACTLY if args.exact else INSTALLED_ONLY
     reports, wrong = [], 0
     for file, mode, tests in _jobs(args):
@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--json", type=Path, help="where to write every test with its outcomes")
     add("--seconds", type=float, default=Limits().seconds, help="for one test")
     add("--memory", type=float, default=Limits().memory / (1 << 30), help="GiB of a process")
+    add("--interpret", action="store_true", help="regions run by PyTorch, operator by operator")
     add("--each", action="store_true", help="a process for each test")
     return parser
 

@@ -144,6 +144,8 @@ def _form(x: Any) -> tuple[Any, ...]:
 
 def _twin(x: Any) -> Any:
     """A copy of an argument with its strides, that asks for gradients as it does."""
+    if isinstance(x, torch.Generator):
+        return x.clone_state()
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided:
         return x
     storage = x.detach().as_strided((x.untyped_storage().size() // x.element_size(),), (1,), 0)

@@ -36,6 +36,8 @@ class Limits:
     """Of address space, in bytes."""
     each: bool = False
     """Whether every test has a process to itself."""
+    interpret: bool = False
+    """Whether regions are run operator by operator, and nothing is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +133,8 @@ def _start(
     job: Run, tests: list[str] | None, limits: Limits, folder: str, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
     part, parts = job.part
-    order = Order(str(job.file), job.kind.value, job.mode.value, tests, limits.memory, parts, part)
+    work = (str(job.file), job.kind.value, job.mode.value, tests)
+    order = Order(*work, limits.memory, parts, part, limits.interpret)
     process = subprocess.Popen(
         [sys.executable, "-m", "tj_conformance.upstream.worker"],
         stdin=subprocess.PIPE,

@@ -41,6 +41,8 @@ class Order:
     """Of so many parts, by the hash of a test's name, one runs if ``tests`` is None."""
     part: int = 0
     """Its number."""
+    interpret: bool = False
+    """Whether regions run operator by operator."""
 
     def takes(self, test: str) -> bool:
         """Whether a test is in the part that runs."""
@@ -63,8 +65,10 @@ def _guarded(test: unittest.TestCase, result: Reporting) -> unittest.TestCase:
 
 def _replace(order: Order, result: Reporting) -> None:
     """Change PyTorch as the order says. A process that changes nothing does not import it here."""
-    from tj_conformance.upstream import replacing
+    from tj_conformance.upstream import interpreting, replacing
 
+    if order.interpret:
+        interpreting.install()
     replacing.replace(Kind(order.kind), Mode(order.mode))
     replacing.hide(result)
 
