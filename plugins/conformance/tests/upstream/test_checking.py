@@ -97,5 +97,17 @@ def test_fused_programs_of_low_precision_may_round_less() -> None:
         check(changing(lambda x: x + 1), model, low)
 
 
+def test_generators_are_compared_by_their_state() -> None:
+    def model(x: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return x + torch.rand(4, generator=generator)
+
+    def without_a_trace(function: Any) -> Any:
+        return lambda x, generator: function(x, generator.clone_state())
+
+    check(lambda function: function, model, X, torch.Generator())
+    with pytest.raises(AssertionError):
+        check(without_a_trace, model, X, torch.Generator())
+
+
 def test_a_model_with_state_has_its_own_for_eager() -> None:
     check(lambda module: module, torch.nn.BatchNorm1d(4), X.float(), gradients=True)

@@ -124,7 +124,7 @@ class Check:
     def _near(self, expected: _Ran, actual: _Ran) -> None:
         near, equal = self.tolerance.arguments(), self.case.assertEqual
         equal(actual.leaves(), expected.leaves(), **near)
-        equal(actual.inputs, expected.inputs, **near)
+        equal(list(map(_state, actual.inputs)), list(map(_state, expected.inputs)), **near)
         equal(actual.gradients, expected.gradients, **self.gradient_tolerance.arguments())
 
 
@@ -151,6 +151,11 @@ def _twin(x: Any) -> Any:
     storage = x.detach().as_strided((x.untyped_storage().size() // x.element_size(),), (1,), 0)
     twin = storage.clone().as_strided(x.size(), x.stride(), x.storage_offset())
     return twin.requires_grad_(x.requires_grad)
+
+
+def _state(x: Any) -> Any:
+    """What is compared of an argument."""
+    return x.get_state() if isinstance(x, torch.Generator) else x
 
 
 def _wanting(inputs: Sequence[Any]) -> list[Any] | None:
