@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -283,6 +284,21 @@ def test_a_name_that_is_gone_as_a_decorator() -> None:
 
     with pytest.raises(ImportError, match="decorator is not in"):
         test_it()
+
+
+@pytest.mark.parametrize("name", ["bf32_on_and_off", "skipOps"])
+def test_a_decorator_with_settings_that_is_gone(name: str) -> None:
+    assert older.GONE[name]("Class", atol=1)(str) is str
+
+
+def test_what_a_function_makes_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("torch_like")
+    module.get_new_module_tests = lambda: [1, 2]
+    monkeypatch.setitem(sys.modules, "torch_like", module)
+    older.supply("torch_like", "new_module_tests")
+    assert module.new_module_tests == [1, 2]
+    older.supply("torch_like", "another")
+    assert isinstance(module.another, older.Gone)
 
 
 def test_a_hook_of_fewer_arguments() -> None:

@@ -25,17 +25,15 @@ _transformed: weakref.WeakKeyDictionary[Any, Callable[..., Any]] = weakref.WeakK
 
 def replace(mode: Mode) -> None:
     """Change the transforms where tests find them."""
-    new = changed(mode)
-    for module in ("torch.func", "functorch", "torch"):
-        scope = vars(importlib.import_module(module))
-        scope.update({name: new[name] for name in new if name in scope})
+    for module in ("functorch", "torch.func", "torch"):
+        vars(importlib.import_module(module)).update(changed(mode, module))
 
 
-def changed(mode: Mode) -> dict[str, Callable[..., Any]]:
-    """The transforms by name, with what they are given, or return, jitted."""
-    func = vars(importlib.import_module("torch.func"))
-    found = {name: _function(func[name], mode) for name in FROM_FUNCTION}
-    return found | {name: _call(func[name], mode) for name in AT_ONCE}
+def changed(mode: Mode, module: str = "torch.func") -> dict[str, Callable[..., Any]]:
+    """The transforms of a module by name, with what they are given, or return, jitted."""
+    func = vars(importlib.import_module(module))
+    found = {name: _function(func[name], mode) for name in FROM_FUNCTION if name in func}
+    return found | {name: _call(func[name], mode) for name in AT_ONCE if name in func}
 
 
 def adapt(mode: Mode, module: ModuleType) -> None:
