@@ -43,6 +43,7 @@ def test_inside(jitted: list[Any]) -> None:
     assert jitted == [cubes, cubes, cubes]
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # PyTorch's own jvp
 def test_outside(jitted: list[Any]) -> None:
     func = changed(Mode.OUTSIDE)
     assert torch.equal(func["grad"](cubes)(X), 3 * X**2)
@@ -55,7 +56,11 @@ def test_outside(jitted: list[Any]) -> None:
     assert len(jitted) == 4
 
 
-@pytest.mark.parametrize("mode", [Mode.INSIDE, Mode.OUTSIDE])
-def test_jitted_by_tj(mode: Mode) -> None:
-    grad = changed(mode)["grad"]
-    assert torch.allclose(grad(cubes)(X), 3 * X**2)
+def test_a_transform_of_what_tj_jits_runs_the_function_itself() -> None:
+    grad = changed(Mode.INSIDE)["grad"]
+    with pytest.warns(tj_core.TjWarning, match="called under a torch.func transform"):
+        assert torch.equal(grad(cubes)(X), 3 * X**2)
+
+
+def test_tj_jits_what_a_transform_returns() -> None:
+    assert torch.allclose(changed(Mode.OUTSIDE)["grad"](cubes)(X), 3 * X**2)
