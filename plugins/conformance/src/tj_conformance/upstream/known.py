@@ -43,7 +43,10 @@ KNOWN = (
     Known(
         "inductor/test_torchinductor.py",
         "asserts which number one that depends on data is, and runs as it is, with a warning",
-        ("CpuTests.test_nonzero_unbacked_refinement_cpu",),
+        (
+            "CpuTests.test_nonzero_unbacked_refinement_cpu",
+            "CpuTests.test_unbacked_floordiv_simplify_cpu",
+        ),
         "asserts which number",
     ),
     Known(
