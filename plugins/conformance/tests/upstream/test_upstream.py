@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import sys
 from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
@@ -12,12 +14,12 @@ from tj_conformance.sampling import FULL
 from tj_conformance.upstream import __main__ as command
 from tj_conformance.upstream import known, older, stored
 from tj_conformance.upstream.compare import Report, Verdict, compare
-from tj_conformance.upstream.kinds import FILES as STANDING
-from tj_conformance.upstream.kinds import Kind, Mode, kind_of
+from tj_conformance.upstream.kinds import EXACT, INSTALLED, Kind, Mode, kind_of
 from tj_conformance.upstream.known import Known
 from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status
 from tj_conformance.upstream.running import Limits, Run, run
 from tj_conformance.upstream.table import table
+from tj_conformance.upstream.worker import Order
 
 FILES = {
     "test_plain.py": """
@@ -232,6 +234,15 @@ def test_backends_of_dynamos_own_tests_are_replaced(tree: Path) -> None:
     assert names(report, Verdict.ALONE) == {"test_wants_its_own_backend"}
 
 
+def test_parts_of_a_file_are_all_of_it(tree: Path, plain: dict[str, Outcome]) -> None:
+    """By the hash of the test's name."""
+    orders = [Order("", "", "", None, 0, 3, part) for part in range(3)]
+    names = [f"TestPlain.{name}" for name in plain]
+    taken = [[name for name in names if order.takes(name)] for order in orders]
+    assert sorted(itertools.chain(*taken)) == sorted(names)
+    assert all(taken)
+
+
 def test_a_file_that_does_not_load_fails_once(tree: Path) -> None:
     (gone,) = run(Run(tree / "test/test_broken.py", Kind.WRAPPED, Mode.PLAIN), LIMITS).values()
     assert gone.status is Status.GONE
@@ -246,10 +257,12 @@ def test_each_test_in_a_process_of_its_own(tree: Path) -> None:
 
 
 def test_kinds_of_files() -> None:
-    kinds = {file: kind_of(file) for file in STANDING}
+    kinds = {file: kind_of(file) for file in EXACT | INSTALLED}
     assert kinds["functorch/test_aotdispatch.py"] is Kind.AOT
+    assert kinds["functorch/test_eager_transforms.py"] is Kind.TRANSFORMS
     assert kinds["test_autograd.py"] is Kind.WRAPPED
     assert kinds["dynamo/test_misc.py"] is Kind.DYNAMO
+    assert kinds["inductor/test_cpu_repro.py"] is Kind.COMPILED
 
 
 @pytest.mark.parametrize(
@@ -273,6 +286,21 @@ def test_a_name_that_is_gone_as_a_decorator() -> None:
         test_it()
 
 
+@pytest.mark.parametrize("name", ["bf32_on_and_off", "skipOps"])
+def test_a_decorator_with_settings_that_is_gone(name: str) -> None:
+    assert older.GONE[name]("Class", atol=1)(str) is str
+
+
+def test_what_a_function_makes_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = ModuleType("torch_like")
+    module.get_new_module_tests = lambda: [1, 2]
+    monkeypatch.setitem(sys.modules, "torch_like", module)
+    older.supply("torch_like", "new_module_tests")
+    assert module.new_module_tests == [1, 2]
+    older.supply("torch_like", "another")
+    assert isinstance(module.another, older.Gone)
+
+
 def test_a_hook_of_fewer_arguments() -> None:
     class Case:
         def guard_manager_clone_hook_fn(self, manager: str, scope: str) -> str:
@@ -293,6 +321,15 @@ def report(**statuses: Status) -> Report:
 
 
 LISTED = (Known("test_x.py", "a reason", ("a", "b")),)
+
+
+def test_an_entry_of_the_table_may_be_of_one_mode() -> None:
+    file = "functorch/test_eager_transforms.py"
+    entry = Known(file, "a reason", ("a",), modes=(Mode.INSIDE,))
+    assert entry.concerns(Report(file, Mode.INSIDE))
+    assert not entry.concerns(Report(file, Mode.OUTSIDE))
+    assert Known(file, "a reason", ("a",)).concerns(Report(file, Mode.OUTSIDE))
+    assert not LISTED[0].concerns(Report("test_x.py", Mode.JIT))
 
 
 def test_the_table_of_reasons_is_compared_in_both_directions() -> None:
@@ -330,7 +367,7 @@ def test_reports_are_stored(tmp_path: Path) -> None:
     found = report(a=Status.FAILED, b=Status.PASSED)
     stored.write(tmp_path / "found.json", [found])
     assert stored.read(tmp_path / "found.json") == [found]
-    assert stored.failed(tmp_path / "found.json") == {"test_x.py": ("a",)}
+    assert stored.failed(tmp_path / "found.json") == {("test_x.py", Mode.TJ): ("a",)}
 
 
 @processes

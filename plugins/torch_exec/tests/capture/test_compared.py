@@ -174,3 +174,52 @@ def test_casts_that_autocast_has_cached(outer: torch.dtype, inner: torch.dtype, 
         got = g(x, w)
     same(got[:2], expected[:2])
     assert got[2] == expected[2]
+
+
+def _four_found(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    found = x.nonzero()
+    torch._check(found.size(0) == 4)
+    return found + 3
+
+
+def _as_many_found(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    found = x.nonzero()
+    torch._check(found.size(0) == y.size(0))
+    return found[:, 0] * 2
+
+
+def _both_found(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    torch._check(x.nonzero().size(0) == y.nonzero().size(0))
+    return x.nonzero() + 1
+
+
+def _sum_is_four(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    total = (x * 1).sum().item()
+    torch._check(total == 4)
+    return x + total
+
+
+ASSERTIONS = [_four_found, _as_many_found, _both_found, _sum_is_four]
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("f", ASSERTIONS)
+def test_an_assertion_on_data_raises_whenever_it_fails(f: Callable[..., Any], dynamic: Any) -> None:
+    """Also one of equality, after which PyTorch takes the number for the other one."""
+    fits, other = torch.tensor([1, 1, 1, 1]), torch.tensor([1, 0, 1])
+    expected = f(fits, fits)
+    jitted = tj.jit(f, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tj.TjWarning)
+        for _ in range(2):
+            same(jitted(fits, fits), expected)
+            with pytest.raises(RuntimeError):
+                f(other, fits)
+            with pytest.raises(RuntimeError):
+                jitted(other, fits)
+
+
+def test_a_number_that_an_assertion_fixes_is_no_part_of_a_program() -> None:
+    x = torch.tensor([1, 1, 1, 1])
+    with pytest.warns(tj.TjWarning, match="asserts which number.*\n?.*Eq"):
+        same(tj.jit(_four_found)(x, x), _four_found(x, x))

@@ -77,6 +77,7 @@ def compare(
     *,
     mode: Mode = Mode.TJ,
     tests: tuple[str, ...] | None = None,
+    part: tuple[int, int] = (0, 1),
     watch: Callable[[Mode, Outcome], None] = lambda mode, outcome: None,
 ) -> Report:
     """Run ``file`` of the tree's ``test`` folder on tj, and its failures again without.
@@ -87,7 +88,7 @@ def compare(
     kind, report = kind_of(file), Report(file, mode)
 
     def failures(mode: Mode, tests: tuple[str, ...] | None, limits: Limits) -> tuple[str, ...]:
-        job = Run(root / "test" / file, kind, mode, tests)
+        job = Run(root / "test" / file, kind, mode, tests, part)
         outcomes = run(job, limits, lambda outcome: watch(mode, outcome))
         report.outcomes.setdefault(mode, {}).update(outcomes)
         return tuple(o.test for o in outcomes.values() if o.status.bad)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from tj_conformance.upstream.compare import Report, Verdict
+from tj_conformance.upstream.kinds import EXACT, INSTALLED, Mode
 
 __all__ = ["KNOWN", "Known", "disagreements", "listed", "text"]
 
@@ -25,6 +26,13 @@ class Known:
     reason: str
     tests: tuple[str, ...]
     error: str = ""
+    modes: tuple[Mode, ...] = ()
+    """The modes in which they fail; none means those in which the file is run."""
+
+    def concerns(self, report: Report) -> bool:
+        """Say whether a report is of this file, in one of these modes."""
+        modes = self.modes or (EXACT | INSTALLED).get(self.file, (Mode.TJ,))
+        return self.file == report.file and report.mode in modes
 
 
 _NUMPY_FRAMES = (
@@ -32,6 +40,21 @@ _NUMPY_FRAMES = (
 )
 
 KNOWN = (
+    Known(
+        "inductor/test_torchinductor.py",
+        "asserts which number one that depends on data is, and runs as it is, with a warning",
+        (
+            "CpuTests.test_nonzero_unbacked_refinement_cpu",
+            "CpuTests.test_unbacked_floordiv_simplify_cpu",
+        ),
+        "asserts which number",
+    ),
+    Known(
+        "inductor/test_torchinductor.py",
+        "asks that Dynamo refuses a generator as an argument, which is a graph break",
+        ("CpuTests.test_randn_generator_cpu",),
+        "Failed to convert args/kwargs to proxy",
+    ),
     Known(
         "functorch/test_aotdispatch.py",
         "looks at the graph that AOT autograd gives its compiler, after the results were compared",
@@ -297,16 +320,16 @@ KNOWN = (
 """The table of the standing measure."""
 
 
-def listed(file: str, known: Iterable[Known] = KNOWN) -> frozenset[str]:
-    """The tests of a file that the table has."""
-    return frozenset(test for k in known if k.file == file for test in k.tests)
+def listed(report: Report, known: Iterable[Known] = KNOWN) -> frozenset[str]:
+    """The tests of a report's file and mode that the table has."""
+    return frozenset(test for k in known if k.concerns(report) for test in k.tests)
 
 
 def disagreements(report: Report, known: Iterable[Known] = KNOWN) -> Iterator[str]:
     """Where a report and the table say different things."""
     known = tuple(known)
-    names = listed(report.file, known)
-    errors = {test: k.error for k in known if k.file == report.file for test in k.tests}
+    errors = {test: k.error for k in known if k.concerns(report) for test in k.tests}
+    names = errors.keys()
     for outcome in report.tests(Verdict.ALONE):
         if outcome.test not in names:
             yield f"{outcome.test}: {outcome.status.value}: {outcome.summary}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import unittest
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -45,9 +45,13 @@ def _load(file: Path) -> ModuleType:
     return module
 
 
-def tests_of(file: Path) -> list[unittest.TestCase]:
-    """Every test of a file."""
-    return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(load(file))))
+def tests_of(
+    file: Path, adapt: Callable[[ModuleType], None] = lambda module: None
+) -> list[unittest.TestCase]:
+    """Every test of a file, which ``adapt`` changes before."""
+    module = load(file)
+    adapt(module)
+    return list(_flat(unittest.defaultTestLoader.loadTestsFromModule(module)))
 
 
 def _flat(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:

@@ -1,7 +1,8 @@
 """What tests of an older PyTorch use and the installed one no longer has, or has otherwise.
 
 Without a name that it imports, a whole file would not load. A decorator that only chose when to
-run a test becomes one that runs it; any other name fails where a test uses it.
+run a test, or with which settings, becomes one that runs it; any other name fails where a test uses
+it.
 """
 
 from __future__ import annotations
@@ -20,13 +21,30 @@ def _as_is(function: Any) -> Any:
     return function
 
 
+def _with_settings(*settings: Any, **named: Any) -> Callable[[Any], Any]:
+    return _as_is
+
+
+def _entry(*settings: Any, **named: Any) -> None:
+    """An entry of a list of exceptions that nobody reads."""
+
+
 GONE: dict[str, Any] = {
     "HAS_CUDA": False,
     "disable_translation_validation_if_dynamic_shapes": _as_is,
     "requiresPy310": _as_is,
     "requires_cuda": unittest.skip("requires CUDA"),
+    "bf32_on_and_off": _with_settings,
+    "skip": _entry,
+    "skipOps": _with_settings,
+    "tf32_is_not_fp32": lambda: False,
+    "xfail": _entry,
 }
 """Stand-ins by name."""
+
+
+MADE = {"new_module_tests": "get_new_module_tests"}
+"""Values that are now made by a function of the same module, by its name."""
 
 
 class Gone:
@@ -63,8 +81,10 @@ def missing(error: ImportError) -> tuple[str, str] | None:
 
 
 def supply(module: str, name: str) -> None:
-    """Put a stand-in for ``name`` into ``module``."""
-    setattr(importlib.import_module(module), name, GONE.get(name, Gone(name)))
+    """Put ``name`` into ``module``: as a function there makes it now, or a stand-in."""
+    scope: Any = importlib.import_module(module)
+    maker = getattr(scope, MADE.get(name, ""), None)
+    setattr(scope, name, maker() if maker else GONE.get(name, Gone(name)))
 
 
 def adapt(module: ModuleType) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import importlib
 import unittest
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any, cast
 
 import torch
 
 from tj_conformance.upstream.kinds import Kind, Mode
 
-__all__ = ["hide", "replace"]
+__all__ = ["adapt", "hide", "replace", "replace_backends"]
 
 STRINGS = ("eager", "eager_noexcept", "aot_eager", "aot_eager_decomp_partition", "inductor")
 """Names of backends that are replaced; ``torch.compile`` takes the last one where none is named."""
@@ -27,10 +28,25 @@ def replace(kind: Kind, mode: Mode) -> None:
         _wrap_tests(mode)
     elif kind is Kind.AOT:
         _replace_aot_function()
+    elif kind in _LATER:
+        importlib.import_module(_LATER[kind]).replace(mode)
     else:
-        _replace_backends()
+        replace_backends()
         if mode is Mode.JIT:
             _replace_compile()
+
+
+_LATER = {
+    Kind.COMPILED: "tj_conformance.upstream.compiled",
+    Kind.TRANSFORMS: "tj_conformance.upstream.transforms",
+}
+"""Kinds with a module of their own, which a process of another kind does not import."""
+
+
+def adapt(kind: Kind, mode: Mode, module: ModuleType) -> None:
+    """Change what a file has defined when it was loaded."""
+    if mode is not Mode.PLAIN and kind in _LATER:
+        importlib.import_module(_LATER[kind]).adapt(mode, module)
 
 
 def hide(result: unittest.TestResult) -> None:
@@ -55,7 +71,8 @@ def _compilers() -> dict[Mode, Callable[[], Callable[[Any], Any]]]:
     }
 
 
-def _replace_backends() -> None:
+def replace_backends() -> None:
+    """Have the backends that Dynamo's tests name, and those that count, compile with tj."""
     from tj_torch.backend import tj
 
     eval_frame: Any = importlib.import_module("torch._dynamo.eval_frame")

@@ -36,6 +36,8 @@ class Limits:
     """Of address space, in bytes."""
     each: bool = False
     """Whether every test has a process to itself."""
+    interpret: bool = False
+    """Whether regions are run operator by operator, and nothing is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Run:
     kind: Kind
     mode: Mode
     tests: tuple[str, ...] | None = None
+    part: tuple[int, int] = (0, 1)
+    """Which of how many parts, where ``tests`` is None."""
 
 
 @dataclass
@@ -128,14 +132,16 @@ def _follow(process: subprocess.Popen[bytes], progress: _Progress, limits: Limit
 def _start(
     job: Run, tests: list[str] | None, limits: Limits, folder: str, log: IO[bytes]
 ) -> subprocess.Popen[bytes]:
-    order = Order(str(job.file), job.kind.value, job.mode.value, tests, limits.memory)
+    part, parts = job.part
+    work = (str(job.file), job.kind.value, job.mode.value, tests)
+    order = Order(*work, limits.memory, parts, part, limits.interpret)
     process = subprocess.Popen(
         [sys.executable, "-m", "tj_conformance.upstream.worker"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=log,
         cwd=folder,
-        env=os.environ | environment(job.kind, job.mode) | {"TORCHINDUCTOR_CACHE_DIR": folder},
+        env={"TORCHINDUCTOR_CACHE_DIR": folder} | os.environ | environment(job.kind, job.mode),
         start_new_session=True,
     )
     assert process.stdin is not None

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tj_conformance.upstream.compare import Report, Verdict
+from tj_conformance.upstream.kinds import Mode
 
 __all__ = ["failed", "read", "write"]
 
@@ -21,7 +22,7 @@ def read(path: Path) -> list[Report]:
     return [Report.read(data) for data in json.loads(path.read_text())]
 
 
-def failed(path: Path) -> dict[str, tuple[str, ...]]:
-    """The tests that failed with tj alone, by file."""
-    found = {r.file: tuple(o.test for o in r.tests(Verdict.ALONE)) for r in read(path)}
-    return {file: tests for file, tests in found.items() if tests}
+def failed(path: Path) -> dict[tuple[str, Mode], tuple[str, ...]]:
+    """The tests that failed with tj alone, by file and mode."""
+    found = {(r.file, r.mode): tuple(o.test for o in r.tests(Verdict.ALONE)) for r in read(path)}
+    return {job: tests for job, tests in found.items() if tests}

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from tj_conformance.upstream.compare import Report, Verdict
+from tj_conformance.upstream.kinds import EXACT, INSTALLED
 from tj_conformance.upstream.known import KNOWN, Known, listed
 
 __all__ = ["HEAD", "table"]
@@ -20,10 +21,15 @@ def table(reports: Iterable[Report], known: Iterable[Known] = KNOWN) -> Iterator
     yield f"|{'---|' * len(HEAD)}"
     total: Counter[str] = Counter()
     for report in reports:
-        figures = _figures(report, listed(report.file, known))
+        figures = _figures(report, listed(report, known))
         total += figures
-        yield _row((f"`{report.file}`", *(figures[name] for name in HEAD[1:])))
+        yield _row((_name(report), *(figures[name] for name in HEAD[1:])))
     yield _row(("together", *(total[name] for name in HEAD[1:])))
+
+
+def _name(report: Report) -> str:
+    modes = (EXACT | INSTALLED).get(report.file, ())
+    return f"`{report.file}`" + (f", {report.mode.value}" if len(modes) > 1 else "")
 
 
 def _figures(report: Report, names: frozenset[str]) -> Counter[str]:

@@ -12,9 +12,11 @@ import os
 import resource
 import sys
 import unittest
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from tj_conformance.upstream import loading
@@ -35,6 +37,16 @@ class Order:
     tests: list[str] | None
     memory: int
     """How much address space the process may have, in bytes."""
+    parts: int = 1
+    """Of so many parts, by the hash of a test's name, one runs if ``tests`` is None."""
+    part: int = 0
+    """Its number."""
+    interpret: bool = False
+    """Whether regions run operator by operator."""
+
+    def takes(self, test: str) -> bool:
+        """Whether a test is in the part that runs."""
+        return zlib.crc32(test.encode()) % self.parts == self.part
 
 
 def _guarded(test: unittest.TestCase, result: Reporting) -> unittest.TestCase:
@@ -53,10 +65,20 @@ def _guarded(test: unittest.TestCase, result: Reporting) -> unittest.TestCase:
 
 def _replace(order: Order, result: Reporting) -> None:
     """Change PyTorch as the order says. A process that changes nothing does not import it here."""
-    from tj_conformance.upstream import replacing
+    from tj_conformance.upstream import interpreting, replacing
 
+    if order.interpret:
+        interpreting.install()
     replacing.replace(Kind(order.kind), Mode(order.mode))
     replacing.hide(result)
+
+
+def _adapt(order: Order, module: ModuleType) -> None:
+    """Change what the file has defined."""
+    if Mode(order.mode) is not Mode.PLAIN:
+        from tj_conformance.upstream import replacing
+
+        replacing.adapt(Kind(order.kind), Mode(order.mode), module)
 
 
 def run(order: Order, tell: Callable[[dict[str, Any]], None]) -> None:
@@ -64,8 +86,9 @@ def run(order: Order, tell: Callable[[dict[str, Any]], None]) -> None:
     result = Reporting(tell)
     if Mode(order.mode) is not Mode.PLAIN:
         _replace(order, result)
-    found = {name_of(test): test for test in loading.tests_of(Path(order.file))}
-    names = list(found) if order.tests is None else order.tests
+    loaded = loading.tests_of(Path(order.file), lambda module: _adapt(order, module))
+    found = {name_of(test): test for test in loaded}
+    names = [n for n in found if order.takes(n)] if order.tests is None else order.tests
     tell({"tests": names})
     for name in names:
         if name not in found:

@@ -42,7 +42,7 @@ from tj_core.extend import (
 
 from tj_torch.capture import levels
 from tj_torch.capture.autocasting import Casts
-from tj_torch.capture.compared import Comparison
+from tj_torch.capture.compared import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import UNHELD, check_held
 from tj_torch.capture.held import Held, held_at
@@ -143,6 +143,7 @@ class Importer(NodeValues):
     static: frozenset[int] | None = None
 
     def __post_init__(self) -> None:
+        check_assumed(self.dialects.sizes, self.graph.graph)
         self.context = ContextTracker(ambient_context())
         self.modes = self.dialects.modes()
         self.tags = user_tags(self.graph, self.registry)

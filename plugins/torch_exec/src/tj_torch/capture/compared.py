@@ -14,12 +14,14 @@ from typing import Any
 import torch
 from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
 
+from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.names import resolve
+from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
 
-__all__ = ["Comparison"]
+__all__ = ["Comparison", "check_assumed"]
 
 ToDim = Callable[[Any], Dim]
 Fact = tuple[str, object, object]
@@ -92,6 +94,22 @@ class Comparison:
             number = made.hint if isinstance(made, NumberProxy) else made
             if isinstance(number, int) and isinstance(value, int):
                 yield "number", number, value
+
+
+def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
+    """See that nothing took the place of a number that depends on data, by the program's word.
+
+    PyTorch believes an assertion that such a number is a certain one as soon as it is made, and
+    then knows the number only as that: no program could test it any more.
+
+    :raises CaptureError: if something did.
+    """
+    for text in sizes.taken_for_true():
+        asserts = graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+        raise CaptureError(
+            f"the program asserts which number one that depends on data is: {text}",
+            source=next(filter(None, map(node_source, asserts)), None),
+        )
 
 
 def _check_parts(call: BoundSymbol, seen: Any) -> None:

@@ -186,6 +186,13 @@ class Sizes:
         found = shapeenv.deferred(self.env, map(self.symbol, unbacked))
         return tuple(text for text in found if set(size_symbols(text)) <= set(names))
 
+    def taken_for_true(self) -> tuple[str, ...]:
+        """Assertions on numbers that depend on data, for which other numbers stand since then.
+
+        The sizes that capture saw are then those of a run that has passed the assertion.
+        """
+        return () if self.env is None else shapeenv.taken_for_true(self.env)
+
     def hint(self, name: str) -> Any:
         """The value of symbol ``name`` in the traced call; None if it depends on data."""
         if shapeenv.is_unbacked(name):

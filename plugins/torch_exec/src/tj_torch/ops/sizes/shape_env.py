@@ -233,6 +233,12 @@ def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(str, found)))
 
 
+def taken_for_true(env: Any) -> tuple[str, ...]:
+    """What ``env`` asserts of symbols that it has replaced: all it made since takes it for true."""
+    found = (r for s in env.replacements for r in env.deferred_runtime_asserts.get(s, ()))
+    return tuple(dict.fromkeys(str(r.expr) for r in found))
+
+
 def assume(env: Any, condition: Any) -> bool:
     """Whether ``condition`` is true of the traced call; a guard of ``env`` if it need not be."""
     return bool(env.evaluate_expr(condition))
