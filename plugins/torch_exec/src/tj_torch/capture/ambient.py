@@ -36,8 +36,8 @@ def ambient_mode() -> str | None:
     """The name of an active mode under which the original function must run, or None.
 
     vmap, torch.func transforms, a dispatch mode such as FakeTensorMode, a ``__torch_function__``
-    mode but a default device, export, jit tracing and forward-mode AD all give operations another meaning, which a program captured outside of them
-    does not have.
+    mode but a default device, export, jit tracing and forward-mode AD all give operations another
+    meaning, which a program captured outside of them does not have.
     """
     if functorch.peek_interpreter_stack() is not None:
         return "a torch.func transform"
