@@ -45,6 +45,7 @@ from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, number_text
 from tj_torch.ops.wiring import MADE, WIRING, Wiring
+from tj_torch.runtime import thread_state
 from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
@@ -143,6 +144,7 @@ __all__ = [
     "subclass_of",
     "tangents_key",
     "tensor_proxy",
+    "thread_state",
     "to_core",
     "to_core_tree",
     "uncaptured",

@@ -16,7 +16,7 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from tj_torch.runtime import thread_state
+from tj_torch.extend import thread_state
 
 from tj_conformance.oracle.compare import Difference, differences
 
@@ -58,7 +58,9 @@ def differences_seen(
 ) -> list[Difference]:
     """Where the calls of ``program`` differ between eager and ``jit``."""
     found = []
-    pairs = zip(_run(program, jit), _run(program, lambda f: f), strict=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pairs = list(zip(_run(program, jit), _run(program, lambda f: f), strict=True))
     for n, (got, expected) in enumerate(pairs):
         for part in ("outcome", "arguments", "state", "left"):
             where = f"call {n}, {part}"
@@ -80,9 +82,7 @@ def _run(program: SeenProgram, jit: Jit) -> list[Seen]:
     function = jit(module.program)
     call = functools.partial(getattr(module, "call", _plain_call), function)
     state = getattr(module, "state", tuple)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return [_seen(call, eval(text, vars(module)), state) for text in program.calls]
+    return [_seen(call, eval(text, vars(module)), state) for text in program.calls]
 
 
 def _plain_call(function: Callable[..., Any], *args: Any) -> Any:

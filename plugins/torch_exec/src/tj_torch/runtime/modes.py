@@ -8,9 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from torch.utils._device import DeviceContext
-
 from tj_torch.runtime.private import (
+    DeviceContext,
     dispatch_modes,
     function_mode_stack,
     function_modes,

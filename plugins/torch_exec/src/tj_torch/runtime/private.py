@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from torch.nn import attention
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     _disable_current_modes,
@@ -30,6 +31,7 @@ from torch.utils._python_dispatch import (
 
 __all__ = [
     "TENSOR_BASE",
+    "DeviceContext",
     "HigherOrderOperator",
     "OpOverload",
     "OpOverloadPacket",
