@@ -21,6 +21,7 @@ __all__ = [
     "captures_functions_in_steps",
     "captures_hooks_of_values",
     "decomposing_handlers",
+    "default_equality",
     "guards_class_constants",
     "is_key_of",
     "known_names",
@@ -28,6 +29,7 @@ __all__ = [
     "member_lookups",
     "own_dicts",
     "refuse_setters",
+    "refused_operators",
     "resync",
     "settings",
     "undecomposed",
@@ -136,6 +138,67 @@ def refuse_setters(stack: ExitStack) -> None:
         return found
 
     replace(stack, owner, "try_get_descritor_and_setter_py_func", running)
+
+
+# --------------------------------------------------------------------------- identity
+
+
+def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> None:
+    """Let ``see`` have the objects that an equality takes which is identity, and the answer.
+
+    Dynamo has a function for that; up to 2.10 each comparison is looked at.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from torch._dynamo.variables import UserDefinedObjectVariable, builtin
+
+    def identity(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compare(left: Any, right: Any) -> Any:
+            answer = original(left, right)
+            see(left, right, answer)
+            return answer
+
+        return compare
+
+    def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> None:
+            left, right = (variable.realize() for variable in self.stack[-2:])
+            original(self, inst)
+            both = all(isinstance(v, UserDefinedObjectVariable) for v in (left, right))
+            if both and type(left.value).__eq__ is object.__eq__ and inst.argval == "==":
+                see(left, right, self.stack[-1])
+
+        return instruction
+
+    if has(builtin, "vt_identity_compare"):
+        from torch._dynamo.variables import object_protocol
+
+        replace(stack, object_protocol, "vt_identity_compare", identity)
+        replace(stack, builtin, "vt_identity_compare", identity)
+    else:
+        replace(stack, InstructionTranslatorBase, "COMPARE_OP", comparing)
+
+
+# --------------------------------------------------------------------------- numbers
+
+
+def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) -> None:
+    """Let ``see`` have the operands of an operator before Dynamo raises a TypeError for it.
+
+    Up to 2.10 it breaks the graph.
+    """
+    from torch._dynamo.variables import builtin
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def binop_type_error(tx: Any, v: Any, w: Any, *args: Any) -> Any:
+            see((v, w))
+            return original(tx, v, w, *args)
+
+        return binop_type_error
+
+    if has(builtin, "vt_identity_compare"):
+        from torch._dynamo.variables import object_protocol
+
+        replace(stack, object_protocol, "binop_type_error", refusing)
 
 
 # --------------------------------------------------------------------------- dicts
