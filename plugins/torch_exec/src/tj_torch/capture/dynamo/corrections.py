@@ -14,7 +14,17 @@ from typing import Any
 
 import torch
 
-from tj_torch.capture.dynamo import draws, identity, symbols, tensors, versions
+from tj_torch.capture.dynamo import (
+    containers,
+    draws,
+    identity,
+    iterators,
+    remembering,
+    symbols,
+    tensors,
+    versions,
+    zeros,
+)
 from tj_torch.capture.dynamo.applied import exactly
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import has, replace, stop
@@ -40,13 +50,16 @@ def corrected() -> Iterator[Noticed]:
             _take_fast_paths(stack)
             _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
-            identity.correct(stack)
-            draws.correct(stack)
-            symbols.correct(stack)
+            for room in _OF_PYTHON:
+                room.correct(stack)
             _keep_calls_whole(stack)
             stack.enter_context(exactly())  # calls of Functions
             stack.enter_context(corrected_fake_kernels())
         yield noticed
+
+
+_OF_PYTHON = (identity, draws, symbols, zeros, iterators, remembering, containers)
+"""Modules that correct what Dynamo makes of Python's own objects, each a kind of them."""
 
 
 # --------------------------------------------------------------------------- class members

@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.patches import replace, stop
+from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
 
-__all__ = ["correct"]
+__all__ = ["add_last", "correct"]
 
 
 def correct(stack: ExitStack) -> None:
@@ -30,7 +30,6 @@ def correct(stack: ExitStack) -> None:
 
 def _guard_comparisons(stack: ExitStack) -> None:
     """Guard what ``is`` finds, and ``==`` of objects that have no other equality."""
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
 
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
@@ -41,7 +40,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
 
         return instruction
 
-    replace(stack, InstructionTranslatorBase, "IS_OP", comparing)
+    replace_instruction(stack, "IS_OP", comparing)
     versions.default_equality(stack, _compared)
 
 
@@ -172,17 +171,17 @@ def _guard(first: Any, *rest: Any) -> None:
 def _one(builder: Any, guard: Any, others: tuple[Any, ...]) -> None:
     """Let what ``others`` read be the object that the guard's source reads."""
     names = _names(builder, guard, others)
-    _add(builder, guard, " and ".join(f"{name} is {names[0]}" for name in names[1:]))
+    add_last(builder, guard, " and ".join(f"{name} is {names[0]}" for name in names[1:]))
 
 
 def _several(builder: Any, guard: Any, others: tuple[Any, ...]) -> None:
     """Let what ``others`` and the guard's source read be different objects."""
     names = _names(builder, guard, others)
     if len(names) == 2:
-        _add(builder, guard, f"{names[0]} is not {names[1]}")
+        add_last(builder, guard, f"{names[0]} is not {names[1]}")
     elif names:
         ids = ", ".join(f"id({name})" for name in names)
-        _add(builder, guard, f"len({{{ids}}}) == {len(names)}")
+        add_last(builder, guard, f"len({{{ids}}}) == {len(names)}")
 
 
 def _names(builder: Any, guard: Any, others: Iterable[Any]) -> list[str]:
@@ -192,7 +191,7 @@ def _names(builder: Any, guard: Any, others: Iterable[Any]) -> list[str]:
     return [builder.arg_ref(s.name) for s in sources if not is_from_skip_guard_source(s)]
 
 
-def _add(builder: Any, guard: Any, code: str) -> None:
+def add_last(builder: Any, guard: Any, code: str) -> None:
     """Check ``code`` after all other guards, which know that what it reads is there."""
     known = builder.object_aliasing_guard_codes
     if code and all(code != other for other, _ in known):

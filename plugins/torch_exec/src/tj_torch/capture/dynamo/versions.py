@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tj_core.extend import CaptureError
 
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
 
 __all__ = [
     "ambient_state",
@@ -30,6 +30,7 @@ __all__ = [
     "own_dicts",
     "refuse_setters",
     "refused_operators",
+    "reorderings",
     "resync",
     "settings",
     "undecomposed",
@@ -148,7 +149,6 @@ def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> 
 
     Dynamo has a function for that; up to 2.10 each comparison is looked at.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
     from torch._dynamo.variables import UserDefinedObjectVariable, builtin
 
     def identity(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -175,7 +175,7 @@ def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> 
         replace(stack, object_protocol, "vt_identity_compare", identity)
         replace(stack, builtin, "vt_identity_compare", identity)
     else:
-        replace(stack, InstructionTranslatorBase, "COMPARE_OP", comparing)
+        replace_instruction(stack, "COMPARE_OP", comparing)
 
 
 # --------------------------------------------------------------------------- numbers
@@ -211,6 +211,22 @@ def is_key_of(variable: Any, key: Any) -> bool:
     dict_of: Any = dicts.ConstDictVariable
     hashed = getattr(dicts, "HashableTracker", None) or dict_of._HashableTracker
     return hashed(key) in variable.items
+
+
+def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
+    """Let ``see`` have an `OrderedDict` before the program moves one of its keys."""
+    from torch._dynamo.variables import dicts, user_defined
+
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if name == "move_to_end":
+                see(self)
+            return original(self, tx, name, *args, **kwargs)
+
+        return call_method
+
+    ordered = getattr(user_defined, "OrderedDictVariable", dicts.ConstDictVariable)
+    replace(stack, ordered, "call_method", calling)
 
 
 def own_dicts() -> Any | None:

@@ -1,0 +1,51 @@
+"""Guards that tell 0.0 from -0.0, which are equal, and divide, print and round otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo.identity import add_last
+from tj_torch.capture.dynamo.patches import replace
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Guard the sign where a program depends on the value of a number that is zero."""
+    from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables.builder import VariableBuilder
+
+    def of_equality(original: Callable[..., Any]) -> Callable[..., Any]:
+        def EQUALS_MATCH(self: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, guard, *args, **kwargs)
+            value = self.get(guard)
+            if _has_zero(value):
+                add_last(self, guard, f"repr({self.arg_ref(guard)}) == {repr(value)!r}")
+
+        return EQUALS_MATCH
+
+    def constant(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_symfloat(self: Any, value: float) -> Any:
+            if value != 0:
+                return original(self, value)
+            from torch._dynamo.variables import ConstantVariable
+
+            # A symbol that is compared with zero is guarded by equality alone.
+            self.install_guards(GuardBuilder.CONSTANT_MATCH)
+            return ConstantVariable.create(value=value, source=self.source)
+
+        return wrap_symfloat
+
+    replace(stack, GuardBuilder, "EQUALS_MATCH", of_equality)
+    replace(stack, VariableBuilder, "wrap_symfloat", constant)
+
+
+def _has_zero(value: Any) -> bool:
+    """Whether a constant is or holds a zero that has a sign."""
+    if type(value) is float:
+        return value == 0
+    if type(value) is complex:
+        return value.real == 0 or value.imag == 0
+    return type(value) in (tuple, list) and any(map(_has_zero, value))
