@@ -27,6 +27,7 @@ def correct(stack: ExitStack) -> None:
     replace(stack, builtin.BuiltinVariable, "call_round", _rounding)
     if has(builtin.BuiltinVariable, "call_divmod"):  # else Dynamo breaks the graph
         replace(stack, builtin.BuiltinVariable, "call_divmod", _dividing)
+    versions.products_of_symbols(stack, _leave_products_with_zero)
     versions.refused_operators(stack, _leave_operators_of_symbols)
 
 
@@ -100,6 +101,18 @@ def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
         return TupleVariable([BuiltinVariable(f).call_function(tx, [a, b], {}) for f in parts])
 
     return call_divmod
+
+
+def _leave_products_with_zero(a: Any, b: Any) -> None:
+    """Leave ``n * 0`` to Python: -0.0 for some floats, NaN for others; to Dynamo it is 0."""
+    for number, other in ((a, b), (b, a)):
+        zero = other.is_python_constant() and other.as_python_constant() == 0
+        if zero and _is_float_symbol(number):
+            stop("a number that differs between calls, times zero")
+
+
+def _is_float_symbol(variable: Any) -> bool:
+    return _is_symbol(variable) and variable.python_type() is float
 
 
 def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:

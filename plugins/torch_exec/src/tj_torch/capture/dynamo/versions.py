@@ -28,6 +28,7 @@ __all__ = [
     "lstm_states",
     "member_lookups",
     "own_dicts",
+    "products_of_symbols",
     "refuse_setters",
     "refused_operators",
     "reorderings",
@@ -199,6 +200,35 @@ def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) 
         from torch._dynamo.variables import object_protocol
 
         replace(stack, object_protocol, "binop_type_error", refusing)
+
+
+def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> None:
+    """Let ``see`` have the factors of a product before Dynamo takes it.
+
+    Those of numbers have a method of their own, up to 2.10 all operators share one.
+    """
+    from torch._dynamo.variables import SymNodeVariable
+    from torch._dynamo.variables.builtin import BuiltinVariable
+
+    def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def nb_multiply_impl(self: Any, tx: Any, other: Any, *rest: Any, **kwargs: Any) -> Any:
+            see(self, other)
+            return original(self, tx, other, *rest, **kwargs)
+
+        return nb_multiply_impl
+
+    def inserting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def insert(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if getattr(self.fn, "__name__", "") in ("mul", "imul") and len(args) == 2:
+                see(*args)
+            return original(self, tx, args, kwargs)
+
+        return insert
+
+    if has(SymNodeVariable, "nb_multiply_impl"):
+        replace(stack, SymNodeVariable, "nb_multiply_impl", multiplying)
+    else:
+        replace(stack, BuiltinVariable, "_handle_insert_op_in_graph", inserting)
 
 
 # --------------------------------------------------------------------------- dicts

@@ -9,13 +9,38 @@ from typing import Any
 from tj_torch.capture.dynamo.identity import add_last
 from tj_torch.capture.dynamo.patches import replace
 
-__all__ = ["correct"]
+__all__ = ["correct", "guard_signs"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Guard the sign where a program depends on the value of a number that is zero."""
+    """Let no symbol stand for a zero, whose sign would be lost in sums, products and guards."""
     from torch._dynamo.guards import GuardBuilder
+    from torch._dynamo.variables import ConstantVariable
     from torch._dynamo.variables.builder import VariableBuilder
+
+    def of_float(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_symfloat(self: Any, value: float) -> Any:
+            if value == 0:
+                self.install_guards(GuardBuilder.CONSTANT_MATCH)
+                return ConstantVariable.create(value=value, source=self.source)
+            made = original(self, value)
+            if not made.is_python_constant():
+                self.install_guards(_is_not_zero)
+            return made
+
+        return wrap_symfloat
+
+    guard_signs(stack)
+    replace(stack, VariableBuilder, "wrap_symfloat", of_float)
+
+
+def _is_not_zero(builder: Any, guard: Any) -> None:
+    add_last(builder, guard, f"{builder.arg_ref(guard)} != 0")
+
+
+def guard_signs(stack: ExitStack) -> None:
+    """Guard the sign of each zero among constants, while guards are built."""
+    from torch._dynamo.guards import GuardBuilder
 
     def of_equality(original: Callable[..., Any]) -> Callable[..., Any]:
         def EQUALS_MATCH(self: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
@@ -26,20 +51,7 @@ def correct(stack: ExitStack) -> None:
 
         return EQUALS_MATCH
 
-    def constant(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrap_symfloat(self: Any, value: float) -> Any:
-            if value != 0:
-                return original(self, value)
-            from torch._dynamo.variables import ConstantVariable
-
-            # A symbol that is compared with zero is guarded by equality alone.
-            self.install_guards(GuardBuilder.CONSTANT_MATCH)
-            return ConstantVariable.create(value=value, source=self.source)
-
-        return wrap_symfloat
-
     replace(stack, GuardBuilder, "EQUALS_MATCH", of_equality)
-    replace(stack, VariableBuilder, "wrap_symfloat", constant)
 
 
 def _has_zero(value: Any) -> bool:
