@@ -10,7 +10,15 @@ from typing import Any, NoReturn
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["has", "inside_dispatch", "leave", "replace", "replace_instruction", "stop", "unprofiled"]
+__all__ = [
+    "has",
+    "inside_dispatch",
+    "leave",
+    "replace",
+    "replace_instruction",
+    "stop",
+    "unprofiled",
+]
 
 
 def replace(
