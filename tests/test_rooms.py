@@ -50,7 +50,8 @@ ROOMS = {
         "dialect", "testing", "plugin",
     ),
     "tj_conformance": (
-        "sampling", "oracle", "programs", "databases", "models", "gradients", "sweep", "autocast",
+        "sampling", "oracle", "programs", "meaning", "databases", "models", "gradients", "sweep",
+        "autocast",
         "subclasses", "composability", "packages", "upstream", "plugin",
     ),
 }  # fmt: skip

@@ -40,7 +40,8 @@ class T(tuple):
 class Plain(list): pass
 class PD(dict): pass
 class PS(set): pass
-d = deque([1, 2, 3], maxlen=3); c = Counter('abca'); dd = defaultdict(list, {'a': [1]}); dn = defaultdict(int)
+d = deque([1, 2, 3], maxlen=3); c = Counter('abca'); dn = defaultdict(int)
+dd = defaultdict(list, {'a': [1]})
 l, D_, s, t = L([1, 2]), D({'a': 1}), S([1, 2]), T((1, 2))
 pl, pd, ps = Plain([1]), PD({'a': 1}), PS([1])
 od = OrderedDict(a=1, b=2)

@@ -40,7 +40,7 @@ l = [a, b, a]
 
 _TOGGLES = {
     "attribute": ("h, x", "h.now", "h.a", "h.now = h.b", "h.now = h.a", "h, x"),
-    "global": ("x", "now", "a", "global now; now = b", "global now; now = a", "x"),
+    "global": ("x", "now", "a", "now = b", "now = a", "x"),
     "item": ("l, x", "l[2]", "l[0]", "l[2] = l[1]", "l[2] = l[0]", "l, x"),
     "mixed": ("h, x", "h.now", "a", "h.now = b", "h.now = h.a", "h, x"),
 }
@@ -52,10 +52,11 @@ def _toggles(kind: str, made: tuple[str, str]) -> Iterator[tuple[str, Script]]:
         for test in _TESTS[:2] if kind in ("tensor", "set") else _TESTS:
             text = f"""
 def f({params}):
+    {"global now" if holder == "global" else "pass"}
     if {test.format(now, a)}:
         {first}
         return x + 1
-    {second.replace("global now; ", "")}
+    {second}
     return x - 1
 """
             calls = (f"f({args})",) * 4

@@ -26,7 +26,7 @@ _GENERATORS = {
         finally:
             log.append('closed')
         """,
-    "delegating": "log.append('start'); r = yield from [x, x + 1]; log.append(r); yield x; return r",
+    "delegating": "log.append('start'); r = yield from [x, x + 1]; log.append(r); yield x",
     "of numbers": "for i in range(3): log.append(i); yield i",
 }
 
