@@ -1,1 +1,1 @@
-"""Programs whose meaning is Python's rather than PyTorch's: identity, state, numbers, containers."""
+"""Programs whose meaning is Python's and not PyTorch's: identity, state, numbers, containers."""

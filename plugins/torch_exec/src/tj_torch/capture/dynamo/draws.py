@@ -17,7 +17,14 @@ __all__ = ["correct"]
 
 def correct(stack: ExitStack) -> None:
     """Break the graph where a generator draws whose state is not the program's to know."""
+    from torch._dynamo.variables import misc, user_defined
     from torch._dynamo.variables.misc import RandomVariable
+
+    def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_random_fn(tx: Any, fn: Any, *args: Any) -> Any:
+            stop("a number that Python's generators draw")
+
+        return call_random_fn
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, rand: Any = None, seed: Any = None, **kwargs: Any) -> None:
@@ -35,5 +42,7 @@ def correct(stack: ExitStack) -> None:
 
         return call_method
 
+    replace(stack, misc, "call_random_fn", leaving)
+    replace(stack, user_defined, "call_random_fn", leaving)
     replace(stack, RandomVariable, "__init__", made)
     replace(stack, RandomVariable, "call_method", drawing)
