@@ -36,7 +36,7 @@ def _leave_bounded_deques(stack: ExitStack) -> None:
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, items: Any, maxlen: Any = None, **kwargs: Any) -> None:
-            if maxlen is not None and not maxlen.is_constant_none():
+            if maxlen is not None and maxlen.as_python_constant():  # 0 keeps nothing: a loop
                 stop("a deque with a maxlen")
             original(self, items, maxlen, **kwargs)
 
@@ -126,12 +126,16 @@ def _is_never_equal(variable: Any) -> bool:
 def _leave_greatest_tensors(stack: ExitStack) -> None:
     """Leave ``max(x, y)`` to Python, which returns one of the two; Dynamo makes another tensor."""
     from torch._dynamo.variables.builtin import BuiltinVariable
-    from torch._dynamo.variables.tensor import TensorVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
 
     def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         def _call_min_max_binary(self: Any, tx: Any, a: Any, b: Any) -> Any:
-            if any(type(v.realize()) is TensorVariable for v in (a, b) if v is not None):
+            given = [v.realize() for v in (a, b) if v is not None]
+            if any(type(v) is TensorVariable for v in given):
                 stop(f"which {self.fn.__name__} of tensors depends on their data")
+            symbols = any(isinstance(v, SymNodeVariable) for v in given)
+            if symbols and len({v.python_type() for v in given}) > 1:
+                stop(f"the {self.fn.__name__} of numbers of two types has the type of one")
             return original(self, tx, a, b)
 
         return _call_min_max_binary
