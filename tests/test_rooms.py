@@ -50,8 +50,8 @@ ROOMS = {
         "dialect", "testing", "plugin",
     ),
     "tj_conformance": (
-        "options", "sampling", "fuser", "oracle", "programs", "names", "databases", "models",
-        "architectures", "gradients", "sweep", "autocast", "subclasses", "composability",
+        "options", "sampling", "fuser", "oracle", "programs", "names", "meaning", "databases",
+        "models", "architectures", "gradients", "sweep", "autocast", "subclasses", "composability",
         "packages", "installed", "upstream", "plugin",
     ),
 }  # fmt: skip

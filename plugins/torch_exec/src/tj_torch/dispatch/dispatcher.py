@@ -44,6 +44,13 @@ from tj_torch.ops.flags import FLAGS, flags_of
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 
 
+_RUN_LATER = (
+    inspect.iscoroutinefunction,
+    inspect.isasyncgenfunction,
+    inspect.isgeneratorfunction,
+)
+"""Kinds of functions that a call does not run."""
+
 _INITIALIZING_CALLS = 3
 """So many calls may give lazy modules their parameters; a program that goes on makes them anew."""
 
@@ -110,9 +117,9 @@ class Dispatcher:
             return original(*args, **kwargs)
         if self.elsewhere is not None:
             return self._run_elsewhere(self.elsewhere, args, kwargs)
-        if inspect.iscoroutinefunction(self.target) or inspect.isasyncgenfunction(self.target):
+        if any(is_one(self.target) for is_one in _RUN_LATER):
             self.entries.fall_back(
-                "a coroutine has no single call to compile; it runs as it is", None
+                "a coroutine or generator has no single call to compile; it runs as it is", None
             )
             self.elsewhere = self.target
             return self.target(*args, **kwargs)

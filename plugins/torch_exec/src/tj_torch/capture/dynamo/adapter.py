@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from tj_core.extend import TjWarning
 
-from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo import versions, zeros
 from tj_torch.capture.dynamo.corrections import corrected
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
@@ -174,7 +174,9 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     import torch._dynamo as dynamo
 
     settings = dynamo.config.patch(**versions.settings(None))
-    with _compile_lock(), _measured(), _quiet(), settings, versions.ambient_state():
+    state = versions.ambient_state()
+    with _compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
+        zeros.guard_signs(stack)
         return Manager(root.__code__, graph)
 
 

@@ -14,8 +14,18 @@ from typing import Any
 
 import torch
 
+from tj_torch.capture.dynamo import (
+    containers,
+    draws,
+    identity,
+    iterators,
+    remembering,
+    symbols,
+    tensors,
+    versions,
+    zeros,
+)
 from tj_torch.capture.dynamo import globals as own_globals
-from tj_torch.capture.dynamo import tensors, versions
 from tj_torch.capture.dynamo.applied import exactly
 from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.assigned import leave_unassignable
@@ -45,12 +55,18 @@ def corrected() -> Iterator[Noticed]:
             _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
             own_globals.correct(stack)
+            for room in _OF_PYTHON:
+                room.correct(stack)
             _keep_calls_whole(stack)
             keep_assertions(stack, leave_handled_calls(stack))
             leave_unassignable(stack)
             stack.enter_context(exactly())  # calls of Functions
             stack.enter_context(corrected_fake_kernels())
         yield noticed
+
+
+_OF_PYTHON = (identity, draws, symbols, zeros, iterators, remembering, containers)
+"""Modules that correct what Dynamo makes of Python's own objects, each a kind of them."""
 
 
 # --------------------------------------------------------------------------- class members

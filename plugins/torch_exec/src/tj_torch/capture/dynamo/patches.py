@@ -19,6 +19,7 @@ __all__ = [
     "leave",
     "leave_frames",
     "replace",
+    "replace_instruction",
     "stop",
     "unprofiled",
 ]
@@ -39,6 +40,33 @@ def replace(
     original = vars(owner)[name]
     stack.callback(setattr, owner, name, original)
     setattr(owner, name, make(original))
+
+
+def replace_instruction(
+    stack: ExitStack, name: str, make: Callable[[Callable[..., Any]], Any]
+) -> None:
+    """Replace how Dynamo runs the bytecode instruction ``name``, until ``stack`` is left.
+
+    It looks them up in a table of each class of its interpreters.
+
+    :raises CaptureError: if this PyTorch has no such instruction.
+    """
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    original = vars(InstructionTranslatorBase).get(name)
+    replace(stack, InstructionTranslatorBase, name, make)
+    made = vars(InstructionTranslatorBase)[name]
+    for interpreter in _with_subclasses(InstructionTranslatorBase):
+        table = interpreter.dispatch_table
+        for i in [i for i, entry in enumerate(table) if entry is original]:
+            stack.callback(table.__setitem__, i, original)
+            table[i] = made
+
+
+def _with_subclasses(cls: Any) -> Iterator[Any]:
+    yield cls
+    for subclass in cls.__subclasses__():
+        yield from _with_subclasses(subclass)
 
 
 def has(owner: Any, name: str) -> bool:

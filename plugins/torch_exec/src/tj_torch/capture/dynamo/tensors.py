@@ -23,6 +23,8 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
     {
         "_version": "versions count writes, and a program has none of its own until it returns",
         "storage_type": "capture has no storage",
+        "data_ptr": "capture has no memory",
+        "const_data_ptr": "capture has no memory",
     }
 )
 """Attributes and methods of tensors that only a real tensor has, to the reason."""

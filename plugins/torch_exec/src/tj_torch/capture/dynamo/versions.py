@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from tj_core.extend import CaptureError
 
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
 
 __all__ = [
     "ambient_state",
@@ -22,13 +22,17 @@ __all__ = [
     "captures_functions_in_steps",
     "captures_hooks_of_values",
     "decomposing_handlers",
+    "default_equality",
     "guards_class_constants",
     "is_key_of",
     "known_names",
     "lstm_states",
     "member_lookups",
     "own_dicts",
+    "products_of_symbols",
     "refuse_setters",
+    "refused_operators",
+    "reorderings",
     "resync",
     "settings",
     "undecomposed",
@@ -153,6 +157,95 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
     return next((place for place in found if has(*place)), None)
 
 
+# --------------------------------------------------------------------------- identity
+
+
+def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> None:
+    """Let ``see`` have the objects that an equality takes which is identity, and the answer.
+
+    Dynamo has a function for that; up to 2.10 each comparison is looked at.
+    """
+    from torch._dynamo.variables import UserDefinedObjectVariable, builtin
+
+    def identity(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compare(left: Any, right: Any) -> Any:
+            answer = original(left, right)
+            see(left, right, answer)
+            return answer
+
+        return compare
+
+    def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> None:
+            left, right = (variable.realize() for variable in self.stack[-2:])
+            original(self, inst)
+            both = all(isinstance(v, UserDefinedObjectVariable) for v in (left, right))
+            if both and type(left.value).__eq__ is object.__eq__ and inst.argval == "==":
+                see(left, right, self.stack[-1])
+
+        return instruction
+
+    if has(builtin, "vt_identity_compare"):
+        from torch._dynamo.variables import object_protocol
+
+        replace(stack, object_protocol, "vt_identity_compare", identity)
+        replace(stack, builtin, "vt_identity_compare", identity)
+    else:
+        replace_instruction(stack, "COMPARE_OP", comparing)
+
+
+# --------------------------------------------------------------------------- numbers
+
+
+def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) -> None:
+    """Let ``see`` have the operands of an operator before Dynamo raises a TypeError for it.
+
+    Up to 2.10 it breaks the graph.
+    """
+    from torch._dynamo.variables import builtin
+
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def binop_type_error(tx: Any, v: Any, w: Any, *args: Any) -> Any:
+            see((v, w))
+            return original(tx, v, w, *args)
+
+        return binop_type_error
+
+    if has(builtin, "vt_identity_compare"):
+        from torch._dynamo.variables import object_protocol
+
+        replace(stack, object_protocol, "binop_type_error", refusing)
+
+
+def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> None:
+    """Let ``see`` have the factors of a product before Dynamo takes it.
+
+    Those of numbers have a method of their own, up to 2.10 all operators share one.
+    """
+    from torch._dynamo.variables import SymNodeVariable
+    from torch._dynamo.variables.builtin import BuiltinVariable
+
+    def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
+        def nb_multiply_impl(self: Any, tx: Any, other: Any, *rest: Any, **kwargs: Any) -> Any:
+            see(self, other)
+            return original(self, tx, other, *rest, **kwargs)
+
+        return nb_multiply_impl
+
+    def inserting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def insert(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            if getattr(self.fn, "__name__", "") in ("mul", "imul") and len(args) == 2:
+                see(*args)
+            return original(self, tx, args, kwargs)
+
+        return insert
+
+    if has(SymNodeVariable, "nb_multiply_impl"):
+        replace(stack, SymNodeVariable, "nb_multiply_impl", multiplying)
+    else:
+        replace(stack, BuiltinVariable, "_handle_insert_op_in_graph", inserting)
+
+
 # --------------------------------------------------------------------------- dicts
 
 
@@ -163,6 +256,22 @@ def is_key_of(variable: Any, key: Any) -> bool:
     dict_of: Any = dicts.ConstDictVariable
     hashed = getattr(dicts, "HashableTracker", None) or dict_of._HashableTracker
     return hashed(key) in variable.items
+
+
+def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
+    """Let ``see`` have an `OrderedDict` before the program moves one of its keys."""
+    from torch._dynamo.variables import dicts, user_defined
+
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if name == "move_to_end":
+                see(self)
+            return original(self, tx, name, *args, **kwargs)
+
+        return call_method
+
+    ordered = getattr(user_defined, "OrderedDictVariable", dicts.ConstDictVariable)
+    replace(stack, ordered, "call_method", calling)
 
 
 def own_dicts() -> Any | None:

@@ -1,0 +1,143 @@
+"""Containers of Python whose behaviour Dynamo leaves out, left to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Break the graph at containers that Dynamo would change or ask otherwise."""
+    _leave_bounded_deques(stack)
+    _leave_subclasses_of_set(stack)
+    versions.reorderings(stack, _leave_reordering)
+    _compare_tensors_in_lists(stack)
+    _leave_greatest_tensors(stack)
+
+
+def _leave_bounded_deques(stack: ExitStack) -> None:
+    """Dynamo forgets the bound of a deque that it is given, and in copies of one."""
+    from torch._dynamo.variables.builder import VariableBuilder
+    from torch._dynamo.variables.lists import DequeVariable
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def wrap_listlike(self: Any, value: Any) -> Any:
+            if getattr(value, "maxlen", None) is not None:
+                stop("a deque with a maxlen")
+            return original(self, value)
+
+        return wrap_listlike
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, items: Any, maxlen: Any = None, **kwargs: Any) -> None:
+            if maxlen is not None and maxlen.as_python_constant():  # 0 keeps nothing: a loop
+                stop("a deque with a maxlen")
+            original(self, items, maxlen, **kwargs)
+
+        return init
+
+    replace(stack, VariableBuilder, "wrap_listlike", wrapping)
+    replace(stack, DequeVariable, "__init__", made)
+
+
+def _leave_subclasses_of_set(stack: ExitStack) -> None:
+    """Dynamo loses what is added to and removed from the set in an object."""
+    from torch._dynamo.variables.user_defined import UserDefinedSetVariable
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
+            stop(f"{type(value).__name__} is a subclass of {type(value).__mro__[1].__name__}")
+
+        return init
+
+    replace(stack, UserDefinedSetVariable, "__init__", made)
+
+
+def _leave_reordering(variable: Any) -> None:
+    """Refuse to reorder a dict of the caller's: only new entries would be written back."""
+    if variable.source is not None:
+        stop("move_to_end() of a dict that was there before")
+
+
+def _compare_tensors_in_lists(stack: ExitStack) -> None:
+    """Let ``x in [y, z]`` ask whether ``x`` is ``y``, and else for the truth of ``x == y``.
+
+    Which is data. Dynamo takes tensors for equal that are one, or whose elements are.
+    """
+    from torch._dynamo.variables import ConstantVariable
+    from torch._dynamo.variables.lists import BaseListVariable
+
+    def asking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> None:
+            wanted, container = (variable.realize() for variable in self.stack[-2:])
+            found = None
+            if isinstance(container, BaseListVariable):
+                found = _found_tensor(wanted, [item.realize() for item in container.items])
+            if found is None:
+                original(self, inst)
+                return
+            self.popn(2)
+            self.push(ConstantVariable.create(found is (inst.argval == 0)))
+
+        return instruction
+
+    def counting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, *rest: Any) -> Any:
+            if name == "count" and any(item.is_tensor() for item in (*args, *self.items)):
+                stop("how many times a tensor is in a list depends on its data")
+            return original(self, tx, name, args, *rest)
+
+        return call_method
+
+    replace_instruction(stack, "CONTAINS_OP", asking)
+    replace(stack, BaseListVariable, "call_method", counting)
+
+
+def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:
+    """Whether ``wanted`` is among ``items``; None if that is no matter of tensors."""
+    if not wanted.is_tensor() and not any(item.is_tensor() for item in items):
+        return None
+    for item in items:
+        if item is wanted or (item.is_tensor() and wanted.is_tensor() and _same(item, wanted)):
+            return True
+        other = wanted if item.is_tensor() else item
+        if (item.is_tensor() and wanted.is_tensor()) or not _is_never_equal(other):
+            stop("whether a tensor is in a list depends on its data")
+    return False
+
+
+def _same(a: Any, b: Any) -> bool:
+    return a.as_proxy().node is b.as_proxy().node
+
+
+def _is_never_equal(variable: Any) -> bool:
+    """Whether a tensor is unequal to this value, whatever its data: it takes none such."""
+    return variable.is_python_constant() and not isinstance(
+        variable.as_python_constant(), int | float | complex
+    )
+
+
+def _leave_greatest_tensors(stack: ExitStack) -> None:
+    """Leave ``max(x, y)`` to Python, which returns one of the two; Dynamo makes another tensor."""
+    from torch._dynamo.variables.builtin import BuiltinVariable
+    from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+
+    def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _call_min_max_binary(self: Any, tx: Any, a: Any, b: Any) -> Any:
+            given = [v.realize() for v in (a, b) if v is not None]
+            if any(type(v) is TensorVariable for v in given):
+                stop(f"which {self.fn.__name__} of tensors depends on their data")
+            symbols = any(isinstance(v, SymNodeVariable) for v in given)
+            if symbols and len({v.python_type() for v in given}) > 1:
+                stop(f"the {self.fn.__name__} of numbers of two types has the type of one")
+            return original(self, tx, a, b)
+
+        return _call_min_max_binary
+
+    replace(stack, BuiltinVariable, "_call_min_max_binary", choosing)

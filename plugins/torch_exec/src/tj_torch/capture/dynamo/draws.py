@@ -1,0 +1,48 @@
+"""Random numbers of Python's own generators, drawn by the generator that the program has.
+
+Dynamo copies a `random.Random` that it finds, and writes numbers and states of the captured call
+into the program: each call would draw the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo.patches import replace, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Break the graph where a generator draws whose state is not the program's to know."""
+    from torch._dynamo.variables import misc, user_defined
+    from torch._dynamo.variables.misc import RandomVariable
+
+    def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_random_fn(tx: Any, fn: Any, *args: Any) -> Any:
+            stop("a number that Python's generators draw")
+
+        return call_random_fn
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, rand: Any = None, seed: Any = None, **kwargs: Any) -> None:
+            if rand is None and (seed is None or seed.is_constant_none()):
+                stop("a random.Random without a seed")
+            original(self, rand, seed, **kwargs)
+
+        return init
+
+    def drawing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            if self.source is not None:
+                stop(f"{name}() of a random.Random, which has a state of its own")
+            return original(self, tx, name, *args, **kwargs)
+
+        return call_method
+
+    replace(stack, misc, "call_random_fn", leaving)
+    replace(stack, user_defined, "call_random_fn", leaving)
+    replace(stack, RandomVariable, "__init__", made)
+    replace(stack, RandomVariable, "call_method", drawing)

@@ -1,0 +1,100 @@
+"""Iterators that leave a program: they run when they are asked, and are what the program made.
+
+Dynamo runs a generator that is returned to its end, and returns an iterator over what it gave. One
+that is dropped before its end it does not close.
+"""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import CodeType
+from typing import Any
+
+from tj_torch.capture.dynamo.patches import replace, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Leave programs to Python that return iterators, or drop generators which have to clean up."""
+    _leave_generators(stack)
+    _leave_iterators_of_lists(stack)
+
+
+def _leave_generators(stack: ExitStack) -> None:
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.variables.functions import LocalGeneratorObjectVariable
+
+    def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reconstruct(self: Any, codegen: Any) -> None:
+            stop(f"the generator {self.code.co_name} is used after this")
+
+        return reconstruct
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, code: CodeType, *args: Any, **kwargs: Any) -> None:
+            original(self, code, *args, **kwargs)
+            if _cleans_up(code):
+                open_ones.append(self)
+
+        return init
+
+    def ending(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
+            for generator in open_ones:
+                if not generator.inline_tracer.generator_exhausted:
+                    stop(f"the generator {generator.code.co_name} is left before its end")
+            return original(self, *args, **kwargs)
+
+        return compile_subgraph
+
+    open_ones: list[Any] = []
+    replace(stack, LocalGeneratorObjectVariable, "reconstruct", leaving)
+    replace(stack, LocalGeneratorObjectVariable, "__init__", made)
+    replace(stack, OutputGraph, "compile_subgraph", ending)
+
+
+def _cleans_up(code: CodeType) -> bool:
+    """Whether a generator handles the exception by which it is closed."""
+    names = (instruction.opname for instruction in dis.get_instructions(code))
+    return any(name in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH") for name in names)
+
+
+def _leave_iterators_of_lists(stack: ExitStack) -> None:
+    """Refuse to return an iterator over a tuple for one over a list, or for ``reversed``.
+
+    Where the graph breaks in a loop, nobody sees the difference.
+    """
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.variables.lists import ListIteratorVariable
+
+    hidden: list[Any] = []
+
+    def ending(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_subgraph(self: Any, tx: Any, reason: Any, *args: Any, **kwargs: Any) -> Any:
+            hidden[:] = _in_loops(tx) if reason.graph_break else []
+            return original(self, tx, reason, *args, **kwargs)
+
+        return compile_subgraph
+
+    def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
+        def reconstruct(self: Any, codegen: Any) -> None:
+            if type(self) is ListIteratorVariable and all(v is not self for v in hidden):
+                stop("an iterator is used after this")
+            original(self, codegen)
+
+        return reconstruct
+
+    replace(stack, OutputGraph, "compile_subgraph", ending)
+    replace(stack, ListIteratorVariable, "reconstruct", leaving)
+
+
+def _in_loops(tx: Any) -> list[Any]:
+    """What lies on the stack of a frame and of those that called it, as iterators of loops do."""
+    found: list[Any] = []
+    while tx is not None:
+        found += tx.stack
+        tx = getattr(tx, "parent", None)
+    return found

@@ -1,0 +1,80 @@
+"""Functions that remember results (`functools.lru_cache`), which Dynamo calls each time.
+
+A call whose result nobody can tell from a remembered one is captured; others are left to Python.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo.patches import replace, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Capture such a call only if it takes and gives constants, and does and reads nothing else."""
+    from torch._dynamo.side_effects import SideEffects
+    from torch._dynamo.variables.functions import WrapperUserFunctionVariable
+
+    inside: list[str] = []
+
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_function(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            name = _remembering(self)
+            if name is None:
+                return original(self, tx, args, kwargs)
+            if not all(map(_is_constant, (*self.self_args(), *args, *kwargs.values()))):
+                stop(f"{name} remembers results for what is no constant")
+            before = _state(tx)
+            inside.append(name)
+            try:
+                result = original(self, tx, args, kwargs)
+            finally:
+                inside.pop()
+            if not _is_constant(result) or _state(tx) != before:
+                stop(f"{name} remembers what is no constant, or depends on other things")
+            return result
+
+        return call_function
+
+    def changing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def check_allowed_side_effect(self: Any, item: Any) -> Any:
+            if inside and item.source is not None:
+                stop(f"{inside[-1]} remembers results, and has side effects")
+            return original(self, item)
+
+        return check_allowed_side_effect
+
+    replace(stack, WrapperUserFunctionVariable, "call_function", calling)
+    replace(stack, SideEffects, "check_allowed_side_effect", changing)
+
+
+def _remembering(variable: Any) -> str | None:
+    """The name of a function of the user's that remembers results; None of another."""
+    wrapper = variable.wrapper_obj
+    if not hasattr(wrapper, "cache_info"):
+        return None
+    module = getattr(wrapper, "__module__", None) or ""
+    return None if module.partition(".")[0] == "torch" else str(wrapper.__qualname__)
+
+
+def _is_constant(variable: Any) -> bool:
+    """Whether a value is a constant, and no object that the program may change."""
+    variable = variable.realize()
+    return bool(variable.is_python_constant()) and variable.mutation_type is None
+
+
+def _state(tx: Any) -> tuple[int, int]:
+    """How much the program has computed on tensors, and read of global data."""
+    guards = (g for g in tx.output.guards if g.name.startswith("G["))
+    data = sum(g.create_fn_name() not in _OF_CODE for g in guards)
+    return len(tx.output.graph.nodes), data
+
+
+_OF_CODE = frozenset(
+    ("CLOSURE_MATCH", "FUNCTION_MATCH", "MODULE_MATCH", "ID_MATCH", "BUILTIN_MATCH", "CLASS_MATCH")
+)
+"""Guards on functions, classes and modules, which programs do not replace."""

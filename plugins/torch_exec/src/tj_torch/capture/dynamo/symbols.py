@@ -1,0 +1,129 @@
+"""Python's meaning of numbers that are symbols to Dynamo: text, rounding, ``divmod``.
+
+Dynamo formats the text of a number instead of the number, rounds to digits that it does not look
+at, and takes an operator that it has not written for a mistake of the program's.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo.patches import has, replace, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Let what Python makes of a symbol be what it makes of its number."""
+    from torch._dynamo.variables import builtin
+
+    _format_numbers(stack)
+    replace(stack, builtin.BuiltinVariable, "call_format", _formatting)
+    replace(stack, builtin.BuiltinVariable, "call_round", _rounding)
+    if has(builtin.BuiltinVariable, "call_divmod"):  # else Dynamo breaks the graph
+        replace(stack, builtin.BuiltinVariable, "call_divmod", _dividing)
+    versions.products_of_symbols(stack, _leave_products_with_zero)
+    versions.refused_operators(stack, _leave_operators_of_symbols)
+
+
+def _is_symbol(variable: Any) -> bool:
+    from torch._dynamo.variables import SymNodeVariable
+
+    return isinstance(variable, SymNodeVariable)
+
+
+def _settled(variable: Any) -> Any:
+    """The number that a symbol is in this call, which is guarded; anything else as it is."""
+    from torch._dynamo.variables import ConstantVariable
+
+    variable = variable.realize()
+    return ConstantVariable.create(variable.evaluate_expr()) if _is_symbol(variable) else variable
+
+
+def _format_numbers(stack: ExitStack) -> None:
+    """Let ``f"{n:>5}"`` format the number, as a number."""
+    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+
+    def formatting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _format_value(self: Any, *args: Any) -> None:
+            self.push(_settled(self.pop()))
+            original(self, *args)
+
+        return _format_value
+
+    replace(stack, InstructionTranslatorBase, "_format_value", formatting)
+
+
+def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``format(n, ">5")``, which Dynamo takes for ``n.format(">5")``."""
+
+    def call_format(self: Any, tx: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fn is not builtins.format:
+            return original(self, tx, value, *args, **kwargs)
+        given = [_settled(v) for v in (value, *args)]
+        if not all(v.is_python_constant() for v in given):
+            stop("format() of what is no constant")
+        from torch._dynamo.variables import ConstantVariable
+
+        return ConstantVariable.create(format(*(v.as_python_constant() for v in given)))
+
+    return call_format
+
+
+def _rounding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``round(n, -1)``: the digits count."""
+
+    def call_round(self: Any, tx: Any, value: Any, *digits: Any, **kwargs: Any) -> Any:
+        if digits and not digits[0].is_constant_none():
+            value, digits = _settled(value), tuple(map(_settled, digits))
+        return original(self, tx, value, *digits, **kwargs)
+
+    return call_round
+
+
+def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``divmod`` of integers as the two operations that it is."""
+
+    def call_divmod(self: Any, tx: Any, a: Any, b: Any) -> Any:
+        if not (_is_symbol(a) or _is_symbol(b)):
+            return original(self, tx, a, b)
+        if not (a.python_type() is int and b.python_type() is int):
+            stop("divmod() of numbers that are no integers")
+        from torch._dynamo.variables import TupleVariable
+        from torch._dynamo.variables.builtin import BuiltinVariable
+
+        parts = (operator.floordiv, operator.mod)
+        return TupleVariable([BuiltinVariable(f).call_function(tx, [a, b], {}) for f in parts])
+
+    return call_divmod
+
+
+def _leave_products_with_zero(a: Any, b: Any) -> None:
+    """Leave ``n * 0`` to Python: -0.0 for some floats, NaN for others; to Dynamo it is 0."""
+    for number, other in ((a, b), (b, a)):
+        zero = other.is_python_constant() and other.as_python_constant() == 0
+        if zero and _is_float_symbol(number):
+            stop("a number that differs between calls, times zero")
+
+
+def _is_float_symbol(variable: Any) -> bool:
+    return _is_symbol(variable) and variable.python_type() is float
+
+
+def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
+    """Break the graph at an operator that Dynamo does not know of symbols: Python may know it."""
+    if any(_has_symbols(v) for v in operands):
+        stop("an operator of a number that differs between calls")
+
+
+def _has_symbols(variable: Any) -> bool:
+    from torch._dynamo.variables.lists import BaseListVariable
+
+    if isinstance(variable, BaseListVariable):
+        return any(map(_has_symbols, variable.items))
+    return _is_symbol(variable)
