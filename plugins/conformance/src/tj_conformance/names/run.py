@@ -168,7 +168,7 @@ class _Comparison:
 
     def jitted(self, f: Any, used: tj.Session) -> Any:
         if self.how.backend:
-            return torch.compile(f, backend="tj", options={"session": used})
+            return torch.compile(f, backend="tj", options={"session": used})  # type: ignore[dict-item]
         return tj.jit(f, session=used)
 
     def once(
@@ -194,9 +194,9 @@ class _Comparison:
     def gradients(
         self, tracked: Sequence[torch.Tensor], wrt: Any, seen: dict[str, Any], when: str
     ) -> None:
-        options = {"allow_unused": True, "create_graph": self.how.order > 1}
-        total = sum((r**2).sum() for r in tracked)
-        first = torch.autograd.grad(total, wrt, **options)  # type: ignore[arg-type]
+        options: Any = {"allow_unused": True, "create_graph": self.how.order > 1}
+        total: Any = sum((r**2).sum() for r in tracked)
+        first = torch.autograd.grad(total, wrt, **options)
         seen.update((f"{when}gradient {i}", _plain(g)) for i, g in enumerate(first))
         again = [g for g in first if g is not None and g.requires_grad]
         if again:

@@ -149,7 +149,7 @@ class _Search:
         for value in read().values():
             self.value(value, label)
 
-    def type(self, kind: type, label: str, depth: int) -> None:
+    def handlers(self, kind: type, label: str, depth: int) -> None:
         """Look at the data and the functions of a class of the user's, and of its bases."""
         for base in kind.__mro__:
             if _is_users(base.__module__):
@@ -212,7 +212,7 @@ class _Search:
 
 _LOOKS: tuple[tuple[Any, Callable[[_Search, Any, str, int], None]], ...] = (
     (types.FunctionType, _Search.function),
-    (type, _Search.type),
+    (type, _Search.handlers),
     (_CONTAINERS, _Search.container),
     ((types.ModuleType, types.BuiltinFunctionType, torch.nn.Module), _Search.nothing),
 )
@@ -255,6 +255,7 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 def _kinds(base: type = torch.Tensor) -> Iterator[type]:
     """The subclasses of tensors that users define."""
+    kind: type
     for kind in base.__subclasses__():
         if _is_users(kind.__module__):
             yield kind

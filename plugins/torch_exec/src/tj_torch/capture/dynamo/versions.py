@@ -180,7 +180,8 @@ def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> 
             left, right = (variable.realize() for variable in self.stack[-2:])
             original(self, inst)
             both = all(isinstance(v, UserDefinedObjectVariable) for v in (left, right))
-            if both and type(left.value).__eq__ is object.__eq__ and inst.argval == "==":
+            equality: Any = object.__eq__
+            if both and type(left.value).__eq__ is equality and inst.argval == "==":
                 see(left, right, self.stack[-1])
 
         return instruction

@@ -1,0 +1,96 @@
+"""An architecture: how a small network of it is made, and what it is called with."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from tj_conformance.architectures.small import small
+
+__all__ = ["Architecture", "of_timm", "of_transformers"]
+
+Batch = Callable[[], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """A network with random weights, always the same, and keyword arguments of a call of it.
+
+    ``group`` is what it is for, ``package`` who wrote it. ``breaks`` are parts of the warnings that
+    say why tj leaves a part of it to eager.
+    """
+
+    package: str
+    group: str
+    name: str
+    build: Callable[[], nn.Module]
+    batch: Batch
+    breaks: tuple[str, ...] = ()
+
+    def made(self) -> nn.Module:
+        """The network."""
+        torch.manual_seed(0)
+        return self.build()
+
+    def given(self, seed: int) -> dict[str, Any]:
+        """The arguments of a call."""
+        torch.manual_seed(seed)
+        return self.batch()
+
+    @property
+    def title(self) -> str:
+        """Its name among all of them."""
+        return f"{self.package} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class of_transformers:
+    """Architectures of transformers in one group: of one class, called with one batch."""
+
+    group: str
+    head: str
+    batch: Batch
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __call__(self, name: str, *breaks: str, **changes: Any) -> Architecture:
+        """The architecture that transformers calls ``name``, with ``changes`` of its sizes."""
+
+        def build() -> nn.Module:
+            import transformers
+
+            config = small(transformers.CONFIG_MAPPING[name], {**self.changes, **changes})
+            head = getattr(transformers, self.head)
+            model = head.from_config(config) if self.head.startswith("AutoModel") else head(config)
+            assert isinstance(model, nn.Module)
+            return model
+
+        return Architecture("transformers", self.group, name, build, self.batch, breaks)
+
+
+def of_timm(name: str, *breaks: str, size: int = 32, **sizes: Any) -> Architecture:
+    """A network of timm, for pictures of ``size`` squared."""
+
+    def build() -> nn.Module:
+        model = importlib.import_module("timm").create_model(name, num_classes=5, **sizes)
+        return _Named(model)
+
+    def batch() -> dict[str, Any]:
+        return {"x": torch.randn(2, 3, size, size)}
+
+    return Architecture("timm", "vision", name, build, batch, breaks)
+
+
+class _Named(nn.Module):
+    """A network that is called with ``x``, and returns one tensor."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.network(x)

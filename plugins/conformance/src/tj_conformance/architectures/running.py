@@ -1,0 +1,160 @@
+"""Architectures against eager: an inference, and two training steps, in both configurations."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import tj_core as tj
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from tj_conformance.architectures.architecture import Architecture
+from tj_conformance.models import contents
+from tj_conformance.oracle.compare import differences
+from tj_conformance.oracle.configurations import configured
+from tj_conformance.oracle.nearness import as_near, doubled
+
+__all__ = ["MODES", "Report", "compared"]
+
+Jit = Callable[[nn.Module], Any]
+MODES = ("inference", "training")
+STEPS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where one run of an architecture differs from eager, what tj warned of, and the seconds."""
+
+    problems: tuple[str, ...]
+    warned: tuple[str, ...]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        """One cell of the table."""
+        if self.problems:
+            return f"differs: {self.problems[0]}"
+        return f"equal, {len(self.warned)} breaks" if self.warned else "equal"
+
+
+def compared(architecture: Architecture, mode: str, *, installed: bool) -> Report:
+    """Run ``architecture`` in eager and under tj.
+
+    Exact, all is equal to the bit. As installed, each value is eager's within the tolerance of its
+    data type, or as near to the network in double precision as eager is (`as_near`).
+    """
+    run = _inference if mode == "inference" else _training
+    if not installed:
+        expected = list(run(architecture, _itself, dropout=True))
+        with _noted() as said:
+            start = time.perf_counter()
+            got = list(run(architecture, _exact, dropout=True))
+        problems = [str(d) for d in differences(got, expected)]
+        return Report(tuple(problems), tuple(said), time.perf_counter() - start)
+    expected = list(run(architecture, _itself))
+    with configured(), _noted() as said:
+        start = time.perf_counter()
+        got = list(run(architecture, tj.jit))
+    seconds = time.perf_counter() - start
+    return Report(tuple(_apart(architecture, run, got, expected)), tuple(said), seconds)
+
+
+def _apart(architecture: Architecture, run: Any, got: Any, expected: Any) -> Iterator[str]:
+    """What is wrong with ``got`` if rounding is not; the double precision decides."""
+    found = differences(got, expected)
+    yield from (str(d) for d in found if not d.rounding and "differ" not in d.what)
+    if any(not d.rounding for d in found) and not as_near(
+        got, expected, lambda: list(run(architecture, _itself, double=True))
+    ):
+        yield next(str(d) for d in found if not d.rounding)
+
+
+def _itself(model: nn.Module) -> nn.Module:
+    return model
+
+
+def _exact(model: nn.Module) -> Any:
+    return tj.jit(model, plugins=["torch", "autograd"])
+
+
+class _noted(warnings.catch_warnings):
+    """Inside, the texts of tj's warnings go to the list."""
+
+    def __init__(self) -> None:
+        super().__init__(record=True)
+
+    def __enter__(self) -> Any:
+        self.caught = super().__enter__()
+        warnings.simplefilter("always")
+        self.said: list[str] = []
+        return self.said
+
+    def __exit__(self, *error: Any) -> None:
+        self.said += [
+            str(w.message) for w in self.caught or () if issubclass(w.category, tj.TjWarning)
+        ]
+        super().__exit__(*error)
+
+
+def _network(architecture: Architecture, *, dropout: bool, double: bool) -> nn.Module:
+    """The network; without dropout where its random numbers would differ between data types."""
+    model = architecture.made()
+    if not dropout:
+        for module in model.modules():
+            if isinstance(module, nn.modules.dropout._DropoutNd):
+                module.p = 0.0
+    choose: Any = getattr(model, "set_experts_implementation", None)
+    if double and choose is not None:
+        choose("eager")  # PyTorch's grouped products take no float64
+    return model.double() if double else model
+
+
+def _inference(
+    architecture: Architecture, jit: Jit, *, dropout: bool = False, double: bool = False
+) -> Iterator[Any]:
+    """The results of two calls, of which the second finds a program."""
+    model = _network(architecture, dropout=dropout, double=double).eval()
+    run = jit(model)
+    with torch.no_grad():
+        for seed in range(STEPS):
+            given = architecture.given(seed)
+            yield _snapshot(contents(run(**(doubled(given) if double else given))))
+
+
+def _training(
+    architecture: Architecture, jit: Jit, *, dropout: bool = False, double: bool = False
+) -> Iterator[Any]:
+    """All that each of two steps of SGD leaves behind."""
+    model = _network(architecture, dropout=dropout, double=double).train()
+    run = jit(model)
+    stepper = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for seed in range(STEPS):
+        given = architecture.given(seed)
+        out = run(**(doubled(given) if double else given))
+        _loss(out).backward()
+        grads = {n: p.grad for n, p in model.named_parameters()}
+        if not any(g is not None and g.abs().sum() > 0 for g in grads.values()):
+            raise AssertionError("nothing got a gradient: the step shows nothing")
+        stepper.step()
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        yield _snapshot({"out": contents(out), "grads": grads, "state": state})
+        stepper.zero_grad()
+
+
+def _loss(out: Any) -> torch.Tensor:
+    """The loss that a network computes, or the mean of the squares of what it returns."""
+    known = getattr(out, "loss", None)
+    if isinstance(known, torch.Tensor):
+        return known
+    floating = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor)]
+    wanted = [t.square().mean() for t in floating if t.is_floating_point() and t.requires_grad]
+    return torch.stack(wanted).sum()
+
+
+def _snapshot(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), tree)
