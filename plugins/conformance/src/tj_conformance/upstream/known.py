@@ -42,6 +42,12 @@ _NUMPY_FRAMES = (
 KNOWN = (
     Known(
         "inductor/test_torchinductor.py",
+        "counts graphs that Dynamo makes for other sizes: Inductor asks for one more than tj",
+        ("CpuTests.test_chunk_recompiles_cpu",),
+        "Expected 3 but got 2",
+    ),
+    Known(
+        "inductor/test_torchinductor.py",
         "asserts which number one that depends on data is, and runs as it is, with a warning",
         (
             "CpuTests.test_nonzero_unbacked_refinement_cpu",
