@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 import linecache
+import sys
 import types
 import warnings
 from collections.abc import Callable
@@ -116,8 +117,10 @@ def _detached(value: Any) -> Any:
 
 
 def _module(program: SeenProgram) -> types.ModuleType:
-    file = f"<{program.name} {next(_serial)}>"
+    number = next(_serial)
+    file = f"<{program.name} {number}>"
     linecache.cache[file] = (len(program.text), None, program.text.splitlines(True), file)
-    module = types.ModuleType(__name__)  # which is imported, as dataclasses want it
+    module = types.ModuleType(f"seen_program_{number}")
+    sys.modules[module.__name__] = module  # where dataclasses and guards look for it
     exec(compile(program.text, file, "exec"), vars(module))
     return module
