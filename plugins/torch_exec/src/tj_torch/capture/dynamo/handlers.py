@@ -1,11 +1,12 @@
 """Handlers of the program's, a captured graph has none: graph breaks at calls that could need them.
 
 A graph runs as a whole, before what Dynamo makes of the rest of the program. An error that only
-real data causes leaves from there, past every ``except``, ``finally`` and ``__exit__`` around it.
+real data causes leaves from there, past every ``except`` and ``__exit__`` around it.
 """
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -49,7 +50,7 @@ class Handlers:
         """Whether the program would see what an instruction raises that ``tx`` is at."""
         while tx is not None:
             targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
-            if any(id(t) not in self.modes for t in targets):
+            if any(id(t) not in self.modes and _may_catch(tx, t) for t in targets):
                 return True
             tx = getattr(tx, "parent", None)
         return False
@@ -110,6 +111,50 @@ def _targets(tx: Any) -> Iterator[Any]:
         if entry.target.opname == "PUSH_EXC_INFO":  # else the end of a handler
             yield entry.target
         entry = entry.target.exn_tab_entry
+
+
+_RAISED = (RuntimeError, IndexError, ValueError, AssertionError)
+"""The classes of errors that operators raise for data, or base classes of them."""
+
+_LOADS = frozenset({"DUP_TOP", "LOAD_GLOBAL", "LOAD_NAME", "BUILD_TUPLE"})
+_CHECKS = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
+_TAKES_ALL = frozenset({"POP_TOP", "WITH_EXCEPT_START"})
+
+
+def _may_catch(tx: Any, target: Any) -> bool:
+    """Whether the handler at ``target`` may end an error that data causes.
+
+    A ``finally`` never does. What it does for an error is as little seen as what the program did
+    before: a graph that raises leaves nothing of either.
+    """
+    here = tx.indexof[target] + (1 if _TABLES else 0)
+    while True:
+        names = []
+        while (found := tx.instructions[here]).opname in _LOADS:
+            names += [found.argval] if found.opname.startswith("LOAD") else []
+            here += 1
+        if found.opname not in _CHECKS:
+            # The end of all clauses, the body of a `finally`, or a class that is not just a name.
+            return found.opname in _TAKES_ALL or (bool(names) and _is_checked(tx, here))
+        if any(_is_raised(tx.f_globals.get(name, vars(builtins).get(name))) for name in names):
+            return True
+        jump = found if found.opname.startswith("JUMP") else tx.instructions[here + 1]
+        here = tx.indexof[jump.target]
+
+
+def _is_checked(tx: Any, here: int) -> bool:
+    """Whether what is loaded before ``here`` goes on as a class that an error is held against."""
+    following = (i.opname for i in tx.instructions[here : here + 8])
+    return any(name in _CHECKS for name in following)
+
+
+def _is_raised(kind: Any) -> bool:
+    """Whether ``except kind`` may have to do with an error that data causes."""
+    kinds = kind if isinstance(kind, tuple) else (kind,)
+    return any(
+        not isinstance(k, type) or any(issubclass(r, k) or issubclass(k, r) for r in _RAISED)
+        for k in kinds
+    )
 
 
 def _is_mode(context: Any) -> bool:
