@@ -6,8 +6,9 @@ that is dropped before its end it does not close.
 
 from __future__ import annotations
 
+import builtins
 import dis
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import CodeType
 from typing import Any
@@ -58,8 +59,27 @@ def _leave_generators(stack: ExitStack) -> None:
 
 def _cleans_up(code: CodeType) -> bool:
     """Whether a generator handles the exception by which it is closed."""
-    names = (instruction.opname for instruction in dis.get_instructions(code))
-    return any(name in ("PUSH_EXC_INFO", "SETUP_FINALLY", "SETUP_WITH") for name in names)
+    found = list(dis.get_instructions(code))
+    # Python 3.10 has no instruction at which a handler begins: one names it.
+    begun = {i.argval for i in found if i.opname == "SETUP_FINALLY"}
+    starts = [n for n, i in enumerate(found) if i.offset in begun]
+    starts += [n + 1 for n, i in enumerate(found) if i.opname == "PUSH_EXC_INFO"]
+    return any(i.opname == "SETUP_WITH" for i in found) or any(
+        _sees_closing(found, start) for start in starts
+    )
+
+
+def _sees_closing(found: Sequence[dis.Instruction], start: int) -> bool:
+    """Whether the handler that begins at ``start`` runs for GeneratorExit.
+
+    One whose first clause names another error does not; clauses after it are not looked at.
+    """
+    first = start + (found[start].opname == "DUP_TOP")
+    checks = found[first + 1].opname in ("CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH")
+    if not checks or found[first].opname != "LOAD_GLOBAL":
+        return True
+    kind = vars(builtins).get(found[first].argval)
+    return not isinstance(kind, type) or issubclass(GeneratorExit, kind)
 
 
 def _leave_iterators_of_lists(stack: ExitStack) -> None:
