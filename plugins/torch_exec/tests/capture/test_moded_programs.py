@@ -51,7 +51,8 @@ def test_checkpoints_write_as_often_as_in_eager(name: str) -> None:
 def test_a_checkpoint_that_writes_is_left_to_eager(body: str) -> None:
     program = CHECKPOINTED[f"{body}, one, training"]
     assert differences_seen(program) == []
-    assert [w for w in warned(program) if "checkpoint writes" in w] == warned(program) != []
+    found = warned(program)  # once: each run names a file of its own
+    assert [w for w in found if "checkpoint writes" in w] == found != []
 
 
 @pytest.mark.parametrize("name", ["batch norm, one, evaluation", "nothing, one, training"])

@@ -106,10 +106,13 @@ class _Search:
         look(self, value, label, depth)
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
-        """Look at the globals and the closure that a function of the user's names."""
+        """Look at the globals and the closure that a function of the user's names.
+
+        Names that no program can write are those of pytest, which rewrites assertions.
+        """
         if not _is_users(function.__module__):
             return
-        names = set(_names_in(function.__code__))
+        names = {name for name in _names_in(function.__code__) if name.isidentifier()}
         space = function.__globals__
         self.globals(space, names, function.__module__)
         for name, cell in zip(
@@ -235,7 +238,7 @@ def _is_hidden(name: str) -> bool:
 def _is_users(module: Any) -> bool:
     """Whether what ``module`` defines may be the user's."""
     top = str(module).partition(".")[0]
-    return top not in sys.stdlib_module_names and top != "torch"
+    return top not in sys.stdlib_module_names and top not in ("torch", "tj_core", "tj_torch")
 
 
 def _functions_of(member: Any) -> Iterator[Any]:

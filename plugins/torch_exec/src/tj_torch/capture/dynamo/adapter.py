@@ -26,7 +26,7 @@ from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
-from tj_torch.capture.dynamo.released import forget_tensors, let_go
+from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.ops.handler_state import untouched
 from tj_torch.ops.private import without_saved_tensor_hooks
 from tj_torch.runtime.modes import function_mode_is_on, without_modes
@@ -263,6 +263,7 @@ def capture(
 
     with (
         _compile_lock(),
+        forgotten_after_failure(),
         _measured(),
         _quiet(),
         versions.ambient_state(),

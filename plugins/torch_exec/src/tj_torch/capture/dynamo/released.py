@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 import traceback
+import weakref
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import torch
 
-__all__ = ["empty", "forget_tensors", "let_go"]
+__all__ = ["empty", "forget_tensors", "forgotten_after_failure", "let_go"]
 
 
 def let_go(error: BaseException | None) -> None:
@@ -37,3 +42,29 @@ def forget_tensors(mode: Any) -> None:
     modes = [mode, *(getattr(fake, "fake_mode", mode) for fake in fakes)]
     for each in {id(m): m for m in modes}.values():
         each.fake_tensor_converter.meta_converter.describer.lookup_tensor.clear()
+
+
+@contextlib.contextmanager
+def forgotten_after_failure() -> Iterator[None]:
+    """Where what is done inside fails, let the modes made by it forget real tensors.
+
+    Something of a capture that fails may outlive it, and the modes of its fakes with it.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    made: list[weakref.ref[Any]] = []
+    original, thread = FakeTensorMode.__init__, threading.get_ident()
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if threading.get_ident() == thread:
+            made.append(weakref.ref(self))
+
+    try:
+        with mock.patch.object(FakeTensorMode, "__init__", init):
+            yield
+    except BaseException:
+        for mode in (reference() for reference in made):
+            if mode is not None:
+                forget_tensors(mode)
+        raise
