@@ -12,8 +12,8 @@ import pytest
 import torch
 from tj_inductor.adapter import compiling
 from tj_inductor.formulas import IN_CACHE, SAY_WHETHER, in_cache, nll_loss_backward, var_mean
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch._inductor.decomposition import decompositions
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 OPERATOR = torch.ops.aten.nll_loss_backward.default
