@@ -79,7 +79,6 @@ TANGENTS = [
     overlapping,
     wider,
     with_gradient,
-    changed_by_a_hook,
 ]
 
 
@@ -95,6 +94,13 @@ def test_tangents_of_any_form(installed: Any) -> None:
             found.append(x.grad)
         assert found[0].layout is found[1].layout, give.__name__
         torch.testing.assert_close(found[1], found[0], msg=give.__name__)
+
+
+def test_a_hook_may_not_change_the_type_of_a_tangent(installed: Any) -> None:
+    """PyTorch refuses it, in eager too."""
+    for f in (chain, installed(chain)):
+        with pytest.raises(RuntimeError, match="has changed the type of value"):
+            changed_by_a_hook(f(leaf()))
 
 
 def test_tangents_whose_conjugate_bit_is_set() -> None:

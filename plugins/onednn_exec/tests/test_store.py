@@ -40,12 +40,19 @@ def test_times_of_others_do_not_count(other: Machine, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders of users are their own")
-@pytest.mark.parametrize("place", ["folder", "file"])
-def test_what_others_can_write_is_not_used(place: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("place", "said"),  # of folders it is said in the words of `check_own`, as everywhere
+    [
+        ("folder", "can be written to by others than this user"),
+        ("file", "others than this user can write to"),
+    ],
+    ids=["folder", "file"],
+)
+def test_what_others_can_write_is_not_used(place: str, said: str, tmp_path: Path) -> None:
     folder = tmp_path / "times"
     Store(folder, HERE).put("a", Times(0.002, 0.001))
     (folder if place == "folder" else folder / HERE.file).chmod(0o777)
-    with pytest.warns(TjWarning, match="others than this user can write to"):
+    with pytest.warns(TjWarning, match=said):
         assert Store(folder, HERE).get("a") is None
 
 

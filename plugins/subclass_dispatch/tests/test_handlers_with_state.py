@@ -6,6 +6,7 @@ them on tensors of its own, leaves nothing behind.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable
@@ -287,3 +288,28 @@ def test_a_handler_that_only_reads_is_compiled(jit: Any) -> None:
         warnings.simplefilter("error")
         assert torch.equal(observed(jitted, Reads, True)[2], observed(program, Reads, True)[2])
     assert tj.stats(jitted).entries == 1 and not tj.stats(jitted).fallbacks
+
+
+def test_what_the_collector_calls_writes_at_any_time(jit: Any) -> None:
+    """As Hypothesis does, to know the collector's time: no handler has written it."""
+
+    class Reads(Held):
+        @classmethod
+        def note(cls, name: str, tensors: Any) -> None:
+            assert TOTAL >= 0
+            gc.collect()
+
+    def count(phase: str, info: Any) -> None:
+        global TOTAL
+        TOTAL += 1
+
+    reset()
+    jitted = jit(PROGRAMS["operators"])
+    gc.callbacks.append(count)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            observed(jitted, Reads, False)
+    finally:
+        gc.callbacks.remove(count)
+    assert not tj.stats(jitted).fallbacks

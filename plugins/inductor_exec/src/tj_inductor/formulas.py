@@ -165,15 +165,16 @@ def without_zero_factors(formula: Formula) -> Formula:
     return changed
 
 
-def of_bytes(operator: Any) -> Formula:
+def of_bytes(operator: Any, known: Formula | None = None) -> Formula:
     """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
 
-    Inductor's kernels return a truth value, of whatever type the elements are.
+    Inductor's kernels return a truth value, of whatever type the elements are. Of other types the
+    ``known`` formula holds, if there is one: Inductor has no kernel then.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
         if x.dtype is not torch.uint8:
-            return NotImplemented
+            return NotImplemented if known is None else known(x, *args, **more)
         return operator(x.to(torch.bool), *args, **more).to(torch.uint8)
 
     return changed
@@ -240,7 +241,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         aten.remainder.Scalar_Tensor: remainder,
         aten.div.Tensor_mode: by_mode,
         aten.div.Scalar_mode: by_mode,
-        **{op: of_bytes(op) for op in SAY_WHETHER},
+        **{op: of_bytes(op, known.get(op)) for op in SAY_WHETHER},
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }

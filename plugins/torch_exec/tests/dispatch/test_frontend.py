@@ -280,13 +280,31 @@ def test_generators_inside_and_as_arguments() -> None:
     equal(g(row for row in X), X.sum(0))
 
 
+def test_sizes_are_compared_by_value() -> None:
+    """Elements of tuples are asked whether they are one first, which does not matter."""
+
+    def f(x, y):
+        same = (x.size(0), 300, "a" * 40) == (y.size(0), 300, "a" * 40)
+        return x * 2 if same else x + y.sum()
+
+    g = tj.jit(f)
+    for n in (300, 400, 500):
+        for m in (n, n + 1):
+            equal(g(torch.ones(n), torch.ones(m)), f(torch.ones(n), torch.ones(m)))
+    assert not tj.stats(g).fallbacks
+
+
 def test_a_generator_function() -> None:
     def f(x):
         yield x + 1
         yield x + 2
 
     g = tj.jit(f)
-    equal(list(g(X)), list(f(X)))
+    # Dynamo would run it to its end at once, also the part that the caller never asks for.
+    with pytest.warns(tj.TjWarning, match="no single call to compile") as warned:
+        equal(list(g(X)), list(f(X)))
+    assert len(warned) == 1
+    equal(next(g(X)), next(f(X)))  # said once
 
 
 # --------------------------------------------------------------------------- side effects

@@ -362,8 +362,9 @@ def attempt(scenario: Scenario, injector: Injector) -> str:
         check_statistics(jitted, plain=scenario.frontend == "dynamo")
         return "counted"
     where = injector.raised_at
-    assert where is not None, "the point was not reached"
-    outcome = _outcome(injector, error, [str(w.message) for w in caught])
+    texts = [str(w.message) for w in caught]
+    assert where is not None, f"the point was not reached: {error!r}, {texts}"
+    outcome = _outcome(injector, error, texts)
     changed = {k: (before[k], after[k]) for k in before if before[k] != after[k]}
     assert changed == {}, where
     if error is None:  # it fell back, or did without: the result is right all the same

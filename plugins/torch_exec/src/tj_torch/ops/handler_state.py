@@ -8,6 +8,7 @@ as the user's operations do: its program is not compiled, and what capture wrote
 from __future__ import annotations
 
 import contextlib
+import gc
 import sys
 import types
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -126,6 +127,7 @@ class _Search:
 
     def globals(self, space: dict[str, Any], names: set[str], module: str) -> None:
         """Look at those of ``names`` that are in the namespace of ``module``."""
+        names = names - _collectors_names(space)
 
         def read() -> dict[str, Any]:
             return {name: space[name] for name in names if name in space}
@@ -254,6 +256,15 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_in(constant)
+
+
+def _collectors_names(space: dict[str, Any]) -> set[str]:
+    """Names in ``space`` of the functions that the garbage collector calls, which is at any time.
+
+    Hypothesis, for one, takes the collector's time, and keeps it in a global.
+    """
+    callbacks = (f for f in gc.callbacks if isinstance(f, types.FunctionType))
+    return {n for f in callbacks if f.__globals__ is space for n in _names_in(f.__code__)}
 
 
 def _kinds(base: type = torch.Tensor) -> Iterator[type]:

@@ -7,43 +7,72 @@ from contextlib import ExitStack
 from typing import Any
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
 
 __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
     """Break the graph at containers that Dynamo would change or ask otherwise."""
-    _leave_bounded_deques(stack)
+    _bound_deques(stack)
     _leave_subclasses_of_set(stack)
     versions.reorderings(stack, _leave_reordering)
     _compare_tensors_in_lists(stack)
     _leave_greatest_tensors(stack)
 
 
-def _leave_bounded_deques(stack: ExitStack) -> None:
+def _bound_deques(stack: ExitStack) -> None:
     """Dynamo forgets the bound of a deque that it is given, and in copies of one."""
     from torch._dynamo.variables.builder import VariableBuilder
-    from torch._dynamo.variables.lists import DequeVariable
+    from torch._dynamo.variables.lists import BaseListVariable, DequeVariable
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrap_listlike(self: Any, value: Any) -> Any:
             if getattr(value, "maxlen", None) is not None:
-                stop("a deque with a maxlen")
+                stop("a deque with a maxlen that was there before")
             return original(self, value)
 
         return wrap_listlike
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, items: Any, maxlen: Any = None, **kwargs: Any) -> None:
-            if maxlen is not None and maxlen.as_python_constant():  # 0 keeps nothing: a loop
+            bound = None if maxlen is None else maxlen.as_python_constant()
+            if bound and not repeats:
                 stop("a deque with a maxlen")
-            original(self, items, maxlen, **kwargs)
+            original(self, [] if bound == 0 else items, maxlen, **kwargs)
 
         return init
 
+    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            bound = self.maxlen.as_python_constant()
+            if bound == 0 or (bound is not None and name in _COPYING):
+                stop(f"{name}() of a deque with a maxlen")
+            return original(self, tx, name, *args, **kwargs)
+
+        return call_method
+
+    def repeating(original: Callable[..., Any]) -> Callable[..., Any]:
+        def sq_repeat_impl(self: Any, *args: Any) -> Any:
+            if isinstance(self, DequeVariable) and not self.maxlen.is_constant_none():
+                stop("a product of a deque with a maxlen")
+            return original(self, *args)
+
+        return sq_repeat_impl
+
+    repeats = has(BaseListVariable, "sq_repeat_impl")  # else it is found nowhere: none is captured
+    if repeats:
+        replace(stack, BaseListVariable, "sq_repeat_impl", repeating)
     replace(stack, VariableBuilder, "wrap_listlike", wrapping)
     replace(stack, DequeVariable, "__init__", made)
+    replace(stack, DequeVariable, "call_method", calling)
+
+
+_COPYING = (
+    *("copy", "__copy__", "__deepcopy__", "__reduce__"),
+    *("__add__", "__mul__", "__rmul__", "__imul__"),
+)
+"""Methods of deques in whose results Dynamo forgets the bound."""
 
 
 def _leave_subclasses_of_set(stack: ExitStack) -> None:

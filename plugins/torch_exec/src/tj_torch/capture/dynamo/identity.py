@@ -41,7 +41,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
         return instruction
 
     replace_instruction(stack, "IS_OP", comparing)
-    versions.default_equality(stack, _compared)
+    versions.default_equality(stack, _equality, _compared)
 
 
 def _is_one_of_a_kind(variable: Any) -> bool:
@@ -73,12 +73,23 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
         _guard(left.source, right.source, _one if same else _several)
 
 
+def _equality(left: Any, right: Any, answer: Any) -> None:
+    """The same of ``==``, which is of identity for some; numbers and the like have their values.
+
+    Python asks first whether two elements of tuples are one, and then whether they are equal.
+    """
+    kind = _type(left)
+    if kind is None or not issubclass(kind, _BY_VALUE):
+        _compared(left, right, answer)
+
+
 def _leave_equal(left: Any, right: Any, kind: type) -> None:
     try:
-        equal = left.as_python_constant() == right.as_python_constant()
-    except NotImplementedError:  # of tensors, say
-        equal = True
-    singular = kind is bool or (kind is int and equal and -5 <= left.as_python_constant() <= 256)
+        one, other = left.as_python_constant(), right.as_python_constant()
+        equal = one == other
+        singular = kind is bool or (kind is int and equal and -5 <= one <= 256)
+    except NotImplementedError:  # of tensors, say, or of sizes that differ between calls
+        equal, singular = True, kind is bool
     if equal and not singular:
         stop(f"whether one {kind.__name__} is another that equals it")
 

@@ -160,20 +160,31 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
 # --------------------------------------------------------------------------- identity
 
 
-def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> None:
+def default_equality(
+    stack: ExitStack,
+    see: Callable[[Any, Any, Any], None],
+    see_is: Callable[[Any, Any, Any], None],
+) -> None:
     """Let ``see`` have the objects that an equality takes which is identity, and the answer.
+
+    ``see_is`` has those that the program asks it of, as by ``operator.is_``.
 
     Dynamo has a function for that; up to 2.10 each comparison is looked at.
     """
     from torch._dynamo.variables import UserDefinedObjectVariable, builtin
 
-    def identity(original: Callable[..., Any]) -> Callable[..., Any]:
-        def compare(left: Any, right: Any) -> Any:
-            answer = original(left, right)
-            see(left, right, answer)
-            return answer
+    def identity(
+        seeing: Callable[[Any, Any, Any], None],
+    ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def make(original: Callable[..., Any]) -> Callable[..., Any]:
+            def compare(left: Any, right: Any) -> Any:
+                answer = original(left, right)
+                seeing(left, right, answer)
+                return answer
 
-        return compare
+            return compare
+
+        return make
 
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
@@ -189,8 +200,8 @@ def default_equality(stack: ExitStack, see: Callable[[Any, Any, Any], None]) -> 
     if has(builtin, "vt_identity_compare"):
         from torch._dynamo.variables import object_protocol
 
-        replace(stack, object_protocol, "vt_identity_compare", identity)
-        replace(stack, builtin, "vt_identity_compare", identity)
+        replace(stack, object_protocol, "vt_identity_compare", identity(see))
+        replace(stack, builtin, "vt_identity_compare", identity(see_is))
     else:
         replace_instruction(stack, "COMPARE_OP", comparing)
 
