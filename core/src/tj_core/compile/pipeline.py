@@ -69,7 +69,7 @@ class Pipeline:
     regions: FusedRegions | None = field(default=None, compare=False)
     later: Callable[[dict[str, float], Counts], None] | None = field(default=None, compare=False)
     finished: KeptPrograms | None = field(default=None, compare=False)
-    notice: Callable[[Trace], None] | None = field(default=None, compare=False)
+    notice: Callable[[Trace], None] = field(default=lambda trace: None, compare=False)
     lock: Any = field(default_factory=threading.RLock, compare=False)
 
     @collecting_less()
@@ -81,8 +81,7 @@ class Pipeline:
         :raises PassError: from a pass of tj's own, unless in strict mode.
         :raises TjError: from a plugin's pass; a note names it.
         """
-        if self.notice is not None:
-            self.notice(acquired)
+        self.notice(acquired)
         pipeline: Pipeline = self
         declined: list[tuple[str, Decline]] = []
         while True:
@@ -106,8 +105,7 @@ class Pipeline:
         owners = {call.executor for call in trace.calls}
         executors = [e for e in self.executors if e.fallback or e.name in owners]
         plain = replace(self, transforms=(), executors=executors, check=0, finished=None)
-        plain = plain.keeping_all_calls()
-        return plain.compile(trace, boxed=boxed)
+        return plain.keeping_all_calls().compile(trace, boxed=boxed)
 
     @property
     def checks(self) -> Checks:
@@ -484,8 +482,7 @@ class _Recompiler:
     def acquired(self) -> Compilation:
         pipeline = self.run.pipeline
         kept = [r for r in pipeline.transforms if r.transform.produces is None]
-        plain = replace(pipeline, transforms=kept).keeping_all_calls()
-        return self._of(plain, self.run.traces[0])
+        return self._of(replace(pipeline, transforms=kept).keeping_all_calls(), self.run.traces[0])
 
     def compiled(self, trace: Trace) -> Compilation:
         return self._of(self.run.pipeline, trace)
@@ -500,5 +497,4 @@ class _Recompiler:
 
     def keep(self, name: str, compilation: Compilation) -> None:
         c = compilation
-        track = Track(c.traces, c.claims, c.program, c.regions)
-        self.run.others[name] = track
+        self.run.others[name] = Track(c.traces, c.claims, c.program, c.regions)

@@ -17,6 +17,7 @@ from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorPr
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.names import resolve
+from tj_torch.ops.private import ASSERTED_NUMBER
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
@@ -105,7 +106,7 @@ def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
     :raises CaptureError: if something did.
     """
     for text in sizes.taken_for_true():
-        asserts = graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+        asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
         raise CaptureError(
             f"the program asserts which number one that depends on data is: {text}",
             source=next(filter(None, map(node_source, asserts)), None),

@@ -27,7 +27,6 @@ from tj_core.extend import (
     collecting_less,
     notes,
 )
-from torch.utils import _pytree as pytree
 
 from tj_torch.capture.ambient import ambient_mode, interpreting, mode_counters
 from tj_torch.capture.dynamo import adapter as dynamo
@@ -40,6 +39,7 @@ from tj_torch.dispatch.module import Dispatching
 from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
+from tj_torch.runtime.private import pytree
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 

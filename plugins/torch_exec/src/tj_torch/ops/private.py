@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 __all__ = [
+    "ASSERTED_NUMBER",
     "autograd_function_node",
     "base_of",
     "can_be_written",
@@ -53,6 +54,10 @@ __all__ = [
     "without_modes",
     "without_saved_tensor_hooks",
 ]
+
+
+ASSERTED_NUMBER = torch.ops.aten._assert_scalar.default
+"""What a graph asserts of numbers that depend on data."""
 
 
 def memory_format(tensor: torch.Tensor) -> torch.memory_format:
