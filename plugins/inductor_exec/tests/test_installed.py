@@ -147,3 +147,12 @@ def test_training_that_is_fused_warns_of_nothing(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         step()
+
+
+@pytest.mark.parametrize("divisor", [3, -4], ids=str)
+def test_whole_numbers_are_divided_in_a_region(installed: Callable[..., Any], divisor: int) -> None:
+    f = lambda x: ((x + 1) // divisor * 2 + x % divisor, torch.div(x, 2, rounding_mode="floor"))  # noqa: E731
+    x = torch.arange(-8, 8)
+    jitted = installed(f)
+    torch.testing.assert_close(jitted(x), f(x))
+    assert regions(jitted)

@@ -165,6 +165,16 @@ def without_zero_factors(formula: Formula) -> Formula:
     return changed
 
 
+def else_known(formula: Formula, known: Formula | None) -> Formula:
+    """``formula``, and the ``known`` one where it says nothing: Inductor has no kernel then."""
+
+    def changed(*args: Any, **more: Any) -> Any:
+        made = formula(*args, **more)
+        return known(*args, **more) if made is NotImplemented and known is not None else made
+
+    return changed
+
+
 def of_bytes(operator: Any, known: Formula | None = None) -> Formula:
     """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
 
@@ -211,6 +221,14 @@ def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor
 
 aten = torch.ops.aten
 
+DIVISIONS: dict[Any, Formula] = {
+    aten.floor_divide.default: floor_divided,
+    aten.remainder.Tensor: remainder,
+    aten.remainder.Scalar: remainder,
+    aten.remainder.Scalar_Tensor: remainder,
+    aten.div.Tensor_mode: by_mode,
+    aten.div.Scalar_mode: by_mode,
+}
 NO_NEGATIVE_INDEX = (
     aten.index_add.default,
     aten.index_copy.default,
@@ -235,12 +253,7 @@ def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
         aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
-        aten.floor_divide.default: floor_divided,
-        aten.remainder.Tensor: remainder,
-        aten.remainder.Scalar: remainder,
-        aten.remainder.Scalar_Tensor: remainder,
-        aten.div.Tensor_mode: by_mode,
-        aten.div.Scalar_mode: by_mode,
+        **{op: else_known(formula, known.get(op)) for op, formula in DIVISIONS.items()},
         **{op: of_bytes(op, known.get(op)) for op in SAY_WHETHER},
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
