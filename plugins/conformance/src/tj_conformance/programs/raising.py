@@ -55,8 +55,6 @@ SURROUNDINGS: Mapping[str, str] = MappingProxyType(
         "except": "try:\n    {}\nexcept (IndexError, RuntimeError, AssertionError) as e:\n"
         "    return x * 0, type(e).__name__, len(e.args)",
         "except another": "try:\n    {}\nexcept KeyError:\n    return x * 3",
-        "finally that writes": "try:\n    {}\nfinally:\n    other.add_(1)",
-        "finally that counts": "try:\n    {}\nfinally:\n    log.append('finally')",
         "else": "try:\n    {}\nexcept Exception:\n    log.append('except')\n    raise\nelse:\n"
         "    log.append('else')",
         "raise from": "try:\n    {}\nexcept Exception as e:\n"
