@@ -120,9 +120,7 @@ def floor_divided(a: Any, b: Any) -> Any:
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return NotImplemented
-    like = a if isinstance(a, torch.Tensor) else b
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    a, b = (torch.as_tensor(v, dtype=wide, device=like.device) for v in (a, b))
+    a, b = _wide(a, b, dtype)
     rest = torch.fmod(a, b)
     whole = (a - rest) / b
     whole = torch.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1, whole)
@@ -138,11 +136,17 @@ def remainder(a: Any, b: Any) -> Any:
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return NotImplemented
-    like = a if isinstance(a, torch.Tensor) else b
-    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
-    a, b = (torch.as_tensor(v, dtype=wide, device=like.device) for v in (a, b))
+    a, b = _wide(a, b, dtype)
     rest = torch.fmod(a, b)
     return torch.where((rest != 0) & ((b < 0) != (rest < 0)), rest + b, rest).to(dtype)
+
+
+def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Two operands, of which one is a tensor, as tensors in the type that kernels divide in."""
+    device = (a if isinstance(a, torch.Tensor) else b).device
+    wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
+    first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
+    return first, second
 
 
 def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
@@ -175,16 +179,15 @@ def else_known(formula: Formula, known: Formula | None) -> Formula:
     return changed
 
 
-def of_bytes(operator: Any, known: Formula | None = None) -> Formula:
+def of_bytes(operator: Any) -> Formula:
     """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
 
-    Inductor's kernels return a truth value, of whatever type the elements are. Of other types the
-    ``known`` formula holds, if there is one: Inductor has no kernel then.
+    Inductor's kernels return a truth value, of whatever type the elements are.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
         if x.dtype is not torch.uint8:
-            return NotImplemented if known is None else known(x, *args, **more)
+            return NotImplemented
         return operator(x.to(torch.bool), *args, **more).to(torch.uint8)
 
     return changed
@@ -249,12 +252,12 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 
 def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
     """What stands in the place of the formulas that are ``known``, by operator."""
+    ours = DIVISIONS | {op: of_bytes(op) for op in SAY_WHETHER}
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
         aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
-        **{op: else_known(formula, known.get(op)) for op, formula in DIVISIONS.items()},
-        **{op: of_bytes(op, known.get(op)) for op in SAY_WHETHER},
+        **{op: else_known(formula, known.get(op)) for op, formula in ours.items()},
         **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
         **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
     }
