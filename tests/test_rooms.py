@@ -50,9 +50,9 @@ ROOMS = {
         "dialect", "testing", "plugin",
     ),
     "tj_conformance": (
-        "options", "sampling", "fuser", "oracle", "programs", "names", "meaning", "databases",
-        "models", "architectures", "gradients", "sweep", "autocast", "subclasses", "composability",
-        "packages", "installed", "upstream", "plugin",
+        "options", "sampling", "chunks", "fuser", "oracle", "programs", "names", "meaning",
+        "databases", "models", "architectures", "gradients", "sweep", "autocast", "subclasses",
+        "composability", "packages", "installed", "upstream", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""

@@ -7,15 +7,13 @@ that differs. ``--only 17`` runs one program here.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import linecache
 import re
-import subprocess
 import sys
-import time
 import types
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +22,7 @@ import tj_core as tj
 import torch
 from tj_core.extend import TjWarning
 
+from tj_conformance.chunks import Suite, note, parser
 from tj_conformance.gradients.owntexts import OwnText, own_text
 from tj_conformance.oracle import world
 from tj_conformance.oracle.configurations import current
@@ -243,67 +242,38 @@ def _warning(w: warnings.WarningMessage) -> str | None:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
-    given = _parser().parse_args(arguments)
+    given = parser(SUITE.module, 300).parse_args(arguments)
     if given.only is not None:
         found = [f for f in (compare(given.only, way) for way in WAYS) if f is not None]
         print("\n\n".join(found) or own_text(given.only))
         return int(bool(found))
     if given.chunk is not None:
-        return _chunk(given.chunk, given.programs)
-    different, ran, start = 0, 0, time.monotonic()
-    for first in range(given.first, given.first + given.programs, CHUNK):
-        count = min(CHUNK, given.first + given.programs - first)
-        different += _in_a_process(first, count)
-        ran += count
-        print(f"{ran} programs, {different} different", file=sys.stderr, flush=True)
-        if time.monotonic() - start > given.seconds:
-            break
-    print(f"own backwards: {ran} programs, {different} different")
-    return int(different > 0)
+        SUITE.chunk(given.chunk, given.programs)
+        note("done")
+        return 0
+    figures = SUITE.run(given, _said)
+    print(f"own backwards: {_said(figures)}")
+    return int(figures["different"] > 0)
 
 
-def _chunk(first: int, count: int) -> int:
-    """Compare programs here; each is announced, for the case that the process dies."""
-    for number in range(first, first + count):
-        print(f"@ {number}", flush=True)
-        try:
-            found = compare(number)
-        except Exception as error:
-            found = f"# fails: {type(error).__name__}: {error}\n{own_text(number)}"
-        if found is not None:
-            known = KNOWN.get(number)
-            print(f"{found}\n@ different" if known is None else f"# {number}, known: {known}")
-    print("@ done", flush=True)
-    return 0
+def _said(figures: Counter[str]) -> str:
+    return f"{figures['programs']} programs, {figures['different']} different"
 
 
-def _in_a_process(first: int, count: int) -> int:
-    """How many of ``count`` programs differ; one that ends the process does."""
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
-    command += ["--chunk", str(first), "--programs", str(count)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = done.stdout.splitlines()
-    found = "\n".join(line for line in lines if not line.startswith("@"))
-    if found:
-        print(found, flush=True)
-    different = lines.count("@ different")
-    if "@ done" in lines:
-        return different
-    numbers = [int(line[2:]) for line in lines if re.fullmatch(r"@ \d+", line)]
-    last = numbers[-1] if numbers else first
-    print(f"# the process died ({done.returncode})\n{own_text(last)}", flush=True)
-    left = first + count - last - 1
-    return different + 1 + (_in_a_process(last + 1, left) if left else 0)
+def _unknown(number: int) -> str | None:
+    """What differs of a program, if that is not in `KNOWN`."""
+    try:
+        found = compare(number)
+    except Exception as error:
+        found = f"# fails: {type(error).__name__}: {error}\n{own_text(number)}"
+    if found is None or number not in KNOWN:
+        return found
+    print(f"# {number}, known: {KNOWN[number]}")
+    return None
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tj_conformance.gradients.own")
-    parser.add_argument("--programs", type=int, default=300)
-    parser.add_argument("--first", type=int, default=0, help="number of the first program")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
-    parser.add_argument("--only", type=int, help="compare one program, in all ways")
-    parser.add_argument("--chunk", type=int, help="compare programs from this on, in this process")
-    return parser
+SUITE = Suite("tj_conformance.gradients.own", CHUNK, _unknown, own_text)
+"""All programs."""
 
 
 if __name__ == "__main__":

@@ -9,18 +9,14 @@ one program here.
 
 from __future__ import annotations
 
-import argparse
 import atexit
 import contextlib
 import functools
 import itertools
 import linecache
-import re
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 import types
 import warnings
 from collections import Counter
@@ -33,6 +29,7 @@ import torch
 from tj_core.extend import TjWarning
 from torch.utils import _pytree as pytree
 
+from tj_conformance.chunks import Suite, note, parser
 from tj_conformance.names.texts import NamedText, named_text
 
 __all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
@@ -250,19 +247,14 @@ def _module(made: NamedText, kind: str) -> Iterator[Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run what ``arguments`` say; 1 if any program differs."""
-    given = _parser().parse_args(arguments)
+    given = parser(SUITE.module, 500).parse_args(arguments)
     if given.only is not None:
         found = [f for f in (compare(given.only, form=form) for form in FORMS) if f is not None]
         print("\n\n".join(found) or named_text(given.only))
         return int(bool(found))
     if given.chunk is not None:
         return _chunk(given.chunk, given.programs)
-    figures, start = Counter[str](), time.monotonic()
-    for first in range(given.first, given.first + given.programs, CHUNK):
-        _in_a_process(first, min(CHUNK, given.first + given.programs - first), figures)
-        print(f"to {first + CHUNK}: {_text(figures)}", file=sys.stderr, flush=True)
-        if time.monotonic() - start > given.seconds:
-            break
+    figures = SUITE.run(given, _text)
     print(f"hostile names: {_text(figures)}")
     return int(figures["different"] > 0)
 
@@ -274,48 +266,17 @@ def _text(figures: Counter[str]) -> str:
 
 
 def _chunk(first: int, count: int) -> int:
-    """Compare programs here; each is announced, for the case that the process dies."""
-    for number in range(first, first + count):
-        print(f"@ program {number}", flush=True)
-        if (found := compare(number)) is not None:
-            print(f"{found}\n@ different")
-        if number % COMPILED == 0:
-            print("@ compiled")
+    """Compare programs here, and count those that are compiled, and all regions."""
+    SUITE.chunk(first, count)
+    note("compiled", sum(number % COMPILED == 0 for number in range(first, first + count)))
     used = [s for c in (False, True) for s in (_usual(c), *_of_one_folder(c))]
-    print("@ regions\n" * sum(len(s.regions.kernels) for s in used), end="")
-    print("@ done", flush=True)
+    note("regions", sum(len(s.regions.kernels) for s in used))
+    note("done")
     return 0
 
 
-def _in_a_process(first: int, count: int, figures: Counter[str]) -> None:
-    """Compare ``count`` programs; one that ends the process differs."""
-    command = [sys.executable, "-m", __spec__.name if __spec__ else __name__]
-    command += ["--chunk", str(first), "--programs", str(count)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    lines = done.stdout.splitlines()
-    if found := "\n".join(line for line in lines if not line.startswith("@ ")):
-        print(found, flush=True)
-    numbers = [int(line.split()[2]) for line in lines if re.fullmatch(r"@ program \d+", line)]
-    figures["programs"] += len(numbers)
-    for name in ("different", "compiled", "regions"):
-        figures[name] += lines.count(f"@ {name}")
-    if "@ done" in lines:
-        return
-    last = numbers[-1] if numbers else first
-    print(f"# the process died ({done.returncode})\n{named_text(last)}", flush=True)
-    figures["different"] += 1
-    if left := first + count - last - 1:
-        _in_a_process(last + 1, left, figures)
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tj_conformance.names.run")
-    parser.add_argument("--programs", type=int, default=500)
-    parser.add_argument("--first", type=int, default=0, help="number of the first program")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="no new chunk after")
-    parser.add_argument("--only", type=int, help="compare one program, in all forms")
-    parser.add_argument("--chunk", type=int, help="compare programs from this on, in this process")
-    return parser
+SUITE = Suite("tj_conformance.names.run", CHUNK, lambda number: compare(number), named_text)
+"""All programs."""
 
 
 if __name__ == "__main__":
