@@ -224,7 +224,7 @@ def check_core_alone(clean: Environment, core: Wheel) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """What a user installs, the plugins that this brings, and who is to fuse a training step."""
+    """A user's command, the plugins that it brings, and who is to fuse a training step."""
 
     arguments: tuple[str, ...]
     brings: frozenset[str]
@@ -244,7 +244,7 @@ COMMANDS = (
 
 
 def third_parties(wheels: Sequence[Wheel]) -> list[str]:
-    """What the wheels need beside each other and PyTorch, as requirements without extras."""
+    """The needs of the wheels beside each other and PyTorch, as requirements without extras."""
     ours = {w.distribution for w in wheels}
     asked = [r for w in wheels for r in w.metadata.get_all("Requires-Dist") or ()]
     known = {r for r in asked if "extra ==" not in r}

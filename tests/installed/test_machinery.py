@@ -1,4 +1,4 @@
-"""What runs programs as installed finds what is wrong, and compiles many at once."""
+"""Planted faults in programs as installed are found; many programs compile at once."""
 
 from __future__ import annotations
 

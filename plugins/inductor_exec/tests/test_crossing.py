@@ -1,4 +1,4 @@
-"""What crosses the boundary between autograd and fused programs comes in other forms than usual."""
+"""Values in unusual forms at the boundary between autograd and fused programs."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_views_of_parameters_where_gradients_are_recorded(installed: Any) -> Non
 
 
 def test_factors_of_zero(installed: Any) -> None:
-    """What is multiplied by zero is not read, be it NaN."""
+    """A term multiplied by zero is not read, be it NaN."""
 
     def f(x: Any, a: Any, b: Any, beta: int) -> torch.Tensor:
         scaled = torch.addmm(a[0, 0], a.cos(), b, beta=2, alpha=0)

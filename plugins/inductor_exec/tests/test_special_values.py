@@ -18,7 +18,7 @@ import tj_core as tj
 import torch
 
 FLOATS = (math.nan, math.inf, -math.inf, -0.0, 0.0, 1e-40, -2.5, 2.5, 1.0, -1.0, 1e10, 0.5)
-"""What is planted; 1e-40 is a denormal number in float32."""
+"""Values to plant; 1e-40 is a denormal number in float32."""
 
 TYPES = (torch.float32, torch.bfloat16, torch.int64, torch.int32, torch.int8, torch.uint8)
 
@@ -66,7 +66,7 @@ class Call:
     inputs: tuple[torch.Tensor, ...]
 
     def results(self, inputs: Iterator[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        """What it returns for the next of ``inputs``."""
+        """Its results for the next of ``inputs``."""
         found = self.function(*itertools.islice(inputs, len(self.inputs)))
         return tuple(found) if isinstance(found, tuple) else (found,)
 

@@ -224,7 +224,7 @@ def state(x: Any) -> Any:
 
 
 def observed(program: Any, kind: Any, grad: bool) -> Any:
-    """What a call writes, and its backward; and the values."""
+    """Writes of a call and of its backward; and the values."""
     values = torch.linspace(-1, 1, 9).reshape(3, 3)
     x = values.as_subclass(kind) if kind is Plain else kind(values)
     x.requires_grad_(grad)

@@ -77,7 +77,7 @@ SHAPES = [(3, 4, 2, 5), (3, 4, 2, 5), (6, 8, 3, 2)]
 
 
 def seen(tensor: Any, given: list[Any]) -> Any:
-    """What a caller sees of a result: of one that holds others, these, and which it was given."""
+    """The view of a caller of a result: of one that holds others, these, and which it was given."""
     facts = [type(tensor), tensor.requires_grad, tensor.is_leaf]
     if isinstance(tensor, LowRank):
         held = [tensor.u, tensor.v]
@@ -86,7 +86,7 @@ def seen(tensor: Any, given: list[Any]) -> Any:
 
 
 def facts(program: Any, shape: tuple[int, ...], grad: bool, train: bool) -> Any:
-    """What ``program`` gives: results, what these hold, and gradients."""
+    """The record of ``program``: results, what these hold, and gradients."""
     torch.manual_seed(0)
     n, k, rank, m = shape
     x = torch.randn(n, k, requires_grad=grad)

@@ -163,7 +163,7 @@ class _Writer:
         return f"{self.box} = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
 
     def given(self, argument: Any, *, plain: bool) -> str:
-        """What a region gets: an argument, ``plain`` where it may require a gradient."""
+        """An argument as a region gets it, ``plain`` where it may require a gradient."""
         text = value_text(argument, str, self.constant)
         if not plain or value_names(argument).isdisjoint(self.differentiable):
             return text

@@ -48,7 +48,7 @@ def plain_of(runtime: tuple[RuntimeValues, ...]) -> Callable[[Any], Any] | None:
 
 
 def records(context: Context, runtime: tuple[RuntimeValues, ...]) -> bool:
-    """Whether calls in ``context`` become part of differentiation."""
+    """Tell whether calls in ``context`` become part of differentiation."""
     return any(d.records is not None and d.records(context) for d in runtime)
 
 
@@ -102,7 +102,7 @@ class _Text:
         )
 
     def given(self, text: str, tree: Any) -> str:
-        """What the kernel gets of an argument: plain where it may require a gradient."""
+        """An argument as the kernel gets it: plain where it may require a gradient."""
         if not any(_called(p, self.names) for p in leaves(tree)):
             return text
         return f"{self.plain if isinstance(tree, Proxy) else self.tree}({text})"
@@ -131,7 +131,7 @@ class _Text:
         yield f"    return {_tree(outs, given)}"
 
     def out(self, leaf: Any) -> str:
-        """What an output is called; ``leaf`` is its number, or a dict of numbers."""
+        """The name of an output; ``leaf`` is its number, or a dict of numbers."""
         number = next(leaves(leaf), None)
         if number not in self.outs:
             self.outs[number] = self.own(f"_out_{number}")

@@ -31,7 +31,7 @@ def formal_value(index: int) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Whether a name is tj's own by its form."""
+    """Tell whether a name is tj's own by its form."""
     return name.startswith("_") or _FORMAL_INPUT.fullmatch(name) is not None
 
 

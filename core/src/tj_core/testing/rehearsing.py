@@ -40,7 +40,7 @@ def rehearsal(session: Session) -> Iterator[None]:
 
 
 class _Rehearsed:
-    """What stands for the runs of regions; executors may keep `first_run` for later."""
+    """A stand-in for the runs of regions; executors may keep `first_run` for later."""
 
     def __init__(self) -> None:
         self.over = False

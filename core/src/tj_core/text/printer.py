@@ -176,7 +176,7 @@ def _of_kind(call: BoundSymbol) -> str:
 
 
 def is_name(word: str) -> bool:
-    """Whether ``word`` can be the name of a variable, and stays what it is when it is read."""
+    """Tell whether ``word`` can be the name of a variable, and stays what it is when it is read."""
     plain = word.isascii() or unicodedata.normalize("NFKC", word) == word
     return plain and word.isidentifier() and not keyword.iskeyword(word)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 __all__ = ["Suite", "note", "parser"]
 
 MARK = "@ "
-"""What lines of a chunk's process begin with that are not for the user."""
+"""The start of lines of a chunk's process that are not for the user."""
 
 _PROGRAM = re.compile(rf"{MARK}program (\d+)")
 

@@ -43,7 +43,7 @@ def text_executor() -> Executor:
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Whether ``call`` is a pure call of an ATen operator on plain tensors."""
+    """Tell whether ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
         return Decline("fuses ATen operators")
     try:

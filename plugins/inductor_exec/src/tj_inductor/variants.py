@@ -109,7 +109,7 @@ class Variants:
         return function(_moved(values, box)) if outputs is None else outputs
 
     def can_serve(self, sizes: Mapping[str, int]) -> bool:
-        """Whether a function can be compiled for ``sizes``."""
+        """Tell whether a function can be compiled for ``sizes``."""
         return all(sizes[name] >= 2 for name in self.sizes)
 
     def tried(

@@ -191,7 +191,7 @@ class Compiled(torch.autograd.Function):
 
 
 def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
-    """Whether no program computes the gradients for ``tangents``, or not all that depends on them.
+    """Tell whether no program computes the gradients for ``tangents``, or not all of them.
 
     Gradients are recorded, or forward-mode AD is on, or a tangent has no memory of its own.
     """

@@ -1,4 +1,4 @@
-"""What crosses the boundary to autograd, in the form that the programs were compiled for.
+"""Values that cross the boundary to autograd, in the form that the programs were compiled for.
 
 A kernel reads memory as its program says: a tensor with other strides, with its negative bit set
 or of another type would be read as what it is not.
@@ -19,14 +19,14 @@ __all__ = ["has_memory", "is_unlike", "laid_out", "unpacked", "zeros"]
 
 
 def has_memory(tangent: torch.Tensor | None) -> bool:
-    """Whether a program can take ``tangent``: it is dense, and stands for no batch of others."""
+    """Tell whether a program can take ``tangent``: dense, and no batch of others."""
     return tangent is None or form_of(tangent) is not Form.OTHER
 
 
 def is_unlike(
     tangent: torch.Tensor | None, expected: TensorProxy | None, shape: torch.Size
 ) -> bool:
-    """Whether ``tangent`` is unlike ``expected``, of ``shape``, in more than memory and bits.
+    """Tell whether ``tangent`` is unlike ``expected``, of ``shape``, in more than memory and bits.
 
     Autograd gives none of another type or shape; hooks, and callers of a node, may.
     """

@@ -13,4 +13,4 @@ from tj_conformance.architectures.transformers import TRANSFORMERS
 __all__ = ["ARCHITECTURES", "MODES", "Architecture", "Report", "compared"]
 
 ARCHITECTURES: tuple[Architecture, ...] = (*TRANSFORMERS, *TIMM)
-"""What is tried."""
+"""The architectures that are tried."""

@@ -1,4 +1,4 @@
-"""What architectures are called with, by what they are for."""
+"""Arguments of architectures, by purpose."""
 
 from __future__ import annotations
 

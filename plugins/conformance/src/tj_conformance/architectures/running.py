@@ -65,7 +65,7 @@ def compared(architecture: Architecture, mode: str, *, installed: bool) -> Repor
 
 
 def _apart(architecture: Architecture, run: Any, got: Any, expected: Any) -> Iterator[str]:
-    """What is wrong with ``got`` if rounding is not; the double precision decides."""
+    """Differences of ``got`` beyond rounding; double precision decides."""
     found = differences(got, expected)
     yield from (str(d) for d in found if not d.rounding and "differ" not in d.what)
     if any(not d.rounding for d in found) and not as_near(
@@ -129,7 +129,7 @@ def _inference(
 def _training(
     architecture: Architecture, jit: Jit, *, dropout: bool = False, double: bool = False
 ) -> Iterator[Any]:
-    """All that each of two steps of SGD leaves behind."""
+    """The state after each of two steps of SGD."""
     model = _network(architecture, dropout=dropout, double=double).train()
     run = jit(model)
     stepper = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)

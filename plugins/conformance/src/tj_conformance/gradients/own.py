@@ -213,7 +213,7 @@ class _Value:
     __repr__ = __str__
 
     def equals(self, other: _Value) -> bool:
-        """Whether another one is the same, but for rounding if the configuration rounds."""
+        """Tell whether another one is the same, but for rounding if the configuration rounds."""
         if str(self) == str(other):
             return True
         if not current().rounds or self.metadata != other.metadata:
@@ -261,7 +261,7 @@ def _said(figures: Counter[str]) -> str:
 
 
 def _unknown(number: int) -> str | None:
-    """What differs of a program, if that is not in `KNOWN`."""
+    """The difference of a program that is not in `KNOWN`."""
     try:
         found = compare(number)
     except Exception as error:

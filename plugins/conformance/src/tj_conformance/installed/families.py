@@ -28,7 +28,7 @@ SEEDS = range(9000, 9040)
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What makes programs: ``make`` all, or ``chosen`` so many for a sample of a number's choice.
+    """A maker of programs: ``make`` all, or ``chosen`` so many for a sample of a number's choice.
 
     The default run of the tests takes ``few``, the long run all, in ``parts``.
     """
@@ -98,7 +98,7 @@ def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
 
 
 def sample(name: str, number: int = 0) -> list[Subject]:
-    """What the default run takes of a family: names' hashes choose, for each ``number`` others."""
+    """The share of a family in the default run: hashes choose, for each ``number`` others."""
     family = FAMILIES[name]
     if family.chosen is not None:
         return list(family.chosen(family.few, number))

@@ -23,12 +23,12 @@ BATCH = 24
 """So many programs are compiled in one run of a C++ compiler."""
 
 PASS = "the pass "
-"""How the reason of a fallback begins that is a failure of tj's own."""
+"""The start of the reason of a fallback that is a failure of tj's own."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is wrong with one program, and how many compiled regions ran for the first time."""
+    """The faults of one program, and the count of compiled regions that ran for the first time."""
 
     subject: Subject
     problems: tuple[str, ...]
@@ -90,6 +90,6 @@ def _noted(jitted: list[Any], fn: Callable[..., Any], **options: Any) -> Any:
 
 
 def _confirmed(session: tj.Session) -> int:
-    """How many compiled regions have run and have not failed."""
+    """The count of compiled regions that have run and have not failed."""
     kernels = session.regions.kernels.values()
     return sum(kernel.confirmed and kernel.failure is None for kernel in kernels)

@@ -1,4 +1,4 @@
-"""What differs as installed and is listed, with the reasons."""
+"""Differences as installed that are listed, with the reasons."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ _USES = {
         "o.add(2)", "PS([1])", "o | {2}", "setattr(o, 'q', 1)", "o == {1}",
     ),
 }  # fmt: skip
-"""What is done to each of the containers in the setup."""
+"""Operations on each of the containers in the setup."""
 
 _OF_TENSORS = (
     "x in [y, x]", "x in [x]", "x in [1, x]", "[x, y].index(y)", "[y, x].count(x)", "x in (y,)",

@@ -1,4 +1,4 @@
-"""All that a caller sees of a value, as plain data that can be compared and printed."""
+"""Everything that a caller sees of a value, as plain data that can be compared and printed."""
 
 from __future__ import annotations
 

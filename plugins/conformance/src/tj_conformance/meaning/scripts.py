@@ -86,7 +86,7 @@ def _is_tj(jitted: Any) -> bool:
 
 
 def _seen(script: Script, compiled: Callable[[Any], Any]) -> tuple[list[Any], tuple[str, ...]]:
-    """What a user sees after each call, and what tj warns of."""
+    """The view of a user after each call, and the warnings of tj."""
     with _module(script) as space, _seeded(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         space["f"] = compiled(space["f"])

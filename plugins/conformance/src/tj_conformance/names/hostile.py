@@ -37,7 +37,7 @@ HOSTILE: dict[str, str] = {
 
 
 def normal(name: str) -> str:
-    """What Python makes of an identifier in a program's text."""
+    """The form that Python gives to an identifier in a program's text."""
     return unicodedata.normalize("NFKC", name)
 
 

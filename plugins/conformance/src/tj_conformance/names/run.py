@@ -112,7 +112,7 @@ class _Comparison:
     compiled: bool
 
     def differences(self, used: tj.Session | None) -> list[str]:
-        """What differs, as lines."""
+        """The differences, as lines."""
         if not self.how.kept:
             return self.against(used or _usual(self.compiled))
         first, second = _of_one_folder(self.compiled)
@@ -146,7 +146,7 @@ class _Comparison:
         return type(a) is type(b) and bool(a == b)
 
     def run(self, module: Any, used: tj.Session | None) -> dict[str, Any]:
-        """What a caller sees of all calls."""
+        """The view of a caller of all calls."""
         seen: dict[str, Any] = {}
         torch.manual_seed(0)
         f = module.tj_make()

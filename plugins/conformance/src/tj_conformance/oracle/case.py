@@ -137,7 +137,7 @@ def found_in(
 
 
 def _exact(case: Case, eager: Around) -> dict[str, Any]:
-    """What eager makes of ``case`` in double precision, which autocast leaves alone."""
+    """The results of ``case`` in eager and in double precision, which autocast leaves alone."""
 
     def make() -> tuple[Callable[..., Any], tuple[Any, ...]]:
         program, args = case.make()

@@ -18,7 +18,7 @@ __all__ = ["as_near", "doubled", "judged"]
 def judged(
     found: Sequence[Difference], got: Any, eager: Any, exact: Callable[[], Any]
 ) -> list[Difference]:
-    """What is left of the differences ``found`` between ``got`` and ``eager``.
+    """The rest of the differences ``found`` between ``got`` and ``eager``.
 
     Where the configuration rounds, values alone may differ, if they are as near as eager's to
     those of ``exact``, the program in double precision.
@@ -41,7 +41,7 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_near(got: Any, eager: Any, exact: Callable[[], Any]) -> bool:
-    """Whether each tensor of ``got`` is as near to ``exact`` as eager's, at most twice as far.
+    """Tell whether each tensor of ``got`` is as near to ``exact`` as eager's, at most twice as far.
 
     That counts for the largest error and for the median one, but for one rounding. False as well
     where ``exact``, the program in double precision, raises or returns something else.

@@ -91,7 +91,7 @@ def train_twins(network: Network, jit: Jit, optimizer: str) -> Report:
 
 
 def _exact(network: Network, optimizer: str) -> list[dict[str, Any]]:
-    """What eager's steps leave behind in double precision."""
+    """The state after eager's steps in double precision."""
     wide = Network(network.name, lambda: network.build().double(), lambda: doubled(network.batch()))
     return _recorded(wide, _as_it_is, optimizer)[0]
 

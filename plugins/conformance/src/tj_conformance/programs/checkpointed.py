@@ -25,7 +25,7 @@ BODIES: Mapping[str, str] = MappingProxyType(
         "temporary": "y = self.linear(x).clone(); y.mul_(2); return y.sin()",
     }
 )
-"""What a module's checkpointed method does."""
+"""Bodies of a module's checkpointed method."""
 
 _FORWARDS: Mapping[str, str] = MappingProxyType(
     {

@@ -20,7 +20,7 @@ MODES: Mapping[str, str] = MappingProxyType(
         "device and function": "torch.device('cpu'), Functions()",
     }
 )
-"""What is entered."""
+"""Modes to enter."""
 
 _CALLS: Mapping[str, str] = MappingProxyType(
     {
@@ -40,7 +40,7 @@ _CALLS: Mapping[str, str] = MappingProxyType(
         "    c = program(x)\n    with {mode}:\n        d = program(x)\n    return a, b, c, d\n",
     }
 )
-"""How a program is called."""
+"""Ways to call a program."""
 
 _BODIES: Mapping[str, str] = MappingProxyType(
     {
@@ -57,7 +57,7 @@ _BODIES: Mapping[str, str] = MappingProxyType(
         "own backward": "    return Own.apply(x) + x\n",
     }
 )
-"""What a program does."""
+"""Bodies of programs."""
 
 _HEAD = """\
 import torch

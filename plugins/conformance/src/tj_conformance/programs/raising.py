@@ -119,7 +119,7 @@ _WHERE: Mapping[str, str] = MappingProxyType(
         "def program(x, i):\n    x = x.sin()\n{body}\n    return y + 1\n",
     }
 )
-"""Whether the statements are the program's, those of a function, or the call alone is."""
+"""Tell whether the statements are the program's, those of a function, or the call alone is."""
 
 _GOOD, _BAD = "torch.tensor([0, 3])", "torch.tensor([1, 9])"
 

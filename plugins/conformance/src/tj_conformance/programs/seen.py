@@ -43,7 +43,7 @@ class SeenProgram:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is seen of one call: its result or error, the arguments and the state afterwards.
+    """The record of one call: its result or error, the arguments and the state afterwards.
 
     ``left`` names what it leaves changed in the thread.
     """
@@ -70,7 +70,7 @@ def differences_seen(
 
 
 def warned(program: SeenProgram, jit: Jit = tj.jit) -> list[str]:
-    """What tj warns of while ``program`` is called."""
+    """The warnings of tj while ``program`` is called."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _run(program, jit)

@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _jobs(args: argparse.Namespace) -> Iterator[tuple[str, Mode, tuple[str, ...] | None]]:
-    """Which tests of which files run in which mode; None for all."""
+    """Tests by file and mode; None for all."""
     tests = tuple(args.test) if args.test else None
     if args.only_failed:
         for (file, mode), failed in stored.failed(args.only_failed).items():

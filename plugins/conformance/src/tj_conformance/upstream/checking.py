@@ -22,7 +22,7 @@ LOW = (torch.float16, torch.bfloat16)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """How far values and gradients may differ; None is what a test case takes for a data type."""
+    """The tolerance of values and gradients; None is what a test case takes for a data type."""
 
     atol: float | None = None
     rtol: float | None = None
@@ -40,7 +40,7 @@ class Tolerance:
 
 @dataclass
 class _Ran:
-    """All that a call left behind."""
+    """The state after a call."""
 
     results: Any
     inputs: Sequence[Any]
@@ -98,7 +98,7 @@ class Check:
         return ran
 
     def _differentiates(self, inputs: Sequence[Any]) -> bool:
-        """Whether eager takes gradients of this call."""
+        """Tell whether eager takes gradients of this call."""
         try:
             found = self._ran(_copied(self.model), inputs, True).gradients
         except Exception:
@@ -129,13 +129,13 @@ class Check:
 
 
 def ours(told: Sequence[warnings.WarningMessage]) -> list[str]:
-    """What tj warned of: that it ran something as it is."""
+    """The warnings of tj: that it ran something as it is."""
     names = ("TjWarning",)
     return [str(w.message) for w in told if any(c.__name__ in names for c in w.category.__mro__)]
 
 
 def _form(x: Any) -> tuple[Any, ...]:
-    """What a tensor is, apart from its values; strides of dimensions that have a stride."""
+    """The metadata of a tensor; strides of dimensions that have a stride."""
     if x.layout is not torch.strided:
         return x.shape, x.dtype, x.layout, x.device
     strides = [s for s, n in zip(x.stride(), x.shape, strict=True) if n > 1]
@@ -154,7 +154,7 @@ def _twin(x: Any) -> Any:
 
 
 def _state(x: Any) -> Any:
-    """What is compared of an argument."""
+    """The facts of an argument that are compared."""
     return x.get_state() if isinstance(x, torch.Generator) else x
 
 
@@ -200,7 +200,7 @@ def _float_tensor(x: Any) -> Any:
 
 
 def _rounded(ran: _Ran, like: _Ran) -> _Ran:
-    """What was computed in float32, in the data types of ``like``."""
+    """Results computed in float32, in the data types of ``like``."""
 
     def rounded(values: Sequence[Any], models: Sequence[Any]) -> list[Any]:
         pairs = zip(values, models, strict=True)

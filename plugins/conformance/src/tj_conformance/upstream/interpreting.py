@@ -24,13 +24,13 @@ def install() -> None:
 
 
 def interpreted(graph: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Any:
-    """What ``compile_fx_inner`` would return: a function of a list that it empties."""
+    """A stand-in for the result of ``compile_fx_inner``: a function of a list that it empties."""
     return _Interpreted(_running(graph))
 
 
 @dataclass
 class _Interpreted:
-    """What stands for a compiled graph."""
+    """A stand-in for a compiled graph."""
 
     current_callable: Callable[[list[Any]], list[Any]]
     _boxed_call: bool = True

@@ -37,7 +37,7 @@ class Limits:
     each: bool = False
     """Whether every test has a process to itself."""
     interpret: bool = False
-    """Whether regions are run operator by operator, and nothing is compiled."""
+    """Tell whether regions are run operator by operator, and nothing is compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Run:
     mode: Mode
     tests: tuple[str, ...] | None = None
     part: tuple[int, int] = (0, 1)
-    """Which of how many parts, where ``tests`` is None."""
+    """The part, and the number of parts, where ``tests`` is None."""
 
 
 @dataclass

@@ -54,7 +54,7 @@ def _plain(function: Any) -> Any:
 
 
 def _inner(function: Any, mode: Mode) -> Any:
-    """What a transform is given: the user's function jitted, once, where that is asked."""
+    """The argument of a transform: the user's function jitted, once, where that is asked."""
     plain = _plain(function)
     return _jit(function) if mode is Mode.INSIDE and plain is function else plain
 

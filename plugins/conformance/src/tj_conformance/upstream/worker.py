@@ -42,10 +42,10 @@ class Order:
     part: int = 0
     """Its number."""
     interpret: bool = False
-    """Whether regions run operator by operator."""
+    """Tell whether regions run operator by operator."""
 
     def takes(self, test: str) -> bool:
-        """Whether a test is in the part that runs."""
+        """Tell whether a test is in the part that runs."""
         return zlib.crc32(test.encode()) % self.parts == self.part
 
 

@@ -82,7 +82,7 @@ class Dispatcher:
 
     @property
     def limit(self) -> int:
-        """How many entries there may be for values of one Python object."""
+        """The most entries for values of one Python object."""
         return self.jitted.session.config.core.recompile_limit
 
     @cached_property
@@ -310,7 +310,7 @@ def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
 
 
 def _tensors(target: Any, *arguments: Any) -> Iterator[Any]:
-    """What may be tensors in a call's arguments, and those of a module."""
+    """Possible tensors in a call's arguments, and those of a module."""
     yield from pytree.tree_leaves(arguments)
     if isinstance(target, torch.nn.Module):
         yield from itertools.chain(target.parameters(), target.buffers())

@@ -110,7 +110,7 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
 
 
 def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
-    """What runs ``module`` as it is: its class's call, of ``wrapper`` while that is there."""
+    """A call of ``module`` as it is: its class's, of ``wrapper`` while that is there."""
     reference = weakref.ref(wrapper)
 
     def original() -> Callable[..., Any]:

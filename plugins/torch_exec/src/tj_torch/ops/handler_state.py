@@ -29,7 +29,7 @@ _PLAIN = (int, float, complex, bool, str, bytes)
 _DEPTH = 3
 """So deep are containers and objects looked into."""
 _LARGE = 1000
-"""What has more elements than these is a table, and its elements are not looked into."""
+"""The size from which a container is a table, whose elements are not looked into."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """What a container holds."""
+    """The contents of a container."""
 
     label: str
     container: Any
@@ -221,7 +221,7 @@ _LOOKS: tuple[tuple[Any, Callable[[_Search, Any, str, int], None]], ...] = (
     (_CONTAINERS, _Search.container),
     ((types.ModuleType, types.BuiltinFunctionType, torch.nn.Module), _Search.nothing),
 )
-"""How kinds of values are looked into; others are objects with attributes."""
+"""The way to look into each kind of values; others are objects with attributes."""
 
 
 def _same(before: dict[Any, Any], now: dict[Any, Any], name: Any) -> bool:
@@ -233,12 +233,12 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    """Whether a member is Python's, or a mark of Dynamo's."""
+    """Tell whether a member is Python's, or a mark of Dynamo's."""
     return name.startswith("__") or "dynamo" in name
 
 
 def _is_users(module: Any) -> bool:
-    """Whether what ``module`` defines may be the user's."""
+    """Tell whether what ``module`` defines may be the user's."""
     top = str(module).partition(".")[0]
     return top not in sys.stdlib_module_names and top not in ("torch", "tj_core", "tj_torch")
 

@@ -57,7 +57,7 @@ __all__ = [
 
 
 ASSERTED_NUMBER = torch.ops.aten._assert_scalar.default
-"""What a graph asserts of numbers that depend on data."""
+"""The assertion of a graph on numbers that depend on data."""
 
 
 def memory_format(tensor: torch.Tensor) -> torch.memory_format:

@@ -145,7 +145,7 @@ def laid_out(value: Any, strides: Sequence[int]) -> Any:
 
 
 def records(context: Context) -> bool:
-    """Whether autograd records calls in ``context``."""
+    """Tell whether autograd records calls in ``context``."""
     return not context.get("inference") and context.get("grad") is not False
 
 

@@ -1,4 +1,4 @@
-"""What stands for ``assert`` in programs."""
+"""The call that stands for ``assert`` in programs."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ __all__ = ["function_mode_is_on", "without_function_modes", "without_modes"]
 
 
 def function_mode_is_on() -> bool:
-    """Whether there is a ``__torch_function__`` mode other than a default device."""
+    """Tell whether there is a ``__torch_function__`` mode other than a default device."""
     return function_modes() > 0 and not all(map(_is_device, function_mode_stack()))
 
 

@@ -196,7 +196,7 @@ unsafe_view = torch.ops.aten._unsafe_view
 # ---------------------------------------------------------------------------- tensors
 
 key_set = _C._dispatch_keys
-"""What decides which kernel an operation on a tensor runs."""
+"""The dispatch key set of a tensor, by which operations choose kernels."""
 
 dispatch_key = _C._dispatch_key_parse
 """The member of such a set that has some name."""

@@ -48,7 +48,7 @@ class Fact:
     restore: Callable[[Any], None]
 
     def is_as(self, found: Any) -> bool:
-        """Whether the state is what `read` has ``found``."""
+        """Tell whether the state is what `read` has ``found``."""
         return _same(self.read(), found)
 
 

@@ -291,7 +291,7 @@ _RAISES = (
 """How Dynamo says that the program itself raises."""
 
 _DISABLED = "`torch.compiler.disable()`d function"
-"""How Dynamo says that it meets a function which the user told compilers to leave alone."""
+"""The words of Dynamo for a function which the user told compilers to leave alone."""
 
 
 def _failure(error: Exception) -> CaptureFailure:
@@ -445,7 +445,7 @@ class _Patient:
             return self._compiled(frame, *rest) or as_it_is
 
     def _compiled(self, frame: Any, *rest: Any) -> Any:
-        """What Dynamo makes of ``frame``; None if it cannot compile it."""
+        """The code that Dynamo compiles ``frame`` to; None if it cannot compile it."""
         from torch._dynamo import exc
 
         wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)

@@ -222,7 +222,7 @@ def _distinct(self: Any, tx: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _compares_identity(function: Any) -> bool:
-    """Whether ``function`` asks by ``is`` for anything but None."""
+    """Tell whether ``function`` asks by ``is`` for anything but None."""
     if not hasattr(function, "__code__"):
         return True  # nobody knows
     pairs = itertools.pairwise(dis.get_instructions(function))

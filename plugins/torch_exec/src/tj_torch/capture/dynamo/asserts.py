@@ -35,7 +35,7 @@ class _Statement:
         self.frame, self.at, self.message = frame, frame.instruction_pointer, message
 
     def is_current(self) -> bool:
-        """Whether Dynamo is still there."""
+        """Tell whether Dynamo is still there."""
         return self.frame is not None and self.frame.instruction_pointer == self.at
 
 
@@ -88,7 +88,7 @@ def _noting(
 
 
 def _has_changed(effects: Any) -> bool:
-    """Whether the program has changed an object that it has not made."""
+    """Tell whether the program has changed an object that it has not made."""
     from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
 
     new = (AttributeMutationNew, ValueMutationNew)

@@ -47,14 +47,14 @@ def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _is_new(variable: Any) -> bool:
-    """Whether the program makes the object itself."""
+    """Tell whether the program makes the object itself."""
     from torch._dynamo.variables.base import AttributeMutationNew
 
     return isinstance(variable.mutation_type, AttributeMutationNew)
 
 
 def _refuses(variable: Any, method: str, attribute: Any) -> bool:
-    """Whether an object may refuse to be changed, in a way that Dynamo does not follow.
+    """Tell whether an object may refuse to be changed, in a way that Dynamo does not follow.
 
     An exception refuses some ``args``; a class has a metaclass, and deleting has a method.
     """

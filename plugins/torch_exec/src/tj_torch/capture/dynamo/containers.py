@@ -129,7 +129,7 @@ def _compare_tensors_in_lists(stack: ExitStack) -> None:
 
 
 def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:
-    """Whether ``wanted`` is among ``items``; None if that is no matter of tensors."""
+    """Tell whether ``wanted`` is among ``items``; None if that is no matter of tensors."""
     if not wanted.is_tensor() and not any(item.is_tensor() for item in items):
         return None
     for item in items:
@@ -146,7 +146,7 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _is_never_equal(variable: Any) -> bool:
-    """Whether a tensor is unequal to this value, whatever its data: it takes none such."""
+    """Tell whether a tensor is unequal to this value, whatever its data: it takes none such."""
     return variable.is_python_constant() and not isinstance(
         variable.as_python_constant(), int | float | complex
     )

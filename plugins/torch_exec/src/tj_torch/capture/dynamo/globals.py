@@ -44,7 +44,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_a_modules(scope: dict[str, Any]) -> bool:
-    """Whether ``scope`` is what the module has that is imported under its name."""
+    """Tell whether ``scope`` is what the module has that is imported under its name."""
     name = scope.get("__name__")
     if not isinstance(name, str) or name.startswith("namedtuple_") or "torch_package" in name:
         return isinstance(name, str)

@@ -23,14 +23,14 @@ from tj_torch.runtime.private import pytree
 __all__ = ["Handlers", "leave_handled_calls"]
 
 _TABLES = sys.version_info >= (3, 11)
-"""Whether handlers are in a table, and not on a stack of blocks."""
+"""Tell whether handlers are in a table, and not on a stack of blocks."""
 
 _OWN = ("torch.", "tj_core", "tj_torch", "_operator")
 """Where functions are from that raise by the operators that they call, if at all."""
 
 
 class Handlers:
-    """Which handlers of the program's are around the instruction that Dynamo is at.
+    """The handlers of the program's around the instruction that Dynamo is at.
 
     ``modes`` are those that only set one of PyTorch's modes back: a graph leaves none changed.
     """
@@ -47,7 +47,7 @@ class Handlers:
             self.modes[id(target)] = target
 
     def around(self, tx: Any) -> bool:
-        """Whether the program would see what an instruction raises that ``tx`` is at."""
+        """Tell whether the program would see what an instruction raises that ``tx`` is at."""
         while tx is not None:
             targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
             if any(id(t) not in self.modes and _may_catch(tx, t) for t in targets):
@@ -122,7 +122,7 @@ _TAKES_ALL = frozenset({"POP_TOP", "WITH_EXCEPT_START"})
 
 
 def _may_catch(tx: Any, target: Any) -> bool:
-    """Whether the handler at ``target`` may end an error that data causes.
+    """Tell whether the handler at ``target`` may end an error that data causes.
 
     A ``finally`` never does. What it does for an error is as little seen as what the program did
     before: a graph that raises leaves nothing of either.
@@ -143,13 +143,13 @@ def _may_catch(tx: Any, target: Any) -> bool:
 
 
 def _is_checked(tx: Any, here: int) -> bool:
-    """Whether what is loaded before ``here`` goes on as a class that an error is held against."""
+    """Tell whether what is loaded before ``here`` is a class that an error is held against."""
     following = (i.opname for i in tx.instructions[here : here + 8])
     return any(name in _CHECKS for name in following)
 
 
 def _is_raised(kind: Any) -> bool:
-    """Whether ``except kind`` may have to do with an error that data causes."""
+    """Tell whether ``except kind`` may have to do with an error that data causes."""
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return any(
         not isinstance(k, type) or any(issubclass(r, k) or issubclass(k, r) for r in _RAISED)
@@ -158,7 +158,7 @@ def _is_raised(kind: Any) -> bool:
 
 
 def _is_mode(context: Any) -> bool:
-    """Whether a context is one of PyTorch's that Dynamo knows, of modes or for profiles."""
+    """Tell whether a context is one of PyTorch's that Dynamo knows, of modes or for profiles."""
     from torch._dynamo.variables import ctx_manager
 
     profiled = getattr(ctx_manager, "RecordFunctionVariable", ())

@@ -45,7 +45,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
 
 
 def _is_one_of_a_kind(variable: Any) -> bool:
-    """Whether a value, which may be lazy, is None, a bool or the like, as no other object is."""
+    """Tell whether a value, which may be lazy, is None, a bool or another singleton."""
     from torch._dynamo.variables import ConstantVariable
 
     return isinstance(variable, ConstantVariable) and not isinstance(variable.value, _VALUES)
@@ -136,7 +136,7 @@ def _kept_apart(effects: Any) -> Iterator[list[Any]]:
 
 
 def _is_input(variable: Any) -> bool:
-    """Whether guards find the object; each module has dicts of its own, which nobody shares."""
+    """Tell whether guards find the object; dicts of a module are its own."""
     from torch._dynamo.variables import CellVariable
 
     source = variable.source

@@ -58,7 +58,7 @@ def _leave_generators(stack: ExitStack) -> None:
 
 
 def _cleans_up(code: CodeType) -> bool:
-    """Whether a generator handles the exception by which it is closed."""
+    """Tell whether a generator handles the exception by which it is closed."""
     found = list(dis.get_instructions(code))
     # Python 3.10 has no instruction at which a handler begins: one names it.
     begun = {i.argval for i in found if i.opname == "SETUP_FINALLY"}
@@ -70,7 +70,7 @@ def _cleans_up(code: CodeType) -> bool:
 
 
 def _sees_closing(found: Sequence[dis.Instruction], start: int) -> bool:
-    """Whether the handler that begins at ``start`` runs for GeneratorExit.
+    """Tell whether the handler that begins at ``start`` runs for GeneratorExit.
 
     One whose first clause names another error does not; clauses after it are not looked at.
     """
@@ -112,7 +112,7 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
 
 def _in_loops(tx: Any) -> list[Any]:
-    """What lies on the stack of a frame and of those that called it, as iterators of loops do."""
+    """Values on the stack of a frame and of those that called it, as iterators of loops do."""
     found: list[Any] = []
     while tx is not None:
         found += tx.stack

@@ -111,7 +111,7 @@ def leave(codes: Iterable[CodeType]) -> None:
 
 
 def is_pytorchs(code: CodeType) -> bool:
-    """Whether ``code`` is in a file of PyTorch's."""
+    """Tell whether ``code`` is in a file of PyTorch's."""
     return code.co_filename.startswith(_PYTORCHS)
 
 

@@ -248,7 +248,7 @@ _QUIET = frozenset(
 
 
 def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
-    """Whether a call of ``operator`` that fake tensors pass may raise for some data."""
+    """Tell whether a call of ``operator`` that fake tensors pass may raise for some data."""
     if not isinstance(operator, torch._ops.OpOverload):
         return False  # an operation with operand graphs, whose calls are seen one by one
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
@@ -271,6 +271,6 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
 
 
 def _views(operator: torch._ops.OpOverload) -> bool:
-    """Whether all that ``operator`` does is to look at an argument in another way."""
+    """Tell whether all that ``operator`` does is to look at an argument in another way."""
     returned = [r.alias_info for r in operator._schema.returns]
     return bool(returned) and all(a is not None and not a.is_write for a in returned)

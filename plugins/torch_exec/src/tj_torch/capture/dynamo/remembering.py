@@ -62,13 +62,13 @@ def _remembering(variable: Any) -> str | None:
 
 
 def _is_constant(variable: Any) -> bool:
-    """Whether a value is a constant, and no object that the program may change."""
+    """Tell whether a value is a constant, and no object that the program may change."""
     variable = variable.realize()
     return bool(variable.is_python_constant()) and variable.mutation_type is None
 
 
 def _state(tx: Any) -> tuple[int, int]:
-    """How much the program has computed on tensors, and read of global data."""
+    """Counts of calls on tensors, and of reads of global data, so far."""
     guards = (g for g in tx.output.guards if g.name.startswith("G["))
     data = sum(g.create_fn_name() not in _OF_CODE for g in guards)
     return len(tx.output.graph.nodes), data

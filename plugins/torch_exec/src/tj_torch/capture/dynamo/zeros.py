@@ -55,7 +55,7 @@ def guard_signs(stack: ExitStack) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Whether a constant is or holds a zero that has a sign."""
+    """Tell whether a constant is or holds a zero that has a sign."""
     if type(value) is float:
         return value == 0
     if type(value) is complex:

@@ -234,7 +234,7 @@ def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
 
 
 def taken_for_true(env: Any) -> tuple[str, ...]:
-    """What ``env`` asserts of symbols that it has replaced: all it made since takes it for true."""
+    """Assertions of ``env`` on symbols that it has replaced; later ones rely on them."""
     found = (r for s in env.replacements for r in env.deferred_runtime_asserts.get(s, ()))
     return tuple(dict.fromkeys(str(r.expr) for r in found))
 
