@@ -11,7 +11,7 @@ import torch
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.ops import private
 from tj_torch.ops.contexts import ambient_context
-from tj_torch.runtime.modes import function_mode_is_on
+from tj_torch.runtime.modes import device_modes, function_mode_is_on
 from tj_torch.runtime.private import (
     dispatch_mode,
     dispatch_modes,
@@ -87,7 +87,7 @@ def ambient_check() -> Callable[[], bool]:
     duals, interpreter = torch.autograd.forward_ad, functorch.peek_interpreter_stack
     functions, modes, tracing = function_modes, dispatch_modes, tracing_state
     inference, expected = torch.is_inference_mode_enabled, torch.is_inference_mode_enabled()
-    device_modes, devices = dynamo.device_modes, dynamo.device_modes()
+    devices = device_modes()
     count = len(devices or ())
 
     def check() -> bool:

@@ -183,8 +183,6 @@ class FxDispatcher:
     def miss(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...]:
         """Compile for these values of the placeholders, and run; or leave the call to others."""
         mode = ambient_mode() or interpreting(values)
-        if mode is None and dynamo.device_modes() is None:
-            mode = "a __torch_function__ mode"
         if mode is not None:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
             raise _Elsewhere(self.module.forward)

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 import torch
 from tj_core.extend import Constant
 
-from tj_torch.ops import private
+from tj_torch.runtime.private import without_dispatch_modes
 
 __all__ = ["of_text", "tensor_constant", "text"]
 
@@ -30,7 +30,7 @@ def tensor_constant(data: torch.Tensor, interned: MutableMapping[str, torch.Tens
 
 def _content(data: torch.Tensor) -> bytes:
     """The elements of ``data``, row by row."""
-    with private.without_modes():
+    with without_dispatch_modes():
         plain = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
         return bytes(plain.clone().untyped_storage())
 
@@ -66,7 +66,7 @@ def of_text(found: str) -> torch.Tensor:
     dtype, shape, stride, encoded = json.loads(found)
     kind = getattr(torch, dtype.removeprefix("torch."))
     content = bytearray(base64.b64decode(encoded, validate=True))
-    with private.without_modes():
+    with without_dispatch_modes():
         empty = torch.empty(0, dtype=kind)
         flat = torch.frombuffer(content, dtype=kind).clone() if content else empty
         return flat.as_strided(shape, stride)

@@ -16,7 +16,7 @@ from tj_core.extend import BoundSymbol, Constant, NumberProxy, SymDim, TensorPro
 
 from tj_torch.ops import private
 from tj_torch.ops.convert import dtype_to_torch
-from tj_torch.runtime.private import OpOverload, TorchDispatchMode, pytree
+from tj_torch.runtime.private import OpOverload, TorchDispatchMode, pytree, without_dispatch_modes
 
 __all__ = ["entry"]
 
@@ -105,7 +105,7 @@ def _dispatched(
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
     first = _First()
     try:
-        with private.without_modes(), torch.no_grad(), first:
+        with without_dispatch_modes(), torch.no_grad(), first:
             function(*args, **kwargs)
     except (_Stop, Exception):  # it may not take such arguments at all
         pass

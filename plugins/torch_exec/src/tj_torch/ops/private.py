@@ -51,7 +51,6 @@ __all__ = [
     "storage_id",
     "survives_writes",
     "unwrapped",
-    "without_modes",
     "without_saved_tensor_hooks",
 ]
 
@@ -198,15 +197,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logger.disabled = disabled
-
-
-@contextlib.contextmanager
-def without_modes() -> Iterator[None]:
-    """Operators on real tensors, inside of a run on fake ones."""
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes():
-        yield
 
 
 def python_functions(name: str) -> list[Callable[..., Any]]:

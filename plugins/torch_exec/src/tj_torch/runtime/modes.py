@@ -8,6 +8,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+import torch
+
 from tj_torch.runtime.private import (
     DeviceContext,
     dispatch_modes,
@@ -17,12 +19,18 @@ from tj_torch.runtime.private import (
     without_dispatch_modes,
 )
 
-__all__ = ["function_mode_is_on", "without_function_modes", "without_modes"]
+__all__ = ["device_modes", "function_mode_is_on", "without_function_modes", "without_modes"]
 
 
 def function_mode_is_on() -> bool:
     """Tell whether there is a ``__torch_function__`` mode other than a default device."""
-    return function_modes() > 0 and not all(map(_is_device, function_mode_stack()))
+    return function_modes() > 0 and device_modes() is None
+
+
+def device_modes() -> list[torch.device] | None:
+    """The default devices that are set, if no other ``__torch_function__`` mode is on."""
+    modes = function_mode_stack()
+    return [mode.device for mode in modes] if all(map(_is_device, modes)) else None
 
 
 @contextlib.contextmanager

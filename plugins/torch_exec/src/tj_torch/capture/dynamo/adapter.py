@@ -42,7 +42,6 @@ __all__ = [
     "Uninitialized",
     "capture",
     "compiling",
-    "device_modes",
     "forget_examples",
     "function_modes",
     "global_check",
@@ -514,14 +513,3 @@ def global_check() -> Callable[[], bool]:
     from torch._C._dynamo.guards import GlobalStateGuard
 
     return GlobalStateGuard().check  # type: ignore[no-any-return]
-
-
-def device_modes() -> list[torch.device] | None:
-    """The default devices that are set, if no other ``__torch_function__`` mode is active."""
-    from torch.overrides import _get_current_function_mode_stack
-    from torch.utils._device import DeviceContext
-
-    modes = _get_current_function_mode_stack()
-    if not all(type(mode) is DeviceContext for mode in modes):
-        return None
-    return [mode.device for mode in modes]

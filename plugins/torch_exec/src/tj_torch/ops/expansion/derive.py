@@ -44,6 +44,7 @@ from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.runtime.private import without_dispatch_modes
 
 __all__ = ["Derivation", "Slot", "derive"]
 
@@ -145,7 +146,7 @@ class _Differentiation:
         self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
     ) -> tuple[Ref, torch.Tensor]:
         given = self.wanted[slot] if self.wanted is not None else None
-        with private.paused_functionalization(), private.without_modes():
+        with private.paused_functionalization(), without_dispatch_modes():
             fake = self._fake(tensor, given)
         ref = recorder.define(fake)
         wrapped = private.functionalized(fake)

@@ -22,7 +22,6 @@ from tj_core.extend import (
     leaves,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import CannotExpand
@@ -45,6 +44,7 @@ from tj_torch.ops.expansion.wrappers import (
 )
 from tj_torch.ops.sizes.program import known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+from tj_torch.runtime.private import without_dispatch_modes
 
 __all__ = ["wrapped_derivation"]
 
@@ -118,7 +118,7 @@ class _Differentiation:
         if proxy is None or not known_sizes(proxy, self.run.symbols):
             like = tensor_proxy("tangent", tensor).replace(requires_grad=False)
             proxy = like if like.subclass is not None else default_tangent(tensor)
-        with private.without_modes():
+        with without_dispatch_modes():
             made, parts = self.run.made(recorder, proxy)
         return made, proxy, parts
 
