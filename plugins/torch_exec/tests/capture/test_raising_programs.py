@@ -80,6 +80,19 @@ def test_calls_that_cannot_raise_stay_in_the_graph() -> None:
     assert differences_seen(program) == []
 
 
+def test_a_handler_of_a_class_that_data_does_not_raise_breaks_nothing() -> None:
+    """As in transformers' caches."""
+    source = QUIET.replace("RuntimeError", "(NotImplementedError, KeyError)").replace(
+        "y.transpose(0, 1).flatten()", "y.flatten()"
+    )
+    source = source.replace("[:, :2] * 2", "[torch.tensor([0, 2])][:, :2]")
+    args = ("(torch.rand(3, 4).requires_grad_(), torch.rand(4, 4))",) * 2
+    program = SeenProgram("of no kernel", source, args)
+    assert warned(program) == []
+    assert differences_seen(program) == []
+    assert len(warned(SeenProgram("of data", source.replace("KeyError", "IndexError"), args))) == 1
+
+
 def test_an_assertion_after_a_side_effect_sees_it() -> None:
     log: list[int] = []
 

@@ -15,6 +15,8 @@ from tj_conformance.architectures.small import small
 __all__ = ["Architecture", "of_timm", "of_transformers"]
 
 Batch = Callable[[], dict[str, Any]]
+_INSTALLS_HOOKS = "_hook_installation_lock"
+"""A lock that many networks of transformers take in their first call; Dynamo enters no lock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +71,8 @@ class of_transformers:
             assert isinstance(model, nn.Module)
             return model
 
-        return Architecture("transformers", self.group, name, build, self.batch, breaks)
+        left = (_INSTALLS_HOOKS, *breaks)
+        return Architecture("transformers", self.group, name, build, self.batch, left)
 
 
 def of_timm(name: str, *breaks: str, size: int = 32, **sizes: Any) -> Architecture:

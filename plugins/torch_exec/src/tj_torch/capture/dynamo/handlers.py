@@ -149,11 +149,19 @@ def _is_checked(tx: Any, here: int) -> bool:
 
 
 def _is_raised(kind: Any) -> bool:
-    """Tell whether ``except kind`` may have to do with an error that data causes."""
+    """Tell whether ``except kind`` may have to do with an error that data causes.
+
+    Of Python's own classes, operators raise no subclass for data: transformers' caches handle
+    ``NotImplementedError``, for devices that lack a kernel.
+    """
     kinds = kind if isinstance(kind, tuple) else (kind,)
-    return any(
-        not isinstance(k, type) or any(issubclass(r, k) or issubclass(k, r) for r in _RAISED)
-        for k in kinds
+    return any(not isinstance(k, type) or _catches(k) for k in kinds)
+
+
+def _catches(kind: type) -> bool:
+    of_python = kind.__module__ == "builtins"
+    return any(issubclass(r, kind) for r in _RAISED) or (
+        not of_python and issubclass(kind, _RAISED)
     )
 
 
