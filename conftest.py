@@ -25,15 +25,19 @@ os.environ.setdefault("TJ_CACHE_DIR", "none")
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
+SLOW = 3
+"""Of the tests marked ``slow``, the default run takes one in so many."""
+
 SESSIONS: dict[str, tj.Session] = {}
 """One for each list of plugins, for all files: what is remembered of calls is used again."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Of each function marked ``sampled(n)`` run one test in ``n``, and one at least.
+    """Of each function marked ``sampled(n)`` run one test in ``n``, of all ``slow`` ones a share.
 
-    Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose others. All run with
-    ``TJ_FULL=1``, and where the command line names tests (``-k``, ``file::test``).
+    One at least, each time. Hashes of names choose, and ``TJ_SAMPLE=1``, ``2`` and so on choose
+    others. All run with ``TJ_FULL=1``, and where the command line names tests (``-k``,
+    ``file::test``).
     """
     named = config.option.keyword or any("::" in argument for argument in config.args)
     if named or os.environ.get("TJ_FULL") == "1":
@@ -42,15 +46,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.get_closest_marker("sampled"):
             functions[item.nodeid.partition("[")[0]].append(item)
-    left_out = {item for tests in functions.values() for item in _left_out(tests)}
+    left_out = {item for tests in functions.values() for item in _left_out(tests, _share(tests[0]))}
+    slow = [item for item in items if item.get_closest_marker("slow") and item not in left_out]
+    left_out |= set(_left_out(slow, SLOW))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
 
-def _left_out(tests: list[pytest.Item]) -> list[pytest.Item]:
-    marker = tests[0].get_closest_marker("sampled")
+def _share(test: pytest.Item) -> int:
+    marker = test.get_closest_marker("sampled")
     assert marker is not None
-    (share,) = marker.args
+    return int(marker.args[0])
+
+
+def _left_out(tests: list[pytest.Item], share: int) -> list[pytest.Item]:
     at = {item: zlib.crc32(item.nodeid.encode()) + SAMPLE for item in tests}
     return sorted(tests, key=lambda item: (at[item] % share > 0, at[item]))[
         max(1, sum(n % share == 0 for n in at.values())) :

@@ -14,6 +14,7 @@ PAGE = Path(__file__).resolve().parent.parent / "docs/composability.md"
 EVERY = list(itertools.chain.from_iterable(ROWS.values()))
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("row", EVERY, ids=lambda row: row.name)
 def test_row(row: Row) -> None:

@@ -61,6 +61,7 @@ def test_one_entry_serves_many_sizes(name: str, dynamic: bool | None) -> None:
     assert len([d for d in shapes if d.startswith("s")]) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "plugins", [*([("torch",)] if FULL else []), ("torch", "autograd")], ids=" ".join
 )
@@ -77,6 +78,7 @@ def test_training_at_many_sizes(name: str, plugins: tuple[str, ...]) -> None:
     assert tj.stats(jitted).fallbacks == ()
 
 
+@pytest.mark.slow
 def test_a_second_capture_makes_no_expansions() -> None:
     session = Session(plugins=["torch"])
     batch = MODELS["llama"].batch(3, 9)

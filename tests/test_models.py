@@ -41,6 +41,7 @@ def train_steps() -> list[tuple[str, str, tuple[str, ...]]]:
     return [*((name, "train", traced) for name in MODELS), *others]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name, mode, plugins", train_steps())
 def test_a_training_step(name: str, mode: str, plugins: tuple[str, ...]) -> None:
     """Loss, every field of the output, caches, each parameter's gradient, random numbers drawn."""
@@ -68,6 +69,7 @@ def test_a_forward_pass_without_gradients(name: str) -> None:
     assert (tj.stats(jitted).hits, tj.stats(jitted).fallbacks) == (1, ())
 
 
+@pytest.mark.slow
 def test_mambas_scan_is_that_of_torch_compile() -> None:
     """Its associative scan is another algorithm, which transformers takes only when compiled."""
     model = Model("Mamba", "ForCausalLM", MODELS["mamba"].sizes | {"use_associative_scan": True})
@@ -79,6 +81,7 @@ def test_mambas_scan_is_that_of_torch_compile() -> None:
     torch.testing.assert_close(got["out"][1]["logits"], expected["out"][1]["logits"])
 
 
+@pytest.mark.slow
 def test_the_first_call_of_a_mixture_of_experts_takes_a_lock() -> None:
     """transformers then installs hooks on the model, under a lock: a break for torch.compile too.
 
@@ -159,6 +162,7 @@ def test_traces_read_back_and_show_the_users_lines(name: str) -> None:
         assert callable(scope["computation"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", [False, True] if FULL else [True])
 @pytest.mark.parametrize("name", chosen("llama", "gpt2"))
 def test_remembered_expansions_are_those_that_would_be_made(name: str, training: bool) -> None:

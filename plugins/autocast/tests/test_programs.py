@@ -70,6 +70,7 @@ def samples() -> dict[str, Case]:
     return {n: c for i, (n, c) in enumerate(found.items()) if FULL or i % 32 == 0}
 
 
+@pytest.mark.slow
 def test_samples_of_operations_with_a_policy() -> None:
     for name, case in samples().items():
         if name.partition(".")[2].partition(".")[2] not in ROUNDING:

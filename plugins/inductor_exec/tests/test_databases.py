@@ -41,6 +41,7 @@ OPERATIONS = [
 ]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("op", "dtype"), OPERATIONS)
 def test_operations(op: Any, dtype: torch.dtype) -> None:
     torch.compiler.reset()
@@ -91,6 +92,7 @@ def test_finished_programs_are_found(
 MODULES = modules() if FULL else modules()[3::40]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", MODULES, ids=lambda m: m.name)
 def test_modules(info: Any, training: bool) -> None:
@@ -103,6 +105,7 @@ def test_modules(info: Any, training: bool) -> None:
     assert wrong == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", tuple(MODELS) if FULL else ("llama",))
 def test_models_train(name: str) -> None:
     model = MODELS[name].build().train()

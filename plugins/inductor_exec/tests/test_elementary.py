@@ -33,6 +33,7 @@ LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "expm1": 1.3e-7}
 """The relative errors."""
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("simdlen", [None, 256, 1])
 @pytest.mark.parametrize("name", LARGEST)
 def test_float32(name: str, simdlen: int | None, fusing: Any) -> None:
@@ -55,6 +56,7 @@ def test_float32(name: str, simdlen: int | None, fusing: Any) -> None:
             assert jitted(torch.full((times * 16 + 1,), float("nan"))).isnan().all()
 
 
+@pytest.mark.slow
 def test_other_types(fusing: Any) -> None:
     jitted = fusing(lambda x: (torch.tanh(x * 1.0) * 1.0, torch.exp(x + 1), torch.sigmoid(x)))
     for dtype in (torch.float64, torch.bfloat16, torch.float16):

@@ -185,7 +185,7 @@ def facts(g: Any) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_later_session_finds_the_program(program: Callable[..., Any], dynamic: bool) -> None:
@@ -220,6 +220,7 @@ def test_gradients_of_gradients(program: Callable[..., Any]) -> None:
     assert tj.stats(g).program_kept > 1
 
 
+@pytest.mark.slow
 def test_other_tangents_and_calls_that_need_none() -> None:
     """Backwards for tangents that are laid out otherwise, or that do not exist, are found too."""
 
@@ -259,6 +260,7 @@ class Net(nn.Module):
         return x
 
 
+@pytest.mark.slow
 def test_a_module_is_trained_as_in_eager() -> None:
     def train(wrap: Callable[[nn.Module], Any]) -> tuple[list[torch.Tensor], Any]:
         net = Net()
@@ -279,6 +281,7 @@ def test_a_module_is_trained_as_in_eager() -> None:
         assert tj.stats(g).program_kept == kept
 
 
+@pytest.mark.slow
 def test_what_was_decided_on_a_number_is_no_reason_to_warn() -> None:
     """The gradient of a power decides on its exponent, a symbol from the second call on."""
 
@@ -294,6 +297,7 @@ def test_what_was_decided_on_a_number_is_no_reason_to_warn() -> None:
             torch.testing.assert_close(x.grad, y.grad)
 
 
+@pytest.mark.slow
 def test_arguments_that_share_memory_get_their_own_program() -> None:
     def adding(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         x.add_(1)
@@ -482,6 +486,7 @@ print(tj.stats(f).program_kept, "split" in tj.stats(f).seconds)
 """
 
 
+@pytest.mark.slow
 def test_a_second_process_runs_no_passes(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)

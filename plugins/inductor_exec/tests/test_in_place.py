@@ -145,6 +145,7 @@ def overwrites(g: Any) -> list[bool]:
     return [bool(use.kernel.region.overwritten) for use in tj.explain(g).regions]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("level", [2, 3])
 @pytest.mark.parametrize("f", [*IN_PLACE, *COPIED_BACK], ids=lambda f: f.__name__)
 def test_arguments_are_written_as_in_eager(f: Program, level: int) -> None:

@@ -93,7 +93,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 SEQUENCES = [(1, 0, 2, -1, 3), (0, 5, 7), (2, 0, 1, 2**31, -(2**33))]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
 @pytest.mark.parametrize("program", NUMBERS)
 def test_numbers_of_any_value_and_sign(
@@ -109,6 +109,7 @@ def test_numbers_of_any_value_and_sign(
     assert regions(jitted)
 
 
+@pytest.mark.slow
 def test_sizes_of_zero_and_one_compile_nothing(installed: Callable[..., Any]) -> None:
     """A number that is a size, which is 0 when the program is traced and 1 after that."""
     f = lambda x, n: (torch.ones(n).cumsum(0) + x).sin() * n  # noqa: E731

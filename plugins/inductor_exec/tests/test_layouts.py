@@ -70,6 +70,7 @@ def test_saved_values_are_laid_out_for_convolutions(fusing: Any) -> None:
     assert made == taken >= 3
 
 
+@pytest.mark.slow
 def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
     """So that values between them are laid out for convolutions, too."""
     net = Net()
@@ -78,6 +79,7 @@ def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
     assert sorted(r.kernel.region.backward for r in tj.explain(jitted).regions) == [False, True]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("threads", (1, 2))
 def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) -> None:
     """Other kernels of PyTorch convolve with more than one thread, and give other strides."""
@@ -92,6 +94,7 @@ def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) ->
         torch.set_num_threads(before)
 
 
+@pytest.mark.slow
 def test_gradients_of_convolutions_are_in_channels_last(fusing: Any) -> None:
     """Their inputs are copied into no other order of dimensions, which grouped weights suggest."""
     net = Net()
@@ -105,11 +108,13 @@ def test_gradients_of_convolutions_are_in_channels_last(fusing: Any) -> None:
     assert layouts and set(layouts) == {"1152, 1, 96, 8"}
 
 
+@pytest.mark.slow
 def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
     """What is saved too, and views of it."""
     hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))
 
 
+@pytest.mark.slow
 def test_inputs_in_channels_last_keep_what_they_lead_to(fusing: Any) -> None:
     hold(fusing, Net(), IMAGES.to(memory_format=torch.channels_last))
 
@@ -145,6 +150,7 @@ def test_a_backward_that_cannot_be_compiled_gets_copies(
         hold(lambda f: fusing(f, strict=False), Net())
 
 
+@pytest.mark.slow
 def test_strides_that_are_read_are_made_first(fusing: Any) -> None:
     """``as_strided`` in the backward reads what is saved as eager lays it out."""
 

@@ -128,7 +128,7 @@ SEQUENCES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
 @pytest.mark.parametrize("place", PLACES)
 def test_numbers_wherever_they_come_from(
@@ -151,6 +151,7 @@ OF_TWO: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("program", OF_TWO)
 def test_two_numbers_equal_and_not(installed: Any, program: str) -> None:
@@ -175,6 +176,7 @@ OF_SIZES: dict[str, Callable[..., Any]] = {
 COUNTS = [(2, 0, 1, 3, 4), (1, 0, 2, -1, 8), (4, 2, 1, 0, 2)]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(9)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 @pytest.mark.parametrize("program", OF_SIZES)

@@ -121,6 +121,7 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]]]] = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_are_equal_to_eager(name: str, fusing: Any) -> None:
     f, arguments = PROGRAMS[name]
@@ -131,6 +132,7 @@ def test_programs_are_equal_to_eager(name: str, fusing: Any) -> None:
     assert regions(jitted), tj.explain(jitted)
 
 
+@pytest.mark.slow
 def test_all_programs_together_are_one_program(fusing: Any) -> None:
     """Also: values of one part are no business of another's regions."""
     torch.manual_seed(0)
@@ -148,6 +150,7 @@ def test_all_programs_together_are_one_program(fusing: Any) -> None:
     hold(fusing(f), f, *(a for group in arguments for a in group))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_low_precision_rounds_where_eager_rounds(dtype: torch.dtype, fusing: Any) -> None:
     """Between fused operations too: equal to the bit for operations that are rounded exactly."""
@@ -165,6 +168,7 @@ def test_low_precision_rounds_where_eager_rounds(dtype: torch.dtype, fusing: Any
         torch.testing.assert_close(a, b, rtol=5e-2, atol=5e-2)
 
 
+@pytest.mark.slow
 def test_equal_layers_are_compiled_once(fusing: Any) -> None:
     class Block(torch.nn.Module):
         def __init__(self) -> None:
@@ -188,6 +192,7 @@ def test_equal_layers_are_compiled_once(fusing: Any) -> None:
     assert len(found) >= 3 and len(set(found)) <= 2, "six layers, in pairs, and one less in each"
 
 
+@pytest.mark.slow
 def test_kernels_of_their_own_are_eagers(fusing: Any) -> None:
     """Of three products nothing is computed together."""
     layers = torch.nn.Sequential(*(torch.nn.Linear(8, 8) for _ in range(3)))
@@ -209,6 +214,7 @@ def test_parameters_in_inference(fusing: Any) -> None:
     assert not got.requires_grad and regions(jitted)
 
 
+@pytest.mark.slow
 def test_two_programs_in_turns(fusing: Any) -> None:
     """One session, values of equal names in both: neither sees the other's."""
 
@@ -437,6 +443,7 @@ def test_a_softmax_saves_two_numbers_of_a_row(fusing: Any) -> None:
     assert {shape[-1] for shape in saved(jitted).values()} == {1}
 
 
+@pytest.mark.slow
 def test_a_layer_norm_saves_its_statistics(fusing: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return (F.layer_norm(x.sin(), (64,), w, b).tanh() * 2).sum()
@@ -446,6 +453,7 @@ def test_a_layer_norm_saves_its_statistics(fusing: Any) -> None:
     assert sorted(saved(jitted).values()) == [(8, 1), (8, 1)]
 
 
+@pytest.mark.slow
 def test_a_layer_norm_of_a_permuted_value_stays_one_call(fusing: Any) -> None:
     """Its result is contiguous, and that of elementwise operations would not be."""
 

@@ -61,6 +61,7 @@ def expanded(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (y - y.transpose(0, 1)).square().mean((0, 1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [mixed, sliced, labelled, expanded])
 def test_one_region_serves_many_sizes(program: Callable[..., torch.Tensor]) -> None:
     here = session()
@@ -79,6 +80,7 @@ def test_one_region_serves_many_sizes(program: Callable[..., torch.Tensor]) -> N
     assert sum(len(each.made) for each in variants(here)) <= 2 * len(variants(here))
 
 
+@pytest.mark.slow
 def test_the_backward_reads_each_size_once_and_is_one_region() -> None:
     g = tj.jit(mixed, session=session(), dynamic=True)
     w = torch.randn(16, 32, requires_grad=True)

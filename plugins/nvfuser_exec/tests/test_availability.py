@@ -79,6 +79,7 @@ def test_releases(text: str, numbers: tuple[int, ...]) -> None:
 unusable = pytest.mark.skipif(state().usable, reason="nvFuser can run here")
 
 
+@pytest.mark.slow
 @unusable
 def test_the_command_lists_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TJ_PLUGINS")

@@ -55,6 +55,7 @@ def differences(
     return found
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", op_db[7::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
@@ -64,6 +65,7 @@ def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
     assert differences(op, jitted, dtype, None) == []
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[5::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations_of_other_strides(op: Any, layout: str, fusing: Any) -> None:

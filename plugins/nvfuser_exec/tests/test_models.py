@@ -53,6 +53,7 @@ def found(call: Any) -> Iterator[str]:
             yield from found(inner)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "options", [{}, {"minimum": 1, "matmul": True, "scans": True}], ids=["default", "all"]

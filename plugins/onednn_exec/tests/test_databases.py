@@ -60,6 +60,7 @@ def test_samples(op: Any, dtype: torch.dtype, claiming: Any) -> None:
         assert used or (cannot and dtype is not torch.float32), "processors differ"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", [(), ("inductor",)] if FULL else [()])
 @pytest.mark.parametrize("name", tuple(MODELS) if FULL else ("llama",))
 def test_models_train(name: str, before: Any, claiming: Any) -> None:

@@ -39,6 +39,7 @@ def operations(g: Any, which: str) -> list[str]:
     return [*(call.symbol.qualname for call in trace.calls), *inside]
 
 
+@pytest.mark.slow
 def test_products_in_regions_and_alone_are_oneDNNs_again() -> None:
     runs = []
     for _ in range(2):

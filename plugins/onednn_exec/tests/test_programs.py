@@ -105,6 +105,7 @@ def test_programs_are_equal_to_eager(name: str, claiming: Any) -> None:
         assert claimed(jitted, "backward") == backward, tj.explain(jitted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype", [torch.float32, pytest.param(torch.bfloat16, marks=pytest.mark.bfloat16)]
 )
@@ -138,6 +139,7 @@ def test_what_follows_stays_in_inductors_kernels(after: Any, claiming: Any) -> N
     assert [c.symbol.namespace for c in tj.last_trace(jitted).calls] == ["inductor"]
 
 
+@pytest.mark.slow
 def test_torch_compile_keeps_its_own_lowerings(claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x @ w).exp() + 1
@@ -352,6 +354,7 @@ class Attention(torch.nn.Module):
         return (y + self.out(seen.transpose(1, 2).reshape(y.shape))).square().mean()
 
 
+@pytest.mark.slow
 def test_weights_have_no_gaps_between_rows(claiming: Any) -> None:
     """oneDNN takes 1,000 times as long then; Inductor lays values out for the convolution."""
     model = Attention()

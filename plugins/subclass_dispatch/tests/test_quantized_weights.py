@@ -151,6 +151,7 @@ def trained(name: str, jit: Any, later: bool = False, dynamic: Any = None) -> An
         return [*found, program.eval()(torch.ones(2, 4))]
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_three_steps(jit: Any, alike: Any, name: str, dynamic: Any) -> None:
@@ -160,6 +161,7 @@ def test_three_steps(jit: Any, alike: Any, name: str, dynamic: Any) -> None:
             alike(trained(name, jit, dynamic=dynamic), trained(name, None))
 
 
+@pytest.mark.slow
 def test_a_network_that_is_converted_after_a_call(jit: Any, alike: Any) -> None:
     alike(trained("", jit, later=True), trained("", None, later=True))
 
@@ -187,6 +189,7 @@ class Products(nn.Module):
         return y.sin() @ self.weight
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("breaks", [False, True], ids=["", "graph_break"])
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_jitted_module_is_converted(jit: Any, alike: Any, name: str, breaks: bool) -> None:

@@ -36,6 +36,7 @@ def demo(plugins: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, s
     return code, " ".join(capsys.readouterr().out.split())
 
 
+@pytest.mark.slow
 def test_pytorchs_kernels_compute_the_same_bits(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = demo(["torch"], capsys)
     assert code == 0

@@ -348,6 +348,7 @@ def test_a_gradient_may_settle_sizes_that_others_have_in_their_metadata(name: st
     assert tj.last_trace(jitted, "backward")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:LSTM with projections")
 def test_an_lstm_with_projections_over_symbols() -> None:
     """Its gates are chunks of the weights: what the sizes of its cell are, guards say."""

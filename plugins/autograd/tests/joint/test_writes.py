@@ -57,6 +57,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
 def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.
@@ -160,6 +161,7 @@ def test_found_before(name) -> None:
     assert report.ok, f"differs from eager:\n{report}\n\n{FOUND[name]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))
 def test_made_up_programs(chunk, count) -> None:
     figures = Figures()

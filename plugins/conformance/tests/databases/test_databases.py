@@ -86,6 +86,7 @@ def test_error_inputs(op: Any, after_a_break: bool) -> None:
     check(result, known.ERRORS, case)
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", sampled(MODULES, 10), ids=lambda m: m.name)
 def test_module(info: Any, training: bool) -> None:

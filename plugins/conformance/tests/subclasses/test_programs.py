@@ -10,6 +10,7 @@ from tj_conformance.subclasses.programs import PROGRAMS
 pytestmark = pytest.mark.sampled(4)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name: str) -> None:
     torch._dynamo.reset()

@@ -213,6 +213,7 @@ processes = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_what_fails_with_tj_alone_is_told_from_what_fails_everywhere(tree: Path) -> None:
     report = compare(tree, "test_eager.py", LIMITS)
     passed = {"test_comes_before", "test_fails_after_another", "test_wrapped"}

@@ -251,6 +251,7 @@ def test_the_other_frontends_say_what_to_do() -> None:
     assert tj.jit(program, frontend="fx")(*args, **kwargs)["n"] == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama", "gpt2"])
 def test_models(name: str) -> None:
     transformers = pytest.importorskip("transformers", reason="models of transformers")

@@ -282,6 +282,7 @@ print(tj.explain(g))
 """
 
 
+@pytest.mark.slow
 def test_the_text_is_the_same_in_every_process() -> None:
     """Here, where other programs came before, and in a new process with other hashes of strings."""
     here = io.StringIO()

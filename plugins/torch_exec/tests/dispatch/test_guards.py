@@ -515,6 +515,7 @@ def test_overlapping_views() -> None:
 HELPER: Any = None
 
 
+@pytest.mark.slow
 def test_dead_functions_never_answer_for_new_ones() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return HELPER(x)
@@ -537,6 +538,7 @@ def forget_classes() -> None:
         remembered.cache_clear()
 
 
+@pytest.mark.slow
 def test_dead_classes_end_their_entries() -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return HELPER.apply(x)

@@ -436,6 +436,7 @@ def test_symbols_that_calls_make_are_their_own() -> None:
     assert set(str(both).split(" + ")) == {str(one), str(two)}
 
 
+@pytest.mark.slow
 def test_a_number_that_capture_knows_is_one_inside_of_a_transform() -> None:
     def second_derivatives(x):
         return torch.func.hessian(lambda y: y.cumsum(0).sin())(x)

@@ -115,6 +115,7 @@ def _bound(func: torch._ops.OpOverload, args: Any, kwargs: Any) -> BoundSymbol:
     return call(f"{name}.{func._overloadname}", *given, **named)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_what_op_db_dispatches_is_reached_by_its_entries() -> None:
     ran = 0

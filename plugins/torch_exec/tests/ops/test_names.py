@@ -277,6 +277,7 @@ for function in sorted(names._public, key=names._public.get):
 """
 
 
+@pytest.mark.slow
 def test_names_do_not_depend_on_hash_seeds() -> None:
     def run(seed: str) -> str:
         path = os.pathsep.join(sys.path)

@@ -148,6 +148,7 @@ def test_dunder_methods() -> None:
 # ---------------------------------------------------------------------------- op_db
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_aliases_of_op_db_share_a_symbol() -> None:
     """All but those whose parameters differ in names, types or defaults."""

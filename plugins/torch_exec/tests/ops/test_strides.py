@@ -83,6 +83,7 @@ def expanded(count: int) -> Iterator[tuple[torch.Tensor, Shape]]:
         yield x, [draw.choice([1, 1, 2]) for _ in range(draw.randint(0, 2))] + same
 
 
+@pytest.mark.slow
 def test_expansions() -> None:
     """Those of PyTorch, and those that it computes where sizes may be symbols."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -238,6 +238,7 @@ DECLINED = {
 FX = [(c, k) for c, k in case.each()]
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("functional", [False, True], ids=["auto", "always"])
 @pytest.mark.parametrize(("case", "kind"), FX, ids=[f"{c.name}-{k}" for c, k in FX])
 def test_through_fx(case, kind, functional) -> None:

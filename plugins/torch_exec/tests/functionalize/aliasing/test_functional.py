@@ -52,6 +52,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
 def test_case(case, kind) -> None:
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()

@@ -337,6 +337,7 @@ def tortured(order, extra, kind, jit, options) -> Report:
     return check(program, [placed(layout, kind) for layout in layouts], jit=jit, **options)
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 @pytest.mark.parametrize("extra", EXTRA, ids="+".join)

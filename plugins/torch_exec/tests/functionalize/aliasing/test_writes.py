@@ -57,6 +57,7 @@ KEYS = {
 }
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 @pytest.mark.parametrize("value", ["number", "tensor", "0-d", "own"])
 @pytest.mark.parametrize("key", KEYS)
