@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from tj_inductor.adapter.modules import apart
+from tj_inductor.adapter.modules import apart, uncounted
 
 Program = Callable[..., Any]
 
@@ -50,3 +50,29 @@ def test_what_is_apart_already_is_not_copied() -> None:
     one, two, three = apart(lambda box: [x, made[0], made[0].view(3)], [0, 2])([x, 5])
     assert (one is x, two is made[0], three is made[0]) == (False, True, False)
     assert len({t.untyped_storage().data_ptr() for t in (x, one, two, three)}) == 4
+
+
+def multiplied(x: torch.Tensor) -> Any:
+    low = x.bfloat16()
+    return low @ low.t(), (low + 1) @ low.t(), (low @ low.t()).float() + 1
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
+@pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
+def test_results_count_no_write(mode: Any, dynamic: bool, fusing: Any) -> None:
+    """Products are written to memory that was made before them."""
+    jitted = fusing(multiplied, dynamic=dynamic)
+    for n in (4, 6):
+        x = torch.randn(n, 5)
+        with mode():
+            outs = jitted(x)
+            torch.testing.assert_close(outs, multiplied(x))
+        if mode is not torch.inference_mode:
+            assert [out._version for out in outs] == [0, 0, 0]
+
+
+def test_the_version_of_a_written_argument_is_not_changed() -> None:
+    source = "        mm(a, b, out=buf0)\n        return (arg0_1, buf0, view(buf0, 1), )\n"
+    x, made = torch.ones(3).add_(1), torch.ones(3).add_(1)
+    assert [t._version for t in uncounted(lambda box: box, source)([x, made, made])] == [1, 0, 0]
+    assert uncounted(list, source.replace("out=", "")) is list

@@ -20,13 +20,6 @@ class Listed:
 
 
 LISTED: Mapping[str, tuple[Listed, ...]] = {
-    "aliasing": (
-        Listed(
-            "not mended yet: a new result under autocast has the version 1, as if it were written",
-            "_version 1 instead of 0",
-            ("autocast_around_a_write-plain",),
-        ),
-    ),
     "autocast": (
         Listed(
             "gradients that are summed in bfloat16 are rounded in other places: of 16 elements the "

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tj_inductor.adapter.modules import Compiled, apart
+from tj_inductor.adapter.modules import Compiled, apart, uncounted
 from tj_inductor.adapter.settings import settings
 from tj_inductor.formulas import formulas
 
@@ -79,9 +79,10 @@ def compiled(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
     # What checks and reports at each call is left out; the object keeps what is called alive.
-    function = apart(getattr(made, "current_callable", None) or made, same)
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
+    called = getattr(made, "current_callable", None) or made
+    function = apart(uncounted(called, source), same)
     return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
 
 

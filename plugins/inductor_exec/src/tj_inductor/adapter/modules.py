@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch._inductor.codecache import PyCodeCache
 
-__all__ = ["Compiled", "apart", "extern_kernels", "restored", "without_compiler"]
+__all__ = ["Compiled", "apart", "extern_kernels", "restored", "uncounted", "without_compiler"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ def restored(
 ) -> Compiled:
     """A compiled graph, from what another process has said of it."""
     call = PyCodeCache.load(without_compiler(source)).call
-    return Compiled(apart(call, list(same)), source, tuple(strides), tuple(same), whole=True)
+    function = apart(uncounted(call, source), list(same))
+    return Compiled(function, source, tuple(strides), tuple(same), whole=True)
 
 
 COMPILER = re.compile(
@@ -99,6 +101,46 @@ def apart(
         return outputs
 
     return run
+
+
+RETURNED = re.compile(r"^ +return (\(.*\))$", re.MULTILINE)
+"""The results of a module of generated code, in its text."""
+
+
+def uncounted(
+    function: Callable[[list[Any]], Sequence[Any]], source: str
+) -> Callable[[list[Any]], Sequence[Any]]:
+    """``function``, whose text is ``source``; no write to a new result counts in its version.
+
+    Operators that write to ``out=`` count it. In eager a new result has the version 0.
+    """
+    new = _new(source) if "out=" in source else []
+    if not new:
+        return function
+
+    def run(box: list[Any]) -> Sequence[Any]:
+        outputs = function(box)
+        for index in new:
+            output = outputs[index]
+            if not output.is_inference() and output._version:
+                _set_versions((output,), (0,))
+        return outputs
+
+    return run
+
+
+_set_versions = torch._C._autograd._unsafe_set_version_counter
+
+
+def _new(source: str) -> list[int]:
+    """The results, by place, that a module of generated code returns as it has made them."""
+    returned = RETURNED.findall(source)
+    made = ast.parse(returned[-1], mode="eval").body if returned else None
+    return [
+        index
+        for index, value in enumerate(getattr(made, "elts", ()))
+        if isinstance(value, ast.Name) and value.id.startswith("buf")
+    ]
 
 
 def _memory(value: torch.Tensor) -> int:
