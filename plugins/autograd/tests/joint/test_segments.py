@@ -213,3 +213,23 @@ def test_one_result_is_one_node() -> None:
 
 def test_made_up_programs() -> None:
     compare(seed=1, programs_=12)
+
+
+def scaled_twice(x: torch.Tensor, scale: torch.Tensor, w: torch.Tensor) -> Any:
+    """The sum of two gradients of ``h`` is laid out as the one that comes first."""
+    h = x * scale[..., None]
+    near = torch.einsum("blhp,bsl->bshp", h, w)
+    state = torch.einsum("blhp,bl->bhp", h, w[:, 0])
+    return near + state.exp()[:, None], state.sin()
+
+
+def test_a_gradient_of_two_segments_is_laid_out_as_eagers() -> None:
+    def gradients(f: Any) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        args = [torch.randn(s).requires_grad_() for s in ((2, 64, 4, 9), (2, 64, 4), (2, 64, 64))]
+        outs = f(*args)
+        torch.autograd.backward(outs, [torch.randn_like(out) for out in outs])
+        return [arg.grad for arg in args if arg.grad is not None]
+
+    for mine, theirs in zip(gradients(tj.jit(scaled_twice)), gradients(scaled_twice), strict=True):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()

@@ -31,6 +31,7 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     bind_outputs,
+    leaves,
     requires_grad,
 )
 from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot, is_dense, row_major
@@ -178,7 +179,9 @@ class _Builder:
     """The joint trace on its way, ``segments`` those of ``cut``.
 
     ``reads`` are the calls that read sizes for the backward, by the call that they follow; ``at``
-    is the one being differentiated, ``here`` its segment.
+    is the one being differentiated, ``here`` its segment. ``waiting`` are tangents that later
+    segments contribute, with the names of their values, by the last call that uses these there:
+    eager goes back from the last use of a value, and the sum is laid out as its first gradient.
     """
 
     trace: Trace
@@ -189,6 +192,7 @@ class _Builder:
     backward: list[BoundSymbol] = field(default_factory=list)
     changes: list[Change] = field(default_factory=list)
     reads: dict[int, list[BoundSymbol]] = field(default_factory=dict)
+    waiting: dict[int, list[tuple[int, str, TensorProxy]]] = field(default_factory=dict)
     at: int = 0
 
     def __post_init__(self) -> None:
@@ -212,14 +216,29 @@ class _Builder:
         """A tangent for each value that a segment returns."""
         outputs = [(k, p) for k, ps in enumerate(self.cut.outputs) for p in ps]
         strides = layout or (DEFAULT_LAYOUT,) * len(outputs)
+        used = {} if self.cut.whole else self.used_later()
         found = []
         for (k, p), how in zip(outputs, strides, strict=True):
             made = self.detached(tangent(p, self.here.scope.namer(f"grad_{p.name}")))
             if how is not None:
                 made = made if how == DEFAULT_LAYOUT else made.replace(strides=how)
-                self.segments[k].cotangents[p.name] = made
+                if p.name in used:
+                    self.waiting.setdefault(used[p.name], []).append((k, p.name, made))
+                else:
+                    self.segments[k].cotangents[p.name] = made
                 found.append(made)
         return tuple(found)
+
+    def used_later(self) -> dict[str, int]:
+        """The last call that a value is an argument of in another segment, if it is no result."""
+        found = {}
+        for index, call in enumerate(self.trace.calls):
+            segment = self.cut.segment(call)
+            for p in call.flat_args if segment is not None else ():
+                if self.cut.makers.get(p.name, segment) != segment:
+                    found[p.name] = index
+        results = [p.name for p in leaves(self.trace.outputs) if isinstance(p, Proxy)]
+        return {name: index for name, index in found.items() if name not in results}
 
     def detached(self, p: TensorProxy) -> TensorProxy:
         """``p``, of a tensor subclass as detached ones are: its context may say otherwise."""
@@ -251,6 +270,11 @@ class _Builder:
     def step(self, index: int) -> None:
         """Differentiate one call of the forward, if a gradient reaches it."""
         self.at, call = index, self.forward[index]
+        for place, name, gradient in self.waiting.get(index, ()):
+            self.here = self.segments[place]
+            before = self.here.cotangents.get(name)
+            total = gradient if before is None else self.sum(before, gradient, call)
+            self.here.cotangents[name] = total
         segment = self.cut.segment(call)
         if segment is None or not carries(call):
             return

@@ -24,7 +24,8 @@ class Architecture:
     """A network with random weights, always the same, and keyword arguments of a call of it.
 
     ``group`` is what it is for, ``package`` who wrote it. ``breaks`` are parts of the warnings that
-    say why tj leaves a part of it to eager.
+    say why tj leaves a part of it to eager. ``rounds``: it computes by other formulas while it is
+    compiled, whoever compiles it.
     """
 
     package: str
@@ -33,6 +34,7 @@ class Architecture:
     build: Callable[[], nn.Module]
     batch: Batch
     breaks: tuple[str, ...] = ()
+    rounds: bool = False
 
     def made(self) -> nn.Module:
         """The network."""

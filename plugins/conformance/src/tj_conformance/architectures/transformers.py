@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,7 +68,9 @@ LANGUAGE = (
     *map(_decoder, ("diffllama", "apertus", "biogpt", "ctrl")),
     _decoder("falcon", head_dim=None),
     *map(_experts, ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmoe", "phimoe", "jetmoe")),
-    *map(_states, ("mamba", "falcon_mamba", "rwkv", "nemotron_h", "qwen3_next", "lfm2")),
+    # Where a compiler is at work, these scan by `associative_scan`.
+    *(replace(_states(name), rounds=True) for name in ("mamba", "falcon_mamba")),
+    *map(_states, ("rwkv", "nemotron_h", "qwen3_next", "lfm2")),
     *map(_encoder, ("bert", "roberta", "albert", "electra", "deberta-v2", "distilbert")),
     *map(_encoder, ("modernbert", "mpnet", "squeezebert", "fnet", "convbert", "big_bird")),
     *map(_encoder, ("nystromformer", "mobilebert", "roformer")),
