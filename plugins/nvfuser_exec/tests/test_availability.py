@@ -7,6 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -160,6 +161,26 @@ def test_a_definition_is_made_and_run(monkeypatch: pytest.MonkeyPatch, capsys: A
     with pytest.raises(RuntimeError, match=r"^no elements$"):
         NvFuser().build(TEXT.format(0))
     assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("#define CUDA_VERSION 12080\n", None),
+        ("#define CUDA_VERSION 13000\n", "is for CUDA 12.8, and would read headers of 13.0"),
+        ("/* nothing */", "does not have"),
+        (None, "does not have"),
+    ],
+)
+def test_scans_need_headers_of_nvfusers_cuda(
+    text: str | None, said: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if text is not None:
+        (tmp_path / "cuda.h").write_text("#define CUDA_H\n" + text)
+    monkeypatch.setattr(bindings, "HEADERS", tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", "12.8")
+    reason = NvFuser().no_scans()
+    assert reason is None if said is None else reason is not None and said in reason
 
 
 def test_processes_of_one_program_do_not_meet_through_nvfuser(

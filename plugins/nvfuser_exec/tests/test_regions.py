@@ -15,6 +15,7 @@ import torch
 from tj_core.extend import Decline, Device, Session, TjWarning
 from tj_nvfuser.bindings import NvFuser, Run
 from tj_nvfuser.executor import nvfuser_executor
+from tj_nvfuser.operators import Operators
 from tj_nvfuser.options import Options
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
@@ -265,6 +266,15 @@ def test_scans_are_an_option(fusing: Any) -> None:
     x = torch.randn(3, 3)
     torch.testing.assert_close(jitted(x), without(x))
     assert "cumsum" in texts(jitted)[0] and "cumsum" not in texts(without)[0]
+
+
+def test_scans_that_cannot_be_compiled_are_declined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Reference, "no_scans", lambda self: "no headers")
+    call = Operators(Options(scans=True), Reference()).can_fuse
+    jitted = tj.jit(lambda x: x.cumsum(0), session=Session(("torch",)))
+    jitted(torch.randn(3))
+    (cumsum,) = (c for t in tj.last_trace(jitted).calls for c in (t.body.calls if t.body else (t,)))
+    assert call(cumsum) == Decline("no headers")
 
 
 def test_cuda_tensors_are_taken_and_others_are_not() -> None:

@@ -9,7 +9,9 @@ import contextlib
 import importlib
 import io
 import os
+import re
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -22,8 +24,24 @@ __all__ = ["NvFuser", "Run", "Target"]
 Run = Callable[[list[Any]], Sequence[Any]]
 """Runs a definition for a list of its inputs."""
 
+HEADERS = Path("/usr/local/cuda/include")
+"""A folder that nvFuser gives to NVRTC for kernels with scans, sorts, top-k or scatters."""
+
 PROCESSES = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 """Variables by which nvFuser would set up communication of its own between processes."""
+
+
+def header_version() -> str | None:
+    """The version of CUDA whose headers are in `HEADERS`, as ``12.8``; None without any."""
+    try:
+        text = (HEADERS / "cuda.h").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    found = re.search(r"^#define CUDA_VERSION (\d+)", text, re.MULTILINE)
+    if found is None:
+        return None
+    number = int(found[1])
+    return f"{number // 1000}.{number % 1000 // 10}"
 
 
 class Target(Protocol):
@@ -36,6 +54,10 @@ class Target(Protocol):
 
     def capability(self, device: Device) -> tuple[int, int]:
         """The compute capability of ``device``."""
+        ...
+
+    def no_scans(self) -> str | None:
+        """The reason why scans cannot be compiled here; None if they can."""
         ...
 
     def build(self, text: str) -> Run:
@@ -51,6 +73,18 @@ class NvFuser:
     def capability(self, device: Device) -> tuple[int, int]:
         """The compute capability of ``device``."""
         return torch.cuda.get_device_capability(device.index)
+
+    def no_scans(self) -> str | None:
+        """The versions of CUDA, where nvFuser would read headers of another than its own.
+
+        PyTorch's is nvFuser's, whose wheels are for one of both.
+        """
+        found, own = header_version(), torch.version.cuda
+        if found is None:
+            return f"nvFuser compiles scans with headers that {HEADERS} does not have"
+        if found != own:
+            return f"nvFuser is for CUDA {own}, and would read headers of {found} in {HEADERS}"
+        return None
 
     def build(self, text: str) -> Run:
         """Define the fusion; it is compiled as it first runs.

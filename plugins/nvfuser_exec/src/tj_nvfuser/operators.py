@@ -50,6 +50,8 @@ class Operators:
             return Decline("nvFuser has no such operation")
         if operation.option and not getattr(self.options, operation.option):
             return Decline(f"[tool.tj.nvfuser] {operation.option} is not on")
+        if operation.option == "scans" and (reason := self.target.no_scans()):
+            return Decline(reason)
         if is_on(call.context):
             return Decline("it runs under autocast")
         try:

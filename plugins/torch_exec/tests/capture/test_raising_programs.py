@@ -20,13 +20,13 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_STRICT", "0")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(60)
 @pytest.mark.parametrize("name", RAISING)
 def test_errors_of_data_are_pythons(name: str) -> None:
     assert differences_seen(RAISING[name]) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("name", ASSIGNING)
 def test_attributes_that_are_refused(name: str) -> None:
     assert differences_seen(ASSIGNING[name]) == []

@@ -87,9 +87,18 @@ def scan(name: str) -> Translate:
         x = call.d.cast(x, call.compute)
         ones = call.d.full(x.shape, 1, x.dtype)  # nvFuser scans nothing that is only spread
         x = call.each("mul", x.shape, x, ones, compute=x.dtype)
-        return call.d.op(name, (x.dtype, x.shape), x, dim=axis_of(dim, x.ndim))
+        return apart(call, call.d.op(name, (x.dtype, x.shape), x, dim=axis_of(dim, x.ndim)))
 
     return translate
+
+
+def apart(call: Call, x: Value) -> Value:
+    """``x``, which begins a segment.
+
+    nvFuser 0.2.36 stops, in `expr_sort.cpp`, where a kernel computes on what a scan or an order
+    returns and on what these read.
+    """
+    return call.d.op("segment_set", (x.dtype, x.shape), x)
 
 
 def topk(
@@ -113,7 +122,7 @@ def stable_argsort(
     refuse(x.dtype == "Bool", "an order of booleans")
     x = call.wide(x)
     how = {"dim": axis_of(dim, x.ndim), "descending": descending, "stable": stable}
-    return call.d.op("argsort", ("Int", x.shape), x, **how)
+    return apart(call, call.d.op("argsort", ("Int", x.shape), x, **how))
 
 
 def sort(call: Call, x: Value, dim: int = -1, descending: bool = False) -> list[Value]:

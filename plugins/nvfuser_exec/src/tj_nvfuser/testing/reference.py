@@ -46,6 +46,10 @@ class Reference:
         """That of an H200."""
         return 9, 0
 
+    def no_scans(self) -> None:
+        """PyTorch compiles nothing."""
+        return None
+
     def build(self, text: str) -> Run:
         """What runs the definition ``text``."""
         scope = {"DataType": DataType, "FusionDefinition": ReferenceDefinition}

@@ -37,7 +37,7 @@ def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def call(self: Any, tx: Any, obj: Any, attribute: Any, *value: Any) -> Any:
             if not value and not _is_new(obj):
                 stop(f"an attribute of {_kind(obj)} is deleted")
-            if _refuses(obj, f"__{name}__", attribute):
+            if _refuses(obj, f"__{name}__", attribute, *value):
                 stop(f"{name} of {_kind(obj)} is the program's own")
             return original(self, tx, obj, attribute, *value)
 
@@ -53,14 +53,17 @@ def _is_new(variable: Any) -> bool:
     return isinstance(variable.mutation_type, AttributeMutationNew)
 
 
-def _refuses(variable: Any, method: str, attribute: Any) -> bool:
+def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> bool:
     """Tell whether an object may refuse to be changed, in a way that Dynamo does not follow.
 
-    An exception refuses some ``args``; a class has a metaclass, and deleting has a method.
+    An exception refuses some ``args``, a tensor what is no gradient of it; a class has a metaclass,
+    and deleting has a method.
     """
-    from torch._dynamo.variables import user_defined
+    from torch._dynamo.variables import TensorVariable, user_defined
 
-    if attribute.is_python_constant() and attribute.as_python_constant() == "args":
+    if isinstance(variable, TensorVariable) and value is not None:
+        return _name(attribute) == "grad" and not _is_gradient(value, variable)
+    if _name(attribute) == "args":
         return issubclass(variable.python_type(), BaseException)
     if isinstance(variable, user_defined.UserDefinedClassVariable):
         return getattr(type(variable.value), method) is not getattr(type, method)
@@ -68,6 +71,21 @@ def _refuses(variable: Any, method: str, attribute: Any) -> bool:
         usual = (object.__delattr__, torch.nn.Module.__delattr__)
         return type(variable.value).__delattr__ not in usual
     return False
+
+
+def _name(attribute: Any) -> Any:
+    return attribute.as_python_constant() if attribute.is_python_constant() else None
+
+
+def _is_gradient(value: Any, tensor: Any) -> bool:
+    """Tell whether a tensor takes ``value`` as its ``grad``; as in `THPVariable_set_grad`."""
+    from torch._dynamo.variables import ConstantVariable, TensorVariable
+
+    if not isinstance(value, TensorVariable):
+        return isinstance(value, ConstantVariable) and value.value is None
+    grad, own = (v.as_proxy().node.meta["example_value"] for v in (value, tensor))
+    facts = [(t.dtype, t.device, tuple(t.shape), t.layout) for t in (grad, own)]
+    return bool(facts[0] == facts[1]) and grad is not own
 
 
 def _kind(variable: Any) -> str:
