@@ -1,7 +1,7 @@
 """Build every wheel of the workspace and use them where nothing else is installed.
 
 ``python scripts/check_wheels.py FOLDER`` builds into ``FOLDER/dist``, looks into the wheels,
-installs them into new environments, ``FOLDER/core`` without and ``FOLDER/full`` with PyTorch, and
+installs them into new environments, ``FOLDER/core`` without PyTorch and others that share one, and
 runs from there, outside of this tree, so that what is found is what was installed. The first thing
 that is wrong ends it, with a message.
 """
@@ -38,14 +38,23 @@ def main(folder: Path) -> None:
             inspect(wheel)
         core = next(w for w in wheels if w.distribution == "tj-core")
         check_core_alone(Environment(folder / "core"), core)
-        clean = full.result()
-    clean.install(*third_parties(wheels))
-    for command in COMMANDS:
-        check_command(clean, command, folder / "dist")
+        base = full.result()
+    base.install(*third_parties(wheels))
+    with ThreadPoolExecutor(2) as beside:
+        checks = [beside.submit(check_everything, folder, base, wheels)]
+        for number in range(len(COMMANDS)):
+            checks.append(beside.submit(check_command, folder, base, number))
+        for check in checks:
+            check.result()
+    print(f"all {len(wheels)} wheels are fine")
+
+
+def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -> None:
+    """All wheels in one environment."""
+    clean = Environment(folder / "all", base=base)
     check_all(clean, wheels)
     check_examples(clean)
     check_uninstall(clean)
-    print(f"all {len(wheels)} wheels are fine")
 
 
 def step(what: str) -> None:
@@ -144,13 +153,14 @@ def inspect(wheel: Wheel) -> None:
 class Environment:
     """A virtual environment with ``others`` in it, and a folder to run from with nothing near it.
 
-    What those need is installed as well, and nothing of this project.
+    What those need is installed as well, and nothing of this project. It also has what is in
+    ``base``, which has to stay as it is.
     """
 
-    def __init__(self, folder: Path, *others: str) -> None:
+    def __init__(self, folder: Path, *others: str, base: Environment | None = None) -> None:
         step(f"making the environment {folder.name}")
         self.folder = folder
-        venv.create(folder, clear=True, with_pip=True)
+        venv.create(folder, clear=True, with_pip=base is None)
         self.bin = folder / ("Scripts" if os.name == "nt" else "bin")
         self.elsewhere = folder / "elsewhere"
         self.elsewhere.mkdir()
@@ -161,8 +171,15 @@ class Environment:
             if not k.startswith(("TJ_", "PYTHON", "TOX_", "VIRTUAL_ENV"))
         }
         self.environ["PATH"] = f"{self.bin}{os.pathsep}{os.environ.get('PATH', '')}"
+        if base is not None:
+            (self.packages / "base.pth").write_text(f"{base.packages}\n", "utf-8")
         if others:
             self.install(*others)
+
+    @property
+    def packages(self) -> Path:
+        """The folder of what is installed."""
+        return Path(self.python("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
     def run(self, *command: str) -> str:
         """Run one of the environment's programs; return what it prints."""
@@ -251,10 +268,11 @@ def third_parties(wheels: Sequence[Wheel]) -> list[str]:
     return sorted(r for r in known if re.split(r"[^\w.-]", r)[0] not in ours | {"torch"})
 
 
-def check_command(clean: Environment, command: Command, dist: Path) -> None:
-    """One command brings all that training needs: gradients, autocast, fusion."""
+def check_command(folder: Path, base: Environment, number: int) -> None:
+    """One of `COMMANDS` brings all that training needs: gradients, autocast, fusion."""
+    command, clean = COMMANDS[number], Environment(folder / f"command-{number}", base=base)
     # Only the wheels at hand: an index may have others of these names.
-    clean.install("--no-index", "--find-links", str(dist), *command.arguments)
+    clean.install("--no-index", "--find-links", str(folder / "dist"), *command.arguments)
     states = clean.plugins()
     said = " ".join(command.arguments)
     require(set(states) == command.brings, f"pip install {said} brings {sorted(states)}")
@@ -264,12 +282,6 @@ def check_command(clean: Environment, command: Command, dist: Path) -> None:
     text = TRAINING.format(session=command.session, fuses=command.fuses)
     program.write_text(textwrap.dedent(text), "utf-8")
     clean.run("python", "-I", "-W", "error::UserWarning", str(program))
-    clean.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", *installed_of(states))
-
-
-def installed_of(states: dict[str, str]) -> list[str]:
-    """The distributions that ``states`` of plugins are of, and the core."""
-    return ["tj-core", *(f"tj-{name}" for name in states)]
 
 
 TRAINING = '''
