@@ -70,6 +70,7 @@ NOT_KEPT = {
 """Operations of which no program is kept; of all others at least one is."""
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("op", "dtype"), [p for p in OPERATIONS if p.values[1] is torch.float32])
 def test_finished_programs_are_found(
     op: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

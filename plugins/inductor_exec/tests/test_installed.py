@@ -93,7 +93,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 SEQUENCES = [(1, 0, 2, -1, 3), (0, 5, 7), (2, 0, 1, 2**31, -(2**33))]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
 @pytest.mark.parametrize("program", NUMBERS)
 def test_numbers_of_any_value_and_sign(

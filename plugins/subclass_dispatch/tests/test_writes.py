@@ -161,6 +161,7 @@ def cut_off(x: Any) -> Any:
     return z, y
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("f", "make"),
     [

@@ -180,6 +180,7 @@ def look(fn: Program, kind: str, way: Callable[[Call], list[Any]], n: int = 4) -
     return [*before, *found, *call.hooked()]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("way", [backward, taken, twice, later], ids=lambda f: f.__name__)
 @kinds
 @programs

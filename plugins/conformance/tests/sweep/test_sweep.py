@@ -61,7 +61,7 @@ def assert_known(op: Any, dtype: torch.dtype, count: int | None, wanted: Any) ->
     assert not found, "\n".join(found)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize(("dtype", "op", "count", "wanted"), list(cases()))
 def test_operation(dtype: torch.dtype, op: Any, count: int | None, wanted: Any) -> None:
     assert_known(op, dtype, count, wanted)

@@ -33,6 +33,7 @@ def name(target: Any, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
 # ---------------------------------------------------------------------------- spellings
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("target", "args", "symbol", "canonical"),
     [

@@ -67,6 +67,7 @@ OPERANDS = (
 )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "op",

@@ -59,7 +59,7 @@ def shapes(args: Any) -> list[Any]:
     return [(tuple(x.shape), x.stride()) for x in tensors if x.layout is torch.strided]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[1::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_fake_kernels_say_the_strides_of_real_ones(op: Any, layout: str) -> None:
