@@ -1,15 +1,19 @@
 """The strides that fake kernels say, with tj's corrections, are those of PyTorch's kernels.
 
 Each operator that a call of PyTorch's database reaches, on transposed tensors and on tensors with
-gaps. Programs are traced on fake tensors, and look at strides: `x.is_contiguous()`, `x.view(-1)`.
+gaps, and in backwards whose tangents are laid out in ways of their own. Programs are traced on fake
+tensors, and look at strides: `x.is_contiguous()`, `x.view(-1)`.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import warnings
 from typing import Any
 
 import pytest
+import tj_core as tj
 import torch
 from tj_conformance.databases.op_db import full_name
 from tj_conformance.oracle.layouts import LAYOUTS, NOT_STRIDED
@@ -75,3 +79,90 @@ def test_fake_kernels_say_the_strides_of_real_ones(op: Any, layout: str) -> None
                 with comparing:
                     sample.changed(LAYOUTS[layout])
     assert comparing.found == set()
+
+
+F = torch.nn.functional
+X = torch.rand(2, 16, 32) * 0.9 + 0.05
+
+OF_F = (
+    "celu elu gelu glu hardshrink hardsigmoid hardswish hardtanh leaky_relu logsigmoid mish"
+    " relu relu6 rrelu selu silu softplus softshrink softsign tanhshrink normalize"
+)
+OF_TORCH = (
+    "sigmoid tanh logit erf exp log abs sin asin acosh atanh sqrt rsqrt reciprocal square"
+    " expm1 log1p exp2 erfinv digamma i0 sinc nan_to_num sgn frac"
+)
+OF_TWO = (
+    "add mul sub div pow atan2 hypot maximum minimum fmax fmod remainder copysign xlogy"
+    " logaddexp ldexp"
+)
+LOSSES = (
+    "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy kl_div"
+    " binary_cross_entropy_with_logits poisson_nll_loss"
+)
+
+UNARY: dict[str, Any] = {
+    **{f"F.{name}": getattr(F, name) for name in OF_F.split()},
+    **{f"torch.{name}": getattr(torch, name) for name in OF_TORCH.split()},
+    "gelu, tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "rrelu, training": lambda x: F.rrelu(x, training=True),
+    "dropout": F.dropout,
+    "threshold": lambda x: F.threshold(x, 0.1, 2.0),
+    "softmax": lambda x: F.softmax(x, 1),
+    "log_softmax": lambda x: F.log_softmax(x, 1),
+    "log_softmax, last": lambda x: F.log_softmax(x, -1),
+    "layer_norm": lambda x: F.layer_norm(x, x.shape[-1:]),
+    "batch_norm": lambda x: F.batch_norm(x, None, None, training=True),
+    "instance_norm": F.instance_norm,
+    "group_norm": lambda x: F.group_norm(x, 4),
+    "cumsum": lambda x: x.cumsum(1),
+    "cumprod": lambda x: x.cumprod(1),
+    "logcumsumexp": lambda x: x.logcumsumexp(1),
+}
+
+BINARY: dict[str, Any] = {
+    **{name: getattr(torch, name) for name in OF_TWO.split()},
+    **{name: functools.partial(getattr(F, name), reduction="none") for name in LOSSES.split()},
+    "lerp": lambda x, y: torch.lerp(x, y, y),
+    "addcmul": lambda x, y: torch.addcmul(x, y, y),
+    "where": lambda x, y: torch.where(x > 0.5, x, y),
+}
+
+ORDERS = {"contiguous": (0, 1, 2), "transposed": (0, 2, 1), "reversed": (2, 1, 0)}
+
+
+def laid_out(x: torch.Tensor, order: str) -> torch.Tensor:
+    dims = ORDERS[order]
+    made = x.detach().permute(dims).clone(memory_format=torch.contiguous_format)
+    return made.permute([dims.index(i) for i in range(3)])
+
+
+@pytest.mark.sampled(8)
+@pytest.mark.parametrize("name", [*UNARY, *BINARY])
+def test_backwards_of_tangents_with_other_strides(name: str) -> None:
+    function = UNARY.get(name) or BINARY[name]
+    comparing, given = Comparing(), [X] if name in UNARY else [X, X.flip(0)]
+    for orders in itertools.product(ORDERS, repeat=1 + len(given)):
+        args = [laid_out(x, how) for x, how in zip(given, orders, strict=False)]
+        args[0].requires_grad_()
+        with comparing:
+            out = function(*args)
+            out.backward(laid_out(torch.randn(out.shape), orders[-1]))
+    assert comparing.found == set()
+
+
+def test_a_backward_that_views_what_another_layout_made() -> None:
+    """A linear layer flattens its tangent, by a view where the strides permit."""
+
+    def f(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+        made = F.softplus(F.linear(x, w)).transpose(1, 2)
+        return made.contiguous() * scale
+
+    x, w = torch.randn(2, 5, 8, requires_grad=True), torch.randn(6, 8, requires_grad=True)
+    scale = torch.randn(2, 6, 5)
+    jitted = tj.jit(f, plugins=["torch", "autograd"])
+    expected = torch.autograd.grad(f(x, w, scale).sum(), (x, w))
+    for mine, theirs in zip(
+        torch.autograd.grad(jitted(x, w, scale).sum(), (x, w)), expected, strict=True
+    ):
+        assert torch.equal(mine, theirs) and mine.stride() == theirs.stride()

@@ -33,8 +33,12 @@ def may_differ(func: Any) -> bool:
 def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
     """What ``func(*args, **kwargs)`` returns on fake tensors, with the strides of kernels."""
     if func in _ALL:
-        return tuple(_with_strides(r, _contiguous(func, args, r)) for r in result)
+        made = (None if r is None else _contiguous(func, args, r) for r in result)
+        pairs = zip(result, made, strict=True)
+        return tuple(r if how is None else _with_strides(r, how) for r, how in pairs)
     first = result[0] if isinstance(result, tuple) else result
+    if first is None:  # a gradient that nobody asked for
+        return result
     if func in _ALWAYS:
         strides = _ALWAYS[func](func, args, first, **kwargs)
     elif _is_ambiguous(first):
@@ -102,11 +106,36 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
 
 def _of_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """Those of the memory format that the input seems to have, on the CPU."""
-    source = args[0]
+    return _of_memory_format(args[0], result)
+
+
+def _of_norm_backward(
+    func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any
+) -> Strides:
+    """The same of the input, which comes after the tangent."""
+    return _of_memory_format(args[1], result)
+
+
+def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
     if not _is_plain(source):
         return tuple(result.stride())
     layout = private.memory_format(source)
     return torch.empty(source.shape, device="meta", memory_format=layout).stride()
+
+
+def _of_noise(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Those of the noise and the tangent in training, else of the input and the tangent."""
+    grad, source, noise, lower, upper, training, *_ = args
+    draws = training and upper - lower > 1e-6
+    return _of_two(func, (noise if draws else source, grad), result)
+
+
+def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
+    """Those that `empty_like` gives to a tensor like the input, if the loss is not reduced."""
+    source = args[1 if func is aten.binary_cross_entropy_backward.default else 0]
+    if result.shape != source.shape or not _is_plain(source):
+        return tuple(result.stride())
+    return torch.empty_like(_meta(source)).stride()
 
 
 def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -162,6 +191,7 @@ def _is(size: Any, value: int) -> bool:
     return isinstance(size, int) and size == value
 
 
+aten = torch.ops.aten
 _FIRST: dict[Any, Callable[..., Strides]] = {
     torch.ops.aten.view.default: _of_view,
     unsafe_view.default: _of_view,
@@ -171,12 +201,21 @@ _FIRST: dict[Any, Callable[..., Strides]] = {
 }
 """By operator: the strides of the first result, given the arguments and that result."""
 
-aten = torch.ops.aten
 _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.native_batch_norm.default: _of_norm,
     aten._batch_norm_with_update.default: _of_norm,
     aten._native_batch_norm_legit.default: _of_norm,
     aten._native_batch_norm_legit.no_stats: _of_norm,
+    aten.batch_norm_backward.default: _of_norm_backward,
+    aten.native_batch_norm_backward.default: _of_norm_backward,
+    aten._log_softmax_backward_data.default: _contiguous,
+    aten.rrelu_with_noise.default: _contiguous,
+    aten.rrelu_with_noise_backward.default: _of_noise,
+    aten.binary_cross_entropy.default: _of_loss,
+    aten.binary_cross_entropy_backward.default: _of_loss,
+    aten.elu_backward.default: _of_two,
+    aten.hardsigmoid_backward.default: _of_two,
+    aten.softplus_backward.default: _of_two,
     aten.huber_loss_backward.default: _contiguous,
     aten.mse_loss_backward.default: _contiguous,
     aten.smooth_l1_loss_backward.default: _contiguous,
@@ -194,5 +233,5 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
 }
 """As `_FIRST`, for operators whose results may differ in all dimensions."""
 
-_ALL = {aten.log_sigmoid_forward.default}
-"""Operators whose results are all contiguous."""
+_ALL = {aten.log_sigmoid_forward.default, aten.native_layer_norm_backward.default}
+"""Operators whose results are all contiguous, those that exist."""
