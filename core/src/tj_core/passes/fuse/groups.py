@@ -83,10 +83,15 @@ def grouped(calls: Sequence[BoundSymbol], owners: Mapping[int, Owner]) -> list[U
 
 @dataclass
 class _Schedule:
-    """Gives each call its slot. ``ranks``: where the groups of an executor stand in a level."""
+    """Gives each call its slot. ``ranks``: where the groups of an executor stand in a level.
+
+    ``made`` says in which slot a value is there; ``free`` from which one on the groups of an owner
+    can make a view themselves, which for all others is there when its call has run.
+    """
 
     ranks: dict[Owner, int]
     made: dict[str, _Slot] = field(default_factory=dict)
+    free: dict[str, tuple[Owner, _Slot]] = field(default_factory=dict)
     open: dict[Owner, int] = field(default_factory=dict)
     ordered: dict[str, int] = field(default_factory=dict)
     top: int = -1
@@ -102,16 +107,22 @@ class _Schedule:
 
     def slot(self, call: BoundSymbol, owner: Owner | None) -> _Slot:
         first: _Slot = (self.floor - 1, self.alone)
-        needed = max((self.made.get(p.name, first) for p in call.flat_args), default=first)
+        ready = (self.ready(p.name, owner) for p in call.flat_args)
+        needed = max((slot for slot in ready if slot is not None), default=first)
         if owner is None:
             slot = self.by_itself(call, needed)
-            ready = slot
         elif is_free_view(call):
-            slot, ready = (max(needed, first)[0], self.alone), needed
+            slot = max(needed, first)[0], self.alone
+            self.free.update((p.name, (owner, needed)) for p in call.defined())
         else:
-            slot = ready = self.in_group(owner, needed)
-        self.made.update((p.name, ready) for p in call.defined())
+            slot = self.in_group(owner, needed)
+        self.made.update((p.name, slot) for p in call.defined())
         return slot
+
+    def ready(self, name: str, owner: Owner | None) -> _Slot | None:
+        """The slot from which on ``owner`` has a value; None of one that nothing makes."""
+        maker, slot = self.free.get(name, (None, None))
+        return slot if maker is not None and maker == owner else self.made.get(name)
 
     def by_itself(self, call: BoundSymbol, needed: _Slot) -> _Slot:
         """As late as it can be before the group that is open, if it need not wait for that."""

@@ -1,0 +1,85 @@
+"""Groups of made-up programs: whatever a unit reads is there when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tj_core.ir.effects import Alias, Effects
+from tj_core.ir.proxy import Device, TensorProxy
+from tj_core.ir.symbol import Context, Symbol
+from tj_core.ir.trace import BoundSymbol
+from tj_core.passes.fuse.groups import Group, Owner, grouped, is_free_view
+
+CPU = frozenset({Device("cpu")})
+OWNERS = (
+    Owner("a", Context.of(grad=True), CPU),
+    Owner("a", Context.of(grad=False), CPU),
+    Owner("b", Context.of(grad=True), CPU),
+    None,
+)
+
+
+def value(name: str) -> TensorProxy:
+    return TensorProxy(name, (3,), (1,))
+
+
+def call(place: int, kind: str, reads: Sequence[str]) -> BoundSymbol:
+    aliases = (Alias(0, "arg", 0),) if kind == "view" else ()
+    args = tuple(map(value, reads[:1] if kind == "view" else reads))
+    made = value(f"v{place}")
+    return BoundSymbol(Symbol("x", kind), args, outputs=made, effects=Effects(aliases=aliases))
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> tuple[list[BoundSymbol], dict[int, Owner]]:
+    calls, owners = [], {}
+    for place in range(draw(st.integers(1, 9))):
+        known = ["x", *(f"v{i}" for i in range(place))]
+        reads = draw(st.lists(st.sampled_from(known), min_size=1, max_size=2))
+        calls.append(call(place, draw(st.sampled_from(["view", "compute"])), reads))
+        if (owner := draw(st.sampled_from(OWNERS))) is not None:
+            owners[place] = owner
+    return calls, owners
+
+
+def missing(calls: Sequence[BoundSymbol], owners: dict[int, Owner]) -> list[str]:
+    """What a unit reads before it is there, views that its group makes itself left out."""
+    views = {c.outputs.name: (owners.get(i), c) for i, c in enumerate(calls) if is_free_view(c)}
+    there, found = {"x"}, []
+
+    def has(name: str, owner: Owner | None) -> bool:
+        if name in there:
+            return True
+        maker, view = views.get(name, (None, None))
+        return (
+            view is not None
+            and owner is not None
+            and maker == owner
+            and has(view.flat_args[0].name, owner)
+        )
+
+    for unit in grouped(calls, owners):
+        inside = unit.calls if isinstance(unit, Group) else (unit,)
+        owner = unit.owner if isinstance(unit, Group) else None
+        for c in inside:
+            found += [p.name for p in c.flat_args if not has(p.name, owner)]
+            there.add(c.outputs.name)
+    return found
+
+
+@given(programs())
+def test_what_is_read_is_there(made: tuple[list[BoundSymbol], dict[int, Owner]]) -> None:
+    calls, owners = made
+    units = grouped(calls, owners)
+    inside = [c.label for u in units for c in (u.calls if isinstance(u, Group) else (u,))]
+    assert sorted(inside) == sorted(c.label for c in calls)
+    assert missing(calls, owners) == []
+
+
+def test_a_view_of_another_context_is_made_before_it_is_read() -> None:
+    """`torch.arange(n).unsqueeze(0)`, which is read under `torch.no_grad`, too."""
+    calls = [call(0, "compute", ["x"]), call(1, "view", ["v0"]), call(2, "compute", ["v1"])]
+    owners = {0: OWNERS[0], 1: OWNERS[0], 2: OWNERS[1]}
+    assert missing(calls, {k: v for k, v in owners.items() if v is not None}) == []
