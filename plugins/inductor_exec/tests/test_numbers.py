@@ -251,3 +251,22 @@ def test_operations_with_a_number(installed: Any, op: Any) -> None:
                 expected = outcome(f, tensors, a)
                 torch.manual_seed(0)
                 assert_same(outcome(jitted, tensors, a), expected, f"{a!r} for {number!r}")
+
+
+def test_a_number_that_the_program_reads_and_that_is_known(fusing: Any) -> None:
+    """As in Longformer, which divides its sizes by an operator."""
+
+    def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        n: Any = torch.div(x.size(0), 4, rounding_mode="trunc")
+        y = x.view(n, 4, -1).sin() * 2
+        return y + 1, x.new_zeros(n, 3) + y.sum(2)[:, :3]
+
+    jitted = fusing(f)
+    for _ in range(2):
+        x = torch.randn(16, 6)
+        torch.testing.assert_close(jitted(x), f(x))
+    assert any("int 4" in str(p) for r in tj.explain(jitted).regions for p in _taken(r))
+
+
+def _taken(use: Any) -> Any:
+    return [f"{p.kind} {p.expr}" for p in use.kernel.region.inputs if hasattr(p, "expr")]

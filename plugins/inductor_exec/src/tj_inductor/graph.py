@@ -6,7 +6,15 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
-from tj_core.extend import Dim, FusionRegion, NumberProxy, Proxy, TensorProxy
+from tj_core.extend import (
+    Dim,
+    FusionRegion,
+    NumberProxy,
+    Proxy,
+    TensorProxy,
+    evaluate_size,
+    size_symbols,
+)
 from tj_torch.extend import RunSymbols, device_to_torch, dtype_to_torch
 
 __all__ = ["example_inputs", "reads_strides", "relaid"]
@@ -42,9 +50,15 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
     return laid_out
 
 
+NUMBERS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
+"""By the kind of a number that is known: what makes it of what its text says."""
+
+
 def _example(p: Proxy, symbols: RunSymbols | None) -> Any:
     if isinstance(p, NumberProxy):
-        assert symbols is not None and p.expr
+        if p.expr and not size_symbols(p.expr):  # computed as the program runs, always the same
+            return NUMBERS[p.kind](evaluate_size(p.expr, {}.__getitem__))
+        assert symbols is not None
         return symbols.number(p.expr, p.kind)
     assert isinstance(p, TensorProxy)
     shape, strides = ([_size(n, symbols) for n in dims] for dims in (p.shape, p.strides))
