@@ -61,25 +61,37 @@ STAGES |= {"num_hidden_layers": None, "num_stages": 4}
 WINDOWS: dict[str, Any] = {"embed_dim": 24, "depths": [1, 1], "num_heads": [2, 4], "window_size": 4}
 WINDOWS |= {"patch_size": 4}
 
+LOGS = "logging.Logger"
+"""A part of the warning that a network writes to a log in its first call."""
+
+DROPS = "Data-dependent branching"
+"""The same of one that leaves out layers in training, by random numbers."""
+
 LANGUAGE = (
     *map(_decoder, ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")),
-    *map(_decoder, ("phi", "phi3", "gpt2", "gpt_neox", "gpt_bigcode", "opt", "bloom")),
+    *map(_decoder, ("phi", "phi3", "gpt_neox", "gpt_bigcode", "opt", "bloom")),
+    _decoder("gpt2", LOGS),
     *map(_decoder, ("mpt", "olmo2", "stablelm", "starcoder2", "cohere", "granite", "glm4")),
-    *map(_decoder, ("diffllama", "apertus", "biogpt", "ctrl")),
+    *map(_decoder, ("diffllama", "apertus", "biogpt")),
+    _decoder("ctrl", "python_type()"),  # a method of a tensor as a condition
     _decoder("falcon", head_dim=None),
     *map(_experts, ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss", "olmoe", "phimoe", "jetmoe")),
     # Where a compiler is at work, these scan by `associative_scan`.
     *(replace(_states(name), rounds=True) for name in ("mamba", "falcon_mamba")),
     *map(_states, ("rwkv", "nemotron_h", "qwen3_next", "lfm2")),
     *map(_encoder, ("bert", "roberta", "albert", "electra", "deberta-v2", "distilbert")),
-    *map(_encoder, ("modernbert", "mpnet", "squeezebert", "fnet", "convbert", "big_bird")),
+    *map(_encoder, ("modernbert", "mpnet", "squeezebert", "fnet", "convbert")),
+    _encoder("big_bird", LOGS),
     *map(_encoder, ("nystromformer", "mobilebert", "roformer")),
-    _encoder("longformer", attention_window=[8, 8]),
-    *map(_translating, ("bart", "mbart", "pegasus", "marian", "blenderbot", "m2m_100")),
-    *map(_translating, ("umt5", "nllb-moe", "plbart")),
-    *(_translating(n, decoder_start_token_id=0) for n in ("t5", "longt5")),
-    # Its forward collects hidden states, which Dynamo sees as None: in torch.compile, too.
-    _translating("switch_transformers", "Observed exception", decoder_start_token_id=0),
+    _encoder("longformer", "Eq(u0, 1)", attention_window=[8, 8]),  # asks whether any is global
+    *map(_translating, ("bart", "mbart", "pegasus", "marian", "blenderbot", "umt5", "plbart")),
+    *(_translating(name, DROPS) for name in ("m2m_100", "nllb-moe")),
+    _translating("t5", decoder_start_token_id=0),
+    # Hidden states are collected, which Dynamo sees as None: in torch.compile, too.
+    *(
+        _translating(name, "Observed exception", decoder_start_token_id=0)
+        for name in ("longt5", "switch_transformers")
+    ),
 )
 SIGHT_AND_SOUND = (
     *map(_seeing, ("vit", "beit", "dinov2", "vit_msn", "focalnet")),
