@@ -77,12 +77,21 @@ def _rounded(architecture: Architecture, run: Any, jit: Jit) -> Report:
 
 def _apart(architecture: Architecture, run: Any, got: Any, expected: Any) -> Iterator[str]:
     """Differences of ``got`` beyond rounding; double precision decides."""
+    got, expected = (pytree.tree_map_only(torch.Tensor, _usual, tree) for tree in (got, expected))
     found = differences(got, expected)
     yield from (str(d) for d in found if not d.rounding and "differ" not in d.what)
     if any(not d.rounding for d in found) and not as_near(
         got, expected, lambda: list(run(architecture, _itself, double=True))
     ):
         yield next(str(d) for d in found if not d.rounding)
+
+
+def _usual(x: torch.Tensor) -> torch.Tensor:
+    """``x``, whose dimensions of one element have the stride 1: they may have any."""
+    if x.layout is not torch.strided:
+        return x
+    sizes = zip(x.shape, x.stride(), strict=True)
+    return x.as_strided(x.shape, [1 if size == 1 else stride for size, stride in sizes])
 
 
 def _itself(model: nn.Module) -> nn.Module:
