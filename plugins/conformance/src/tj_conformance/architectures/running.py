@@ -81,7 +81,7 @@ def _apart(architecture: Architecture, run: Any, got: Any, expected: Any) -> Ite
     found = differences(got, expected)
     yield from (str(d) for d in found if not d.rounding and "differ" not in d.what)
     if any(not d.rounding for d in found) and not as_near(
-        got, expected, lambda: list(run(architecture, _itself, double=True))
+        got, expected, lambda: list(run(architecture, _itself, double=True)), amplified=10
     ):
         yield next(str(d) for d in found if not d.rounding)
 

@@ -40,15 +40,18 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
     return made.requires_grad_(x.requires_grad)
 
 
-def as_near(got: Any, eager: Any, exact: Callable[[], Any]) -> bool:
+def as_near(got: Any, eager: Any, exact: Callable[[], Any], amplified: float = 2) -> bool:
     """Tell whether each tensor of ``got`` is as near to ``exact`` as eager's, at most twice as far.
 
-    That counts for the largest error and for the median one, but for one rounding. False as well
-    where ``exact``, the program in double precision, raises or returns something else.
+    That counts for the largest error and for the median one, but for a few roundings. Where eager's
+    error is a hundred roundings and more, ``amplified`` is how many times as far a tensor may be:
+    a network of hundreds of tensors has some where chance makes more of a difference than two.
+    False as well where ``exact``, the program in double precision, raises or returns something
+    else.
     """
     try:
         trees = [_tensors(tree) for tree in (got, eager, exact())]
-        return all(_nearer(*each) for each in zip(*trees, strict=True))
+        return all(_nearer(*each, amplified) for each in zip(*trees, strict=True))
     except Exception:  # it has no form in double precision
         return False
 
@@ -63,13 +66,14 @@ def _tensors(tree: Any) -> Iterator[torch.Tensor]:
             yield leaf.detach()
 
 
-def _nearer(mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor) -> bool:
+def _nearer(mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, amplified: float) -> bool:
     if not (mine.is_floating_point() or mine.is_complex()) or not mine.numel():
         return torch.equal(mine, eager)
     wide = torch.complex128 if mine.is_complex() else torch.float64
     ours, theirs = ((x.to(wide) - exact).abs().flatten() for x in (mine, eager))
-    rounding = torch.finfo(mine.dtype).eps * (1 + exact.abs().max())
+    rounding = 4 * torch.finfo(mine.dtype).eps * (1 + exact.abs().max())
+    times = amplified if theirs.max() > 100 * torch.finfo(mine.dtype).eps * exact.abs().max() else 2
     return all(
-        bool(measure(ours) <= 2 * measure(theirs) + rounding)
+        bool(measure(ours) <= times * measure(theirs) + rounding)
         for measure in (torch.max, torch.median)
     )
