@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from tj_conformance.composability import ROWS, Row, Status, run_row
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 PAGE = Path(__file__).resolve().parent.parent / "docs/composability.md"
 EVERY = list(itertools.chain.from_iterable(ROWS.values()))
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("row", EVERY, ids=lambda row: row.name)
 def test_row(row: Row) -> None:

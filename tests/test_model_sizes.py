@@ -16,7 +16,7 @@ from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 from tj_core.extend import Session
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 pytest.importorskip("transformers", reason="the models are transformers'")

@@ -11,7 +11,7 @@ from tj_conformance.architectures import ARCHITECTURES, MODES, Architecture, com
 HERE = [a for a in ARCHITECTURES if find_spec(a.package) is not None]
 
 
-@pytest.mark.sampled(180)
+@pytest.mark.sampled(360)
 @pytest.mark.filterwarnings("default")
 @pytest.mark.parametrize("installed", [False, True], ids=["exact", "installed"])
 @pytest.mark.parametrize("mode", MODES)

@@ -135,7 +135,7 @@ def run(trace: Trace, env: dict[str, Any]) -> tuple[list[Ran], Any]:
         return recorder.ran, map_tree(value, trace.outputs)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.filterwarnings("ignore:torch.chain_matmul", "ignore:Using torch.cross")
 @pytest.mark.parametrize("name", LISTED)
 def test_an_operation_of_the_lists(session: tj.Session, name: str) -> None:

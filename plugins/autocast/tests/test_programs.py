@@ -15,7 +15,7 @@ from tj_conformance.oracle.case import Case, Verdict
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 STAY = {
     "written_under_no_grad_by_data": "what it does to memory is not known",

@@ -26,7 +26,7 @@ def transposed(x: torch.Tensor) -> Any:
     return x.t().clone(), x.abs(), x.clone().view(24), x.view(-1).clone()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize("f", [filled, of_one_value, transposed], ids=lambda f: f.__name__)
 def test_results_are_in_memory_of_their_own(f: Program, dynamic: bool, fusing: Any) -> None:

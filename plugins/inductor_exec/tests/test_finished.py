@@ -185,7 +185,7 @@ def facts(g: Any) -> tuple[Any, ...]:
     )
 
 
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda f: f.__name__)
 def test_a_later_session_finds_the_program(program: Callable[..., Any], dynamic: bool) -> None:

@@ -60,7 +60,7 @@ def outcome(f: Program, x: torch.Tensor, i: torch.Tensor) -> Any:
     return found, x.detach(), torch.rand(())
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("name", CASES)
 def test_an_index_is_refused_as_in_eager(name: str, grad: bool, fusing: Any) -> None:

@@ -52,7 +52,7 @@ def regions(jitted: Any) -> list[Any]:
 
 @pytest.mark.parametrize("training", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("names", list(itertools.permutations(["x", "a0", "a1", "_0"])), ids=str)
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 def test_names_of_formal_values_are_a_users_to_take(
     installed: Callable[..., Any], names: Sequence[str], training: bool
 ) -> None:
@@ -93,7 +93,7 @@ NUMBERS: dict[str, Callable[[torch.Tensor, int], torch.Tensor]] = {
 SEQUENCES = [(1, 0, 2, -1, 3), (0, 5, 7), (2, 0, 1, 2**31, -(2**33))]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
 @pytest.mark.parametrize("program", NUMBERS)
 def test_numbers_of_any_value_and_sign(

@@ -101,7 +101,7 @@ OTHERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_is_not_equal_is_not_found(other: str) -> None:
     assert counts() == (1, 0)
@@ -156,7 +156,7 @@ def test_nothing_is_kept_where_the_config_says_so(
     assert not (tmp_path / "cache").exists()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("value", ["", "[]", '["no Python(", [null], [], []]', "[1, 2]"])
 def test_what_cannot_be_used_is_compiled_with_a_warning(value: str, tmp_path: Path) -> None:
     counts()

@@ -79,7 +79,7 @@ def test_blocks_of_convolutions_are_one_region(fusing: Any) -> None:
     assert sorted(r.kernel.region.backward for r in tj.explain(jitted).regions) == [False, True]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("threads", (1, 2))
 def test_dimensions_of_size_one_have_eager_strides(fusing: Any, threads: int) -> None:
     """Other kernels of PyTorch convolve with more than one thread, and give other strides."""

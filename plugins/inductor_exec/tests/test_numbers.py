@@ -128,7 +128,7 @@ SEQUENCES: list[tuple[Any, ...]] = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("sequence", SEQUENCES, ids=str)
 @pytest.mark.parametrize("place", PLACES)
 def test_numbers_wherever_they_come_from(
@@ -152,7 +152,7 @@ OF_TWO: dict[str, Callable[..., Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("program", OF_TWO)
 def test_two_numbers_equal_and_not(installed: Any, program: str) -> None:
     f = OF_TWO[program]
@@ -177,7 +177,7 @@ COUNTS = [(2, 0, 1, 3, 4), (1, 0, 2, -1, 8), (4, 2, 1, 0, 2)]
 
 
 @pytest.mark.slow
-@pytest.mark.sampled(9)
+@pytest.mark.sampled(18)
 @pytest.mark.parametrize("counts", COUNTS, ids=str)
 @pytest.mark.parametrize("program", OF_SIZES)
 def test_numbers_that_sizes_follow_from(
@@ -238,7 +238,7 @@ OPERATIONS = [
 ]
 
 
-@pytest.mark.sampled(150)
+@pytest.mark.sampled(300)
 @pytest.mark.parametrize("op", OPERATIONS)
 def test_operations_with_a_number(installed: Any, op: Any) -> None:
     with warnings.catch_warnings():

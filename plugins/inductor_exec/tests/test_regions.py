@@ -16,7 +16,7 @@ from tj_conformance.oracle.compare import call_differences
 from tj_conformance.oracle.twins import clone_tree
 from tj_core.extend import TjWarning
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 Program = Callable[..., Any]
 
@@ -121,7 +121,7 @@ PROGRAMS: dict[str, tuple[Program, Callable[[], tuple[Any, ...]]]] = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_programs_are_equal_to_eager(name: str, fusing: Any) -> None:
     f, arguments = PROGRAMS[name]

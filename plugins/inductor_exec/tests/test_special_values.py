@@ -169,7 +169,7 @@ def difference(got: torch.Tensor, expected: torch.Tensor) -> str | None:
     return None if same else f"signs of zeros: {got}, {expected}"
 
 
-@pytest.mark.sampled(10)
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 @pytest.mark.parametrize("family", [unary, binary, reductions, scalars, types])
 def test_special_values(family: Any, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
 from torch.testing._internal.common_methods_invocations import op_db
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 EVERY = 1 if FULL else 40
 SAMPLES = 4 if FULL else 2
@@ -55,7 +55,7 @@ def differences(
     return found
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("op", op_db[7::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
@@ -65,7 +65,7 @@ def test_operations(op: Any, dtype: torch.dtype, fusing: Any) -> None:
     assert differences(op, jitted, dtype, None) == []
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[5::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_operations_of_other_strides(op: Any, layout: str, fusing: Any) -> None:

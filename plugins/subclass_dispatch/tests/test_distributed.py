@@ -19,7 +19,7 @@ from tj_conformance.subclasses.distributed import PROGRAMS, given, group
 from torch.distributed.tensor import Replicate, Shard
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_no_gradient_is_left_to_pytorchs_autograd(name: str, tmp_path: Path) -> None:
     made = []

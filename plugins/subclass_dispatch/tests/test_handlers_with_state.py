@@ -238,7 +238,7 @@ def observed(program: Any, kind: Any, grad: bool) -> Any:
         return seen, vars(result).get("uses"), getattr(result, "held", result).detach()
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("grad", [False, True], ids=["", "with_gradient"])
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
@@ -256,7 +256,7 @@ def test_handlers_run_as_often_as_in_eager(
                 alike(observed(jitted, kind, grad), eagers)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("kind", KINDS[:6], ids=lambda kind: kind.__name__)
 def test_a_warning_says_what_is_written(jit: Any, kind: Any) -> None:
     names = {

@@ -18,7 +18,7 @@ from tj_conformance.subclasses.programs import PROGRAMS
 from tj_core.extend import Claim, Executor, RuleTable, Stage, hookimpl
 from torch.testing._internal.two_tensor import TwoTensor
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 UNKNOWN = "what torch[.a-zA-Z]*_ does is not known"
 

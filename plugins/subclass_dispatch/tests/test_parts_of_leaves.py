@@ -103,7 +103,7 @@ def facts(program: Any, shape: tuple[int, ...], grad: bool, train: bool) -> Any:
     return found, [x.grad, u.grad, v.grad]
 
 
-@pytest.mark.sampled(24)
+@pytest.mark.sampled(48)
 @pytest.mark.parametrize("train", [True, False], ids=["training", "eval"])
 @pytest.mark.parametrize("grad", [False, True], ids=["", "argument_with_gradient"])
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])

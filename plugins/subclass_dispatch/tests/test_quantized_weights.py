@@ -151,7 +151,7 @@ def trained(name: str, jit: Any, later: bool = False, dynamic: Any = None) -> An
         return [*found, program.eval()(torch.ones(2, 4))]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", NETWORKS)
 def test_three_steps(jit: Any, alike: Any, name: str, dynamic: Any) -> None:
@@ -189,7 +189,7 @@ class Products(nn.Module):
         return y.sin() @ self.weight
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("breaks", [False, True], ids=["", "graph_break"])
 @pytest.mark.parametrize("name", CONVERSIONS)
 def test_a_jitted_module_is_converted(jit: Any, alike: Any, name: str, breaks: bool) -> None:

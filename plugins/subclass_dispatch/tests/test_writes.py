@@ -161,7 +161,7 @@ def cut_off(x: Any) -> Any:
     return z, y
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("f", "make"),
     [

@@ -20,7 +20,7 @@ from tj_core.ir.stage import Stage
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 ADDMM = "aten.addmm.default"
 NORM = "aten.native_layer_norm.default"

@@ -19,7 +19,7 @@ from tj_core.contract.rules import RuleTable
 from tj_core.host.hookspecs import hookimpl
 from torch.nn import functional as F
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
 SIZES = (5, 7, 4, 12)

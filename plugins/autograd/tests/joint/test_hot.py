@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 from torch.profiler import ProfilerActivity, profile
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -173,7 +173,7 @@ def step(fn: Callable[..., torch.Tensor], args: Tensors) -> list[torch.Tensor]:
     return [out, *torch.autograd.grad(out, args, tangent), drawn]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_eagers_to_the_bit(name: str, dtype: torch.dtype) -> None:

@@ -18,7 +18,7 @@ Program = Callable[..., Any]
 
 # Dynamo makes one where it captures a call of a Function, and looks at ``.grad`` of values.
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(8),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning"),
     pytest.mark.skipif(

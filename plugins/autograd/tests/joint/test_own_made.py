@@ -12,7 +12,7 @@ from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_conformance.gradients.owntexts import own_text
 from tj_torch.extend import captures_functions_in_steps
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 FOUND = {
     180: "what eager saved and no gradient needs was written",

@@ -11,7 +11,7 @@ from tj_conformance.gradients import regions
 from tj_conformance.gradients.regions import DECLINED, REFUSED, TAKEN, Program, inputs, results
 from tj_conformance.oracle.versions import left_to_this_version
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 Tensor = torch.Tensor
 
@@ -22,7 +22,7 @@ def assert_equal(mine: list[Any], theirs: list[Any]) -> None:
         assert a is None or (torch.equal(a, b) and a.requires_grad == b.requires_grad)
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 # Eager's torch.cond compiles itself, and looks at the gradients of what it is given.
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("f", TAKEN, ids=lambda f: f.__name__)

@@ -23,7 +23,7 @@ from tj_conformance.programs.traced import traced
 from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 FOLDER = Path(__file__).parents[3] / "torch_exec/tests/functionalize/aliasing"
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "60"))
@@ -57,7 +57,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
 def test_case(case, kind) -> None:
     # Lenient: what eager saves and does not need is not saved, so nothing refuses to use it.

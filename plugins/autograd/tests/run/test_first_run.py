@@ -53,7 +53,7 @@ WRONG = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("what", WRONG)
 def test_a_kernel_that_returns_something_else_is_named(what: str) -> None:
     kernel, message = WRONG[what]

@@ -22,7 +22,7 @@ def memory() -> ModuleType:
 
 
 pytestmark = [
-    pytest.mark.sampled(8),
+    pytest.mark.sampled(16),
     pytest.mark.long,
     pytest.mark.filterwarnings("ignore:.*Profiler clears events"),  # PyTorch 2.10 says so
 ]

@@ -39,7 +39,7 @@ from tj_conformance.oracle.twins import clone_tree
 from tj_conformance.sampling import FULL
 from tj_conformance.sweep.ways import GRADIENTS, TORCH, session
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 DTYPES = [getattr(torch, name) for name in known.DTYPES]
@@ -86,7 +86,7 @@ def test_error_inputs(op: Any, after_a_break: bool) -> None:
     check(result, known.ERRORS, case)
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("training", [False, True], ids=["eval", "train"])
 @pytest.mark.parametrize("info", sampled(MODULES, 10), ids=lambda m: m.name)
 def test_module(info: Any, training: bool) -> None:

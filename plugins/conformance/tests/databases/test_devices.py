@@ -17,7 +17,7 @@ from tj_conformance.models import MODELS
 from tj_conformance.sampling import FULL
 from torch.utils import _pytree as pytree
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 MODELS_WITHOUT_VALUES = ("bert", "vit", "mamba")
 """The others ask for values, or fake tensors make the cache that they begin with on the CPU."""

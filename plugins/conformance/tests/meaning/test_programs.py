@@ -10,7 +10,7 @@ from tj_conformance.meaning.scripts import Script, agreement
 NAMES = tuple(PROGRAMS)
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(160)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_program(name: str) -> None:
     torch._dynamo.reset()

@@ -15,7 +15,7 @@ if not distributed.is_gloo_available():
 from tj_conformance.subclasses.distributed import PROGRAMS, group, verdicts
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program_on_one_process(name: str, tmp_path: Path) -> None:
     with group(0, 1, str(tmp_path / "store")):

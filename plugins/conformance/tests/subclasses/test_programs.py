@@ -7,10 +7,10 @@ import torch
 from tj_conformance.oracle.case import evaluate
 from tj_conformance.subclasses.programs import PROGRAMS
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_program(name: str) -> None:
     torch._dynamo.reset()

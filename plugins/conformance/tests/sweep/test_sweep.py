@@ -25,7 +25,7 @@ from tj_conformance.sweep import expansion, symbols, ways
 from tj_conformance.sweep.ways import WAYS, run_sweep, sweep_disagreements
 from tj_torch.extend import Expander
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 FAST = ("expansion", "in place", "names")
@@ -61,7 +61,7 @@ def assert_known(op: Any, dtype: torch.dtype, count: int | None, wanted: Any) ->
     assert not found, "\n".join(found)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize(("dtype", "op", "count", "wanted"), list(cases()))
 def test_operation(dtype: torch.dtype, op: Any, count: int | None, wanted: Any) -> None:
     assert_known(op, dtype, count, wanted)

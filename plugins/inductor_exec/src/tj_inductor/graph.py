@@ -57,7 +57,7 @@ NUMBERS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": 
 def _example(p: Proxy, symbols: RunSymbols | None) -> Any:
     if isinstance(p, NumberProxy):
         if p.expr and not size_symbols(p.expr):  # computed as the program runs, always the same
-            return NUMBERS[p.kind](evaluate_size(p.expr, {}.__getitem__))
+            return NUMBERS[p.kind](evaluate_size(p.expr, dict[str, Any]().__getitem__))
         assert symbols is not None
         return symbols.number(p.expr, p.kind)
     assert isinstance(p, TensorProxy)

@@ -20,7 +20,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 V = torch.linspace(-1.0, 1.5, 3)
 ROWS = torch.linspace(-2.0, 2.0, 6).reshape(2, 3)

@@ -16,7 +16,7 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_STRICT", "0")
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(32)
 @pytest.mark.parametrize("name", MODED)
 def test_modes_see_the_program(name: str) -> None:
     assert differences_seen(MODED[name]) == []
@@ -30,7 +30,7 @@ def test_under_a_mode_the_original_runs(way: str, mode: str) -> None:
     assert len(warned(program)) == 1
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("body", ["pointwise", "module", "own backward", "random"])
 @pytest.mark.parametrize("way", ["backward", "gradient", "second gradient"])
 @pytest.mark.parametrize("mode", ["function", "dispatch"])
@@ -42,7 +42,7 @@ def test_a_default_device_is_no_reason_to_run_the_original() -> None:
     assert warned(MODED["pointwise, around, device"]) == []
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", CHECKPOINTED)
 def test_checkpoints_write_as_often_as_in_eager(name: str) -> None:
     assert differences_seen(CHECKPOINTED[name]) == []

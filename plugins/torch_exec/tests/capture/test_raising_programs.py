@@ -20,13 +20,13 @@ def lenient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TJ_STRICT", "0")
 
 
-@pytest.mark.sampled(60)
+@pytest.mark.sampled(120)
 @pytest.mark.parametrize("name", RAISING)
 def test_errors_of_data_are_pythons(name: str) -> None:
     assert differences_seen(RAISING[name]) == []
 
 
-@pytest.mark.sampled(40)
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("name", ASSIGNING)
 def test_attributes_that_are_refused(name: str) -> None:
     assert differences_seen(ASSIGNING[name]) == []
@@ -46,7 +46,7 @@ def test_assertions_are_captured(name: str) -> None:
     assert differences_seen(RAISING[name]) == []
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("around", ["except", "suppress", "generator"])
 @pytest.mark.parametrize("call", ["index", "embedding", "cholesky", "division", "assert"])
 def test_a_handler_breaks_the_graph_once(call: str, around: str) -> None:

@@ -14,7 +14,7 @@ from tj_core.extend import Claim, Executor, RuleTable, hookimpl
 from torch.utils import _pytree as pytree
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(8),
     pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning"),
 ]
 

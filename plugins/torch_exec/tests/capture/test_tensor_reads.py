@@ -11,7 +11,7 @@ import tj_core as tj
 import torch
 
 pytestmark = [
-    pytest.mark.sampled(4),
+    pytest.mark.sampled(8),
     pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor"),
     pytest.mark.filterwarnings("ignore:TypedStorage is deprecated"),
@@ -159,7 +159,7 @@ SOME = {
 """Attributes that change, with more of what changes them."""
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", NAMES)
 def test_what_is_read_before_and_after_a_change(name: str) -> None:
     read = reader(name)
@@ -209,7 +209,7 @@ def offset() -> torch.Tensor:
 INPUTS = (plain, written, leaf, offset, unbound, shared, inferred, used, plain)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [n for n in NAMES if n not in ("imag", "__bool__")])
 def test_an_attribute_of_an_input_that_changes_between_calls(name: str) -> None:
     read = reader(name)

@@ -85,7 +85,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
 """Something that changes each part of the state, and does not change it back."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.leaves_changed(*CHANGES)
 @pytest.mark.parametrize("name", CHANGES)
 @pytest.mark.parametrize("raises", [False, True])

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from tj_core.extend import Stage, Transform
 from torch import nn
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 X = torch.linspace(-1, 1, 6).reshape(2, 3)
 W = torch.linspace(0, 1, 9).reshape(3, 3)

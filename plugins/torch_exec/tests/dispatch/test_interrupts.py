@@ -22,7 +22,7 @@ from tj_conformance.sampling import FULL
 from tj_core.extend import Claim, Executor, RuleTable, Session, Stage, Transform, hookimpl
 from torch import nn
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 SPREAD = 3
 """How many points of each scenario and kind of exception the default run takes."""

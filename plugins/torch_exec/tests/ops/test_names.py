@@ -33,7 +33,7 @@ def name(target: Any, *args: Any, **kwargs: Any) -> tuple[str, tuple[Any, ...]]:
 # ---------------------------------------------------------------------------- spellings
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("target", "args", "symbol", "canonical"),
     [

@@ -63,7 +63,7 @@ def shapes(args: Any) -> list[Any]:
     return [(tuple(x.shape), x.stride()) for x in tensors if x.layout is torch.strided]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("op", op_db[1::EVERY] if EVERY > 1 else op_db, ids=full_name)
 def test_fake_kernels_say_the_strides_of_real_ones(op: Any, layout: str) -> None:
@@ -137,7 +137,7 @@ def laid_out(x: torch.Tensor, order: str) -> torch.Tensor:
     return made.permute([dims.index(i) for i in range(3)])
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("name", [*UNARY, *BINARY])
 def test_backwards_of_tangents_with_other_strides(name: str) -> None:
     function = UNARY.get(name) or BINARY[name]

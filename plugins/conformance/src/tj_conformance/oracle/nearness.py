@@ -50,8 +50,8 @@ def as_near(got: Any, eager: Any, exact: Callable[[], Any], amplified: float = 2
     else.
     """
     try:
-        trees = [_tensors(tree) for tree in (got, eager, exact())]
-        return all(_nearer(*each, amplified) for each in zip(*trees, strict=True))
+        mine, theirs, known = (_tensors(tree) for tree in (got, eager, exact()))
+        return all(_nearer(*each, amplified) for each in zip(mine, theirs, known, strict=True))
     except Exception:  # it has no form in double precision
         return False
 

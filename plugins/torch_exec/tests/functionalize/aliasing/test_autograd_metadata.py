@@ -17,7 +17,7 @@ from tj_conformance.programs.scenes import KINDS, one, pair, placed, viewed
 from tj_conformance.programs.traced import traced
 from tj_core.extend import Claim, Executor, RuleTable
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 case = Table()
 GRAD = ("leaf", "inner")
@@ -238,7 +238,7 @@ DECLINED = {
 FX = [(c, k) for c, k in case.each()]
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("functional", [False, True], ids=["auto", "always"])
 @pytest.mark.parametrize(("case", "kind"), FX, ids=[f"{c.name}-{k}" for c, k in FX])
 def test_through_fx(case, kind, functional) -> None:

@@ -13,7 +13,7 @@ from tj_conformance.sampling import pairwise
 from tj_core.ir.stage import Stage
 from tj_core.ir.trace import Trace
 
-pytestmark = pytest.mark.sampled(2)
+pytestmark = pytest.mark.sampled(4)
 
 Make = Callable[[], Scene]
 
@@ -80,7 +80,7 @@ def shared(jitted: Any) -> list[Trace]:
     return [t.traces[-1] for name, t in others.items() if name.startswith("shared")]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     **pairwise(program=PROGRAMS, way=WAYS, gradients=["none", "PyTorch's", "traced"])
 )

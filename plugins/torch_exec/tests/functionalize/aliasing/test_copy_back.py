@@ -70,7 +70,7 @@ PROGRAMS = {
 """How many inputs are copied back to inside and outside, where nothing needs a gradient."""
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("kind", ["plain", "leaf", "inner"])
 def test_as_in_eager(f, kind) -> None:

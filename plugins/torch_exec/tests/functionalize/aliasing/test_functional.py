@@ -21,7 +21,7 @@ from tj_conformance.programs.texts import run_text
 from tj_conformance.sampling import FULL
 from torch import fx
 
-pytestmark = pytest.mark.sampled(6)
+pytestmark = pytest.mark.sampled(12)
 
 COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "60"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
@@ -52,7 +52,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(12)
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("case", "kind"), CASES, ids=[f"{c.name}-{k}" for c, k in CASES])
 def test_case(case, kind) -> None:
     ignore = ("grad_fn",) if case.name in OTHER_CLASS else ()

@@ -26,7 +26,7 @@ from tj_conformance.programs.scenes import (
 )
 from tj_conformance.programs.traced import traced
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 case = Table()
 LEAF = ("leaf",)
@@ -337,7 +337,7 @@ def tortured(order, extra, kind, jit, options) -> Report:
     return check(program, [placed(layout, kind) for layout in layouts], jit=jit, **options)
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 @pytest.mark.parametrize("extra", EXTRA, ids="+".join)

@@ -8,7 +8,7 @@ from tj_conformance.programs.aliasing import check, stateless
 from tj_conformance.programs.cases import Table, run_case
 from tj_conformance.programs.scenes import one, overlapping, pair, placed, same, viewed
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(8)
 
 case = Table()
 GRAD = ("leaf", "inner")
@@ -57,7 +57,7 @@ KEYS = {
 }
 
 
-@pytest.mark.sampled(8)
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 @pytest.mark.parametrize("value", ["number", "tensor", "0-d", "own"])
 @pytest.mark.parametrize("key", KEYS)
