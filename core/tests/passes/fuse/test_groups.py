@@ -45,7 +45,7 @@ def programs(draw: st.DrawFn) -> tuple[list[BoundSymbol], dict[int, Owner]]:
 
 
 def missing(calls: Sequence[BoundSymbol], owners: dict[int, Owner]) -> list[str]:
-    """What a unit reads before it is there, views that its group makes itself left out."""
+    """Values that a unit reads before they are there, but for views that its group makes."""
     views = {c.outputs.name: (owners.get(i), c) for i, c in enumerate(calls) if is_free_view(c)}
     there, found = {"x"}, []
 

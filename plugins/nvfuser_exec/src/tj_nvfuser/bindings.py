@@ -6,6 +6,7 @@ Every name of nvFuser's is here. It is imported with the first region, not befor
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import io
 import os
@@ -31,10 +32,11 @@ PROCESSES = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 """Variables by which nvFuser would set up communication of its own between processes."""
 
 
-def header_version() -> str | None:
-    """The version of CUDA whose headers are in `HEADERS`, as ``12.8``; None without any."""
+@functools.cache
+def header_version(folder: Path) -> str | None:
+    """The version of CUDA whose headers are in ``folder``, as ``12.8``; None without any."""
     try:
-        text = (HEADERS / "cuda.h").read_text("utf-8", "replace")
+        text = (folder / "cuda.h").read_text("utf-8", "replace")
     except OSError:
         return None
     found = re.search(r"^#define CUDA_VERSION (\d+)", text, re.MULTILINE)
@@ -79,7 +81,7 @@ class NvFuser:
 
         PyTorch's is nvFuser's, whose wheels are for one of both.
         """
-        found, own = header_version(), torch.version.cuda
+        found, own = header_version(HEADERS), torch.version.cuda
         if found is None:
             return f"nvFuser compiles scans with headers that {HEADERS} does not have"
         if found != own:

@@ -31,8 +31,8 @@ from tj_core.extend import (
     Trace,
     TraceEditor,
     bind_outputs,
-    leaves,
     requires_grad,
+    value_names,
 )
 from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot, is_dense, row_major
 
@@ -237,7 +237,7 @@ class _Builder:
             for p in call.flat_args if segment is not None else ():
                 if self.cut.makers.get(p.name, segment) != segment:
                     found[p.name] = index
-        results = [p.name for p in leaves(self.trace.outputs) if isinstance(p, Proxy)]
+        results = value_names(self.trace.outputs)
         return {name: index for name, index in found.items() if name not in results}
 
     def detached(self, p: TensorProxy) -> TensorProxy:
@@ -272,9 +272,7 @@ class _Builder:
         self.at, call = index, self.forward[index]
         for place, name, gradient in self.waiting.get(index, ()):
             self.here = self.segments[place]
-            before = self.here.cotangents.get(name)
-            total = gradient if before is None else self.sum(before, gradient, call)
-            self.here.cotangents[name] = total
+            self.add(call, name, gradient, total=False)
         segment = self.cut.segment(call)
         if segment is None or not carries(call):
             return

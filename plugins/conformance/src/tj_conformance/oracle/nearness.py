@@ -71,8 +71,9 @@ def _nearer(mine: torch.Tensor, eager: torch.Tensor, exact: torch.Tensor, amplif
         return torch.equal(mine, eager)
     wide = torch.complex128 if mine.is_complex() else torch.float64
     ours, theirs = ((x.to(wide) - exact).abs().flatten() for x in (mine, eager))
-    rounding = 4 * torch.finfo(mine.dtype).eps * (1 + exact.abs().max())
-    times = amplified if theirs.max() > 100 * torch.finfo(mine.dtype).eps * exact.abs().max() else 2
+    eps, largest = torch.finfo(mine.dtype).eps, exact.abs().max()
+    rounding = 4 * eps * (1 + largest)
+    times = amplified if theirs.max() > 100 * eps * largest else 2
     return all(
         bool(measure(ours) <= times * measure(theirs) + rounding)
         for measure in (torch.max, torch.median)

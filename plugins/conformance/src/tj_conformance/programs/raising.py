@@ -119,7 +119,7 @@ _WHERE: Mapping[str, str] = MappingProxyType(
         "def program(x, i):\n    x = x.sin()\n{body}\n    return y + 1\n",
     }
 )
-"""Tell whether the statements are the program's, those of a function, or the call alone is."""
+"""Places of the statements, or of the call alone: the program, or a function that it calls."""
 
 _GOOD, _BAD = "torch.tensor([0, 3])", "torch.tensor([1, 9])"
 

@@ -37,7 +37,7 @@ class Limits:
     each: bool = False
     """Whether every test has a process to itself."""
     interpret: bool = False
-    """Tell whether regions are run operator by operator, and nothing is compiled."""
+    """Run regions operator by operator, and compile nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ class Order:
     part: int = 0
     """Its number."""
     interpret: bool = False
-    """Tell whether regions run operator by operator."""
+    """Run regions operator by operator."""
 
     def takes(self, test: str) -> bool:
         """Tell whether a test is in the part that runs."""

@@ -21,7 +21,7 @@ from torch._inductor.virtualized import V
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from tj_inductor.adapter.modules import Compiled, apart, uncounted
+from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.settings import settings
 from tj_inductor.formulas import formulas
 
@@ -82,8 +82,7 @@ def compiled(
     strides = context.output_strides or [None] * len(output.args[0])
     source = getattr(made, "source_code", "")
     called = getattr(made, "current_callable", None) or made
-    function = apart(uncounted(called, source), same)
-    return Compiled(function, source, tuple(map(_fixed, strides)), tuple(same), _is_whole(made))
+    return Compiled.of(called, source, map(_fixed, strides), same, whole=_is_whole(made))
 
 
 def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:

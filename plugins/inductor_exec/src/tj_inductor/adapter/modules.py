@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -29,14 +29,27 @@ class Compiled:
     same: tuple[int, ...] = ()
     whole: bool = False
 
+    @classmethod
+    def of(
+        cls,
+        called: Callable[[list[Any]], Sequence[Any]],
+        source: str,
+        strides: Iterable[tuple[int, ...] | None],
+        same: Sequence[int],
+        *,
+        whole: bool,
+    ) -> Compiled:
+        """A compiled graph whose code is ``called``: its results are new ones, as in eager."""
+        function = apart(uncounted(called, source), list(same))
+        return cls(function, source, tuple(strides), tuple(same), whole)
+
 
 def restored(
     source: str, strides: Sequence[tuple[int, ...] | None], same: Sequence[int]
 ) -> Compiled:
     """A compiled graph, from what another process has said of it."""
     call = PyCodeCache.load(without_compiler(source)).call
-    function = apart(uncounted(call, source), list(same))
-    return Compiled(function, source, tuple(strides), tuple(same), whole=True)
+    return Compiled.of(call, source, strides, same, whole=True)
 
 
 COMPILER = re.compile(

@@ -33,9 +33,9 @@ def may_differ(func: Any) -> bool:
 def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any:
     """What ``func(*args, **kwargs)`` returns on fake tensors, with the strides of kernels."""
     if func in _ALL:
-        made = (None if r is None else _contiguous(func, args, r) for r in result)
-        pairs = zip(result, made, strict=True)
-        return tuple(r if how is None else _with_strides(r, how) for r, how in pairs)
+        return tuple(
+            None if r is None else _with_strides(r, _contiguous(func, args, r)) for r in result
+        )
     first = result[0] if isinstance(result, tuple) else result
     if first is None:  # a gradient that nobody asked for
         return result
@@ -97,7 +97,7 @@ def _contiguous(
 
 
 def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """Those of an elementwise function of the first two arguments, on the CPU."""
+    """The strides of an elementwise function of the first two arguments, on the CPU."""
     operands = [_operand(a) for a in args[:2]]
     if not all(isinstance(a, torch.Tensor) and _is_plain(a) for a in operands):
         return tuple(result.stride())
@@ -105,7 +105,7 @@ def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs:
 
 
 def _of_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """Those of the memory format that the input seems to have, on the CPU."""
+    """The strides of the memory format that the input seems to have, on the CPU."""
     return _of_memory_format(args[0], result)
 
 
@@ -124,14 +124,14 @@ def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
 
 
 def _of_noise(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """Those of the noise and the tangent in training, else of the input and the tangent."""
+    """The strides of the noise and the tangent in training, else of the input and the tangent."""
     grad, source, noise, lower, upper, training, *_ = args
     draws = training and upper - lower > 1e-6
     return _of_two(func, (noise if draws else source, grad), result)
 
 
 def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """Those that `empty_like` gives to a tensor like the input, if the loss is not reduced."""
+    """The strides of `empty_like` for the input, if the loss is not reduced."""
     source = args[1 if func is aten.binary_cross_entropy_backward.default else 0]
     if result.shape != source.shape or not _is_plain(source):
         return tuple(result.stride())

@@ -23,7 +23,7 @@ from tj_torch.runtime.private import pytree
 __all__ = ["Handlers", "leave_handled_calls"]
 
 _TABLES = sys.version_info >= (3, 11)
-"""Tell whether handlers are in a table, and not on a stack of blocks."""
+"""A Python whose handlers are in a table, and not on a stack of blocks."""
 
 _OWN = ("torch.", "tj_core", "tj_torch", "_operator")
 """Where functions are from that raise by the operators that they call, if at all."""
