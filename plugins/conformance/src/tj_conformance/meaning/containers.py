@@ -10,6 +10,7 @@ __all__ = ["programs"]
 
 _SETUP = """
 import functools, collections
+from torch.utils import _pytree as pytree
 from collections import deque, Counter, defaultdict, OrderedDict, namedtuple
 x = torch.arange(3.)
 log = []
@@ -46,6 +47,7 @@ l, D_, s, t = L([1, 2]), D({'a': 1}), S([1, 2]), T((1, 2))
 pl, pd, ps = Plain([1]), PD({'a': 1}), PS([1])
 od = OrderedDict(a=1, b=2)
 fs = frozenset([1, 2])
+sizes = torch.Size([4])
 """
 
 _USES = {
@@ -109,6 +111,14 @@ _USES = {
     ),
     "ps": (
         "o.add(2)", "PS([1])", "o | {2}", "setattr(o, 'q', 1)", "o == {1}",
+    ),
+    "sizes": (
+        "pytree.tree_map(str, o)", "pytree.tree_map(lambda n: n * 2, x.shape)",
+        "pytree.tree_map(lambda n: n + 1, {'a': [x.shape, x.size(0)]})",
+        "pytree.tree_map(lambda a, b: a + b, x.shape, o)", "pytree.tree_leaves(x.shape)",
+        "pytree.tree_map_with_path(lambda path, n: (len(path), n), x.shape)",
+        "pytree.tree_unflatten([1], pytree.tree_structure(x.shape))", "o + x.shape",
+        "tuple(o)", "o * 2", "o[:1]", "o == x.shape", "o.numel()",
     ),
 }  # fmt: skip
 """Operations on each of the containers in the setup."""

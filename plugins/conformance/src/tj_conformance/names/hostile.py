@@ -22,7 +22,7 @@ HOSTILE: dict[str, str] = {
     "_args _box _error _annotate _plain _plain_tree _context _call _Call _apply _summed _views_0 "
     "_plan_0 _constant_0 _constant_3 _result _kernel _out_0 plainly _x_0 _a0_0 loop _generator_0 "
     "program finish enter guard value values names self cls state backward_0 backward_1 "
-    "true_fn false_fn wrap_body_0 subgraph_0 __return__ __resume_at_0 state_0 call0 call1",
+    "true_fn false_fn wrap_body_0 subgraph_0 __return__ __resume_at_0__ state_0 call0 call1",
     "flat": "torch_sum torch_sin torch_add torch_Tensor_mul_ aten_add_Tensor aten_mul_Tensor "
     "_torch_float32 _torch_float64 aten_sin_default torch_autograd_function_FunctionCtx",
     "keywords": "and_ in_ None_ class_ lambda_ from_ is_ True_ print_ match case type _ __ ___ "
@@ -33,7 +33,10 @@ HOSTILE: dict[str, str] = {
     "unicode": "é ñ_1 变量 ﬁ ª 𝐱 ｘ µ ſ aª a٣ ａ０ _０ ₒ ĳ 𝔱𝔬𝔯𝔠𝔥 Ⅳ",  # noqa: RUF001
     "digits": "w1 w12 w123 w1_2 w_1 w_2 w01 w001 m0 m00",
 }
-"""Hostile names by where they come from; the Unicode ones are others when Python has read them."""
+"""Hostile names by where they come from; the Unicode ones are others when Python has read them.
+
+None begins with two underscores only: in a class, Python would put the name of the class before it.
+"""
 
 
 def normal(name: str) -> str:

@@ -212,6 +212,34 @@ def sequence_parallel_block() -> Any:
     return module, (distribute_tensor(torch.randn(2, 4, 8), mesh(), COLUMNS),)
 
 
+class Words(nn.Module):
+    """An embedding, and a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(11, 8)
+        self.out = nn.Linear(8, 11, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.out(self.embed(tokens).sin())
+
+
+@PROGRAMS.made()
+def vocabulary_parallel_embedding() -> Any:
+    """Each process has some words: others' rows are masked, in a buffer of the placement."""
+    plan: Any = {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())}
+    return parallelize_module(Words(), mesh(), plan), (torch.randint(11, (2, 5)),)
+
+
+@PROGRAMS.made()
+def vocabulary_parallel_embedding_with_sharded_result() -> Any:
+    plan: Any = {
+        "embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        "out": ColwiseParallel(input_layouts=Shard(1), output_layouts=Replicate()),
+    }
+    return parallelize_module(Words(), mesh(), plan), (torch.randint(11, (2, 4)),)
+
+
 # --------------------------------------------------------------------------- how they run
 
 

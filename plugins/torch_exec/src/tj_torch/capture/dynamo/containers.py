@@ -19,6 +19,7 @@ def correct(stack: ExitStack) -> None:
     versions.reorderings(stack, _leave_reordering)
     _compare_tensors_in_lists(stack)
     _leave_greatest_tensors(stack)
+    _mapped_sizes(stack)
 
 
 def _bound_deques(stack: ExitStack) -> None:
@@ -170,3 +171,19 @@ def _leave_greatest_tensors(stack: ExitStack) -> None:
         return _call_min_max_binary
 
     replace(stack, BuiltinVariable, "_call_min_max_binary", choosing)
+
+
+def _mapped_sizes(stack: ExitStack) -> None:
+    """Make a tuple of a ``torch.Size`` whose items are mapped, as `torch.utils._pytree` does."""
+    from torch._dynamo.variables.lists import BaseListVariable, SizeVariable, TupleVariable
+
+    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
+        def branch(self: Any, *args: Any) -> Any:
+            made = original(self, *args)
+            return TupleVariable(made.items) if isinstance(made, SizeVariable) else made
+
+        return branch
+
+    for name in ("call_tree_map_branch", "call_tree_map_with_path_branch"):
+        if has(BaseListVariable, name):  # else the items are mapped by PyTorch's Python code
+            replace(stack, BaseListVariable, name, wrapping)
