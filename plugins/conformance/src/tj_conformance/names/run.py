@@ -137,11 +137,14 @@ class _Comparison:
 
     def equal(self, a: Any, b: Any) -> bool:
         if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-            rtol = 3e-2 if self.made.rounded and self.compiled else 1e-9
+            # What is cast to bfloat16 sums second gradients otherwise (docs/limits.md, autocast).
+            near = self.made.rounded and (self.compiled or self.how.order > 1)
+            rtol = 3e-2 if near else 1e-9
+            largest = max(1.0, float(b.abs().max())) if near and b.numel() else 1.0
             return (
                 a.dtype == b.dtype
                 and a.shape == b.shape
-                and torch.allclose(a, b, rtol, rtol, equal_nan=True)
+                and torch.allclose(a, b, rtol, rtol * largest, equal_nan=True)
             )
         return type(a) is type(b) and bool(a == b)
 
