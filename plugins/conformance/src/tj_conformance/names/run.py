@@ -213,8 +213,13 @@ def _short(value: Any) -> str:
     return str(value).replace("\n", " ")[:200]
 
 
+BREAKS = ("`DELETE_DEREF`",)
+"""Words of warnings that are no difference: Dynamo cannot delete what an inner function reads."""
+
+
 def _is_ours(w: warnings.WarningMessage) -> bool:
-    return issubclass(w.category, TjWarning)
+    said = str(w.message)
+    return issubclass(w.category, TjWarning) and not any(words in said for words in BREAKS)
 
 
 @functools.cache

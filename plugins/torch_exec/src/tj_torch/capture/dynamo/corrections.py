@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ import torch
 from tj_torch.capture.dynamo import (
     containers,
     draws,
+    exceptions,
     identity,
     iterators,
     remembering,
@@ -31,7 +31,7 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.assigned import leave_unassignable
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
-from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
+from tj_torch.capture.dynamo.patches import replace, stop
 from tj_torch.ops.fake_modes import corrected_fake_kernels
 
 __all__ = ["corrected"]
@@ -50,7 +50,7 @@ def corrected() -> Iterator[Noticed]:
             _refuse_uninitialized_modules(stack, noticed)
             _guard_missing_keys(stack)
             _keep_dicts_of_new_objects(stack)
-            _let_exceptions_speak(stack)
+            exceptions.correct(stack)
             _take_fast_paths(stack)
             _keep_contexts_in_frames(stack)
             tensors.correct(stack, noticed)
@@ -212,108 +212,6 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
 
     replace(stack, dunder, "__init__", owned)
     replace(stack, ConstDictVariable, "reconstruct", of_owner)
-
-
-# --------------------------------------------------------------------------- exceptions
-
-
-def _let_exceptions_speak(stack: ExitStack) -> None:
-    """Let the text of an exception be what its class says.
-
-    Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
-    meaning, and a class of the user's its own ``__str__``.
-    """
-    from torch._dynamo.side_effects import SideEffects
-    from torch._dynamo.variables import TupleVariable, VariableTracker, user_defined
-    from torch._dynamo.variables.builtin import BuiltinVariable
-    from torch._dynamo.variables.misc import ExceptionVariable
-
-    users = user_defined.UserDefinedExceptionObjectVariable
-
-    def of_str(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_str(self: Any, tx: Any, arg: Any) -> Any:
-            if not isinstance(arg, ExceptionVariable | users):
-                return original(self, tx, arg)
-            cls = arg.python_type()
-            text: Any = cls.__str__
-            if isinstance(text, FunctionType):
-                return arg.call_method(tx, "__str__", [], {})
-            if text is BaseException.__str__:
-                return original(self, tx, arg)
-            if cls.__module__ != "builtins":  # its constructor may do anything
-                stop(f"the text of a {cls.__name__}")
-            return VariableTracker.build(tx, str(cls(*_constants(arg))))
-
-        return call_str
-
-    def of_repr(original: Callable[..., Any]) -> Callable[..., Any]:
-        def repr_impl(self: Any, tx: Any) -> Any:
-            _constants(self)
-            return original(self, tx)
-
-        return repr_impl
-
-    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            own = isinstance(getattr(self.python_type(), name, None), FunctionType)
-            if name == "__str__" and not args and not own:
-                return BuiltinVariable(str).call_function(tx, [self], {})
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
-    def made(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, exc_type: Any, args: Any, *more: Any, **kwargs: Any) -> None:
-            if exc_type is OSError and len(args) > 1:  # makes a FileNotFoundError, for instance
-                stop("an OSError by number")
-            original(self, exc_type, args, *more, **kwargs)
-
-        return init
-
-    def constructed(original: Callable[..., Any]) -> Callable[..., Any]:
-        def track(self: Any, base: Any, cls: Any, args: Any, **kwargs: Any) -> Any:
-            made: Any = original(self, base, cls, args, **kwargs)
-            if isinstance(made, users) and args and not made.args:
-                # Which a class need not pass on to its base.
-                value: Any = made.value
-                made.exc_vt.args = value.args = list(args)
-            return made
-
-        return track
-
-    def of_member(original: Callable[..., Any]) -> Callable[..., Any]:
-        def var_getattr(self: Any, tx: Any, name: str) -> Any:
-            if name in _SET_BY_PYTHON:
-                stop(f"{name} of an exception")
-            if name == "args":
-                return TupleVariable(list(self.args))  # a list to some versions of Dynamo
-            return original(self, tx, name)
-
-        return var_getattr
-
-    forget_handlers(stack, str)
-    replace(stack, BuiltinVariable, "call_str", of_str)
-    replace(stack, ExceptionVariable, "__init__", made)
-    replace(stack, SideEffects, "track_new_user_defined_object", constructed)
-    if has(ExceptionVariable, "repr_impl"):  # else Dynamo breaks the graph at a repr
-        replace(stack, ExceptionVariable, "repr_impl", of_repr)
-    replace(stack, ExceptionVariable, "var_getattr", of_member)
-    for variable in (ExceptionVariable, users):
-        replace(stack, variable, "call_method", of_method)
-
-
-_SET_BY_PYTHON = frozenset({"name", "obj", "path"})
-"""Attributes of a NameError, AttributeError, ImportError, which Dynamo raises without them."""
-
-
-def _constants(exception: Any) -> list[Any]:
-    """The arguments of the exception that a variable stands for.
-
-    :raises Unsupported: if one of them is no constant.
-    """
-    if not all(arg.is_python_constant() for arg in exception.args):
-        stop(f"the text of a {exception.python_type().__name__} with other values than constants")
-    return [arg.as_python_constant() for arg in exception.args]
 
 
 # --------------------------------------------------------------------------- attention

@@ -45,4 +45,5 @@ def correct(stack: ExitStack) -> None:
     replace(stack, misc, "call_random_fn", leaving)
     replace(stack, user_defined, "call_random_fn", leaving)
     replace(stack, RandomVariable, "__init__", made)
-    replace(stack, RandomVariable, "call_method", drawing)
+    # From 2.14 on a base has the method.
+    replace(stack, RandomVariable, "call_method", drawing, inherited=True)

@@ -22,23 +22,34 @@ __all__ = [
     "replace_instruction",
     "stop",
     "unprofiled",
+    "with_subclasses",
 ]
 
 _PYTORCHS = str(Path(torch.__file__).parent)
 
 
 def replace(
-    stack: ExitStack, owner: Any, name: str, make: Callable[[Callable[..., Any]], Any]
+    stack: ExitStack,
+    owner: Any,
+    name: str,
+    make: Callable[[Callable[..., Any]], Any],
+    *,
+    inherited: bool = False,
 ) -> None:
     """Set ``owner.name`` to what ``make`` makes of it, until ``stack`` is left.
 
+    :param inherited: whether a base of ``owner`` may have it, and ``owner`` gets one of its own.
     :raises CaptureError: if this PyTorch has no such name; programs run in eager then.
     """
-    if not has(owner, name):
+    if not has(owner, name) and not (inherited and hasattr(owner, name)):
         whose = getattr(owner, "__qualname__", owner)
         raise CaptureError(f"tj-torch does not know PyTorch {torch.__version__}: no {whose}.{name}")
-    original = vars(owner)[name]
-    stack.callback(setattr, owner, name, original)
+    if has(owner, name):
+        original = vars(owner)[name]
+        stack.callback(setattr, owner, name, original)
+    else:
+        original = getattr(owner, name)
+        stack.callback(delattr, owner, name)
     setattr(owner, name, make(original))
 
 
@@ -56,17 +67,18 @@ def replace_instruction(
     original = vars(InstructionTranslatorBase).get(name)
     replace(stack, InstructionTranslatorBase, name, make)
     made = vars(InstructionTranslatorBase)[name]
-    for interpreter in _with_subclasses(InstructionTranslatorBase):
+    for interpreter in with_subclasses(InstructionTranslatorBase):
         table = interpreter.dispatch_table
         for i in [i for i, entry in enumerate(table) if entry is original]:
             stack.callback(table.__setitem__, i, original)
             table[i] = made
 
 
-def _with_subclasses(cls: Any) -> Iterator[Any]:
+def with_subclasses(cls: Any) -> Iterator[Any]:
+    """Yield ``cls`` and all classes that are derived from it."""
     yield cls
     for subclass in cls.__subclasses__():
-        yield from _with_subclasses(subclass)
+        yield from with_subclasses(subclass)
 
 
 def has(owner: Any, name: str) -> bool:

@@ -59,7 +59,7 @@ def _compute_attributes_once(stack: ExitStack) -> None:
 
         return var_getattr
 
-    replace(stack, TensorVariable, "var_getattr", once)
+    versions.attributes(stack, TensorVariable, once)
 
 
 def _leave_the_unseen(stack: ExitStack) -> None:
@@ -76,7 +76,7 @@ def _leave_the_unseen(stack: ExitStack) -> None:
 
         return read
 
-    replace(stack, TensorVariable, "var_getattr", seen)
+    versions.attributes(stack, TensorVariable, seen)
     replace(stack, TensorVariable, "call_method", seen)
 
 

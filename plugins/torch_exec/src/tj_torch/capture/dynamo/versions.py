@@ -14,11 +14,18 @@ from typing import Any
 import torch
 from tj_core.extend import CaptureError
 
-from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import (
+    has,
+    replace,
+    replace_instruction,
+    stop,
+    with_subclasses,
+)
 
 __all__ = [
     "ambient_state",
     "attribute_changes",
+    "attributes",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
     "decomposing_handlers",
@@ -141,6 +148,26 @@ def refuse_setters(stack: ExitStack) -> None:
         return found
 
     replace(stack, owner, "try_get_descritor_and_setter_py_func", running)
+
+
+def attributes(
+    stack: ExitStack,
+    owner: Any,
+    make: Callable[[Callable[..., Any]], Any],
+    *,
+    subclasses: bool = False,
+) -> None:
+    """Replace how variables of the class ``owner`` are asked for an attribute.
+
+    That is ``var_getattr`` up to 2.13, then a slot, which a base may have.
+
+    :param subclasses: whether those are asked the same which have a method of their own for it.
+    """
+    name = "var_getattr" if has(owner, "var_getattr") else "tp_getattro_impl"
+    replace(stack, owner, name, make, inherited=name != "var_getattr")
+    for cls in with_subclasses(owner) if subclasses else ():
+        if cls is not owner and has(cls, name):
+            replace(stack, cls, name, make)
 
 
 def attribute_changes(name: str) -> tuple[Any, str] | None:
@@ -299,14 +326,14 @@ def own_dicts() -> Any | None:
 def resync(stack: ExitStack) -> None:
     """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
 
-    Dynamo looks at them again after a call in place only where that takes other tensors, or never
-    (up to 2.10).
+    Dynamo looks at them again after a call in place only where that takes other tensors (up to
+    2.13), or never (up to 2.10).
     """
     from torch._dynamo.variables.tensor import TensorVariable
 
     def always(original: Callable[..., Any]) -> Callable[..., Any]:
-        def sync(self: Any, tx: Any, version_before: int | None, has_tensor_arg: bool) -> None:
-            original(self, tx, version_before, True)
+        def sync(self: Any, tx: Any, version_before: int | None, *has_tensor_arg: bool) -> None:
+            original(self, tx, version_before, *(True for _ in has_tensor_arg))  # none from 2.14 on
 
         return sync
 

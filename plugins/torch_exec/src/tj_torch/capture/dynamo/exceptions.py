@@ -1,0 +1,143 @@
+"""Exceptions that a captured program makes, reads and prints, as their classes have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from types import FunctionType
+from typing import Any
+
+from tj_torch.capture.dynamo import versions
+from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
+
+__all__ = ["correct"]
+
+
+def correct(stack: ExitStack) -> None:
+    """Let the text of an exception be what its class says, and its attributes what Python sets.
+
+    Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
+    meaning, and a class of the user's its own ``__str__``.
+    """
+    from torch._dynamo.variables import user_defined
+    from torch._dynamo.variables.misc import ExceptionVariable
+
+    users = user_defined.UserDefinedExceptionObjectVariable
+    _texts(stack, ExceptionVariable, users)
+    _constructors(stack, ExceptionVariable, users)
+    versions.attributes(stack, ExceptionVariable, _of_member, subclasses=True)
+
+
+def _texts(stack: ExitStack, own: Any, users: Any) -> None:
+    """Ask the class of an exception for its text. ``own`` and ``users`` are Dynamo's classes."""
+    from torch._dynamo.variables.builtin import BuiltinVariable
+
+    def of_call(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_str(self: Any, tx: Any, arg: Any) -> Any:
+            plain: Callable[[], Any] = lambda: original(self, tx, arg)  # noqa: E731
+            return _text(tx, arg, plain) if isinstance(arg, own | users) else plain()
+
+        return call_str
+
+    def of_slot(original: Callable[..., Any]) -> Callable[..., Any]:
+        def tp_str_impl(self: Any, tx: Any) -> Any:
+            return _text(tx, self, lambda: original(self, tx))
+
+        return tp_str_impl
+
+    def of_repr(original: Callable[..., Any]) -> Callable[..., Any]:
+        def repr_impl(self: Any, tx: Any) -> Any:
+            _constants(self)
+            return original(self, tx)
+
+        return repr_impl
+
+    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            defined = isinstance(getattr(self.python_type(), name, None), FunctionType)
+            if name == "__str__" and not args and not defined:
+                return BuiltinVariable(str).call_function(tx, [self], {})
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    forget_handlers(stack, str)
+    if has(own, "tp_str_impl"):  # from 2.14 on, where str() and f-strings ask a slot
+        for variable in (own, users):
+            replace(stack, variable, "tp_str_impl", of_slot)
+    else:
+        replace(stack, BuiltinVariable, "call_str", of_call)
+    for name in ("repr_impl", "tp_repr_impl"):  # where there is neither, a repr breaks the graph
+        if has(own, name):
+            replace(stack, own, name, of_repr)
+    for variable in (own, users):
+        replace(stack, variable, "call_method", of_method)
+
+
+def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
+    """The variable for ``str`` of an exception; ``plain`` makes Dynamo's own."""
+    from torch._dynamo.variables import VariableTracker
+
+    cls = exception.python_type()
+    text: Any = cls.__str__
+    if isinstance(text, FunctionType):
+        return exception.call_method(tx, "__str__", [], {})
+    if text is BaseException.__str__:
+        return plain()
+    if cls.__module__ != "builtins":  # its constructor may do anything
+        stop(f"the text of a {cls.__name__}")
+    return VariableTracker.build(tx, str(cls(*_constants(exception))))
+
+
+def _constructors(stack: ExitStack, own: Any, users: Any) -> None:
+    """Keep the arguments that an exception is made with."""
+    from torch._dynamo.side_effects import SideEffects
+
+    def made(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, exc_type: Any, args: Any, *more: Any, **kwargs: Any) -> None:
+            if exc_type is OSError and len(args) > 1:  # makes a FileNotFoundError, for instance
+                stop("an OSError by number")
+            original(self, exc_type, args, *more, **kwargs)
+
+        return init
+
+    def constructed(original: Callable[..., Any]) -> Callable[..., Any]:
+        def track(self: Any, base: Any, cls: Any, args: Any, **kwargs: Any) -> Any:
+            made: Any = original(self, base, cls, args, **kwargs)
+            if isinstance(made, users) and args and not made.args:
+                # Which a class need not pass on to its base.
+                value: Any = made.value
+                made.exc_vt.args = value.args = list(args)
+            return made
+
+        return track
+
+    replace(stack, own, "__init__", made)
+    replace(stack, SideEffects, "track_new_user_defined_object", constructed)
+
+
+def _of_member(original: Callable[..., Any]) -> Callable[..., Any]:
+    from torch._dynamo.variables import TupleVariable
+
+    def attribute(self: Any, tx: Any, name: str) -> Any:
+        if name in _SET_BY_PYTHON:
+            stop(f"{name} of an exception")
+        if name == "args":
+            return TupleVariable(list(self.args))  # a list to some versions of Dynamo
+        return original(self, tx, name)
+
+    return attribute
+
+
+_SET_BY_PYTHON = frozenset({"name", "obj", "path"})
+"""Attributes of a NameError, AttributeError, ImportError, which Dynamo raises without them."""
+
+
+def _constants(exception: Any) -> list[Any]:
+    """The arguments of the exception that a variable stands for.
+
+    :raises Unsupported: if one of them is no constant.
+    """
+    if not all(arg.is_python_constant() for arg in exception.args):
+        stop(f"the text of a {exception.python_type().__name__} with other values than constants")
+    return [arg.as_python_constant() for arg in exception.args]
