@@ -25,7 +25,7 @@ os.environ.setdefault("TJ_CACHE_DIR", "none")
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
-SLOW = 5
+SLOW = 8
 """Of the tests marked ``slow``, the default run takes one in so many."""
 
 SESSIONS: dict[str, tj.Session] = {}

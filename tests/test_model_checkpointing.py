@@ -25,6 +25,7 @@ def kernels(run: Callable[[], Any]) -> dict[str, int]:
     return {e.key: e.count for e in profile.key_averages() if e.key in ("aten::mm", "aten::silu")}
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`gradient_checkpointing_enable` is deprecated")
 @pytest.mark.parametrize("reentrant", [False, True], ids=["saved_hooks", "reentrant"])
 def test_gradient_checkpointing(reentrant: bool) -> None:

@@ -38,6 +38,7 @@ def chosen(*names: str) -> tuple[str, ...]:
     return tuple(MODELS) if FULL else names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, dynamic",
     [

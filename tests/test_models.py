@@ -110,6 +110,7 @@ BEAMS: dict[str, Any] = {"num_beams": 2}
 GENERATING = tuple(name for name in chosen("llama", "t5") if name not in ("bert", "vit"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GENERATING)
 def test_generation_with_a_cache(name: str) -> None:
     """Greedy and sampled, with the cache growing and static: the same tokens as eager's."""
@@ -141,6 +142,7 @@ def settings(name: str) -> tuple[dict[str, Any], ...]:
 # --------------------------------------------------------------------------- traces
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", chosen("llama", "vit", "qwen2moe"))
 def test_traces_read_back_and_show_the_users_lines(name: str) -> None:
     model, batch = MODELS[name].build().eval(), MODELS[name].batch()

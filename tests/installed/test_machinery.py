@@ -86,6 +86,7 @@ def test_integers_are_not_rounded() -> None:
         assert differences(torch.tensor([10**9]), torch.tensor([10**9 + 1]))
 
 
+@pytest.mark.slow
 def test_a_fallback_is_found() -> None:
     (problem,) = only(hold([subject(breaking)])).problems
     assert problem.startswith("falls back: ")

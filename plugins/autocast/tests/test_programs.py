@@ -77,6 +77,7 @@ def test_samples_of_operations_with_a_policy() -> None:
             same(evaluate(case))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [n for n in MODELS if FULL or n in ("llama", "bert")])
 def test_a_training_step_of_a_model(name: str) -> None:
     pytest.importorskip("transformers")

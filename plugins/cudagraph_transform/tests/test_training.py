@@ -124,6 +124,7 @@ class GPT(nn.Module):
         return logits, F.cross_entropy(logits[:, :-1].flatten(0, 1), words[:, 1:].flatten())
 
 
+@pytest.mark.slow
 def test_a_gpt_trains_and_infers(session: Any) -> None:
     torch.manual_seed(0)
     model = GPT()

@@ -23,6 +23,7 @@ def made(run: Any, *inputs: torch.Tensor, visible: tuple[int, ...] = (0,)) -> mo
         return compiling.compiled(graph, fakes, mode, dict.fromkeys(visible), backward=False)
 
 
+@pytest.mark.slow
 def test_a_graph_becomes_a_function_of_a_list_that_it_empties() -> None:
     x = torch.randn(5, 3)
     compiled = made(lambda x: (x.exp() * 2,), x)
@@ -61,6 +62,7 @@ def test_kernels_of_many_graphs_are_one_file() -> None:
         assert torch.allclose(compiled.function([x])[0], expected)
 
 
+@pytest.mark.slow
 def test_a_kernel_that_is_called_before_it_is_compiled_is_compiled_alone() -> None:
     x = torch.randn(7)
     with collecting():

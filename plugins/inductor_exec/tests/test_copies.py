@@ -57,6 +57,7 @@ def multiplied(x: torch.Tensor) -> Any:
     return low @ low.t(), (low + 1) @ low.t(), (low @ low.t()).float() + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "symbols"])
 @pytest.mark.parametrize("mode", [torch.enable_grad, torch.no_grad, torch.inference_mode])
 def test_results_count_no_write(mode: Any, dynamic: bool, fusing: Any) -> None:

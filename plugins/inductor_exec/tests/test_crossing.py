@@ -82,6 +82,7 @@ TANGENTS = [
 ]
 
 
+@pytest.mark.slow
 def test_tangents_of_any_form(installed: Any) -> None:
     jitted = installed(chain)
     for give in TANGENTS:
@@ -206,6 +207,7 @@ def test_views_of_parameters_where_gradients_are_recorded(installed: Any) -> Non
     assert [kernel.failure for kernel in kernels] == [None]
 
 
+@pytest.mark.slow
 def test_factors_of_zero(installed: Any) -> None:
     """A term multiplied by zero is not read, be it NaN."""
 

@@ -57,6 +57,7 @@ def test_the_backward_computes_a_softmax_once(f: Program, fusing: Any) -> None:
     assert operators(jitted, "backward").count("exp") == EXPONENTIALS[f]
 
 
+@pytest.mark.slow
 def test_a_softmax_that_is_returned_is_for_its_own_gradient_alone(fusing: Any) -> None:
     """Whoever writes it, as one may in eager, leaves the gradient of the log_softmax as it is."""
 
@@ -76,6 +77,7 @@ def test_a_softmax_that_is_returned_is_for_its_own_gradient_alone(fusing: Any) -
 UNUSUAL = torch.tensor([[float("-inf"), 0.0, 1.0], [200.0, -200.0, 0.0], [7.0, 7.0, 7.0]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [UNUSUAL, UNUSUAL.t()], ids=["rows", "transposed"])
 def test_gradients_of_unusual_values(value: torch.Tensor, fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:

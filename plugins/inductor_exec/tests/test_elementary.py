@@ -66,6 +66,7 @@ def test_other_types(fusing: Any) -> None:
             torch.testing.assert_close(jitted(x), expected)
 
 
+@pytest.mark.slow
 def test_tanh_may_be_the_librarys(fusing: Any) -> None:
     x = torch.randn(1600)
 

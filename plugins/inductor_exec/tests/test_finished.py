@@ -210,6 +210,7 @@ def test_a_later_session_finds_the_program(program: Callable[..., Any], dynamic:
     assert not first.fallbacks + second.fallbacks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [plain, several], ids=lambda f: f.__name__)
 def test_gradients_of_gradients(program: Callable[..., Any]) -> None:
     expected = step(program, 2)
@@ -378,6 +379,7 @@ def test_grad_mode_and_what_needs_gradients_count() -> None:
     assert not tj.stats(g).program_kept
 
 
+@pytest.mark.slow
 def test_values_of_symbols_count() -> None:
     """What passes decide on follows from the sizes of the call that is compiled."""
 
@@ -462,6 +464,7 @@ def test_a_program_is_found_where_its_regions_are_gone(tmp_path: Path) -> None:
     assert (tj.stats(g).program_kept, tj.stats(g).region_misses) == (1, 1)
 
 
+@pytest.mark.slow
 def test_the_code_of_a_function_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not kept(through_a_function) and kept(through_a_function)
     monkeypatch.setattr(Triple, "backward", staticmethod(lambda ctx, g: g * 4))

@@ -173,6 +173,7 @@ def test_nothing_is_copied(fusing: Any) -> None:
     assert str(tj.last_trace(g)).count("mutates=(") == 1
 
 
+@pytest.mark.slow
 def test_arguments_that_share_memory(fusing: Any) -> None:
     def f(c: torch.Tensor, d: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
         c.index_copy_(2, at, k * 2)
@@ -213,6 +214,7 @@ def test_elements_that_share_memory_are_refused(fusing: Any) -> None:
             h(torch.zeros(1, 3).expand(4, 3), torch.ones(4, 3))
 
 
+@pytest.mark.slow
 def test_gradients_see_old_values(fusing: Any) -> None:
     def f(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
         c.index_copy_(2, at, k * 2)
@@ -229,6 +231,7 @@ def test_gradients_see_old_values(fusing: Any) -> None:
         torch.testing.assert_close(*found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("grad", [False, True])
 def test_parameters_are_written_without_gradients(grad: bool, fusing: Any) -> None:
     class Cache(nn.Module):
@@ -256,6 +259,7 @@ def test_parameters_are_written_without_gradients(grad: bool, fusing: Any) -> No
     assert any(overwrites(g)) is not grad, "autograd knows what needs a gradient by a value"
 
 
+@pytest.mark.slow
 def test_sizes_that_are_symbols(fusing: Any) -> None:
     def f(c: torch.Tensor, at: torch.Tensor, k: torch.Tensor) -> Any:
         c.index_copy_(1, at, k * 2)
@@ -296,6 +300,7 @@ def test_a_region_that_fails_is_survived(
         check(f, g, arguments())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("f", [copied_to_an_index, set_at_a_place, zeroed])
 def test_an_error_after_the_write_happens_again_in_eager(f: Program, fusing: Any) -> None:
     """Memory runs out, say: the program runs again, on what was written."""
@@ -343,6 +348,7 @@ def test_a_script_shows_what_failed(
     assert "compiles, and returns what its operations return" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_caches_of_transformers_are_not_copied(fusing: Any) -> None:
     from transformers import StaticCache
 

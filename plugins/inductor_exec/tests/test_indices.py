@@ -83,6 +83,7 @@ def test_an_index_is_refused_as_in_eager(name: str, grad: bool, fusing: Any) -> 
                 torch.testing.assert_close(found[1:], wanted[1:])
 
 
+@pytest.mark.slow
 def test_sizes_that_are_symbols(fusing: Any) -> None:
     def f(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return (x * 2).gather(0, i).sin() + 1

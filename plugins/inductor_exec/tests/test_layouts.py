@@ -65,6 +65,7 @@ def chosen(jitted: Any) -> tuple[int, int]:
     return made, sum(len(k.region.strides) for k in kernels if k.region.backward)
 
 
+@pytest.mark.slow
 def test_saved_values_are_laid_out_for_convolutions(fusing: Any) -> None:
     made, taken = chosen(hold(fusing, Net()))
     assert made == taken >= 3

@@ -253,6 +253,7 @@ def test_operations_with_a_number(installed: Any, op: Any) -> None:
                 assert_same(outcome(jitted, tensors, a), expected, f"{a!r} for {number!r}")
 
 
+@pytest.mark.slow
 def test_a_number_that_the_program_reads_and_that_is_known(fusing: Any) -> None:
     """As in Longformer, which divides its sizes by an operator."""
 

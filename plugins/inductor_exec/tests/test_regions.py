@@ -236,6 +236,7 @@ def test_two_programs_in_turns(fusing: Any) -> None:
         torch.testing.assert_close(xs[1].grad, xs[3].grad)
 
 
+@pytest.mark.slow
 def test_threads_compile_and_run(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).exp().sum(0) + 1
@@ -310,6 +311,7 @@ def test_autocast_runs_one_by_one(fusing: Any) -> None:
     hold(fusing(f), f, X(4, 4), X(4, 4))
 
 
+@pytest.mark.slow
 def test_torch_compile_in_the_same_process_keeps_working(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).exp().sum(-1) + 1
@@ -434,6 +436,7 @@ def test_hooks_may_lay_out_what_is_saved_otherwise(pack: Any, fusing: Any) -> No
     torch.testing.assert_close(*found)
 
 
+@pytest.mark.slow
 def test_a_softmax_saves_two_numbers_of_a_row(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (F.softmax(x * 2, -1) * F.log_softmax(x * 3, -1)).sum()
@@ -463,6 +466,7 @@ def test_a_layer_norm_of_a_permuted_value_stays_one_call(fusing: Any) -> None:
     hold(fusing(f), f, X(4, 8, 6), X(8), X(8))
 
 
+@pytest.mark.slow
 def test_what_lies_between_kernels_is_saved_and_the_rest_runs_again(fusing: Any) -> None:
     def f(x: torch.Tensor, v: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         y = F.gelu(x @ v).tanh() * 2

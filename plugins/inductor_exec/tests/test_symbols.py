@@ -170,6 +170,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", SAID)
 def test_what_is_compiled_for_other_sizes_is_held_against_the_trace(fault: str) -> None:
     here = Session(("inductor", "autograd", "torch"), overrides={"strict": False})
@@ -262,6 +263,7 @@ def compiled_region() -> Any:
     return kernel.region
 
 
+@pytest.mark.slow
 def test_a_size_that_no_input_has_is_declined() -> None:
     g = tj.jit(lambda x: torch.cat([x, x])[: x.shape[0] + 1].sin().cos(), session=session())
     h = tj.jit(lambda x: x[torch.nonzero(x > 0).squeeze(1)].sin().cos(), session=session())

@@ -134,6 +134,7 @@ def joined(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return F.pad(y, (1, 0))[: x.shape[0]].exp() / x.shape[0] + torch.ones(x.shape[0], 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [mixed, joined])
 def test_one_definition_serves_many_sizes(program: Callable[..., Any], fusing: Any) -> None:
     """For sizes of 0 and 1, operations run one by one."""

@@ -56,6 +56,7 @@ def same(jitted: Any, model: Any, *args: Any) -> None:
 BFLOAT16 = pytest.param(torch.bfloat16, marks=pytest.mark.bfloat16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, BFLOAT16])
 @pytest.mark.parametrize("before", [(), ("inductor",)])
 def test_layers_run_with_packed_weights(dtype: Any, before: Any, freezing: Any) -> None:

@@ -44,6 +44,7 @@ def test_pytorchs_kernels_compute_the_same_bits(capsys: pytest.CaptureFixture[st
     assert "maximum difference to eager: 0 (allowed: none): passed" in said
 
 
+@pytest.mark.slow
 def test_other_kernels_may_round_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
     code, said = demo(["torch", Scaled(1 + 2**-22)], capsys)
     assert code == 0
@@ -51,6 +52,7 @@ def test_other_kernels_may_round_elsewhere(capsys: pytest.CaptureFixture[str]) -
     assert "(allowed: 1.3e-06 of eager's, and 1e-05): passed" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("factor", [1.01, float("nan")])
 def test_what_is_wrong_fails(factor: float, capsys: pytest.CaptureFixture[str]) -> None:
     code, said = demo(["torch", Scaled(factor)], capsys)

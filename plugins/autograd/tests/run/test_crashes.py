@@ -6,8 +6,11 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 HARNESS = """
 import warnings
+import pytest
 import torch
 import torch._inductor
 import tj_core as tj
@@ -50,6 +53,7 @@ JAGGED = [
 ]
 
 
+@pytest.mark.slow
 def test_the_process_lives_and_the_program_is_right() -> None:
     programs = [*((text, True) for text in STORAGES), *((text, False) for text in JAGGED)]
     text = HARNESS.format(programs=programs)

@@ -59,6 +59,7 @@ def again(jitted: Any) -> list[str]:
 # ---------------------------------------------------------------------------- the budget
 
 
+@pytest.mark.slow
 def test_no_more_is_saved_than_the_budget_says() -> None:
     default = size(trained(layers, X, *WEIGHTS))
     sizes = []

@@ -40,6 +40,7 @@ def test_every_workload_is_here(memory: ModuleType) -> None:
     assert set(WORKLOADS) == set(memory.WORKLOADS) - NOT_MEASURED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workload", WORKLOADS)
 def test_saved_bytes_and_peak(memory: ModuleType, workload: str) -> None:
     found = {system: memory.measure(workload, system, 0.25) for system in memory.SYSTEMS}

@@ -94,6 +94,7 @@ def test_a_handler_of_a_class_that_data_does_not_raise_breaks_nothing() -> None:
     assert len(warned(SeenProgram("of data", source.replace("KeyError", "IndexError"), args))) == 1
 
 
+@pytest.mark.slow
 def test_an_assertion_after_a_side_effect_sees_it() -> None:
     log: list[int] = []
 

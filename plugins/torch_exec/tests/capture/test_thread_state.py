@@ -29,6 +29,7 @@ def hessian(x: torch.Tensor) -> torch.Tensor:
     return torch.vmap(torch.func.hessian(lambda y: (y**3).sum()))(x)
 
 
+@pytest.mark.slow
 @pytest.mark.leaves_changed("dispatch keys")
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("frontend", ["dynamo", "dynamo_hook"])

@@ -532,6 +532,7 @@ UNARY = (torch.sin, torch.relu, torch.neg, torch.exp, F.gelu, F.softplus, torch.
 BINARY = (torch.add, torch.mul, torch.maximum, torch.sub, torch.atan2)
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 11), st.integers(0, 9), st.integers(0, 9)), max_size=8))
 def test_any_expression_has_eagers_value_and_gradient(steps: list[tuple[int, int, int]]) -> None:

@@ -46,6 +46,7 @@ def views(count: int) -> Iterator[tuple[torch.Tensor, Shape, torch.Tensor]]:
             continue
 
 
+@pytest.mark.slow
 def test_views() -> None:
     found = 0
     for x, shape, view in views(600):

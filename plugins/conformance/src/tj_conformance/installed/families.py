@@ -69,18 +69,18 @@ def _seeded(make: Callable[..., Iterator[Subject]], few: int) -> Family:
 FAMILIES: Mapping[str, Family] = {
     **{
         f"op_db:{name}": _whole(
-            functools.partial(op_db, getattr(torch, name)), 12 if name == "float32" else 3, 16
+            functools.partial(op_db, getattr(torch, name)), 8 if name == "float32" else 2, 16
         )
         for name in DTYPES
     },
-    "module_db": _whole(module_db, 6, 6),
-    "aliasing": _whole(_aliasing, 16, 16),
-    "generated": _seeded(programs.generated, 16),
+    "module_db": _whole(module_db, 4, 6),
+    "aliasing": _whole(_aliasing, 10, 16),
+    "generated": _seeded(programs.generated, 10),
     "orders": _seeded(programs.orders, 6),
     "found": _whole(programs.found, 8),
-    "own_backwards": _whole(programs.own_backwards, 6, 16),
-    "subclasses": _whole(programs.subclasses, 10),
-    "autocast": _whole(programs.autocast, 8, 6),
+    "own_backwards": _whole(programs.own_backwards, 4, 16),
+    "subclasses": _whole(programs.subclasses, 6),
+    "autocast": _whole(programs.autocast, 4, 6),
     "models": _whole(programs.models, 1, 5),
     "packages": _whole(programs.packages, 4, 8),
 }

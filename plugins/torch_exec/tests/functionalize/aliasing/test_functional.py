@@ -94,6 +94,7 @@ def test_an_argument_that_nobody_refuses_is_used_in_functional_form() -> None:
     assert tj.last_trace(jitted, stage="FUNCTIONAL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))
 def test_made_up_programs(chunk, count) -> None:
     options = {"figures": FIGURES, "lenient": True, "ignore": ("grad_fn",)}

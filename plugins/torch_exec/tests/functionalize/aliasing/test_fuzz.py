@@ -39,11 +39,13 @@ FIGURES = Figures()
 """Counted over all chunks, so that the programs are known to be worth running."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT))
 def test_made_up_programs(chunk, count) -> None:
     compare_programs(jit, seed=chunk, count=count, figures=FIGURES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("chunk", "count"), chunks(COUNT_FX))
 def test_made_up_programs_through_fx(chunk, count) -> None:
     compare_programs(through_fx(), seed=3000 + chunk, count=count)
