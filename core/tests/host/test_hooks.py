@@ -189,6 +189,17 @@ def test_hook_tj_available(fake_dist: FakeDist) -> None:
     assert manager("x").names == ("x",)
 
 
+def test_hook_tj_lacking(fake_dist: FakeDist) -> None:
+    fake_dist("x", "@hookimpl\ndef tj_lacking(): return 'PyTorch 9 was not tested'")
+    fake_dist("y", "@hookimpl\ndef tj_lacking(): return None")
+    fake_dist("z", "@hookimpl\ndef tj_lacking(): return 9")
+    made = manager("x", "y", "z")
+    assert made.lacking("x") == "PyTorch 9 was not tested"
+    assert made.lacking("y") == ""
+    with pytest.raises(PluginError, match="tj_lacking of z must return None or text, not 9"):
+        made.lacking("z")
+
+
 def test_hook_tj_options(fake_dist: FakeDist) -> None:
     fake_dist("x", OPTIONS + "\n@hookimpl\ndef tj_tags(options): return options.threads * ()")
     made = manager(x={"threads": 3})

@@ -12,6 +12,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.cache import add_cache
@@ -142,6 +143,9 @@ _TARGET = (
 def _plugins(args: argparse.Namespace) -> int:
     manager = PluginManager(_resolved(args), lenient=True)
     shown = [s for s in manager.states if args.all or s.state not in ("blocked", "installed")]
+    with reported(manager.problems.append):
+        lacking = {s.name: manager.lacking(s.name) for s in shown if s.state == "loaded"}
+        shown = [replace(s, reason=lacking.get(s.name, s.reason)) for s in shown]
     if args.json:
         print_json([s.as_dict() for s in shown])
     else:

@@ -29,9 +29,9 @@ class PluginState:
     """What became of one known plugin.
 
     ``state``: ``loaded``; ``blocked`` by ``disable``; ``unavailable``, it says it cannot work here;
-    ``failed``, it is broken; ``installed``, but not selected. ``reason`` says why for all but the
-    first, ``error`` is the error behind a failure. ``order`` is its place among the loaded ones,
-    ``requested`` whether the project names it.
+    ``failed``, it is broken; ``installed``, but not selected. ``reason`` says why, or of a loaded
+    one what it lacks where that has been asked. ``error`` is the error behind a failure, ``order``
+    the place among the loaded ones, ``requested`` whether the project names the plugin.
     """
 
     name: str

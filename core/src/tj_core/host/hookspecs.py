@@ -56,6 +56,18 @@ def tj_available() -> str | None:
 
 
 @hookspec
+def tj_lacking(cache_dir: str | None) -> str | None:
+    """Say what a plugin that works lacks on this machine, for ``tj plugins``.
+
+    Called for that list only, of loaded plugins. It must be quick, and import nothing heavy.
+
+    :param cache_dir: the folder that the project's config names, for what is kept on disk.
+    :returns: None if it lacks nothing, else what: ``"PyTorch 2.15.0 was not tested"``.
+    Since 0.1.
+    """
+
+
+@hookspec
 def tj_options() -> type[Any]:  # type: ignore[empty-body]
     """Declare the plugin's config table ``[tool.tj.<name>]``.
 

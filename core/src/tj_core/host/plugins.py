@@ -74,6 +74,7 @@ class PluginManager:
         self.problems: list[TjError] = []
         report = self.problems.append if lenient else raise_error
         self._observers = default_observers(config)
+        self._cache_dir = config.core.cache_dir
         self._records: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._known: dict[str, Found] = {}
         inline = [inline_plugin(o) for o in objects]
@@ -118,6 +119,16 @@ class PluginManager:
     def resolved_options(self, plugin: str) -> Resolved[Any] | None:
         """The options of a loaded plugin with the origin of each; None if it declares none."""
         return self._loaded[plugin].options
+
+    def lacking(self, plugin: str) -> str:
+        """What a loaded plugin says that it lacks on this machine; empty if it lacks nothing.
+
+        :raises PluginError: if it says so in another form than text, or its hook raises.
+        """
+        said = self._call("tj_lacking", plugin, {"cache_dir": self._cache_dir})
+        if said is not None and not isinstance(said, str):
+            raise PluginError(f"tj_lacking of {plugin} must return None or text, not {said!r}")
+        return said or ""
 
     def identity(self, plugin: str) -> str:
         """A known plugin in words: name, distribution and version."""

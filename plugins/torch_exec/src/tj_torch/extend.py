@@ -39,7 +39,6 @@ from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo
 from tj_torch.ops.memo.modes import Modes
 from tj_torch.ops.names import Names, resolve
-from tj_torch.ops.private import set_conj, set_neg, storage_id
 from tj_torch.ops.schema_facts import changes_unseen, may_write
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.program import Sizes, is_dense, is_sized, row_major
@@ -50,7 +49,9 @@ from tj_torch.runtime.forms import Form, form_of
 from tj_torch.runtime.function import autograd_function
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
-from tj_torch.runtime.private import (
+from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
+from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
+from tj_torch.torch_private.runtime import (
     backward_keeps_graph,
     dispatch_modes,
     engine_gradients,
@@ -59,7 +60,6 @@ from tj_torch.runtime.private import (
     outside_levels,
     saved_tensors_are_hooked,
 )
-from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
 
 __all__ = [
     "AUTOCAST",

@@ -24,10 +24,13 @@ class Options:
     functional (stage FUNCTIONAL): ``auto`` are those that another plugin's gradients or executors
     work on; ``always`` and ``never`` are for looking into things. With ``always`` PyTorch's
     autograd does not see that the program writes to what a gradient needs, and does not refuse it.
+    ``probe``: whether the first compile in a process runs the probes of PyTorch's private names
+    again, also of a version that was tested (`tj doctor` shows what they find).
     """
 
     memo_size: int = 4096
     functional: Literal["auto", "always", "never"] = "auto"
+    probe: bool = False
 
 
 @hookimpl
@@ -35,6 +38,13 @@ def tj_available() -> str | None:
     import importlib.util
 
     return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_lacking(cache_dir: str | None) -> str | None:
+    from tj_torch.torch_private.installation import lacking
+
+    return lacking(cache_dir)
 
 
 @hookimpl
@@ -46,7 +56,7 @@ def tj_options() -> type[Any]:
 def tj_frontends(options: Options) -> tuple[Frontend, ...]:
     from tj_torch.dispatch.frontends import frontends
 
-    return frontends()
+    return frontends(options.probe)
 
 
 @hookimpl
@@ -96,5 +106,6 @@ def tj_executors() -> tuple[Executor, ...]:
 @hookimpl
 def tj_cli_commands() -> tuple[CliCommand, ...]:
     from tj_torch.demo import demo_command
+    from tj_torch.doctor import doctor_command
 
-    return (demo_command(),)
+    return (demo_command(), doctor_command())

@@ -9,7 +9,7 @@ from torch import distributed
 if not distributed.is_available():
     pytest.skip("this PyTorch has no torch.distributed", allow_module_level=True)
 
-from tj_torch.ops.private import same_masks
+from tj_torch.torch_private.ops import same_masks
 from torch.distributed.tensor._ops._mask_buffer import MaskBuffer
 
 

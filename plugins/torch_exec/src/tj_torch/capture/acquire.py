@@ -66,14 +66,15 @@ from tj_torch.capture.nodes import (
 from tj_torch.capture.pinned import MAY_RAISE, may_raise_at_run_time, pinned
 from tj_torch.capture.sources import node_source
 from tj_torch.capture.streams import refuse_streams
-from tj_torch.ops import convert, private
+from tj_torch.ops import convert
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.stateless import STATELESS
 from tj_torch.ops.wiring import UNKNOWN, WIRING
-from tj_torch.runtime.private import set_gradients
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import set_gradients
 
 __all__ = ["Acquired", "Importer", "acquire"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from tj_torch.capture.dynamo import adapter as dynamo
-from tj_torch.ops import private
 from tj_torch.ops.contexts import ambient_context
 from tj_torch.runtime.modes import device_modes, function_mode_is_on
-from tj_torch.runtime.private import (
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import (
     dispatch_mode,
     dispatch_modes,
     forward_level,

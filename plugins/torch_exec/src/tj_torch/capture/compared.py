@@ -17,10 +17,10 @@ from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorPr
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.names import resolve
-from tj_torch.ops.private import ASSERTED_NUMBER
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
+from tj_torch.torch_private.ops import ASSERTED_NUMBER
 
 __all__ = ["Comparison", "check_assumed"]
 

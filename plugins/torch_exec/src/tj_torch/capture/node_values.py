@@ -12,7 +12,7 @@ from tj_torch.capture.nodes import takers, takes_values
 from tj_torch.ops import convert
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
-from tj_torch.runtime.private import pytree
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["NodeValues"]
 

@@ -26,8 +26,8 @@ from tj_core.extend import (
 
 from tj_torch.capture.sources import node_source
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
-from tj_torch.runtime.private import pytree
 from tj_torch.runtime.subclasses import is_wrapper
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = [
     "input_value",

@@ -10,7 +10,7 @@ import torch
 from tj_core.extend import CaptureError
 
 from tj_torch.capture.sources import node_source
-from tj_torch.runtime.private import OpOverload, OpOverloadPacket
+from tj_torch.torch_private.runtime import OpOverload, OpOverloadPacket
 
 __all__ = ["refuse_streams"]
 

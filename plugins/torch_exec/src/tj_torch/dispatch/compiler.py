@@ -30,6 +30,7 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
+from tj_torch.capture.dynamo.probing import settle
 from tj_torch.capture.dynamo.released import empty
 from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
@@ -50,6 +51,7 @@ class GraphCompiler:
 
     jitted: Jitted
     dialects: TorchDialects
+    probe: bool = False
 
     @property
     def opaque(self) -> tuple[Callable[..., Any], ...]:
@@ -171,6 +173,10 @@ class GraphCompiler:
             self.jitted.stats.misses += 1
             dynamo.forget_examples()
         return _while_unchanged(compilation.function, graph, examples)
+
+    def settle(self) -> None:
+        """See that this process knows which private names of PyTorch are lost in it."""
+        settle(self.probe, self.jitted.session.config.core.cache_dir)
 
     def hooked(
         self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]

@@ -39,7 +39,7 @@ from tj_torch.dispatch.module import Dispatching
 from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
-from tj_torch.runtime.private import pytree
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 
@@ -123,6 +123,7 @@ class Dispatcher:
             )
             self.elsewhere = self.target
             return self.target(*args, **kwargs)
+        self.compiler.settle()
         if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
             return self._run_elsewhere(self.hooked, args, kwargs)
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,8 +19,10 @@ from tj_torch.ops.service import TorchDialects
 __all__ = ["frontends"]
 
 
-def frontends() -> tuple[Frontend, ...]:
-    """``dynamo``, the default; ``dynamo_hook``, for programs with graph breaks; and ``fx``.
+def frontends(probe: bool = False) -> tuple[Frontend, ...]:
+    """The frontends, for sessions whose option ``probe`` is as given.
+
+    ``dynamo`` is the default; ``dynamo_hook``, for programs with graph breaks; and ``fx``.
 
     ``dynamo`` captures whole programs and dispatches calls itself; at a graph break it turns to
     ``dynamo_hook``, which compiles the program's parts through PyTorch's eval-frame hook. ``fx``
@@ -27,8 +30,8 @@ def frontends() -> tuple[Frontend, ...]:
     """
     return (
         Frontend("fx", is_exported, _fx, priority=20),
-        Frontend("dynamo", callable, _own_dispatch, priority=10),
-        Frontend("dynamo_hook", callable, _hook_dispatch),
+        Frontend("dynamo", callable, partial(_wrap, Dispatcher, probe), priority=10),
+        Frontend("dynamo_hook", callable, partial(_wrap, HookDispatcher, probe)),
     )
 
 
@@ -47,23 +50,15 @@ def _recompile(self: Any) -> Any:
     return self.__tj__.fn.recompile()
 
 
-def _own_dispatch(fn: Any, jitted: Jitted) -> Any:
-    return _wrap(fn, jitted, Dispatcher)
-
-
-def _hook_dispatch(fn: Any, jitted: Jitted) -> Any:
-    return _wrap(fn, jitted, HookDispatcher)
-
-
-def _wrap(fn: Any, jitted: Jitted, dispatcher: type[Dispatcher]) -> Any:
+def _wrap(dispatcher: type[Dispatcher], probe: bool, fn: Any, jitted: Jitted) -> Any:
     if is_exported(fn):
         raise TjError(
             "an ExportedProgram is no Python that can be captured",
             hint='tj.jit(program, frontend="fx"), or tj.jit(program.module(), ...)',
         )
-    made = autocasting(dispatcher(fn, jitted, _compiler(jitted)))
+    made = autocasting(dispatcher(fn, jitted, _compiler(jitted, probe)))
     return wrap_module(fn, made) if isinstance(fn, torch.nn.Module) else wrap_function(fn, made)
 
 
-def _compiler(jitted: Jitted) -> GraphCompiler:
-    return GraphCompiler(jitted, TorchDialects.of(jitted.session))
+def _compiler(jitted: Jitted, probe: bool = False) -> GraphCompiler:
+    return GraphCompiler(jitted, TorchDialects.of(jitted.session), probe)

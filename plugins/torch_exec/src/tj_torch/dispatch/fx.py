@@ -35,7 +35,7 @@ from tj_torch.dispatch.dispatcher import Dispatcher
 from tj_torch.dispatch.entries import Entries
 from tj_torch.dispatch.module import calling
 from tj_torch.ops.flags import FLAGS, flags_of
-from tj_torch.runtime.private import pytree
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["FxDispatcher", "graph_module", "is_exported"]
 

@@ -35,9 +35,9 @@ from tj_torch.functionalize.input_aliasing import (
 )
 from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.ops.metadata_mutation import detaches
-from tj_torch.ops.private import can_be_written, has_no_hooks, survives_writes
 from tj_torch.runtime.autograd_checks import if_autograd_allows
 from tj_torch.runtime.rollback import raising, unless_it_raises
+from tj_torch.torch_private.ops import can_be_written, has_no_hooks, survives_writes
 
 __all__ = ["PROGRAM", "Wrap", "with_bases", "with_errors", "wrapping"]
 

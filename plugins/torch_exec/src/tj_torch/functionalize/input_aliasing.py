@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tj_torch.ops.private import base_of, can_be_written, storage_id
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
+from tj_torch.torch_private.ops import base_of, can_be_written, storage_id
 
 __all__ = [
     "PATTERN_LIMIT",

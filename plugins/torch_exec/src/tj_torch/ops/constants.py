@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 import torch
 from tj_core.extend import Constant
 
-from tj_torch.runtime.private import without_dispatch_modes
+from tj_torch.torch_private.runtime import without_dispatch_modes
 
 __all__ = ["of_text", "tensor_constant", "text"]
 

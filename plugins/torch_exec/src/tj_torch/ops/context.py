@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from tj_core.extend import Context, Resetting
 
-from tj_torch.ops import private
+from tj_torch.torch_private import ops as private
 
 __all__ = [
     "AUTOCAST",

@@ -11,7 +11,7 @@ from tj_core.extend import PLAIN_CONTEXT, Context
 
 from tj_torch.ops.cast_cache import CastCache, ambient_cache
 from tj_torch.ops.context import AUTOCAST
-from tj_torch.runtime.private import (
+from tj_torch.torch_private.runtime import (
     attention_backends,
     enter_autocast,
     enter_inference_mode,

@@ -29,8 +29,8 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops.sizes.shape_env import is_symbolic, kind_of, number_text, plain
-from tj_torch.runtime.private import OpOverload, OpOverloadPacket
 from tj_torch.runtime.subclasses import is_wrapper
+from tj_torch.torch_private.runtime import OpOverload, OpOverloadPacket
 
 __all__ = [
     "State",

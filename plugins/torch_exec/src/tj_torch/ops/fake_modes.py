@@ -1,6 +1,6 @@
 """Fake tensor modes whose tensors have the strides of PyTorch's kernels.
 
-PyTorch's private names for fake tensors stand in `tj_torch.ops.private`, but for the mode's class.
+Private names for fake tensors stand in `tj_torch.torch_private.ops`, but for the mode's class.
 """
 
 from __future__ import annotations

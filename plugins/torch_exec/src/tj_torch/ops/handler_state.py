@@ -18,9 +18,9 @@ from typing import Any
 
 import torch
 
-from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.runtime.subclasses import is_wrapper
+from tj_torch.torch_private import ops as private
 
 __all__ = ["changed_state", "same_tensors", "untouched"]
 

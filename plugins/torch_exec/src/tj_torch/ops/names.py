@@ -26,7 +26,6 @@ from tj_core.extend import (
     leaves,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import checks_writes
 from tj_torch.ops.convert import State
 from tj_torch.ops.entry import entry
@@ -46,7 +45,8 @@ from tj_torch.ops.naming.operators import BINARY, INPLACE, ITEMS, REFLECTED, UNA
 from tj_torch.ops.naming.paths import FUNCTIONS, own_path, public_names, walk
 from tj_torch.ops.values import VALUES
 from tj_torch.runtime.functional import Functional, Inverse
-from tj_torch.runtime.private import (
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import (
     HigherOrderOperator,
     OpOverload,
     OpOverloadPacket,

@@ -14,8 +14,8 @@ import torch
 from tj_core.extend import Alias, BoundSymbol, Effects, Proxy, TensorProxy, leaves
 
 from tj_torch.ops.names import resolve
-from tj_torch.runtime.private import OpOverload
-from tj_torch.runtime.private import schemas as schemas_of
+from tj_torch.torch_private.runtime import OpOverload
+from tj_torch.torch_private.runtime import schemas as schemas_of
 
 __all__ = ["changes_unseen", "extension", "may_write", "schema_effects", "writes_nothing"]
 

@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 
-from tj_torch.ops import private
-from tj_torch.runtime.private import unsafe_view
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import unsafe_view
 
 __all__ = ["corrected", "may_differ"]
 

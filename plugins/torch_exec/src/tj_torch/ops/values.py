@@ -10,8 +10,8 @@ from tj_core.extend import Context, Proxy, RuntimeValues, TensorProxy
 
 from tj_torch.ops import constants
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy
-from tj_torch.ops.private import set_conj, set_neg, storage_id
 from tj_torch.runtime.subclasses import is_wrapper, read_tensors
+from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
 
 __all__ = ["VALUES"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.runtime.private import dispatch_key, key_set
+from tj_torch.torch_private.runtime import dispatch_key, key_set
 
 __all__ = ["Form", "form_of"]
 

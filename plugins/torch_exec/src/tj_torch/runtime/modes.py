@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from tj_torch.runtime.private import (
+from tj_torch.torch_private.runtime import (
     DeviceContext,
     dispatch_modes,
     function_mode_stack,

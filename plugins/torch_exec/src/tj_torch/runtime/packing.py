@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from tj_torch.runtime.private import StopRecomputation, pack_hook
+from tj_torch.torch_private.runtime import StopRecomputation, pack_hook
 
 __all__ = ["Acquired", "is_of_hook"]
 

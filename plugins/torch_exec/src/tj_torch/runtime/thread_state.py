@@ -19,7 +19,7 @@ import torch
 from torch.autograd import forward_ad
 
 from tj_torch.runtime.modes import without_modes
-from tj_torch.runtime.private import (
+from tj_torch.torch_private.runtime import (
     allow_saved_tensors_hooks,
     as_found_by_dispatcher,
     disabled_hooks_message,

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.autograd import forward_ad
 
-from tj_torch.runtime.private import (
+from tj_torch.torch_private.runtime import (
     allow_saved_tensors_hooks,
     disabled_hooks_message,
     forward_level,

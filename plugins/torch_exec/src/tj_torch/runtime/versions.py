@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tj_torch.runtime.private import set_version_counter, unsafe_view
+from tj_torch.torch_private.runtime import set_version_counter, unsafe_view
 
 __all__ = ["bump_version", "set_version", "versioned"]
 

@@ -19,7 +19,7 @@ from tj_conformance.programs.scenes import (
     storage_only,
     viewed,
 )
-from tj_torch.ops.private import make_effectful
+from tj_torch.torch_private.ops import make_effectful
 
 case = Table()
 WHERE: dict[str, str] = {}

@@ -21,16 +21,17 @@ import torch
 from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo import versions, zeros
-from tj_torch.capture.dynamo.corrections import corrected
+from tj_torch.capture.dynamo.features import corrected, say_lost
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
 from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.ops.handler_state import untouched
-from tj_torch.ops.private import without_saved_tensor_hooks
 from tj_torch.runtime.modes import function_mode_is_on, without_modes
 from tj_torch.runtime.thread_state import kept
+from tj_torch.torch_private.features import Feature
+from tj_torch.torch_private.ops import without_saved_tensor_hooks
 
 __all__ = [
     "Absent",
@@ -154,7 +155,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     this, a new object at a dead one's address would pass as the dead one. ``on_dead`` lives as
     long as any guarded object, so it must hold nothing but weak references.
     """
-    from torch._dynamo.guards import CheckFunctionManager
+    from tj_torch.torch_private.dynamo import CheckFunctionManager
 
     # Hooks on saved tensors act when the program runs; guarding on them costs a Python call.
     for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
@@ -170,7 +171,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
                     weakref.finalize(obj, on_dead).atexit = False
             return id(obj)
 
-    import torch._dynamo as dynamo
+    from tj_torch.torch_private.dynamo import dynamo
 
     settings = dynamo.config.patch(**versions.settings(None))
     state = versions.ambient_state()
@@ -181,7 +182,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
 @contextlib.contextmanager
 def _measured() -> Iterator[None]:
-    from torch._dynamo.utils import dynamo_timed, get_metrics_context
+    from tj_torch.torch_private.dynamo import dynamo_timed, get_metrics_context
 
     with unprofiled(), get_metrics_context(), dynamo_timed("tj_capture"):
         yield
@@ -221,7 +222,7 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
     A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
     may also run in a mode of the user's, which would take part. The thread's state stays as it is.
     """
-    from torch._C._dynamo.eval_frame import set_eval_frame
+    from tj_torch.torch_private.dynamo import set_eval_frame
 
     pass_over_own()
     with _compile_lock(), untouched(given), kept(), without_modes():
@@ -238,7 +239,7 @@ def _compile_lock() -> Iterator[None]:
 
     The user's hooks on saved tensors see nothing of what compiling saves.
     """
-    from torch._dynamo import convert_frame
+    from tj_torch.torch_private.dynamo import convert_frame
 
     with convert_frame.compile_lock, without_saved_tensor_hooks():
         yield
@@ -257,8 +258,23 @@ def capture(
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
     :raises Uninitialized: if a lazy module gets its parameters in this call.
     """
-    import torch._dynamo as dynamo
-    from torch._dynamo import convert_frame
+    lost: list[tuple[Feature, str]] = []
+    try:
+        return _captured(root, args, kwargs, dynamic, opaque, lost)
+    finally:
+        say_lost(lost)  # here, where warnings are the user's again
+
+
+def _captured(
+    root: types.FunctionType,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic: bool | None,
+    opaque: tuple[Callable[..., Any], ...],
+    lost: list[tuple[Feature, str]],
+) -> Capture:
+    """The same; ``lost`` gets the features that this PyTorch has lost."""
+    from tj_torch.torch_private.dynamo import convert_frame, dynamo
 
     with (
         _compile_lock(),
@@ -270,6 +286,7 @@ def capture(
         _allowed(opaque),
         corrected() as noticed,
     ):
+        lost += noticed.lost
         try:
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:
@@ -294,7 +311,7 @@ _DISABLED = "`torch.compiler.disable()`d function"
 
 
 def _failure(error: Exception) -> CaptureFailure:
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import exc
 
     reason = str(error).strip() or type(error).__name__
     raised = (
@@ -309,7 +326,7 @@ def _failure(error: Exception) -> CaptureFailure:
 @contextlib.contextmanager
 def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
     """Make Dynamo record calls of ``functions`` without looking inside, for this capture only."""
-    from torch._dynamo import trace_rules
+    from tj_torch.torch_private.dynamo import trace_rules
 
     allowed = trace_rules._allowed_callable_ids
     known = allowed.function_ids or set()
@@ -359,8 +376,7 @@ def hooked(
     raise, the frame it was looking at runs as it is, which raises in the program's own words;
     should it not, ``on_skip`` gets Dynamo's reason and stack.
     """
-    import torch._dynamo as dynamo
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import dynamo, exc
 
     context: Any = dynamo.optimize(backend, dynamic=dynamic)
     patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
@@ -387,8 +403,7 @@ def guard_forward_mode() -> None:
 
     To be called by a backend: Dynamo has no such guard of its own.
     """
-    from torch._dynamo.guards import GuardBuilder
-    from torch._dynamo.source import GlobalStateSource
+    from tj_torch.torch_private.dynamo import GlobalStateSource, GuardBuilder
 
     context = torch._guards.TracingContext.try_get()
     if context is not None:
@@ -405,7 +420,7 @@ def forget_examples() -> None:
 
 def skipped(reason: str) -> Exception:
     """What a backend raises so that Dynamo runs this part of the program as it is."""
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import exc
 
     return exc.SkipFrame(reason)
 
@@ -428,7 +443,7 @@ class _Patient:
         return skipped
 
     def __call__(self, frame: Any, *rest: Any) -> Any:
-        from torch._dynamo import types
+        from tj_torch.torch_private.dynamo import types
 
         run = types.FrameAction.DEFAULT
         as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
@@ -445,12 +460,19 @@ class _Patient:
 
     def _compiled(self, frame: Any, *rest: Any) -> Any:
         """The code that Dynamo compiles ``frame`` to; None if it cannot compile it."""
-        from torch._dynamo import exc
+        from tj_torch.torch_private.dynamo import exc
 
         wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
         try:
             seen = untouched(frame.f_locals.values())
-            with _compile_lock(), seen, unprofiled(), corrected(), _only_own_warnings():
+            with (
+                _compile_lock(),
+                seen,
+                unprofiled(),
+                corrected() as noticed,
+                _only_own_warnings(),
+            ):
+                say_lost(noticed.lost)
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise
@@ -483,7 +505,7 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
 
 def numpy_name(node: torch.fx.Node) -> str | None:
     """What ``node`` takes from NumPy: the name of a function, method, operator or attribute."""
-    from torch._dynamo import utils
+    from tj_torch.torch_private.dynamo import utils
 
     kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
     if isinstance(node.target, (*kinds, utils.numpy_operator_wrapper)):
@@ -502,7 +524,7 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
     Type, data type, device, sizes, strides, what dispatch looks at (layout, conjugate and negative
     bits, functorch's levels, inference tensors), and requires_grad where gradients are on.
     """
-    from torch._C._dynamo.guards import TensorGuards
+    from tj_torch.torch_private.dynamo import TensorGuards
 
     guards = TensorGuards(*tensors, dynamic_dims_sizes=None, dynamic_dims_strides=None)
     return guards.check  # type: ignore[no-any-return]
@@ -510,6 +532,6 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 def global_check() -> Callable[[], bool]:
     """A check in C++ that grad mode, autocast, default data type and determinism are as now."""
-    from torch._C._dynamo.guards import GlobalStateGuard
+    from tj_torch.torch_private.dynamo import GlobalStateGuard
 
     return GlobalStateGuard().check  # type: ignore[no-any-return]

@@ -16,9 +16,11 @@ from typing import Any, NoReturn
 
 import torch
 
+from tj_torch.capture.dynamo.patches import has, path_of
 from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomposing_handlers
-from tj_torch.ops.private import no_autocast
 from tj_torch.ops.python_backwards import Asked, asked
+from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.ops import no_autocast
 
 __all__ = ["exactly", "install", "known"]
 
@@ -56,34 +58,42 @@ def exactly() -> Iterator[None]:
 
 @functools.cache
 def install() -> None:
-    """Let Dynamo look closer where it captures for tj, or for a backend of tj's."""
-    from torch._dynamo.variables.tensor import TensorVariable
+    """Let Dynamo look closer where it captures for tj, or for a backend of tj's.
+
+    :raises MissingNameError: if Dynamo lacks a method that is to be looked into; none is, then.
+    """
+    places = list(_places())
+    for owner, name, _ in places:
+        if not has(owner, name):
+            raise MissingNameError(f"{path_of(owner)}.{name}")
+    for place in places:
+        _around(*place)
+
+
+def _places() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """The methods of Dynamo, by class and name, each with what runs in its place."""
+    from tj_torch.torch_private.dynamo import (
+        AutogradFunctionApplyVariable,
+        AutogradFunctionContextVariable,
+        AutogradFunctionVariable,
+        TensorVariable,
+    )
 
     for handler in decomposing_handlers():
-        _around(TensorVariable, handler, _recorded)
-    _install_for_functions()
+        yield TensorVariable, handler, _recorded
+    yield AutogradFunctionVariable, "call_apply", _applying
+    yield AutogradFunctionContextVariable, "call_method", _marking
+    if not captures_functions_in_steps():
+        yield AutogradFunctionApplyVariable, "call_function", _refusing
+        return
+    yield AutogradFunctionApplyVariable, "call_function", _capturing
+    yield AutogradFunctionApplyVariable, "trace_forward_graph", _after_the_forward
+    yield AutogradFunctionApplyVariable, "trace_backward_graph", _in_the_backward
+    yield AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _with_gradients
 
 
 def _recorded(*call: Any, **kwargs: Any) -> None:
     """Let a call be what it is: Dynamo records calls that no handler answers."""
-
-
-def _install_for_functions() -> None:
-    from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
-    from torch._dynamo.variables.misc import (
-        AutogradFunctionContextVariable,
-        AutogradFunctionVariable,
-    )
-
-    _around(AutogradFunctionVariable, "call_apply", _applying)
-    _around(AutogradFunctionContextVariable, "call_method", _marking)
-    if not captures_functions_in_steps():
-        _around(AutogradFunctionApplyVariable, "call_function", _refusing)
-        return
-    _around(AutogradFunctionApplyVariable, "call_function", _capturing)
-    _around(AutogradFunctionApplyVariable, "trace_forward_graph", _after_the_forward)
-    _around(AutogradFunctionApplyVariable, "trace_backward_graph", _in_the_backward)
-    _around(AutogradFunctionApplyVariable, "rewire_bwd_graph_outputs", _with_gradients)
 
 
 def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -104,7 +114,7 @@ def _wanted() -> bool:
 
 def _compiler() -> Any:
     """The backend that Dynamo captures for."""
-    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from tj_torch.torch_private.dynamo import InstructionTranslator
 
     return InstructionTranslator.current_tx().output.compiler_fn
 
@@ -129,7 +139,7 @@ def _counted(name: str) -> Iterator[None]:
 
 
 def _stop(reason: str) -> NoReturn:
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import exc
 
     raise exc.Unsupported(f"a torch.autograd.Function is left to PyTorch: {reason}")
 
@@ -169,7 +179,7 @@ def _is_tracked(node: torch.fx.Node) -> bool:
 
 def _flat(variables: Iterable[Any]) -> list[Any]:
     """``variables``, and in the place of a tuple what is in it."""
-    from torch._dynamo.variables.lists import BaseListVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable
 
     flat: list[Any] = []
     for variable in variables:
@@ -197,7 +207,7 @@ def _capturing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
     with _left_to_pytorch(), _counted("doubled") if doubled else contextlib.nullcontext():
         result = original(tx, given, kwargs)
     calls = (n for n in reversed(tx.output.graph.nodes) if n.op == "call_function")
-    from torch._functorch.autograd_function import autograd_function_apply
+    from tj_torch.torch_private.dynamo import autograd_function_apply
 
     next(n for n in calls if n.target is autograd_function_apply).meta[_META] = found
     return result
@@ -235,7 +245,7 @@ def _left_to_pytorch() -> Iterator[None]:
 
     `tj_torch.dispatch.dispatcher` does so for programs that tj captures.
     """
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import exc
 
     try:
         yield
@@ -306,7 +316,7 @@ def _with_gradients(
 
 def _check_gradients(found: Any, args: Any) -> None:
     """See that PyTorch would take these gradients of ``args``."""
-    from torch._dynamo.variables import TupleVariable
+    from tj_torch.torch_private.dynamo import TupleVariable
 
     gradients = list(found.items) if isinstance(found, TupleVariable) else [found]
     present = [g for g in gradients if not g.is_constant_none()]

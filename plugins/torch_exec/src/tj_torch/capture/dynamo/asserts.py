@@ -46,10 +46,9 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
     has changed objects before: a graph that raises does not come to that. Where Dynamo's names are
     others than here, there is one at any assertion on data.
     """
-    import torch._dynamo as dynamo
-    from torch._dynamo import symbolic_convert
-    from torch._dynamo.output_graph import OutputGraph
     from torch.fx.experimental import symbolic_shapes
+
+    from tj_torch.torch_private.dynamo import OutputGraph, dynamo, symbolic_convert
 
     named = has(symbolic_convert, "_detect_and_normalize_assert_statement")
     if not (named and has(OutputGraph, "create_proxy") and has(symbolic_shapes, "expect_true")):
@@ -89,7 +88,7 @@ def _noting(
 
 def _has_changed(effects: Any) -> bool:
     """Tell whether the program has changed an object that it has not made."""
-    from torch._dynamo.variables.base import AttributeMutationNew, ValueMutationNew
+    from tj_torch.torch_private.dynamo import AttributeMutationNew, ValueMutationNew
 
     new = (AttributeMutationNew, ValueMutationNew)
     known = (v for v in effects.id_to_variable.values() if not isinstance(v.mutation_type, new))

@@ -48,7 +48,7 @@ def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 def _is_new(variable: Any) -> bool:
     """Tell whether the program makes the object itself."""
-    from torch._dynamo.variables.base import AttributeMutationNew
+    from tj_torch.torch_private.dynamo import AttributeMutationNew
 
     return isinstance(variable.mutation_type, AttributeMutationNew)
 
@@ -59,7 +59,7 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
     An exception refuses some ``args``, a tensor what is no gradient of it; a class has a metaclass,
     and deleting has a method.
     """
-    from torch._dynamo.variables import TensorVariable, user_defined
+    from tj_torch.torch_private.dynamo import TensorVariable, user_defined
 
     if isinstance(variable, TensorVariable) and value is not None:
         return _name(attribute) == "grad" and not _is_gradient(value, variable)
@@ -79,7 +79,7 @@ def _name(attribute: Any) -> Any:
 
 def _is_gradient(value: Any, tensor: Any) -> bool:
     """Tell whether a tensor takes ``value`` as its ``grad``; as in `THPVariable_set_grad`."""
-    from torch._dynamo.variables import ConstantVariable, TensorVariable
+    from tj_torch.torch_private.dynamo import ConstantVariable, TensorVariable
 
     if not isinstance(value, TensorVariable):
         return isinstance(value, ConstantVariable) and value.value is None

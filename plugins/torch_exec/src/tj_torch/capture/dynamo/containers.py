@@ -24,8 +24,7 @@ def correct(stack: ExitStack) -> None:
 
 def _bound_deques(stack: ExitStack) -> None:
     """Dynamo forgets the bound of a deque that it is given, and in copies of one."""
-    from torch._dynamo.variables.builder import VariableBuilder
-    from torch._dynamo.variables.lists import BaseListVariable, DequeVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, DequeVariable, VariableBuilder
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrap_listlike(self: Any, value: Any) -> Any:
@@ -78,7 +77,7 @@ _COPYING = (
 
 def _leave_subclasses_of_set(stack: ExitStack) -> None:
     """Dynamo loses what is added to and removed from the set in an object."""
-    from torch._dynamo.variables.user_defined import UserDefinedSetVariable
+    from tj_torch.torch_private.dynamo import UserDefinedSetVariable
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -100,8 +99,7 @@ def _compare_tensors_in_lists(stack: ExitStack) -> None:
 
     Which is data. Dynamo takes tensors for equal that are one, or whose elements are.
     """
-    from torch._dynamo.variables import ConstantVariable
-    from torch._dynamo.variables.lists import BaseListVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, ConstantVariable
 
     def asking(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
@@ -155,8 +153,7 @@ def _is_never_equal(variable: Any) -> bool:
 
 def _leave_greatest_tensors(stack: ExitStack) -> None:
     """Leave ``max(x, y)`` to Python, which returns one of the two; Dynamo makes another tensor."""
-    from torch._dynamo.variables.builtin import BuiltinVariable
-    from torch._dynamo.variables.tensor import SymNodeVariable, TensorVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable, TensorVariable
 
     def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
         def _call_min_max_binary(self: Any, tx: Any, a: Any, b: Any) -> Any:
@@ -175,7 +172,7 @@ def _leave_greatest_tensors(stack: ExitStack) -> None:
 
 def _mapped_sizes(stack: ExitStack) -> None:
     """Make a tuple of a ``torch.Size`` whose items are mapped, as `torch.utils._pytree` does."""
-    from torch._dynamo.variables.lists import BaseListVariable, SizeVariable, TupleVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable, SizeVariable, TupleVariable
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
         def branch(self: Any, *args: Any) -> Any:

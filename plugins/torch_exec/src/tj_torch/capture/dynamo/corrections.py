@@ -1,4 +1,4 @@
-"""Corrections of TorchDynamo, for the time of one capture; a part of its adapter.
+"""Corrections of TorchDynamo that have no file of their own; `tj_torch.capture.dynamo.features`.
 
 Each is about something that Dynamo would get wrong without a word: a condition that it reads and
 does not guard, a value that it loses, a draw of random numbers that it makes once more.
@@ -6,76 +6,33 @@ does not guard, a value that it loses, a draw of random numbers that it makes on
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
 import torch
 
-from tj_torch.capture.dynamo import (
-    containers,
-    draws,
-    exceptions,
-    identity,
-    iterators,
-    remembering,
-    symbols,
-    tensors,
-    versions,
-    zeros,
-)
-from tj_torch.capture.dynamo import globals as own_globals
-from tj_torch.capture.dynamo.applied import exactly
-from tj_torch.capture.dynamo.asserts import keep_assertions
-from tj_torch.capture.dynamo.assigned import leave_unassignable
-from tj_torch.capture.dynamo.handlers import leave_handled_calls
+from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
-from tj_torch.ops.fake_modes import corrected_fake_kernels
 
-__all__ = ["corrected"]
-
-
-@contextlib.contextmanager
-def corrected() -> Iterator[Noticed]:
-    """Let Dynamo record what the program says. To be entered under the lock.
-
-    What is given is filled while programs are captured.
-    """
-    noticed = Noticed()
-    with ExitStack() as stack:
-        with versions.known_names():
-            _notice_lookups(stack, noticed)
-            _refuse_uninitialized_modules(stack, noticed)
-            _guard_missing_keys(stack)
-            _keep_dicts_of_new_objects(stack)
-            exceptions.correct(stack)
-            _take_fast_paths(stack)
-            _keep_contexts_in_frames(stack)
-            tensors.correct(stack, noticed)
-            own_globals.correct(stack)
-            for room in _OF_PYTHON:
-                room.correct(stack)
-            _keep_calls_whole(stack)
-            keep_assertions(stack, leave_handled_calls(stack))
-            leave_unassignable(stack)
-            stack.enter_context(exactly())  # calls of Functions
-            stack.enter_context(corrected_fake_kernels())
-        yield noticed
-
-
-_OF_PYTHON = (identity, draws, symbols, zeros, iterators, remembering, containers)
-"""Modules that correct what Dynamo makes of Python's own objects, each a kind of them."""
+__all__ = [
+    "guard_missing_keys",
+    "keep_calls_whole",
+    "keep_contexts_in_frames",
+    "keep_dicts_of_new_objects",
+    "notice_lookups",
+    "refuse_uninitialized_modules",
+    "take_fast_paths",
+]
 
 
 # --------------------------------------------------------------------------- class members
 
 
-def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
+def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     """Note where members of classes are found: Dynamo guards their code, not where they are."""
-    from torch._dynamo.variables import user_defined
-    from torch._dynamo.variables.misc import SuperVariable
+    from tj_torch.torch_private.dynamo import SuperVariable, user_defined
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, *args: Any) -> object:
@@ -122,8 +79,7 @@ def _notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
 
 def _assigned(variable: Any, name: str) -> bool:
     """Whether the program has set this attribute of an object that it makes itself."""
-    from torch._dynamo.side_effects import AttributeMutationNew
-    from torch._dynamo.symbolic_convert import InstructionTranslator
+    from tj_torch.torch_private.dynamo import AttributeMutationNew, InstructionTranslator
 
     if not isinstance(variable.mutation_type, AttributeMutationNew):
         return False
@@ -149,10 +105,9 @@ def _after(variable: Any, name: str) -> Lookup | None:
 # --------------------------------------------------------------------------- modules
 
 
-def _refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
+def refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
     """Stop at a lazy module: Dynamo would initialise it and give the random numbers back."""
-    from torch._dynamo import exc
-    from torch._dynamo.variables import nn_module
+    from tj_torch.torch_private.dynamo import exc, nn_module
 
     def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
         def initialize(tx: Any, mod: torch.nn.Module, args: Any, kwargs: Any) -> None:
@@ -169,9 +124,9 @@ def _refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
 # --------------------------------------------------------------------------- dicts
 
 
-def _guard_missing_keys(stack: ExitStack) -> None:
+def guard_missing_keys(stack: ExitStack) -> None:
     """Guard on a key that ``d[key]`` does not find, where the program catches the error."""
-    from torch._dynamo.variables.dicts import ConstDictVariable
+    from tj_torch.torch_private.dynamo import ConstDictVariable
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
         def getitem(self: Any, tx: Any, arg: Any) -> Any:
@@ -184,9 +139,9 @@ def _guard_missing_keys(stack: ExitStack) -> None:
     replace(stack, ConstDictVariable, "getitem_const_raise_exception_if_absent", guarded)
 
 
-def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
+def keep_dicts_of_new_objects(stack: ExitStack) -> None:
     """Return ``vars(x)`` of an object that the program makes as that object's, filled."""
-    from torch._dynamo.variables.dicts import ConstDictVariable
+    from tj_torch.torch_private.dynamo import ConstDictVariable
 
     dunder = versions.own_dicts()
     if dunder is None:
@@ -217,13 +172,14 @@ def _keep_dicts_of_new_objects(stack: ExitStack) -> None:
 # --------------------------------------------------------------------------- attention
 
 
-def _take_fast_paths(stack: ExitStack) -> None:
+def take_fast_paths(stack: ExitStack) -> None:
     """Let modules for attention run the kernels they run in eager, whose last bits differ.
 
     Dynamo tells them that they are traced to operators.
     """
-    from torch._dynamo.variables.torch import tracing_state_functions
     from torch.nn.modules import activation
+
+    from tj_torch.torch_private.dynamo import tracing_state_functions
 
     answers: dict[Any, Any] = tracing_state_functions()
     asked = activation._is_make_fx_tracing
@@ -235,14 +191,17 @@ def _take_fast_paths(stack: ExitStack) -> None:
 # --------------------------------------------------------------------------- context managers
 
 
-def _keep_contexts_in_frames(stack: ExitStack) -> None:
+def keep_contexts_in_frames(stack: ExitStack) -> None:
     """Refuse a frame in which a graph breaks where a context manager is entered or left by hand.
 
     Dynamo would make another object of its class, once for the call and once for what comes after:
     neither restores what was there before. Of gradients, making one already changes the mode.
     """
-    from torch._dynamo.variables.ctx_manager import ContextWrappingVariable, GradModeVariable
-    from torch._dynamo.variables.misc import GetAttrVariable
+    from tj_torch.torch_private.dynamo import (
+        ContextWrappingVariable,
+        GetAttrVariable,
+        GradModeVariable,
+    )
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def reconstruct(self: Any, codegen: Any) -> None:
@@ -262,12 +221,12 @@ def _keep_contexts_in_frames(stack: ExitStack) -> None:
 _REPLACED = (torch.addcdiv, torch._foreach_lerp_)
 
 
-def _keep_calls_whole(stack: ExitStack) -> None:
+def keep_calls_whole(stack: ExitStack) -> None:
     """Record calls that Dynamo would replace by others, which round and write otherwise.
 
     It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
     """
-    from torch._dynamo.variables.torch import TorchInGraphFunctionVariable
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
     replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture

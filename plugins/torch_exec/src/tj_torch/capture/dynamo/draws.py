@@ -17,8 +17,7 @@ __all__ = ["correct"]
 
 def correct(stack: ExitStack) -> None:
     """Break the graph where a generator draws whose state is not the program's to know."""
-    from torch._dynamo.variables import misc, user_defined
-    from torch._dynamo.variables.misc import RandomVariable
+    from tj_torch.torch_private.dynamo import RandomVariable, misc, user_defined
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_random_fn(tx: Any, fn: Any, *args: Any) -> Any:

@@ -19,8 +19,7 @@ def correct(stack: ExitStack) -> None:
     Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
     meaning, and a class of the user's its own ``__str__``.
     """
-    from torch._dynamo.variables import user_defined
-    from torch._dynamo.variables.misc import ExceptionVariable
+    from tj_torch.torch_private.dynamo import ExceptionVariable, user_defined
 
     users = user_defined.UserDefinedExceptionObjectVariable
     _texts(stack, ExceptionVariable, users)
@@ -30,7 +29,7 @@ def correct(stack: ExitStack) -> None:
 
 def _texts(stack: ExitStack, own: Any, users: Any) -> None:
     """Ask the class of an exception for its text. ``own`` and ``users`` are Dynamo's classes."""
-    from torch._dynamo.variables.builtin import BuiltinVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def of_call(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_str(self: Any, tx: Any, arg: Any) -> Any:
@@ -76,7 +75,7 @@ def _texts(stack: ExitStack, own: Any, users: Any) -> None:
 
 def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
     """The variable for ``str`` of an exception; ``plain`` makes Dynamo's own."""
-    from torch._dynamo.variables import VariableTracker
+    from tj_torch.torch_private.dynamo import VariableTracker
 
     cls = exception.python_type()
     text: Any = cls.__str__
@@ -91,7 +90,7 @@ def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
 
 def _constructors(stack: ExitStack, own: Any, users: Any) -> None:
     """Keep the arguments that an exception is made with."""
-    from torch._dynamo.side_effects import SideEffects
+    from tj_torch.torch_private.dynamo import SideEffects
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, exc_type: Any, args: Any, *more: Any, **kwargs: Any) -> None:
@@ -117,7 +116,7 @@ def _constructors(stack: ExitStack, own: Any, users: Any) -> None:
 
 
 def _of_member(original: Callable[..., Any]) -> Callable[..., Any]:
-    from torch._dynamo.variables import TupleVariable
+    from tj_torch.torch_private.dynamo import TupleVariable
 
     def attribute(self: Any, tx: Any, name: str) -> Any:
         if name in _SET_BY_PYTHON:

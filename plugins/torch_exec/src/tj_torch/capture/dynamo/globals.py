@@ -19,7 +19,7 @@ __all__ = ["correct"]
 
 def correct(stack: ExitStack) -> None:
     """Let functions that a program calls see their own globals, until ``stack`` is left."""
-    from torch._dynamo import symbolic_convert
+    from tj_torch.torch_private.dynamo import symbolic_convert
 
     translator = symbolic_convert.InliningInstructionTranslator
     if not has(translator, "get_globals_source_and_value"):
@@ -33,8 +33,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
     def found(self: Any, name: str) -> Any:
         if _is_a_modules(self.f_globals):
             return original(self, name)
-        from torch._dynamo.source import DictGetItemSource, GlobalSource
-        from torch._dynamo.variables.builder import VariableBuilder
+        from tj_torch.torch_private.dynamo import DictGetItemSource, GlobalSource, VariableBuilder
 
         scope = self.f_globals
         source = GlobalSource(self.output.install_global_by_id("___unnamed_scope", scope))

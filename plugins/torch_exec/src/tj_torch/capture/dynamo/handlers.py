@@ -14,11 +14,11 @@ from types import FunctionType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
-from tj_torch.runtime.private import pytree
+from tj_torch.torch_private.dynamo import TorchDispatchMode
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["Handlers", "leave_handled_calls"]
 
@@ -61,7 +61,7 @@ def leave_handled_calls(stack: ExitStack) -> Handlers:
 
     Where this Dynamo does not run calls as it is known to, any function with a handler is left.
     """
-    from torch._dynamo import symbolic_convert, utils
+    from tj_torch.torch_private.dynamo import symbolic_convert, utils
 
     handlers = Handlers()
     base = symbolic_convert.InstructionTranslatorBase
@@ -167,7 +167,7 @@ def _catches(kind: type) -> bool:
 
 def _is_mode(context: Any) -> bool:
     """Tell whether a context is one of PyTorch's that Dynamo knows, of modes or for profiles."""
-    from torch._dynamo.variables import ctx_manager
+    from tj_torch.torch_private.dynamo import ctx_manager
 
     profiled = getattr(ctx_manager, "RecordFunctionVariable", ())
     return isinstance(context, (ctx_manager.ContextWrappingVariable, profiled))

@@ -20,6 +20,7 @@ __all__ = ["add_last", "correct"]
 
 def correct(stack: ExitStack) -> None:
     """Guard identities that a program depends on, until ``stack`` is left."""
+    versions.last_guards(stack)
     _guard_comparisons(stack)
     _guard_changed_objects(stack)
     _guard_each_duplicate(stack)
@@ -46,7 +47,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
 
 def _is_one_of_a_kind(variable: Any) -> bool:
     """Tell whether a value, which may be lazy, is None, a bool or another singleton."""
-    from torch._dynamo.variables import ConstantVariable
+    from tj_torch.torch_private.dynamo import ConstantVariable
 
     return isinstance(variable, ConstantVariable) and not isinstance(variable.value, _VALUES)
 
@@ -107,7 +108,7 @@ def _type(variable: Any) -> type | None:
 
 def _guard_changed_objects(stack: ExitStack) -> None:
     """Guard that an object which the program changes is none of the others that it uses."""
-    from torch._dynamo.output_graph import OutputGraph
+    from tj_torch.torch_private.dynamo import OutputGraph
 
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_subgraph(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -137,7 +138,7 @@ def _kept_apart(effects: Any) -> Iterator[list[Any]]:
 
 def _is_input(variable: Any) -> bool:
     """Tell whether guards find the object; dicts of a module are its own."""
-    from torch._dynamo.variables import CellVariable
+    from tj_torch.torch_private.dynamo import CellVariable
 
     source = variable.source
     return (
@@ -154,7 +155,7 @@ _OF_MODULES = ("_parameters", "_buffers", "_modules", "_hooks", "_hooks_with_kwa
 
 def _guard_each_duplicate(stack: ExitStack) -> None:
     """Guard that one object is found in two places where Dynamo does not: one of them global."""
-    from torch._dynamo.variables import builder
+    from tj_torch.torch_private.dynamo import builder
 
     def of_both(original: Callable[..., Any]) -> Callable[..., Any]:
         def make_dupe_guard(source: Any, other: Any) -> Any:
@@ -173,7 +174,7 @@ def _guard_each_duplicate(stack: ExitStack) -> None:
 
 def _guard(first: Any, *rest: Any) -> None:
     """Guard the sources in front by the function at the end."""
-    from torch._dynamo.guards import install_guard
+    from tj_torch.torch_private.dynamo import install_guard
 
     *others, create = rest
     install_guard(first.make_guard(functools.partial(create, others=tuple(others))))
@@ -196,7 +197,7 @@ def _several(builder: Any, guard: Any, others: tuple[Any, ...]) -> None:
 
 
 def _names(builder: Any, guard: Any, others: Iterable[Any]) -> list[str]:
-    from torch._dynamo.source import is_from_skip_guard_source
+    from tj_torch.torch_private.dynamo import is_from_skip_guard_source
 
     sources = (guard.originating_source, *others)
     return [builder.arg_ref(s.name) for s in sources if not is_from_skip_guard_source(s)]
@@ -206,6 +207,6 @@ def add_last(builder: Any, guard: Any, code: str) -> None:
     """Check ``code`` after all other guards, which know that what it reads is there."""
     known = builder.object_aliasing_guard_codes
     if code and all(code != other for other, _ in known):
-        from torch._dynamo.guards import get_verbose_code_parts
+        from tj_torch.torch_private.dynamo import get_verbose_code_parts
 
         known += [(code, verbose) for verbose in get_verbose_code_parts([code], guard)]

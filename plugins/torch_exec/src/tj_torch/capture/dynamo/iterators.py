@@ -25,8 +25,7 @@ def correct(stack: ExitStack) -> None:
 
 
 def _leave_generators(stack: ExitStack) -> None:
-    from torch._dynamo.output_graph import OutputGraph
-    from torch._dynamo.variables.functions import LocalGeneratorObjectVariable
+    from tj_torch.torch_private.dynamo import LocalGeneratorObjectVariable, OutputGraph
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
         def reconstruct(self: Any, codegen: Any) -> None:
@@ -87,8 +86,7 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
     Where the graph breaks in a loop, nobody sees the difference.
     """
-    from torch._dynamo.output_graph import OutputGraph
-    from torch._dynamo.variables.lists import ListIteratorVariable
+    from tj_torch.torch_private.dynamo import ListIteratorVariable, OutputGraph
 
     hidden: list[Any] = []
 

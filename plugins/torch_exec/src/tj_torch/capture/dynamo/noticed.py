@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from tj_torch.torch_private.features import Feature
+
 __all__ = ["Absent", "Lookup", "Noticed"]
 
 
@@ -33,13 +35,15 @@ class Lookup:
 class Noticed:
     """What one capture came across beside its graph.
 
-    ``classes`` are those of objects it used, ``subclasses`` those of its tensors, if not PyTorch's.
+    ``classes`` are those of objects it used, ``subclasses`` those of its tensors, if not PyTorch's;
+    ``lost`` has features that this PyTorch lacks, with the reason of each.
     """
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
     classes: dict[type, None] = field(default_factory=dict)
     subclasses: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
+    lost: list[tuple[Feature, str]] = field(default_factory=list)
 
     def look_up(
         self, cls: type, name: str, *, instance: object = None, fixed: bool = False

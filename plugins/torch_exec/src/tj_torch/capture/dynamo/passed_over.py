@@ -26,7 +26,7 @@ the calls of jitted modules, which are part of the programs around them."""
 @functools.cache
 def pass_over_own() -> None:
     """Make Dynamo pass over the core and this plugin, and over all generated programs."""
-    from torch._dynamo import trace_rules
+    from tj_torch.torch_private.dynamo import trace_rules
 
     trace_rules.SKIP_DIRS.append(_GENERATED)
     trace_rules._recompile_re()
@@ -37,7 +37,7 @@ def pass_over_own() -> None:
 @functools.cache
 def pass_over_package(name: str) -> None:
     """Make Dynamo pass over the code of the package ``name``, but not the programs in it."""
-    from torch._dynamo import trace_rules
+    from tj_torch.torch_private.dynamo import trace_rules
 
     spec = importlib.util.find_spec(name)
     for folder in spec.submodule_search_locations or () if spec else ():
@@ -60,8 +60,7 @@ def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:
 
     That costs nothing where PyTorch's hook is off.
     """
-    from torch._C._dynamo.eval_frame import set_code_exec_strategy
-    from torch._dynamo.types import FrameAction, FrameExecStrategy
+    from tj_torch.torch_private.dynamo import FrameAction, FrameExecStrategy, set_code_exec_strategy
 
     skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, skip)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
 
 import torch
-from tj_core.extend import CaptureError
+
+from tj_torch.torch_private.features import Feature, asking
+from tj_torch.torch_private.lookup import MissingNameError
 
 __all__ = [
     "forget_handlers",
@@ -18,6 +20,8 @@ __all__ = [
     "is_pytorchs",
     "leave",
     "leave_frames",
+    "leave_lost",
+    "path_of",
     "replace",
     "replace_instruction",
     "stop",
@@ -39,11 +43,10 @@ def replace(
     """Set ``owner.name`` to what ``make`` makes of it, until ``stack`` is left.
 
     :param inherited: whether a base of ``owner`` may have it, and ``owner`` gets one of its own.
-    :raises CaptureError: if this PyTorch has no such name; programs run in eager then.
+    :raises MissingNameError: if this PyTorch has no such name.
     """
     if not has(owner, name) and not (inherited and hasattr(owner, name)):
-        whose = getattr(owner, "__qualname__", owner)
-        raise CaptureError(f"tj-torch does not know PyTorch {torch.__version__}: no {whose}.{name}")
+        raise MissingNameError(f"{path_of(owner)}.{name}")
     if has(owner, name):
         original = vars(owner)[name]
         stack.callback(setattr, owner, name, original)
@@ -53,6 +56,11 @@ def replace(
     setattr(owner, name, make(original))
 
 
+def path_of(owner: Any) -> str:
+    """The path of a class or module: ``torch._dynamo.exc.Unsupported``."""
+    return f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
+
+
 def replace_instruction(
     stack: ExitStack, name: str, make: Callable[[Callable[..., Any]], Any]
 ) -> None:
@@ -60,9 +68,9 @@ def replace_instruction(
 
     It looks them up in a table of each class of its interpreters.
 
-    :raises CaptureError: if this PyTorch has no such instruction.
+    :raises MissingNameError: if this PyTorch has no such instruction.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
     original = vars(InstructionTranslatorBase).get(name)
     replace(stack, InstructionTranslatorBase, name, make)
@@ -88,7 +96,7 @@ def has(owner: Any, name: str) -> bool:
 
 def stop(what: str) -> NoReturn:
     """Break the graph at ``what``."""
-    from torch._dynamo import exc
+    from tj_torch.torch_private.dynamo import exc
 
     raise exc.Unsupported(what)
 
@@ -106,7 +114,7 @@ def unprofiled() -> Iterator[None]:
 
     That is half of what a small program takes to compile, for a line in a log.
     """
-    from torch._dynamo import guards
+    from tj_torch.torch_private.dynamo import guards
 
     with ExitStack() as stack:
         if "profile_guard_manager" in vars(guards):
@@ -116,7 +124,7 @@ def unprofiled() -> Iterator[None]:
 
 def leave(codes: Iterable[CodeType]) -> None:
     """Make PyTorch's hook run frames of ``codes`` as they are, until it is reset."""
-    from torch._dynamo.eval_frame import skip_code
+    from tj_torch.torch_private.dynamo import skip_code
 
     for code in codes:
         skip_code(code)
@@ -132,7 +140,7 @@ def leave_frames(stack: ExitStack, is_one: Callable[[Any], bool], does: str) -> 
 
     For corrections that cannot be made in this version of Dynamo; ``does`` says what it does.
     """
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
     def looking(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -145,12 +153,29 @@ def leave_frames(stack: ExitStack, is_one: Callable[[Any], bool], does: str) -> 
     replace(stack, InstructionTranslatorBase, "__init__", looking)
 
 
+def leave_lost(stack: ExitStack, lost: Sequence[tuple[Feature, str]]) -> None:
+    """Break the graph at functions that need a feature which this PyTorch has lost."""
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def init(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            for feature in asking(lost, is_pytorchs(self.f_code)):
+                if feature.needs and any(map(feature.needs.asks, self.instructions)):
+                    stop(f"{self.f_code.co_name} needs what this PyTorch lacks: {feature.name}")
+
+        return init
+
+    if any(feature.needs for feature, _ in lost):
+        replace(stack, InstructionTranslatorBase, "__init__", looking)
+
+
 def forget_handlers(stack: ExitStack, *functions: Callable[..., Any]) -> None:
     """Let Dynamo look again, now and later, for how it calls these builtin ``functions``.
 
     It remembers that for the whole process.
     """
-    from torch._dynamo.variables.builtin import BuiltinVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def forget() -> None:
         remembered = BuiltinVariable.call_function_handler_cache

@@ -16,8 +16,7 @@ __all__ = ["correct"]
 
 def correct(stack: ExitStack) -> None:
     """Capture such a call only if it takes and gives constants, and does and reads nothing else."""
-    from torch._dynamo.side_effects import SideEffects
-    from torch._dynamo.variables.functions import WrapperUserFunctionVariable
+    from tj_torch.torch_private.dynamo import SideEffects, WrapperUserFunctionVariable
 
     inside: list[str] = []
 

@@ -20,7 +20,7 @@ __all__ = ["correct"]
 
 def correct(stack: ExitStack) -> None:
     """Let what Python makes of a symbol be what it makes of its number."""
-    from torch._dynamo.variables import builtin
+    from tj_torch.torch_private.dynamo import builtin
 
     _format_numbers(stack)
     replace(stack, builtin.BuiltinVariable, "call_format", _formatting)
@@ -32,14 +32,14 @@ def correct(stack: ExitStack) -> None:
 
 
 def _is_symbol(variable: Any) -> bool:
-    from torch._dynamo.variables import SymNodeVariable
+    from tj_torch.torch_private.dynamo import SymNodeVariable
 
     return isinstance(variable, SymNodeVariable)
 
 
 def _settled(variable: Any) -> Any:
     """The number that a symbol is in this call, which is guarded; anything else as it is."""
-    from torch._dynamo.variables import ConstantVariable
+    from tj_torch.torch_private.dynamo import ConstantVariable
 
     variable = variable.realize()
     return ConstantVariable.create(variable.evaluate_expr()) if _is_symbol(variable) else variable
@@ -47,7 +47,7 @@ def _settled(variable: Any) -> Any:
 
 def _format_numbers(stack: ExitStack) -> None:
     """Let ``f"{n:>5}"`` format the number, as a number."""
-    from torch._dynamo.symbolic_convert import InstructionTranslatorBase
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
     def formatting(original: Callable[..., Any]) -> Callable[..., Any]:
         def _format_value(self: Any, *args: Any) -> None:
@@ -68,7 +68,7 @@ def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
         given = [_settled(v) for v in (value, *args)]
         if not all(v.is_python_constant() for v in given):
             stop("format() of what is no constant")
-        from torch._dynamo.variables import ConstantVariable
+        from tj_torch.torch_private.dynamo import ConstantVariable
 
         return ConstantVariable.create(format(*(v.as_python_constant() for v in given)))
 
@@ -94,8 +94,7 @@ def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, tx, a, b)
         if not (a.python_type() is int and b.python_type() is int):
             stop("divmod() of numbers that are no integers")
-        from torch._dynamo.variables import TupleVariable
-        from torch._dynamo.variables.builtin import BuiltinVariable
+        from tj_torch.torch_private.dynamo import BuiltinVariable, TupleVariable
 
         parts = (operator.floordiv, operator.mod)
         return TupleVariable([BuiltinVariable(f).call_function(tx, [a, b], {}) for f in parts])
@@ -122,7 +121,7 @@ def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
 
 
 def _has_symbols(variable: Any) -> bool:
-    from torch._dynamo.variables.lists import BaseListVariable
+    from tj_torch.torch_private.dynamo import BaseListVariable
 
     if isinstance(variable, BaseListVariable):
         return any(map(_has_symbols, variable.items))

@@ -17,7 +17,14 @@ from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
 
-__all__ = ["UNSEEN", "correct", "own_bases"]
+__all__ = [
+    "UNSEEN",
+    "compute_attributes_once",
+    "leave_overriding_subclasses",
+    "leave_the_unseen",
+    "notice_subclasses",
+    "own_bases",
+]
 
 UNSEEN: Mapping[str, str] = MappingProxyType(
     {
@@ -30,23 +37,13 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
 """Attributes and methods of tensors that only a real tensor has, to the reason."""
 
 
-def correct(stack: ExitStack, noticed: Noticed) -> None:
-    """Correct how tensors are seen, until ``stack`` is left."""
-    versions.resync(stack)
-    versions.lstm_states(stack)
-    _compute_attributes_once(stack)
-    _leave_the_unseen(stack)
-    _leave_overriding_subclasses(stack)
-    _notice_subclasses(stack, noticed)
-
-
-def _compute_attributes_once(stack: ExitStack) -> None:
+def compute_attributes_once(stack: ExitStack) -> None:
     """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
 
     Dynamo would read such an attribute of an input again after the graph has run: outside of the
     program's grad mode, after its writes, and as an object that the program has not written to.
     """
-    from torch._dynamo.variables.tensor import TensorVariable
+    from tj_torch.torch_private.dynamo import TensorVariable
 
     def once(original: Callable[..., Any]) -> Callable[..., Any]:
         def var_getattr(self: Any, tx: Any, name: str) -> Any:
@@ -62,9 +59,9 @@ def _compute_attributes_once(stack: ExitStack) -> None:
     versions.attributes(stack, TensorVariable, once)
 
 
-def _leave_the_unseen(stack: ExitStack) -> None:
+def leave_the_unseen(stack: ExitStack) -> None:
     """Break the graph where the program reads what fake tensors do not have, or have otherwise."""
-    from torch._dynamo.variables.tensor import TensorVariable
+    from tj_torch.torch_private.dynamo import TensorVariable
 
     def seen(original: Callable[..., Any]) -> Callable[..., Any]:
         def read(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -104,14 +101,13 @@ def own_bases(kind: type) -> list[type]:
     return [base for base in before if base.__module__.partition(".")[0] != "torch"]
 
 
-def _leave_overriding_subclasses(stack: ExitStack) -> None:
+def leave_overriding_subclasses(stack: ExitStack) -> None:
     """Break the graph at operations of subclasses that give them another meaning in Python.
 
     Dynamo looks past an overridden operator, and what it has inlined of ``__torch_function__`` runs
     on tensors that would dispatch to it once more.
     """
-    from torch._dynamo.variables.tensor import TensorVariable
-    from torch._dynamo.variables.torch_function import TensorWithTFOverrideVariable
+    from tj_torch.torch_private.dynamo import TensorVariable, TensorWithTFOverrideVariable
 
     def plain(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -127,9 +123,9 @@ def _leave_overriding_subclasses(stack: ExitStack) -> None:
     replace(stack, TensorVariable, "__init__", plain)
 
 
-def _notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
+def notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
     """Note the classes of tensors; their methods run in fake tensors, where Dynamo is blind."""
-    from torch._dynamo.variables.tensor import TensorVariable
+    from tj_torch.torch_private.dynamo import TensorVariable
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:

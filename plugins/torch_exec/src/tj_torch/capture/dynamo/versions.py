@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from tj_core.extend import CaptureError
 
 from tj_torch.capture.dynamo.patches import (
     has,
@@ -32,7 +31,7 @@ __all__ = [
     "default_equality",
     "guards_class_constants",
     "is_key_of",
-    "known_names",
+    "last_guards",
     "lstm_states",
     "member_lookups",
     "own_dicts",
@@ -44,19 +43,6 @@ __all__ = [
     "settings",
     "undecomposed",
 ]
-
-
-@contextmanager
-def known_names() -> Iterator[None]:
-    """Names that Dynamo lacks, in here, are what this version of PyTorch lacks.
-
-    :raises CaptureError: for an import or an attribute that there is not.
-    """
-    try:
-        yield
-    except (ImportError, AttributeError, KeyError) as error:
-        reason = f"tj-torch does not know PyTorch {torch.__version__}: {error}"
-        raise CaptureError(reason) from error
 
 
 # --------------------------------------------------------------------------- settings and state
@@ -74,7 +60,7 @@ def settings(dynamic: bool | None) -> dict[str, Any]:
 
     Unlike by default, hooks of modules are guarded and recurrent networks are captured.
     """
-    import torch._dynamo as dynamo
+    from tj_torch.torch_private.dynamo import dynamo
 
     found: dict[str, Any] = {
         "record_runtime_overhead": False,
@@ -87,13 +73,24 @@ def settings(dynamic: bool | None) -> dict[str, Any]:
     return found
 
 
+def last_guards(stack: ExitStack) -> None:
+    """Let Dynamo build the guards that are asked after all others, until ``stack`` is left.
+
+    A setting has it ask who is who otherwise, and drop them: by default from 2.14 on.
+    """
+    from tj_torch.torch_private.dynamo import dynamo
+
+    if hasattr(dynamo.config, "use_lamba_guard_for_object_aliasing"):
+        stack.enter_context(dynamo.config.patch(use_lamba_guard_for_object_aliasing=True))
+
+
 @contextmanager
 def ambient_state() -> Iterator[None]:
     """Guards are on the modes that are ambient now.
 
     Dynamo's hook leaves those of the frame that it saw last (up to 2.10).
     """
-    from torch._dynamo import convert_frame
+    from tj_torch.torch_private.dynamo import convert_frame
 
     with ExitStack() as stack:
         replace(stack, convert_frame, "initial_global_state", lambda _: None)
@@ -108,7 +105,7 @@ def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
 
     Where it has none for that alone (up to 2.10), those that read an attribute.
     """
-    from torch._dynamo.variables import user_defined
+    from tj_torch.torch_private.dynamo import user_defined
 
     of_objects = user_defined.UserDefinedObjectVariable
     of_classes = user_defined.UserDefinedClassVariable
@@ -123,7 +120,7 @@ def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
 
 def guards_class_constants() -> bool:
     """Whether Dynamo guards numbers and the like that it reads from classes (after 2.10)."""
-    from torch._dynamo.variables import user_defined
+    from tj_torch.torch_private.dynamo import user_defined
 
     return has(user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr")
 
@@ -133,7 +130,7 @@ def refuse_setters(stack: ExitStack) -> None:
 
     Attributes that the setter sets would be read as they were.
     """
-    from torch._dynamo.variables import user_defined
+    from tj_torch.torch_private.dynamo import user_defined
 
     owner = user_defined.UserDefinedObjectVariable
     if not has(owner, "try_get_descritor_and_setter_py_func"):
@@ -176,7 +173,7 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
     Where a builtin has a class of its own (after 2.10), it is in that. None if this Dynamo has
     neither.
     """
-    from torch._dynamo.variables import builtin
+    from tj_torch.torch_private.dynamo import builtin
 
     own = {"setattr": "SetAttrBuiltinVariable", "delattr": "DelAttrBuiltinVariable"}[name]
     owners = ((getattr(builtin, own, None), "_"), (builtin.BuiltinVariable, ""))
@@ -198,7 +195,7 @@ def default_equality(
 
     Dynamo has a function for that; up to 2.10 each comparison is looked at.
     """
-    from torch._dynamo.variables import UserDefinedObjectVariable, builtin
+    from tj_torch.torch_private.dynamo import UserDefinedObjectVariable, builtin
 
     def identity(
         seeing: Callable[[Any, Any, Any], None],
@@ -225,7 +222,7 @@ def default_equality(
         return instruction
 
     if has(builtin, "vt_identity_compare"):
-        from torch._dynamo.variables import object_protocol
+        from tj_torch.torch_private.dynamo import object_protocol
 
         replace(stack, object_protocol, "vt_identity_compare", identity(see))
         replace(stack, builtin, "vt_identity_compare", identity(see_is))
@@ -241,7 +238,7 @@ def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) 
 
     Up to 2.10 it breaks the graph.
     """
-    from torch._dynamo.variables import builtin
+    from tj_torch.torch_private.dynamo import builtin
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def binop_type_error(tx: Any, v: Any, w: Any, *args: Any) -> Any:
@@ -251,7 +248,7 @@ def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) 
         return binop_type_error
 
     if has(builtin, "vt_identity_compare"):
-        from torch._dynamo.variables import object_protocol
+        from tj_torch.torch_private.dynamo import object_protocol
 
         replace(stack, object_protocol, "binop_type_error", refusing)
 
@@ -261,8 +258,7 @@ def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> No
 
     Those of numbers have a method of their own, up to 2.10 all operators share one.
     """
-    from torch._dynamo.variables import SymNodeVariable
-    from torch._dynamo.variables.builtin import BuiltinVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable
 
     def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
         def nb_multiply_impl(self: Any, tx: Any, other: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -290,7 +286,7 @@ def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> No
 
 def is_key_of(variable: Any, key: Any) -> bool:
     """Whether a dict that the program looks into has ``key``."""
-    from torch._dynamo.variables import dicts
+    from tj_torch.torch_private.dynamo import dicts
 
     dict_of: Any = dicts.ConstDictVariable
     hashed = getattr(dicts, "HashableTracker", None) or dict_of._HashableTracker
@@ -299,7 +295,7 @@ def is_key_of(variable: Any, key: Any) -> bool:
 
 def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
     """Let ``see`` have an `OrderedDict` before the program moves one of its keys."""
-    from torch._dynamo.variables import dicts, user_defined
+    from tj_torch.torch_private.dynamo import dicts, user_defined
 
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
@@ -315,7 +311,7 @@ def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
 
 def own_dicts() -> Any | None:
     """What Dynamo has for ``vars(x)``; None where it reads it from ``x`` again (up to 2.10)."""
-    from torch._dynamo.variables import dicts
+    from tj_torch.torch_private.dynamo import dicts
 
     return getattr(dicts, "DunderDictVariable", None)
 
@@ -329,7 +325,7 @@ def resync(stack: ExitStack) -> None:
     Dynamo looks at them again after a call in place only where that takes other tensors (up to
     2.13), or never (up to 2.10).
     """
-    from torch._dynamo.variables.tensor import TensorVariable
+    from tj_torch.torch_private.dynamo import TensorVariable
 
     def always(original: Callable[..., Any]) -> Callable[..., Any]:
         def sync(self: Any, tx: Any, version_before: int | None, *has_tensor_arg: bool) -> None:
@@ -358,7 +354,7 @@ def lstm_states(stack: ExitStack) -> None:
 
     PyTorch's decomposition removes another dimension than it added (up to 2.10).
     """
-    from torch._decomp import decompositions
+    from tj_torch.torch_private.dynamo import decompositions
 
     def shaped(original: Callable[..., Any]) -> Callable[..., Any]:
         def layer(inp: Any, hidden: Any, *args: Any, **kwargs: Any) -> Any:
@@ -384,7 +380,7 @@ _DECOMPOSING = ("method_add_", "method_addcdiv_", "method_addcmul_")
 
 def undecomposed(stack: ExitStack) -> None:
     """Let methods of tensors be recorded that a setting of Dynamo has it write with others."""
-    import torch._dynamo as dynamo
+    from tj_torch.torch_private.dynamo import dynamo
 
     if not decomposing_handlers():
         stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))
@@ -392,7 +388,7 @@ def undecomposed(stack: ExitStack) -> None:
 
 def decomposing_handlers() -> tuple[str, ...]:
     """The handlers that write methods with others where there is no such setting (up to 2.10)."""
-    import torch._dynamo as dynamo
+    from tj_torch.torch_private.dynamo import dynamo
 
     return () if hasattr(dynamo.config, "enable_dynamo_decompositions") else _DECOMPOSING
 
@@ -405,7 +401,7 @@ def captures_functions_in_steps() -> bool:
 
     Up to 2.10 it is one long method.
     """
-    from torch._dynamo.variables.higher_order_ops import AutogradFunctionApplyVariable
+    from tj_torch.torch_private.dynamo import AutogradFunctionApplyVariable
 
     return has(AutogradFunctionApplyVariable, "trace_forward_graph")
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
+from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.identity import add_last
 from tj_torch.capture.dynamo.patches import replace
 
@@ -14,9 +15,7 @@ __all__ = ["correct", "guard_signs"]
 
 def correct(stack: ExitStack) -> None:
     """Let no symbol stand for a zero, whose sign would be lost in sums, products and guards."""
-    from torch._dynamo.guards import GuardBuilder
-    from torch._dynamo.variables import ConstantVariable
-    from torch._dynamo.variables.builder import VariableBuilder
+    from tj_torch.torch_private.dynamo import ConstantVariable, GuardBuilder, VariableBuilder
 
     def of_float(original: Callable[..., Any]) -> Callable[..., Any]:
         def wrap_symfloat(self: Any, value: float) -> Any:
@@ -40,7 +39,7 @@ def _is_not_zero(builder: Any, guard: Any) -> None:
 
 def guard_signs(stack: ExitStack) -> None:
     """Guard the sign of each zero among constants, while guards are built."""
-    from torch._dynamo.guards import GuardBuilder
+    from tj_torch.torch_private.dynamo import GuardBuilder
 
     def of_equality(original: Callable[..., Any]) -> Callable[..., Any]:
         def EQUALS_MATCH(self: Any, guard: Any, *args: Any, **kwargs: Any) -> None:
@@ -51,6 +50,7 @@ def guard_signs(stack: ExitStack) -> None:
 
         return EQUALS_MATCH
 
+    versions.last_guards(stack)
     replace(stack, GuardBuilder, "EQUALS_MATCH", of_equality)
 
 

@@ -24,8 +24,9 @@ from tj_torch.capture.fx.leaves import LeafRecorder, is_transparent
 from tj_torch.capture.higher_order.regions import is_graph
 from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
-from tj_torch.ops import convert, private
-from tj_torch.runtime.private import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
+from tj_torch.ops import convert
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
 
 __all__ = ["GraphImporter", "is_recompiled"]
 

@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS
 from tj_torch.capture.fx.facts import FxFacts
 from tj_torch.capture.fx.inputs import OpenProgramError, hooks_of
-from tj_torch.runtime.private import pytree
+from tj_torch.torch_private.runtime import pytree
 
 __all__ = ["LeafRecorder", "is_transparent"]
 

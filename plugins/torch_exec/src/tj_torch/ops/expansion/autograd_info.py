@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from tj_core.extend import DType, TensorProxy
 
-from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
+from tj_torch.torch_private import ops as private
 
 __all__ = [
     "NonLeaf",

@@ -8,9 +8,9 @@ from dataclasses import replace
 import torch
 from tj_core.extend import leaves, map_tree
 
-from tj_torch.ops import private
 from tj_torch.ops.expansion.body import live_calls
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.torch_private import ops as private
 
 __all__ = ["without_copies"]
 

@@ -23,7 +23,6 @@ from tj_core.extend import (
     live_items,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, value_proxy
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
@@ -44,7 +43,8 @@ from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
-from tj_torch.runtime.private import without_dispatch_modes
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import without_dispatch_modes
 
 __all__ = ["Derivation", "Slot", "derive"]
 

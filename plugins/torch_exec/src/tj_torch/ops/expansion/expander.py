@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 import torch
 from tj_core.extend import PLAIN_CONTEXT, Context, is_subclass, leaves
 
-from tj_torch.ops import private
 from tj_torch.ops.denied import Denied, rules
 from tj_torch.ops.errors import (
     CannotExpand,
@@ -31,6 +30,7 @@ from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import extension
 from tj_torch.ops.sizes.program import Sizes, is_sized
 from tj_torch.runtime.subclasses import is_wrapper_class
+from tj_torch.torch_private import ops as private
 
 __all__ = ["Expander", "Expansion", "Kind", "expand", "generators_untouched"]
 

@@ -21,7 +21,6 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.ops.expansion.body import BodyBuilder
 from tj_torch.ops.expansion.levels import Event, Value, Whole, Wrapped, live_events, refs_in
@@ -31,6 +30,7 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
+from tj_torch.torch_private import ops as private
 
 __all__ = ["LevelBuilder"]
 

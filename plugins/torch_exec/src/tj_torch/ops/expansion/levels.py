@@ -14,12 +14,12 @@ from typing import Any, TypeAlias
 import torch
 from tj_core.extend import NO_TAGS, Proxy, TensorProxy, leaves, live_items, map_tree
 
-from tj_torch.ops import private
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.operators import OpFacts, Role
-from tj_torch.runtime.private import TorchDispatchMode
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import TorchDispatchMode
 
 __all__ = [
     "Event",

@@ -14,13 +14,13 @@ from typing import Any
 import torch
 from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, leaves
 
-from tj_torch.ops import private
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.expansion.expander import Expander
 from tj_torch.ops.expansion.run import Run
 from tj_torch.ops.operators import op_symbol
 from tj_torch.ops.sizes.program import Sizes
-from tj_torch.runtime.private import TorchDispatchMode
+from tj_torch.torch_private import ops as private
+from tj_torch.torch_private.runtime import TorchDispatchMode
 
 __all__ = ["Observed", "observed", "same_operators"]
 

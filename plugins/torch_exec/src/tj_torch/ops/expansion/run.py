@@ -33,7 +33,6 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.context import expansion_context, surroundings
 from tj_torch.ops.convert import (
@@ -56,6 +55,7 @@ from tj_torch.ops.schema_facts import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
 from tj_torch.runtime.functional import Functional, Inverse
+from tj_torch.torch_private import ops as private
 
 __all__ = ["Expansion", "Kind", "Run", "Traced", "constant_leaf"]
 

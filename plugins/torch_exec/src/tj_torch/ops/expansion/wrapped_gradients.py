@@ -44,7 +44,7 @@ from tj_torch.ops.expansion.wrappers import (
 )
 from tj_torch.ops.sizes.program import known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
-from tj_torch.runtime.private import without_dispatch_modes
+from tj_torch.torch_private.runtime import without_dispatch_modes
 
 __all__ = ["wrapped_derivation"]
 

@@ -33,7 +33,6 @@ from tj_core.extend import (
     map_tree,
 )
 
-from tj_torch.ops import private
 from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import tensor_proxy, to_core_tree, value_proxy
@@ -57,6 +56,7 @@ from tj_torch.ops.handler_state import same_tensors
 from tj_torch.ops.sizes.shape_env import is_symbolic, plain
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
 from tj_torch.runtime.versions import versioned
+from tj_torch.torch_private import ops as private
 
 __all__ = ["Parts", "WrappedRun", "shared"]
 

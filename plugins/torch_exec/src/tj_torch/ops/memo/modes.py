@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.runtime.private import mkldnn_enabled
+from tj_torch.torch_private.runtime import mkldnn_enabled
 
 __all__ = ["Modes"]
 

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tj_torch.runtime.private import TENSOR_BASE
+from tj_torch.torch_private.runtime import TENSOR_BASE
 
 __all__ = ["FUNCTIONS", "own_path", "public_names", "walk"]
 

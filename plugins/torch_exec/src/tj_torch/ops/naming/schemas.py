@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tj_torch.runtime.private import has_kernel
-from tj_torch.runtime.private import schemas as schemas_of
+from tj_torch.torch_private.runtime import has_kernel
+from tj_torch.torch_private.runtime import schemas as schemas_of
 
 __all__ = ["Overload", "Parameter", "is_composite", "overloads", "same_operation"]
 

@@ -1,6 +1,6 @@
 """Private names of PyTorch that tj uses at run time and to tell operators apart.
 
-With `tj_torch.ops.private`, `tj_torch.ops.fake_modes`, `tj_torch.ops.sizes.shape_env` and
+With `tj_torch.torch_private.ops`, `tj_torch.ops.fake_modes`, `tj_torch.ops.sizes.shape_env` and
 `tj_torch.capture.dynamo` these are all there are: what breaks with a new release breaks in one of
 them. `tests/test_private_names.py` reads that off the sources.
 """

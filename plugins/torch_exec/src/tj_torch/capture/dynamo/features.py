@@ -1,0 +1,311 @@
+"""Features of a capture: what Dynamo gets wrong by itself, one table of all corrections.
+
+A correction that does not find what it replaces in this PyTorch, or has no effect, is lost:
+`tj_torch.torch_private.features` says what becomes of programs then.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+
+import torch
+from tj_core.extend import TjWarning
+
+from tj_torch.capture.dynamo import (
+    containers,
+    corrections,
+    draws,
+    exceptions,
+    identity,
+    iterators,
+    probes,
+    remembering,
+    symbols,
+    tensors,
+    versions,
+    zeros,
+)
+from tj_torch.capture.dynamo import globals as own_globals
+from tj_torch.capture.dynamo.applied import exactly
+from tj_torch.capture.dynamo.asserts import keep_assertions
+from tj_torch.capture.dynamo.assigned import leave_unassignable
+from tj_torch.capture.dynamo.handlers import leave_handled_calls
+from tj_torch.capture.dynamo.noticed import Noticed
+from tj_torch.capture.dynamo.patches import leave_lost
+from tj_torch.capture.sources import users_stacklevel
+from tj_torch.ops.fake_modes import corrected_fake_kernels
+from tj_torch.torch_private.features import Feature, Needs, apply_features
+from tj_torch.torch_private.lookup import TRACKER
+
+__all__ = ["FEATURES", "LOST", "corrected", "say_lost"]
+
+
+@contextlib.contextmanager
+def corrected() -> Iterator[Noticed]:
+    """Let Dynamo record what the program says. To be entered under the lock.
+
+    What is given is filled while programs are captured.
+
+    :raises CaptureError: if an essential feature is lost in this PyTorch.
+    """
+    noticed = Noticed()
+    with ExitStack() as stack:
+        noticed.lost = apply_features(FEATURES, stack, noticed, LOST)
+        leave_lost(stack, noticed.lost)
+        yield noticed
+
+
+LOST: dict[str, str] = {}
+"""Reasons of features that probes have found to be lost in this PyTorch, by name."""
+
+_said: set[str] = set()
+
+
+def say_lost(lost: Iterable[tuple[Feature, str]]) -> None:
+    """Warn of each feature that is lost, with its reason, once in a process."""
+    for feature, reason in lost:
+        if feature.name in _said:
+            continue
+        _said.add(feature.name)
+        warnings.warn(
+            f"tj: PyTorch {torch.__version__} is not fully known: {feature.name}: {reason}; "
+            f"{feature.without}. Please tell {TRACKER}.",
+            TjWarning,
+            stacklevel=users_stacklevel(),
+        )
+
+
+# --------------------------------------------------------------------------- the table
+
+
+def _unnoticed(correct: Callable[[ExitStack], object]) -> Callable[[ExitStack, Noticed], None]:
+    def apply(stack: ExitStack, noticed: Noticed) -> None:
+        correct(stack)
+
+    return apply
+
+
+def _members(stack: ExitStack, noticed: Noticed) -> None:
+    corrections.notice_lookups(stack, noticed)
+    versions.refuse_setters(stack)
+
+
+def _errors_of_data(stack: ExitStack, noticed: Noticed) -> None:
+    keep_assertions(stack, leave_handled_calls(stack))
+
+
+def _functions(stack: ExitStack, noticed: Noticed) -> None:
+    stack.enter_context(exactly())
+
+
+def _fake_kernels(stack: ExitStack, noticed: Noticed) -> None:
+    stack.enter_context(corrected_fake_kernels())
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_HANDLERS = _names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")
+_ROUNDED = Needs()
+
+FEATURES: tuple[Feature, ...] = (
+    Feature(
+        "members of classes",
+        "a member that is replaced on a class between calls is the one that runs",
+        _members,
+        None,
+        probes.members,
+    ),
+    Feature(
+        "lazy modules",
+        "a lazy module is initialised by PyTorch, with the random numbers of eager",
+        corrections.refuse_uninitialized_modules,
+        Needs(names=_names("_lazy_load_hook _infer_parameters"), of_pytorch=True),
+        probes.lazy_modules,
+    ),
+    Feature(
+        "missing keys",
+        "a key that a dict lacks, and gets later, is found then",
+        _unnoticed(corrections.guard_missing_keys),
+        Needs(_HANDLERS),
+        probes.missing_keys,
+    ),
+    Feature(
+        "dicts of objects",
+        "vars() of an object that the program makes is that object's",
+        _unnoticed(corrections.keep_dicts_of_new_objects),
+        Needs(names=_names("vars __dict__")),
+        probes.dicts,
+    ),
+    Feature(
+        "exceptions",
+        "str(KeyError('x')) has quotes, and a class's own text is asked for",
+        _unnoticed(exceptions.correct),
+        Needs(_HANDLERS | {"RAISE_VARARGS"}),
+        probes.exceptions,
+    ),
+    Feature(
+        "fast paths of attention",
+        "modules for attention run the kernels that they run in eager",
+        _unnoticed(corrections.take_fast_paths),
+        _ROUNDED,
+    ),
+    Feature(
+        "contexts entered by hand",
+        "a mode that a program enters without `with` is left as it was found",
+        _unnoticed(corrections.keep_contexts_in_frames),
+        Needs(names=_names("__enter__ __exit__ set_grad_enabled")),
+        probes.contexts,
+    ),
+    Feature(
+        "sizes after writes",
+        "x.unsqueeze_(0) changes the shape that the program reads",
+        _unnoticed(versions.resync),
+        Needs(
+            names=_names(
+                "unsqueeze_ squeeze_ t_ transpose_ swapaxes_ swapdims_ resize_ resize_as_ set_ "
+                "as_strided_ requires_grad_"
+            )
+        ),
+        probes.sizes_after_writes,
+    ),
+    Feature(
+        "states of an LSTM",
+        "the last states of an LSTM have the shapes of the first ones",
+        _unnoticed(versions.lstm_states),
+        Needs(names=_names("lstm LSTM lstm_cell"), of_pytorch=True),
+        probes.lstm_states,
+    ),
+    Feature(
+        "views that are attributes",
+        "x.T, x.data and the like are views made where the program reads them",
+        _unnoticed(tensors.compute_attributes_once),
+        Needs(names=_names("T mT H mH data real imag grad _base")),
+        probes.attributes,
+    ),
+    Feature(
+        "attributes that fakes lack",
+        "what only a real tensor has is read from one",
+        _unnoticed(tensors.leave_the_unseen),
+        Needs(names=frozenset(tensors.UNSEEN) | {"grad_fn", "_grad_fn"}),
+        probes.unseen,
+    ),
+    Feature(
+        "overridden operations",
+        "operators that a subclass of Tensor defines are called",
+        _unnoticed(tensors.leave_overriding_subclasses),
+        None,
+        probes.overriding,
+    ),
+    Feature(
+        "classes of tensors",
+        "methods of a tensor subclass that are replaced between calls are the ones that run",
+        tensors.notice_subclasses,
+        None,
+    ),
+    Feature(
+        "globals of functions",
+        "functions read the globals that they have, whatever module has that name",
+        _unnoticed(own_globals.correct),
+        None,
+        probes.scopes,
+    ),
+    Feature(
+        "identity",
+        "`is` is asked in each call, as are objects that the program changes",
+        _unnoticed(identity.correct),
+        None,
+        probes.identity,
+    ),
+    Feature(
+        "random numbers of Python",
+        "random.Random objects draw anew in each call",
+        _unnoticed(draws.correct),
+        Needs(
+            names=_names(
+                "random Random randint randrange uniform shuffle sample choice choices gauss seed "
+                "getstate setstate getrandbits betavariate normalvariate triangular expovariate"
+            )
+        ),
+        probes.draws,
+    ),
+    Feature(
+        "numbers that are symbols",
+        "text, rounding and divmod of a size are Python's",
+        _unnoticed(symbols.correct),
+        None,
+        probes.symbols,
+    ),
+    Feature(
+        "signs of zero",
+        "0.0 and -0.0 are two arguments",
+        _unnoticed(zeros.correct),
+        None,
+        probes.zeros,
+    ),
+    Feature(
+        "iterators that leave",
+        "a generator that a program returns runs when it is asked",
+        _unnoticed(iterators.correct),
+        Needs(
+            frozenset({"GET_ITER", "RETURN_GENERATOR", "YIELD_VALUE", "GEN_START"}),
+            _names("iter reversed map zip filter enumerate"),
+        ),
+        probes.iterators,
+    ),
+    Feature(
+        "remembered results",
+        "a function under lru_cache runs once",
+        _unnoticed(remembering.correct),
+        None,
+        probes.remembering,
+    ),
+    Feature(
+        "containers",
+        "deques have bounds, classes derived from set their own methods",
+        _unnoticed(containers.correct),
+        None,
+        probes.containers,
+    ),
+    Feature(
+        "calls as they are",
+        "addcdiv and the like are recorded, not others that round otherwise",
+        _unnoticed(corrections.keep_calls_whole),
+        _ROUNDED,
+    ),
+    Feature(
+        "errors of data",
+        "errors of data reach the program's handlers, an assertion is an AssertionError",
+        _errors_of_data,
+        Needs(_HANDLERS | {"RAISE_VARARGS", "SETUP_WITH", "LOAD_ASSERTION_ERROR"}),
+        probes.errors_of_data,
+    ),
+    Feature(
+        "attributes that refuse",
+        "an attribute that cannot be set raises where the program sets it",
+        _unnoticed(leave_unassignable),
+        Needs(
+            frozenset({"DELETE_ATTR", "STORE_ATTR"}), _names("setattr delattr"), of_pytorch=False
+        ),
+        probes.unassignable,
+    ),
+    Feature(
+        "autograd.Function",
+        "a Function is captured exactly, with its own backward",
+        _functions,
+        Needs(names=_names("apply"), of_pytorch=True),
+        probes.functions,
+    ),
+    Feature(
+        "strides of kernels",
+        "what a program reads of strides is what the kernel returns",
+        _fake_kernels,
+        None,
+        probes.strides,
+    ),
+)
+"""All corrections, in the order in which they are made."""

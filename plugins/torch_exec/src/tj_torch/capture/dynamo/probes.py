@@ -1,0 +1,418 @@
+"""Small programs that show whether a correction of Dynamo has an effect in this PyTorch.
+
+Each probe compares a program in eager with itself under ``tj.jit``: values, types, who is who, what
+it does to objects. Without its correction the two differ in some version of PyTorch; a name that is
+still there and is asked for nothing any more is found by that. A program that falls back to eager
+is right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import tj_core as tj
+import torch
+
+__all__ = ["Probe", "equal_to_eager"]
+
+Probe = Callable[[], None]
+
+_serial = itertools.count()
+
+
+def equal_to_eager(text: str, *calls: str) -> Probe:
+    """A probe that compares ``calls`` of the function ``f`` that ``text`` defines.
+
+    Calls are expressions, evaluated in turn in the namespace of the text, where ``torch`` is.
+    """
+
+    def probe() -> None:
+        expected, found = (_outcomes(text, calls, jitted) for jitted in (False, True))
+        for call, a, b in zip(calls, expected, found, strict=True):
+            assert a == b, f"{call} is {b}, in eager {a}"
+
+    return probe
+
+
+def _outcomes(text: str, calls: tuple[str, ...], jitted: bool) -> list[Any]:
+    name = f"tj_probe_{next(_serial)}"
+    module = types.ModuleType(name)
+    file = f"<{name}>"
+    linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+    sys.modules[name] = module
+    scope = vars(module)
+    scope["torch"] = torch
+    state = torch.get_rng_state()
+    try:
+        torch.manual_seed(0)
+        exec(compile(text, file, "exec"), scope)
+        if jitted:
+            # Without the plugins that fuse or differentiate: they are not what is asked about.
+            scope["f"] = tj.jit(scope["f"], session=tj.Session(["torch"]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return [_outcome(call, scope) for call in calls]
+    finally:
+        torch.set_rng_state(state)
+        del sys.modules[name], linecache.cache[file]
+
+
+def _outcome(call: str, scope: dict[str, Any]) -> Any:
+    try:
+        return _described(eval(call, scope))
+    except Exception as error:
+        return type(error).__name__, str(error).partition("\n")[0]
+
+
+def _described(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        plain = value.detach()
+        return type(value).__name__, str(value.dtype), tuple(value.stride()), repr(plain.tolist())
+    if isinstance(value, dict):
+        return type(value).__name__, [(repr(k), _described(v)) for k, v in value.items()]
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, [_described(v) for v in value]
+    return type(value).__name__, repr(value)
+
+
+members = equal_to_eager(
+    """
+x = torch.ones(2)
+class Base:
+    def scale(self): return 2
+class A(Base):
+    pass
+a = A()
+def f(x): return x * a.scale()
+def change(): A.scale = lambda self: 3
+""",
+    "f(x)", "change()", "f(x)",
+)  # fmt: skip
+
+lazy_modules = equal_to_eager(
+    """
+m = torch.nn.LazyLinear(2)
+x = torch.ones(1, 3)
+def f(x): return m(x)
+""",
+    "f(x)", "f(x)", "torch.rand(1)",
+)  # fmt: skip
+
+missing_keys = equal_to_eager(
+    """
+x = torch.ones(2)
+d = {}
+def f(x):
+    try:
+        return x * d['k']
+    except KeyError:
+        return x
+""",
+    "f(x)", "d.update(k=2)", "f(x)",
+)  # fmt: skip
+
+dicts = equal_to_eager(
+    """
+x = torch.ones(2)
+class P: pass
+def f(x):
+    p = P()
+    d = vars(p)
+    p.a = 1
+    return x + 1, p, d
+def g(x):
+    _, p, d = f(x)
+    return d is vars(p), d
+""",
+    "g(x)",
+)  # fmt: skip
+
+exceptions = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x):
+    try:
+        raise KeyError('q')
+    except KeyError as e:
+        return x + 1, f'{e}', str(e), repr(e), e.args
+def g(x):
+    try:
+        return f(x).no
+    except AttributeError as e:
+        return e.name
+""",
+    "f(x)", "g(x)",
+)  # fmt: skip
+
+contexts = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x):
+    c = torch.no_grad()
+    c.__enter__()
+    y = x + 1
+    torch._dynamo.graph_break()
+    z = y * 2
+    c.__exit__(None, None, None)
+    return z, torch.is_grad_enabled()
+""",
+    "f(x)", "f(x)", "torch.is_grad_enabled()",
+)  # fmt: skip
+
+sizes_after_writes = equal_to_eager(
+    """
+def f(x):
+    y = x + 1
+    y.unsqueeze_(0)
+    n = y.shape[0], y.dim()
+    return y, n
+""",
+    "f(torch.ones(3))",
+)  # fmt: skip
+
+lstm_states = equal_to_eager(
+    """
+m = torch.nn.LSTM(2, 3, 2, batch_first=True)
+def f(x):
+    with torch.no_grad():
+        out, (h, c) = m(x)
+    return out.shape, h.shape, c.shape
+""",
+    "f(torch.ones(1, 4, 2))",
+)  # fmt: skip
+
+attributes = equal_to_eager(
+    """
+x = torch.zeros(2, 2, requires_grad=True)
+def f(x):
+    with torch.no_grad():
+        t = x.T
+    return t
+def g(x):
+    t = f(x)
+    return t, t.requires_grad
+""",
+    "g(x)", "g(x)",
+)  # fmt: skip
+
+unseen = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x):
+    p = x.data_ptr()
+    torch._dynamo.graph_break()
+    return x + 1, p == x.data_ptr()
+""",
+    "f(x)", "f(x.clone())",
+)  # fmt: skip
+
+overriding = equal_to_eager(
+    """
+class T(torch.Tensor):
+    def __add__(self, other): return 7
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        return super().__torch_function__(func, types, args, kwargs or {})
+x = torch.ones(2).as_subclass(T)
+def f(x): return x + 1
+""",
+    "f(x)",
+)  # fmt: skip
+
+scopes = equal_to_eager(
+    """
+x = torch.ones(2)
+scope = {'__name__': 'math', 'k': 2}
+exec('def g(x): return x * k', scope)
+g = scope['g']
+def f(x): return g(x)
+""",
+    "f(x)", "scope.update(k=3)", "f(x)",
+)  # fmt: skip
+
+identity = equal_to_eager(
+    """
+x = torch.ones(2)
+class H: pass
+h = H()
+h.a, h.b = object(), object()
+h.now = h.a
+def f(h, x):
+    if h.now is h.a:
+        h.now = h.b
+        return x + 1
+    h.now = h.a
+    return x - 1
+""",
+    "f(h, x)", "f(h, x)", "f(h, x)",
+)  # fmt: skip
+
+draws = equal_to_eager(
+    """
+import random
+x = torch.ones(2)
+r = random.Random(5)
+def f(x): return x * r.random(), r.randint(0, 9)
+""",
+    "f(x)", "f(x)", "r.random()",
+)  # fmt: skip
+
+symbols = equal_to_eager(
+    """
+def f(x):
+    n = x.shape[0]
+    return x + 1, f'{n:>5}', round(n, -1), divmod(n, 2), format(n, '>4')
+""",
+    "f(torch.ones(17))", "f(torch.ones(25))", "f(torch.ones(34))",
+)  # fmt: skip
+
+zeros = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x, a): return x / a
+""",
+    "f(x, 0.0)", "f(x, -0.0)", "f(x, 2.0)", "f(x, -0.0)",
+)  # fmt: skip
+
+iterators = equal_to_eager(
+    """
+x = torch.ones(2)
+log = []
+def g(x):
+    log.append(1)
+    yield x + 1
+    log.append(2)
+    return 5
+def f(x): return g(x)
+def run(x):
+    made = f(x)
+    before = list(log)
+    return type(made).__name__, before, list(made), list(log), log.clear()
+""",
+    "run(x)", "run(x)",
+)  # fmt: skip
+
+remembering = equal_to_eager(
+    """
+import functools
+x = torch.ones(2)
+log = []
+@functools.lru_cache
+def g(n):
+    log.append(n)
+    return n + 1
+def f(x): return x * g(2)
+""",
+    "f(x)", "f(x)", "log",
+)  # fmt: skip
+
+containers = equal_to_eager(
+    """
+from collections import deque, OrderedDict
+from torch.utils import _pytree as pytree
+x = torch.ones(2)
+d = deque([1, 2], maxlen=2)
+class S(set):
+    def add(self, v): super().add(v + 1)
+s = S([1])
+def bounds(x):
+    made = deque([1, 2], maxlen=2)
+    made.append(3)
+    d.append(4)
+    return x + 1, list(made), made.copy().maxlen
+def sets(x):
+    s.add(5)
+    return x + 1, 6 in s
+def sizes(x): return x + 1, pytree.tree_map(lambda n: n * 2, x.shape)
+def inside(x): return x + 1, [x, x + 1].count(x), x in [x + 1]
+def greatest(x): return max(x[0], x[1]), min(x[1], x[0])
+def f(x, which):
+    if which == 'bounds': return bounds(x)
+    if which == 'sets': return sets(x)
+    if which == 'sizes': return sizes(x)
+    if which == 'inside': return inside(x)
+    return greatest(x)
+""",
+    *(f"f(x, {which!r})" for which in ("bounds", "sets", "sizes", "inside", "greatest")),
+    "list(d)", "sorted(s)",
+)  # fmt: skip
+
+errors_of_data = equal_to_eager(
+    """
+x = torch.ones(3)
+def handled(x, i):
+    try:
+        y = torch.embedding(x.reshape(3, 1), i)
+    except IndexError:
+        return x * 2
+    return y + 1
+def g(x):
+    assert (x > 0).all(), 'negative'
+    return x + 1
+def f(x, i=None): return g(x) if i is None else handled(x, i)
+""",
+    "f(x, torch.tensor([1]))", "f(x, torch.tensor([7]))", "f(x)", "f(-x)",
+)  # fmt: skip
+
+unassignable = equal_to_eager(
+    """
+x = torch.ones(2)
+class H:
+    a = 1
+h = H()
+def f(x):
+    try:
+        del h.a
+    except AttributeError:
+        return x * 2
+    return x
+def set_(x):
+    try:
+        x.grad = torch.ones(5)
+    except RuntimeError:
+        return x * 3
+    return x
+f_ = f
+def f(x, which=0): return set_(x) if which else f_(x)
+""",
+    "f(x)", "f(x)", "f(x, 1)",
+)  # fmt: skip
+
+functions = equal_to_eager(
+    """
+class F(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.k = k
+        ctx.set_materialize_grads(False)
+        return a * b, a + b
+    @staticmethod
+    def backward(ctx, g, h):
+        return (g * 3 * ctx.k[0], h) if h is not None else (g * 5 * ctx.k[0], g)
+k = [1]
+def f(a, b): return F.apply(a, b)
+def run():
+    x = torch.ones(2, requires_grad=True)
+    a, b = f(x * 2.5, x)
+    k[0] = 2
+    a.sum().backward()
+    k[0] = 1
+    return a, x.grad
+""",
+    "run()", "run()",
+)  # fmt: skip
+
+strides = equal_to_eager(
+    """
+def f(x):
+    y = torch.nn.functional.softplus(x.t())
+    return y, y.stride()
+""",
+    "f(torch.rand(3, 4))",
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""Private names of PyTorch: all that tj-torch uses, what for, and what is lost without them."""

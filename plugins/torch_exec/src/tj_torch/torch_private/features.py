@@ -1,0 +1,118 @@
+"""Features that rest on private names of PyTorch, and what becomes of them without.
+
+A feature is lost where a name is missing, or where its probe finds that a patch has no effect.
+Then functions of the user's that need it run as they are, with one warning; one that every program
+needs is essential, and all programs run in eager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tj_core.extend import CaptureError
+
+from tj_torch.torch_private.lookup import MissingNameError
+
+__all__ = ["MISSING", "Feature", "Needs", "apply_features", "asking"]
+
+MISSING = (MissingNameError, ImportError, AttributeError, KeyError)
+"""Errors of a patch that does not find what it replaces."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The functions that need a feature, told by an instruction in them.
+
+    An instruction counts by its ``operations``, or by a name in ``names`` that it loads or stores.
+    """
+
+    operations: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()
+    of_pytorch: bool = False
+    """Whether functions in PyTorch's own files need it, too."""
+
+    def asks(self, instruction: Any) -> bool:
+        """Tell whether ``instruction``, of Dynamo's or `dis`, needs the feature."""
+        name = instruction.argval
+        return instruction.opname in self.operations or (
+            isinstance(name, str) and name in self.names
+        )
+
+
+Apply = Callable[[ExitStack, Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One thing that a capture is right in, and that private names of PyTorch are needed for.
+
+    ``does`` says what is right with it, as a clause; ``apply`` makes it so until a stack is left.
+    ``needs`` tells the functions that are not captured without it: None for an essential one, and
+    the empty one for a feature without which results are right, if rounded or timed otherwise.
+    ``probe`` raises AssertionError where the feature has no effect.
+    """
+
+    name: str
+    does: str
+    apply: Apply
+    needs: Needs | None = None
+    probe: Callable[[], None] | None = None
+
+    @property
+    def essential(self) -> bool:
+        """Whether no program is captured without it."""
+        return self.needs is None
+
+    @property
+    def without(self) -> str:
+        """A clause on what becomes of programs without it."""
+        if self.needs is None:
+            return "all programs run in eager"
+        if self.needs == Needs():
+            return "results may be rounded otherwise than in eager"
+        return "functions that need it run in eager"
+
+
+def apply_features(
+    features: Iterable[Feature], stack: ExitStack, noticed: Any, found: dict[str, str]
+) -> list[tuple[Feature, str]]:
+    """Apply features until ``stack`` is left; return those that are lost, with reasons.
+
+    :param noticed: what features fill while programs are captured.
+    :param found: reasons of features that probes have found to be lost, by name.
+    :raises CaptureError: if an essential one is lost.
+    """
+    lost = []
+    for feature in features:
+        reason = found.get(feature.name)
+        if reason is None:
+            try:
+                with ExitStack() as own:
+                    feature.apply(own, noticed)
+                    stack.push(own.pop_all())
+                continue
+            except MISSING as error:
+                reason = _reason(error)
+        if feature.essential:
+            raise CaptureError(
+                f"tj-torch does not know PyTorch {torch.__version__}: {feature.name}: {reason}"
+            )
+        lost.append((feature, reason))
+    return lost
+
+
+def _reason(error: BaseException) -> str:
+    if isinstance(error, MissingNameError):
+        return f"no {error.path}"
+    return f"{type(error).__name__}: {error}"
+
+
+def asking(lost: Iterable[tuple[Feature, str]], of_pytorch: bool) -> Iterator[Feature]:
+    """Yield the lost features whose functions are left, those of PyTorch's own files or all."""
+    for feature, _ in lost:
+        if feature.needs and (feature.needs.of_pytorch or not of_pytorch):
+            yield feature

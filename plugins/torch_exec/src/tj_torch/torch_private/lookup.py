@@ -1,0 +1,53 @@
+"""Objects of PyTorch found by their paths, and the error for those that a version lacks."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+import torch
+from tj_core.extend import CaptureError
+
+__all__ = ["TRACKER", "MissingNameError", "find"]
+
+TRACKER = "the issue tracker of tj-torch"
+"""The place for reports of names that a new PyTorch lacks."""
+
+
+class MissingNameError(CaptureError):
+    """This PyTorch has no such private name. ``path`` is the name that was looked for."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(f"tj-torch does not know PyTorch {torch.__version__}: no {path}")
+        self.path = path
+
+
+def find(path: str) -> Any:
+    """The object at ``path``, a module's or what is in one: ``torch._dynamo.exc.Unsupported``.
+
+    :raises MissingNameError: if there is none.
+    """
+    rest: list[str] = []
+    module = path
+    while not _imported(module):
+        module, _, last = module.rpartition(".")
+        rest.insert(0, last)
+        if not module:
+            raise MissingNameError(path)
+    found: Any = sys.modules[module]
+    for part in rest:
+        if not hasattr(found, part):
+            raise MissingNameError(path)
+        found = getattr(found, part)
+    return found
+
+
+def _imported(module: str) -> bool:
+    """Import the module, if there is one of that name."""
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # A module that this one needs is another matter, and as good as none.
+        return module in sys.modules and error.name != module
+    return True

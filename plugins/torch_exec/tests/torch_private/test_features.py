@@ -1,0 +1,216 @@
+"""Features that rest on private names of PyTorch: probes find a lost one, and nothing else is lost.
+
+Names are taken away as a new PyTorch would: removed, renamed, there without effect, with another
+signature. The user's call must be right each time, and no error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+from tj_torch.capture.dynamo import features, patches
+from tj_torch.capture.dynamo.features import FEATURES
+from tj_torch.capture.dynamo.noticed import Noticed
+from tj_torch.torch_private import dynamo
+from tj_torch.torch_private.features import Feature, Needs
+from torch import nn
+
+BY_NAME = {f.name: f for f in FEATURES}
+PROBED = [f.name for f in FEATURES if f.probe is not None]
+
+RIGHT_ALONE = {
+    "states of an LSTM": "PyTorch is right by itself after 2.10",
+    "views that are attributes": "PyTorch 2.13 is right by itself where a program returns one",
+    "signs of zero": "guards of signs are also made where guards are built",
+    "autograd.Function": "without a plugin for gradients PyTorch runs the backward",
+    "strides of kernels": "what an operator's kernel returns differs between processors",
+    "sizes after writes": "PyTorch is right by itself from 2.14 on",
+    "contexts entered by hand": "PyTorch is right by itself from 2.14 on",
+    "attributes that fakes lack": "PyTorch breaks the graph by itself from 2.14 on",
+    "globals of functions": "PyTorch is right by itself from 2.14 on",
+}
+"""Features whose probes may pass without them here."""
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_known() -> Iterator[None]:
+    """Nothing is lost before a test or after it, and nothing has been said."""
+    torch._dynamo.reset()
+    features._said.clear()
+    yield
+    features.LOST.clear()
+    features._said.clear()
+    dynamo.forget()
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_a_probe_passes(name: str) -> None:
+    probe = BY_NAME[name].probe
+    assert probe is not None
+    probe()
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_a_probe_finds_that_a_feature_has_no_effect(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle = dataclasses.replace(BY_NAME[name], apply=lambda stack, noticed: None)
+    found = tuple(idle if f.name == name else f for f in FEATURES)
+    monkeypatch.setattr(features, "FEATURES", found)
+    assert idle.probe is not None
+    try:
+        idle.probe()
+    except AssertionError:
+        return
+    assert name in RIGHT_ALONE
+
+
+# ------------------------------------------------------------------------------- names are taken
+
+
+def replaced() -> list[tuple[Feature, str, Any, str]]:
+    """Each name of PyTorch that a feature replaces, by path, with where it is."""
+    found = []
+    with ExitStack() as stack:
+        for feature in FEATURES:
+            seen: list[tuple[Any, str]] = []
+            with pytest.MonkeyPatch.context() as patch:
+                for module in _with_replace():
+                    patch.setattr(module, "replace", _noting(seen))
+                feature.apply(stack, Noticed())
+            found += [(feature, f"{patches.path_of(o)}.{n}", o, n) for o, n in seen]
+    return found
+
+
+def _with_replace() -> list[Any]:
+    import sys
+
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.startswith("tj_torch.capture.dynamo") and hasattr(module, "replace")
+    ]
+
+
+def _noting(seen: list[tuple[Any, str]]) -> Callable[..., None]:
+    original = patches.replace
+
+    def replace(stack: ExitStack, owner: Any, name: str, make: Any, **options: Any) -> None:
+        original(stack, owner, name, make, **options)
+        if (owner, name) not in seen:
+            seen.append((owner, name))
+
+    return replace
+
+
+PLACES = {path: (feature, owner, name) for feature, path, owner, name in replaced()}
+
+
+def example(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    """The README's: a program that uses nothing special."""
+    y = nn.functional.gelu(x @ w)
+    return y / y.sum(-1, keepdim=True)
+
+
+def outcome(program: Callable[..., Any], *calls: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
+    """Results of calls of ``program`` under tj, and what tj warns of."""
+    torch._dynamo.reset()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        jitted = tj.jit(
+            program, session=tj.Session(["torch", "autograd"], overrides={"strict": False})
+        )
+        results = [jitted(*args) for args in calls]
+    return results, [str(w.message) for w in caught if issubclass(w.category, tj.TjWarning)]
+
+
+def is_right(warned: int | None = None) -> list[str]:
+    """See that the example is eager's, with gradients; return the warnings."""
+    x, w = torch.rand(3, 4), torch.rand(4, 4, requires_grad=True)
+    (mine, again), said = outcome(example, (x, w), (x, w))
+    torch.testing.assert_close(mine, example(x, w))
+    torch.testing.assert_close(again, example(x, w))
+    (mine_grad,) = torch.autograd.grad(mine.square().sum(), w)
+    (grad,) = torch.autograd.grad(example(x, w).square().sum(), w)
+    torch.testing.assert_close(mine_grad, grad)
+    assert len(said) == len(set(said))
+    return said
+
+
+def test_there_are_thirty_names() -> None:
+    assert len(PLACES) >= 30
+
+
+@pytest.mark.parametrize("path", PLACES)
+def test_a_removed_name_costs_one_feature(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, owner, name = PLACES[path]
+    original = vars(owner).get(name)
+    if original is None:
+        pytest.skip("a base has it in this PyTorch")
+    monkeypatch.delattr(owner, name)
+    said = is_right()
+    assert not said or all(str(torch.__version__) in s or "graph break" in s or "not captured" in s
+                           for s in said)  # fmt: skip
+    monkeypatch.setattr(owner, f"{name}_renamed", original, raising=False)
+    is_right()
+
+
+@pytest.mark.parametrize("path", PLACES)
+def test_another_signature_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, owner, name = PLACES[path]
+    original = vars(owner).get(name)
+    if original is None or not callable(original):
+        pytest.skip("no function of its own in this PyTorch")
+
+    def changed(*args: Any, another: Any, **kwargs: Any) -> Any:
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, changed)
+    is_right()
+
+
+# ------------------------------------------------------------------------------- what becomes of it
+
+
+def texts(x: torch.Tensor) -> tuple[torch.Tensor, str]:
+    try:
+        raise KeyError("q")
+    except KeyError as error:
+        return x + 1, f"{error}"
+
+
+def test_functions_that_need_what_is_lost_run_as_they_are() -> None:
+    features.LOST["exceptions"] = "it has no effect: said so"
+    x = torch.ones(2)
+    (result, again), said = outcome(texts, (x,), (x,))
+    assert result[1] == again[1] == "'q'"
+    assert [s for s in said if "exceptions: it has no effect: said so" in s]
+    assert any("needs what this PyTorch lacks: exceptions" in s for s in said)
+    assert not [s for s in outcome(example, (torch.rand(2, 2), torch.rand(2, 2)))[1]]
+
+
+def test_one_lost_feature_is_said_once() -> None:
+    features.LOST["exceptions"] = "no such name"
+    first = is_right()
+    assert len(first) == 1 and "functions that need it run in eager" in first[0]
+    assert is_right() == []
+
+
+def test_an_essential_feature_costs_all() -> None:
+    features.LOST["identity"] = "it has no effect"
+    said = is_right()
+    assert len(said) == 1 and "identity: it has no effect" in said[0]
+
+
+def test_a_feature_says_what_is_without_it() -> None:
+    nothing: Any = lambda stack, noticed: None  # noqa: E731
+    assert "eager" in Feature("a", "b", nothing, None).without
+    assert "rounded" in Feature("a", "b", nothing, Needs()).without
+    assert Feature("a", "b", nothing, None).essential
