@@ -10,9 +10,8 @@ from typing import Any
 Distributions = Any
 
 ADAPTERS = (
-    "tj_torch/runtime/private.py", "tj_torch/ops/private.py", "tj_torch/ops/fake_modes.py",
-    "tj_torch/ops/sizes/shape_env.py", "tj_torch/ops/python_backwards.py",
-    "tj_torch/capture/dynamo/",
+    "tj_torch/torch_private/", "tj_torch/ops/python_backwards.py",
+    "tj_torch/capture/dynamo/asserts.py", "tj_torch/capture/dynamo/corrections.py",
     "tj_inductor/adapter/", "tj_inductor/kernels.py", "tj_onednn/adapter.py",
     "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",
     "tj_nvfuser/testing/reference.py", "tj_example_subclass/tensor.py",

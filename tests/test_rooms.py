@@ -24,8 +24,8 @@ ROOMS = {
         "testing", "__main__",
     ),
     "tj_torch": (
-        "runtime", "ops", "eager", "functionalize", "glue", "capture", "dispatch",
-        "backend", "extend", "demo", "plugin",
+        "torch_private", "runtime", "ops", "eager", "functionalize", "glue", "capture", "dispatch",
+        "backend", "extend", "demo", "doctor", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (
@@ -194,7 +194,7 @@ def test_traces_are_made_in_the_editor_by_capture_and_by_the_parser(
 
 
 def test_source_becomes_functions_in_one_place(distributions: Distributions) -> None:
-    """`define` makes all that is generated, so that tracebacks show it; two others evaluate."""
+    """`define` makes all that is generated, so that tracebacks show it; three others evaluate."""
     found = set()
     for distribution in distributions.values():
         if distribution.package not in ("tj_core", "tj_torch", "tj_autograd"):
@@ -202,7 +202,8 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
         for name, file in modules(distribution).items():
             if {"exec", "eval"} & facts(file).called:
                 found.add(name)
-    assert found == {"compile.generated", "text.language", "ops.context"}
+    probes = "capture.dynamo.probes"  # each is a program as text
+    assert found == {"compile.generated", "text.language", "ops.context", probes}
 
 
 def test_values_are_substituted_in_one_place(distributions: Distributions) -> None:

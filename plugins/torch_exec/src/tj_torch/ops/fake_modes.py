@@ -25,8 +25,9 @@ def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
     In a ``symbolic`` one there may be numbers that nobody knows, such as how often a loop runs;
     ``shapes`` is where symbols come from, if not from a place of its own.
     """
-    from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    from tj_torch.torch_private.shapes import FakeTensorMode
 
     shapes = ShapeEnv() if symbolic else shapes
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
@@ -38,7 +39,7 @@ def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
 @contextlib.contextmanager
 def corrected_fake_kernels() -> Iterator[None]:
     """While it is entered, fake tensors that others make have the strides of `fake_mode`'s."""
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from tj_torch.torch_private.shapes import FakeTensorMode
 
     dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
     with dispatch, _kernels_decide_dropout():
@@ -48,7 +49,7 @@ def corrected_fake_kernels() -> Iterator[None]:
 @contextlib.contextmanager
 def _kernels_decide_dropout() -> Iterator[None]:
     """PyTorch's decomposition of a dropout that drops nothing copies what the kernel returns."""
-    from torch._C import DispatchKey
+    from tj_torch.torch_private.shapes import DispatchKey
 
     operator = torch.ops.aten.dropout.default
     keys = (DispatchKey.Autograd, DispatchKey.CompositeImplicitAutograd)

@@ -6,9 +6,7 @@ takes a second; a name that this PyTorch lacks raises `MissingNameError`.
 
 from __future__ import annotations
 
-from typing import Any
-
-from tj_torch.torch_private.lookup import find
+from tj_torch.torch_private.lookup import finder
 
 __all__ = ["PATHS", "forget"]
 
@@ -16,6 +14,9 @@ _NAMES = {
     "torch._C._dynamo.eval_frame": "set_code_exec_strategy set_eval_frame",
     "torch._C._dynamo.guards": "GlobalStateGuard TensorGuards",
     "torch._decomp": "decompositions",
+    "torch._C._functorch": "peek_interpreter_stack",
+    "torch._guards": "TracingContext",
+    "torch.nn.modules.activation": "_is_make_fx_tracing",
     "torch._dynamo": "convert_frame exc guards symbolic_convert trace_rules types utils",
     "torch._dynamo.eval_frame": "skip_code",
     "torch._dynamo.guards": (
@@ -66,11 +67,7 @@ PATHS: dict[str, str] = {
 """The paths of the names."""
 
 
-def __getattr__(name: str) -> Any:
-    if name not in PATHS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = find(PATHS[name])
-    return found
+__getattr__ = finder(globals(), PATHS)
 
 
 def forget() -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["TRACKER", "MissingNameError", "find"]
+__all__ = ["TRACKER", "MissingNameError", "find", "finder"]
 
 TRACKER = "the issue tracker of tj-torch"
 """The place for reports of names that a new PyTorch lacks."""
@@ -41,6 +42,21 @@ def find(path: str) -> Any:
             raise MissingNameError(path)
         found = getattr(found, part)
     return found
+
+
+def finder(scope: dict[str, Any], paths: Mapping[str, str]) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` that finds the names of ``paths`` once, and keeps them in it.
+
+    :param scope: the module's globals.
+    """
+
+    def getattribute(name: str) -> Any:
+        if name not in paths:
+            raise AttributeError(f"module {scope['__name__']!r} has no attribute {name!r}")
+        found = scope[name] = find(paths[name])
+        return found
+
+    return getattribute
 
 
 def _imported(module: str) -> bool:

@@ -1,9 +1,4 @@
-"""Private names of PyTorch that tj uses at run time and to tell operators apart.
-
-With `tj_torch.torch_private.ops`, `tj_torch.ops.fake_modes`, `tj_torch.ops.sizes.shape_env` and
-`tj_torch.capture.dynamo` these are all there are: what breaks with a new release breaks in one of
-them. `tests/test_private_names.py` reads that off the sources.
-"""
+"""Private names of PyTorch that tj uses at run time and to tell operators apart."""
 
 from __future__ import annotations
 
@@ -41,6 +36,7 @@ __all__ = [
     "as_found_by_dispatcher",
     "attention_backends",
     "backward_keeps_graph",
+    "below_functionalization",
     "disabled_hooks_message",
     "dispatch_key",
     "dispatch_keys",
@@ -100,6 +96,12 @@ pop_function_mode = _C._pop_torch_function_stack
 without_dispatch_modes = _disable_current_modes
 dispatch_mode_stack = _get_current_dispatch_mode_stack
 as_found_by_dispatcher = _C._PreserveDispatchKeyGuard
+
+
+def below_functionalization() -> bool:
+    """Tell whether a ``__torch_dispatch__`` runs: PyTorch's layers above it are switched off."""
+    excluded: bool = _C._dispatch_tls_is_dispatch_key_excluded(_C.DispatchKey.Functionalize)
+    return excluded
 
 
 def dispatch_keys() -> tuple[int, int]:

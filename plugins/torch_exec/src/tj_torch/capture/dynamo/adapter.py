@@ -25,13 +25,15 @@ from tj_torch.capture.dynamo.features import corrected, say_lost
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
-from tj_torch.capture.dynamo.patches import inside_dispatch, leave, unprofiled
+from tj_torch.capture.dynamo.patches import leave, unprofiled
 from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import function_mode_is_on, without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.features import Feature
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
+from tj_torch.torch_private.runtime import below_functionalization as inside_dispatch
+from tj_torch.torch_private.runtime import function_modes as function_mode_count
 
 __all__ = [
     "Absent",
@@ -355,7 +357,7 @@ def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callabl
 
 def function_modes() -> bool:
     """Whether a ``__torch_function__`` mode is active; Dynamo guards on the stack of them."""
-    return torch._C._len_torch_function_stack() > 0
+    return bool(function_mode_count() > 0)
 
 
 def record_calls(function: Callable[..., Any]) -> None:
@@ -403,9 +405,9 @@ def guard_forward_mode() -> None:
 
     To be called by a backend: Dynamo has no such guard of its own.
     """
-    from tj_torch.torch_private.dynamo import GlobalStateSource, GuardBuilder
+    from tj_torch.torch_private.dynamo import GlobalStateSource, GuardBuilder, TracingContext
 
-    context = torch._guards.TracingContext.try_get()
+    context = TracingContext.try_get()
     if context is not None:
         guards = context.guards_context.dynamo_guards
         guards.add(GlobalStateSource().make_guard(GuardBuilder.DUAL_LEVEL))
@@ -413,7 +415,9 @@ def guard_forward_mode() -> None:
 
 def forget_examples() -> None:
     """Drop what the capture that runs knows real tensors by; for a backend, at its end."""
-    context = torch._guards.TracingContext.try_get()
+    from tj_torch.torch_private.dynamo import TracingContext
+
+    context = TracingContext.try_get()
     if context is not None and context.fake_mode is not None:
         forget_tensors(context.fake_mode)
 

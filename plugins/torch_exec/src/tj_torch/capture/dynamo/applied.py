@@ -21,6 +21,7 @@ from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomp
 from tj_torch.ops.python_backwards import Asked, asked
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.ops import no_autocast
+from tj_torch.torch_private.runtime import forward_level
 
 __all__ = ["exactly", "install", "known"]
 
@@ -152,9 +153,11 @@ def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
     given = [*args, *kwargs.values()]
     if _State.backward and any(v.is_tensor() for v in given):
         _stop("another one applies it in its backward, where it may be differentiated again")
-    if torch._C._functorch.peek_interpreter_stack() is not None:
+    from tj_torch.torch_private.dynamo import peek_interpreter_stack
+
+    if peek_interpreter_stack() is not None:
         _stop("a transform of torch.func is to use its rules")
-    if torch.autograd.forward_ad._current_level >= 0:
+    if forward_level() >= 0:
         _stop("forward-mode AD is to use its rules")
     result = original(tx, args, kwargs)
     returned = _nodes(given) & _nodes([result])

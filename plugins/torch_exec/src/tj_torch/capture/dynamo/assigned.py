@@ -68,7 +68,7 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
     if isinstance(variable, user_defined.UserDefinedClassVariable):
         return getattr(type(variable.value), method) is not getattr(type, method)
     if method == "__delattr__" and isinstance(variable, user_defined.UserDefinedObjectVariable):
-        usual = (object.__delattr__, torch.nn.Module.__delattr__)
+        usual: tuple[Any, ...] = (object.__delattr__, torch.nn.Module.__delattr__)
         return type(variable.value).__delattr__ not in usual
     return False
 

@@ -177,15 +177,12 @@ def take_fast_paths(stack: ExitStack) -> None:
 
     Dynamo tells them that they are traced to operators.
     """
-    from torch.nn.modules import activation
-
-    from tj_torch.torch_private.dynamo import tracing_state_functions
+    from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
 
     answers: dict[Any, Any] = tracing_state_functions()
-    asked = activation._is_make_fx_tracing
-    if asked in answers:
-        stack.callback(answers.__setitem__, asked, answers[asked])
-        answers[asked] = False
+    if _is_make_fx_tracing in answers:
+        stack.callback(answers.__setitem__, _is_make_fx_tracing, answers[_is_make_fx_tracing])
+        answers[_is_make_fx_tracing] = False
 
 
 # --------------------------------------------------------------------------- context managers

@@ -16,7 +16,6 @@ from tj_torch.torch_private.lookup import MissingNameError
 __all__ = [
     "forget_handlers",
     "has",
-    "inside_dispatch",
     "is_pytorchs",
     "leave",
     "leave_frames",
@@ -99,13 +98,6 @@ def stop(what: str) -> NoReturn:
     from tj_torch.torch_private.dynamo import exc
 
     raise exc.Unsupported(what)
-
-
-def inside_dispatch() -> bool:
-    """Whether a ``__torch_dispatch__`` runs: PyTorch's layers above it are switched off."""
-    functionalize = torch._C.DispatchKey.Functionalize
-    excluded: bool = torch._C._dispatch_tls_is_dispatch_key_excluded(functionalize)
-    return excluded
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def _outcomes(text: str, calls: tuple[str, ...], jitted: bool) -> list[Any]:
         if jitted:
             # Without the plugins that fuse or differentiate: they are not what is asked about.
             scope["f"] = tj.jit(scope["f"], session=tj.Session(["torch"]))
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), torch.enable_grad():  # a probe may leave gradients off
             warnings.simplefilter("ignore")
             return [_outcome(call, scope) for call in calls]
     finally:
@@ -265,11 +265,11 @@ def f(x): return x * r.random(), r.randint(0, 9)
 
 symbols = equal_to_eager(
     """
-def f(x):
+def f(x, k):
     n = x.shape[0]
-    return x + 1, f'{n:>5}', round(n, -1), divmod(n, 2), format(n, '>4')
+    return x + 1, f'{k:>5} {n:>5}', round(n, -1), divmod(n, 2), format(n, '>4')
 """,
-    "f(torch.ones(17))", "f(torch.ones(25))", "f(torch.ones(34))",
+    "f(torch.ones(17), 3)", "f(torch.ones(25), 4)", "f(torch.ones(34), 5)",
 )  # fmt: skip
 
 zeros = equal_to_eager(

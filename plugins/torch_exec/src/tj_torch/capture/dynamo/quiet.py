@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from tj_torch.torch_private.runtime import OpOverload
+
 __all__ = ["may_raise_on_data"]
 
 _DIVIDING = frozenset({"div", "divide", "floor_divide", "remainder", "fmod", "pow", "mvlgamma"})
@@ -249,7 +251,7 @@ _QUIET = frozenset(
 
 def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     """Tell whether a call of ``operator`` that fake tensors pass may raise for some data."""
-    if not isinstance(operator, torch._ops.OpOverload):
+    if not isinstance(operator, OpOverload):
         return False  # an operation with operand graphs, whose calls are seen one by one
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or _views(operator):
@@ -270,7 +272,7 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
     )
 
 
-def _views(operator: torch._ops.OpOverload) -> bool:
+def _views(operator: OpOverload) -> bool:
     """Tell whether all that ``operator`` does is to look at an argument in another way."""
     returned = [r.alias_info for r in operator._schema.returns]
     return bool(returned) and all(a is not None and not a.is_write for a in returned)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
 __all__ = ["correct"]
 
@@ -22,6 +22,7 @@ def correct(stack: ExitStack) -> None:
     """Let what Python makes of a symbol be what it makes of its number."""
     from tj_torch.torch_private.dynamo import builtin
 
+    forget_handlers(stack, format, round, divmod, str)
     _format_numbers(stack)
     replace(stack, builtin.BuiltinVariable, "call_format", _formatting)
     replace(stack, builtin.BuiltinVariable, "call_round", _rounding)

@@ -131,7 +131,7 @@ def _with_whole_factor(product: Any) -> Any:
 @cache
 def _algebra() -> dict[str, Any]:
     """What the operations in an expression make of sympy's."""
-    from torch.utils._sympy import functions
+    from tj_torch.torch_private.shapes import functions
 
     named = {n: f for n, f in vars(functions).items() if isinstance(f, type)}
     return {
@@ -293,7 +293,7 @@ def hint_of(env: Any, symbol: Any) -> Any:
 
 def symbol_called(name: str) -> Any:
     """The symbol called ``name`` that an environment would make for a number of unknown value."""
-    from torch.utils._sympy.symbol import SymT, make_symbol
+    from tj_torch.torch_private.shapes import SymT, make_symbol
 
     match = _NAME.fullmatch(name)
     if match is None or not is_unbacked(name):
@@ -346,8 +346,9 @@ class RunSymbols:
             raise ParseError(f"{facts.name!r} is no name of a symbol")
         if is_unbacked(facts.name):
             return self._unbacked(facts, match[1], int(match[2]))
-        from torch._dynamo.source import ConstantSource
         from torch.fx.experimental.symbolic_shapes import DimDynamic
+
+        from tj_torch.torch_private.shapes import ConstantSource
 
         lower = facts.bounds[0]
         return self.env.create_symbol(
@@ -369,8 +370,7 @@ class RunSymbols:
         if facts.sizelike:
             self.env._constrain_range_for_size(symbol, lower, upper)
         elif facts.bounds != (None, None):
-            from torch.utils._sympy.numbers import int_oo
-            from torch.utils._sympy.value_ranges import ValueRanges
+            from tj_torch.torch_private.shapes import ValueRanges, int_oo
 
             self.env.var_to_range[symbol] = ValueRanges(
                 -int_oo if lower is None else lower, int_oo if upper is None else upper
