@@ -25,6 +25,9 @@ os.environ.setdefault("TJ_CACHE_DIR", "none")
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
+SHARE = int(os.environ.get("TJ_SHARE", "1"))
+"""Of all tests that would run, one in so many does: for runs on other versions of PyTorch."""
+
 SLOW = 8
 """Of the tests marked ``slow``, the default run takes one in so many."""
 
@@ -49,6 +52,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = {item for tests in functions.values() for item in _left_out(tests, _share(tests[0]))}
     slow = [item for item in items if item.get_closest_marker("slow") and item not in left_out]
     left_out |= set(_left_out(slow, SLOW))
+    if SHARE > 1:
+        left_out |= set(_left_out([item for item in items if item not in left_out], SHARE))
     config.hook.pytest_deselected(items=[item for item in items if item in left_out])
     items[:] = [item for item in items if item not in left_out]
 
