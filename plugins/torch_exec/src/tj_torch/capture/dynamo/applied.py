@@ -16,7 +16,11 @@ from typing import Any, NoReturn
 
 import torch
 
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomposing_handlers
+from tj_torch.capture.dynamo.versions import (
+    captures_functions_in_steps,
+    decomposing_handlers,
+    is_of_fakes,
+)
 from tj_torch.ops.private import no_autocast
 from tj_torch.ops.python_backwards import Asked, asked
 
@@ -242,7 +246,7 @@ def _left_to_pytorch() -> Iterator[None]:
     except Exception as error:
         # Of Dynamo's own errors one says that an operation raises.
         other = isinstance(error, exc.TorchDynamoException)
-        if _State.wanted or (other and not isinstance(error, exc.TorchRuntimeError)):
+        if _State.wanted or (other and not is_of_fakes(error)):
             raise
         reason = str(error).partition("\n")[0]
         _stop(f"capturing it raises {type(error).__name__}: {reason}")

@@ -26,6 +26,7 @@ def correct(stack: ExitStack) -> None:
     _texts(stack, ExceptionVariable, users)
     _constructors(stack, ExceptionVariable, users)
     versions.attributes(stack, ExceptionVariable, _of_member, subclasses=True)
+    versions.errors_of_fakes(stack)
 
 
 def _texts(stack: ExitStack, own: Any, users: Any) -> None:

@@ -6,6 +6,7 @@ has raises: programs run in eager then, with one warning.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -30,8 +31,10 @@ __all__ = [
     "captures_hooks_of_values",
     "decomposing_handlers",
     "default_equality",
+    "errors_of_fakes",
     "guards_class_constants",
     "is_key_of",
+    "is_of_fakes",
     "known_names",
     "lstm_states",
     "member_lookups",
@@ -168,6 +171,28 @@ def attributes(
     for cls in with_subclasses(owner) if subclasses else ():
         if cls is not owner and has(cls, name):
             replace(stack, cls, name, make)
+    table = "lookup_tp_getset_member"
+    if subclasses and hasattr(owner, table):
+        replace(stack, owner, table, _of_table(make), inherited=True)
+
+
+def _of_table(make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Let ``make`` replace attributes that are in tables of classes, too.
+
+    From 2.14 on these are found before the slot is asked: ``name`` of an AttributeError.
+    """
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup_tp_getset_member(self: Any, name: str) -> Any:
+            entry = original(self, name)
+            if entry is None:
+                return None
+            asked = make(lambda self, tx, _: entry.getter(self, tx))
+            return dataclasses.replace(entry, getter=lambda self, tx: asked(self, tx, name))
+
+        return lookup_tp_getset_member
+
+    return looking
 
 
 def attribute_changes(name: str) -> tuple[Any, str] | None:
@@ -395,6 +420,28 @@ def decomposing_handlers() -> tuple[str, ...]:
     import torch._dynamo as dynamo
 
     return () if hasattr(dynamo.config, "enable_dynamo_decompositions") else _DECOMPOSING
+
+
+def errors_of_fakes(stack: ExitStack) -> None:
+    """End the capture where a call raises on fake tensors, whatever the program catches.
+
+    From 2.14 on Dynamo raises a RuntimeError in the program, with words of its own, whichever
+    class and words it is in eager.
+    """
+    from torch._dynamo import exc
+
+    if has(exc, _OF_FAKES):
+        replace(stack, exc, _OF_FAKES, lambda _: exc.TorchRuntimeError)
+
+
+def is_of_fakes(error: Exception) -> bool:
+    """Whether Dynamo raises ``error`` because a call raises on fake tensors."""
+    from torch._dynamo import exc
+
+    return isinstance(error, (exc.TorchRuntimeError, getattr(exc, _OF_FAKES, ())))
+
+
+_OF_FAKES = "FakeTensorObservedException"
 
 
 # --------------------------------------------------------------------------- functions
