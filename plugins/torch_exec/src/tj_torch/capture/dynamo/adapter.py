@@ -175,6 +175,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     settings = dynamo.config.patch(**versions.settings(None))
     state = versions.ambient_state()
     with _compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
+        versions.last_guards(stack)
         zeros.guard_signs(stack)
         return Manager(root.__code__, graph)
 

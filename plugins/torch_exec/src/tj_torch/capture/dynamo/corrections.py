@@ -46,6 +46,7 @@ def corrected() -> Iterator[Noticed]:
     noticed = Noticed()
     with ExitStack() as stack:
         with versions.known_names():
+            versions.last_guards(stack)
             _notice_lookups(stack, noticed)
             _refuse_uninitialized_modules(stack, noticed)
             _guard_missing_keys(stack)

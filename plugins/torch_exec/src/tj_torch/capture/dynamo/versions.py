@@ -36,6 +36,7 @@ __all__ = [
     "is_key_of",
     "is_of_fakes",
     "known_names",
+    "last_guards",
     "lstm_states",
     "member_lookups",
     "own_dicts",
@@ -210,6 +211,16 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
 
 
 # --------------------------------------------------------------------------- identity
+
+
+def last_guards(stack: ExitStack) -> None:
+    """Let guards be built that are checked after all others, as text: `identity.add_last`.
+
+    From 2.14 on Dynamo leaves them out, unless a setting asks for them.
+    """
+    import torch._dynamo as dynamo
+
+    stack.enter_context(dynamo.config.patch(use_lamba_guard_for_object_aliasing=True))
 
 
 def default_equality(
