@@ -139,6 +139,18 @@ def test_what_follows_stays_in_inductors_kernels(after: Any, claiming: Any) -> N
     assert [c.symbol.namespace for c in tj.last_trace(jitted).calls] == ["inductor"]
 
 
+def test_an_argument_is_another_tensor_without_views_that_do_nothing(claiming: Any) -> None:
+    """Inductor removes them, and asks of what shape then is what the product returns."""
+
+    def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return F.linear((x * 2).detach().view(16, 16), w) + 1
+
+    jitted = claiming(f, "inductor")
+    hold(jitted, f, X(2, 8, 16, grad=False), X(4, 16, grad=False))
+    assert claimed(jitted) == [LINEAR]
+    assert [c.symbol.namespace for c in tj.last_trace(jitted).calls] == ["inductor"]
+
+
 @pytest.mark.slow
 def test_torch_compile_keeps_its_own_lowerings(claiming: Any) -> None:
     def f(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -122,6 +122,20 @@ def missing_file(x: torch.Tensor) -> Any:
         return x + 1, error.errno
 
 
+def refused_shape(x: torch.Tensor) -> Any:
+    try:
+        return x.view(5, 7)
+    except RuntimeError as error:
+        return x + 1, str(error)
+
+
+def refused_operands(x: torch.Tensor) -> Any:
+    try:
+        return torch.add(x, None)
+    except Exception as error:
+        return x + 1, type(error).__name__
+
+
 def cause(x: torch.Tensor) -> Any:
     try:
         try:
@@ -132,7 +146,10 @@ def cause(x: torch.Tensor) -> Any:
         return x + 1, str(error), str(error.__cause__), repr(error.__context__)
 
 
-@pytest.mark.parametrize("f", [missing_key, missing_attribute, missing_file, cause])
+@pytest.mark.parametrize(
+    "f",
+    [missing_key, missing_attribute, missing_file, refused_shape, refused_operands, cause],
+)
 def test_what_python_raises(f: Callable[..., Any]) -> None:
     agree(f)
 

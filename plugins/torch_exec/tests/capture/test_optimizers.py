@@ -13,7 +13,7 @@ import torch
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:tj. .*:tj_core.TjWarning"),
-    pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.script"),
 ]
 
 WRAPS: dict[str, Callable[[Any], Any]] = {

@@ -218,8 +218,8 @@ BREAKS = ("`DELETE_DEREF`",)
 """Words of warnings that are no difference: Dynamo cannot delete what an inner function reads."""
 
 LISTED: dict[int, str] = {
-    5096: "an argument by keyword called like the module's `self` is a TypeError in eager, and none here",
-    8905: "below torch.compile, Dynamo's own name `wrap_body_0` meets a global; no fault of a backend",
+    5096: "a keyword called like the module's `self` is a TypeError in eager, and an argument here",
+    8905: "below torch.compile, with any backend, Dynamo's own `wrap_body_0` meets a global",
 }
 """Programs that differ, by number, with reasons."""
 

@@ -181,6 +181,8 @@ def _extern(operator: Any) -> Callable[..., Any]:
         return lowering(*args, **kwargs)
 
     extern._inductor_lowering_function = True  # type: ignore[attr-defined]
+    # From 2.14 on what it returns is asked of this where an argument's strides have changed.
+    extern._inductor_lowering_output_metadata_fn = operator  # type: ignore[attr-defined]
     extern.__name__ = extern.__qualname__ = "extern_" + operator.name().replace("::", "_")
     return extern
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tj_torch.torch_private.lookup import finder
 
-__all__ = ["PATHS", "forget"]
+__all__ = ["MOVED", "PATHS", "forget"]
 
 _NAMES = {
     "torch._C._dynamo.eval_frame": "set_code_exec_strategy set_eval_frame",
@@ -58,7 +58,7 @@ _NAMES = {
     "torch._subclasses.fake_tensor": "FakeTensorMode",
     "torch.utils._python_dispatch": "TorchDispatchMode",
 }
-"""The names in each module, as PyTorch 2.10 to 2.14 have them; some are modules themselves."""
+"""The names in each module, as PyTorch 2.10 has them; some are modules themselves."""
 
 PATHS: dict[str, str] = {
     "dynamo": "torch._dynamo",
@@ -67,7 +67,12 @@ PATHS: dict[str, str] = {
 """The paths of the names."""
 
 
-__getattr__ = finder(globals(), PATHS)
+MOVED = {
+    "ExceptionVariable": "torch._dynamo.variables.exception.ExceptionVariable",  # 2.15
+}
+"""The paths of names that have moved, with the version that moved them."""
+
+__getattr__ = finder(globals(), PATHS, MOVED)
 
 
 def forget() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -44,16 +45,25 @@ def find(path: str) -> Any:
     return found
 
 
-def finder(scope: dict[str, Any], paths: Mapping[str, str]) -> Callable[[str], Any]:
+def finder(
+    scope: dict[str, Any], paths: Mapping[str, str], moved: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[str], Any]:
     """A module's ``__getattr__`` that finds the names of ``paths`` once, and keeps them in it.
 
     :param scope: the module's globals.
+    :param moved: the paths at which newer versions of PyTorch have some of the names.
     """
 
     def getattribute(name: str) -> Any:
         if name not in paths:
             raise AttributeError(f"module {scope['__name__']!r} has no attribute {name!r}")
-        found = scope[name] = find(paths[name])
+        try:
+            found = find(paths[name])
+        except MissingNameError:
+            if name not in moved:
+                raise
+            found = find(moved[name])
+        scope[name] = found
         return found
 
     return getattribute

@@ -17,7 +17,11 @@ from typing import Any, NoReturn
 import torch
 
 from tj_torch.capture.dynamo.patches import has, path_of
-from tj_torch.capture.dynamo.versions import captures_functions_in_steps, decomposing_handlers
+from tj_torch.capture.dynamo.versions import (
+    captures_functions_in_steps,
+    decomposing_handlers,
+    is_of_fakes,
+)
 from tj_torch.ops.python_backwards import Asked, asked
 from tj_torch.torch_private.lookup import MissingNameError
 from tj_torch.torch_private.ops import no_autocast
@@ -65,7 +69,7 @@ def install() -> None:
     """
     places = list(_places())
     for owner, name, _ in places:
-        if not has(owner, name):
+        if not has(owner, name) and name != "call_method":  # which a base has from 2.15 on
             raise MissingNameError(f"{path_of(owner)}.{name}")
     for place in places:
         _around(*place)
@@ -98,7 +102,7 @@ def _recorded(*call: Any, **kwargs: Any) -> None:
 
 
 def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
-    original = owner.__dict__[name]
+    original = getattr(owner, name)
 
     @functools.wraps(original)
     def wrapped(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -255,7 +259,7 @@ def _left_to_pytorch() -> Iterator[None]:
     except Exception as error:
         # Of Dynamo's own errors one says that an operation raises.
         other = isinstance(error, exc.TorchDynamoException)
-        if _State.wanted or (other and not isinstance(error, exc.TorchRuntimeError)):
+        if _State.wanted or (other and not is_of_fakes(error)):
             raise
         reason = str(error).partition("\n")[0]
         _stop(f"capturing it raises {type(error).__name__}: {reason}")

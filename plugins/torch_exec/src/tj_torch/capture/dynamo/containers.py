@@ -65,7 +65,7 @@ def _bound_deques(stack: ExitStack) -> None:
         replace(stack, BaseListVariable, "sq_repeat_impl", repeating)
     replace(stack, VariableBuilder, "wrap_listlike", wrapping)
     replace(stack, DequeVariable, "__init__", made)
-    replace(stack, DequeVariable, "call_method", calling)
+    replace(stack, DequeVariable, "call_method", calling, inherited=True)
 
 
 _COPYING = (
@@ -124,7 +124,7 @@ def _compare_tensors_in_lists(stack: ExitStack) -> None:
         return call_method
 
     replace_instruction(stack, "CONTAINS_OP", asking)
-    replace(stack, BaseListVariable, "call_method", counting)
+    replace(stack, BaseListVariable, "call_method", counting, inherited=True)
 
 
 def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:

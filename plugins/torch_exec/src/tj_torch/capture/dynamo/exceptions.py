@@ -25,6 +25,7 @@ def correct(stack: ExitStack) -> None:
     _texts(stack, ExceptionVariable, users)
     _constructors(stack, ExceptionVariable, users)
     versions.attributes(stack, ExceptionVariable, _of_member, subclasses=True)
+    versions.errors_of_fakes(stack)
 
 
 def _texts(stack: ExitStack, own: Any, users: Any) -> None:
@@ -63,14 +64,14 @@ def _texts(stack: ExitStack, own: Any, users: Any) -> None:
     forget_handlers(stack, str)
     if has(own, "tp_str_impl"):  # from 2.14 on, where str() and f-strings ask a slot
         for variable in (own, users):
-            replace(stack, variable, "tp_str_impl", of_slot)
+            replace(stack, variable, "tp_str_impl", of_slot, inherited=True)
     else:
         replace(stack, BuiltinVariable, "call_str", of_call)
     for name in ("repr_impl", "tp_repr_impl"):  # where there is neither, a repr breaks the graph
         if has(own, name):
             replace(stack, own, name, of_repr)
     for variable in (own, users):
-        replace(stack, variable, "call_method", of_method)
+        replace(stack, variable, "call_method", of_method, inherited=True)
 
 
 def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:

@@ -114,6 +114,13 @@ _ROUNDED = Needs()
 
 FEATURES: tuple[Feature, ...] = (
     Feature(
+        "capture",
+        "programs are captured whole",
+        lambda stack, noticed: None,
+        None,
+        probes.captured,
+    ),
+    Feature(
         "members of classes",
         "a member that is replaced on a class between calls is the one that runs",
         _members,

@@ -106,7 +106,8 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
         return reconstruct
 
     replace(stack, OutputGraph, "compile_subgraph", ending)
-    replace(stack, ListIteratorVariable, "reconstruct", leaving)
+    # From 2.15 on a base has the method.
+    replace(stack, ListIteratorVariable, "reconstruct", leaving, inherited=True)
 
 
 def _in_loops(tx: Any) -> list[Any]:

@@ -8,18 +8,19 @@ is right.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import linecache
 import sys
 import types
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import tj_core as tj
 import torch
 
-__all__ = ["Probe", "equal_to_eager"]
+__all__ = ["Probe", "captured", "equal_to_eager"]
 
 Probe = Callable[[], None]
 
@@ -41,6 +42,22 @@ def equal_to_eager(text: str, *calls: str) -> Probe:
 
 
 def _outcomes(text: str, calls: tuple[str, ...], jitted: bool) -> list[Any]:
+    with _scope(text) as scope:
+        if jitted:
+            scope["f"] = _jitted(scope["f"])
+        with warnings.catch_warnings(), torch.enable_grad():  # a probe may leave gradients off
+            warnings.simplefilter("ignore")
+            return [_outcome(call, scope) for call in calls]
+
+
+def _jitted(program: Any) -> Any:
+    """``program`` without the plugins that fuse or differentiate: they are not asked about."""
+    return tj.jit(program, session=tj.Session(["torch"]))
+
+
+@contextlib.contextmanager
+def _scope(text: str) -> Iterator[dict[str, Any]]:
+    """The globals of a module with this text, as a user's file is."""
     name = f"tj_probe_{next(_serial)}"
     module = types.ModuleType(name)
     file = f"<{name}>"
@@ -52,12 +69,7 @@ def _outcomes(text: str, calls: tuple[str, ...], jitted: bool) -> list[Any]:
     try:
         torch.manual_seed(0)
         exec(compile(text, file, "exec"), scope)
-        if jitted:
-            # Without the plugins that fuse or differentiate: they are not what is asked about.
-            scope["f"] = tj.jit(scope["f"], session=tj.Session(["torch"]))
-        with warnings.catch_warnings(), torch.enable_grad():  # a probe may leave gradients off
-            warnings.simplefilter("ignore")
-            return [_outcome(call, scope) for call in calls]
+        yield scope
     finally:
         torch.set_rng_state(state)
         del sys.modules[name], linecache.cache[file]
@@ -80,6 +92,24 @@ def _described(value: Any) -> Any:
         return type(value).__name__, [_described(v) for v in value]
     return type(value).__name__, repr(value)
 
+
+def captured() -> None:
+    """See that a program is captured: one that falls back is right, and nothing is compiled."""
+    with _scope(_EXAMPLE) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f, args = scope["f"], (torch.ones(2, 3), torch.ones(3, 3))
+        jitted = _jitted(f)
+        assert torch.equal(jitted(*args), f(*args)), "the result is another than eager's"
+        fallbacks = [fallback.reason for fallback in tj.stats(jitted).fallbacks]
+        assert not fallbacks, fallbacks[0]
+        assert "gelu" in str(tj.last_trace(jitted)), "the program has no trace"
+
+
+_EXAMPLE = """
+def f(x, w):
+    y = torch.nn.functional.gelu(x @ w)
+    return y / y.sum(-1, keepdim=True)
+"""
 
 members = equal_to_eager(
     """

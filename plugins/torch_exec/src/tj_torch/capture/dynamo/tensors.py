@@ -74,7 +74,7 @@ def leave_the_unseen(stack: ExitStack) -> None:
         return read
 
     versions.attributes(stack, TensorVariable, seen)
-    replace(stack, TensorVariable, "call_method", seen)
+    replace(stack, TensorVariable, "call_method", seen, inherited=True)
 
 
 _OWN_MEMBERS = frozenset(

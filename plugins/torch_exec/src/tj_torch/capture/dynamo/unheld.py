@@ -29,6 +29,7 @@ def rules() -> RuleTable[str]:
     table: RuleTable[str] = RuleTable(UNHELD, rule_type=str)
     for name in ("resize_", "resize_as_", "set_"):
         table.set(f"torch.Tensor.{name}", _REPLACED)
+    table.set("aten.shallow_copy_data_.default", _REPLACED)  # ``x.data = y`` from 2.14 on
     for name in (
         "autograd.graph.increment_version",
         "ops.prims._tensor_version.default",

@@ -6,6 +6,7 @@ has raises: programs run in eager then, with one warning.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -29,8 +30,10 @@ __all__ = [
     "captures_hooks_of_values",
     "decomposing_handlers",
     "default_equality",
+    "errors_of_fakes",
     "guards_class_constants",
     "is_key_of",
+    "is_of_fakes",
     "last_guards",
     "lstm_states",
     "member_lookups",
@@ -165,6 +168,28 @@ def attributes(
     for cls in with_subclasses(owner) if subclasses else ():
         if cls is not owner and has(cls, name):
             replace(stack, cls, name, make)
+    table = "lookup_tp_getset_member"
+    if subclasses and hasattr(owner, table):
+        replace(stack, owner, table, _of_table(make), inherited=True)
+
+
+def _of_table(make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Let ``make`` replace attributes that are in tables of classes, too.
+
+    From 2.14 on these are found before the slot is asked: ``name`` of an AttributeError.
+    """
+
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup_tp_getset_member(self: Any, name: str) -> Any:
+            entry = original(self, name)
+            if entry is None:
+                return None
+            asked = make(lambda self, tx, _: entry.getter(self, tx))
+            return dataclasses.replace(entry, getter=lambda self, tx: asked(self, tx, name))
+
+        return lookup_tp_getset_member
+
+    return looking
 
 
 def attribute_changes(name: str) -> tuple[Any, str] | None:
@@ -306,7 +331,7 @@ def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
         return call_method
 
     ordered = getattr(user_defined, "OrderedDictVariable", dicts.ConstDictVariable)
-    replace(stack, ordered, "call_method", calling)
+    replace(stack, ordered, "call_method", calling, inherited=True)  # of a base from 2.15 on
 
 
 def own_dicts() -> Any | None:
@@ -346,7 +371,7 @@ def resync(stack: ExitStack) -> None:
     if has(TensorVariable, "_sync_if_inplace_mutation"):
         replace(stack, TensorVariable, "_sync_if_inplace_mutation", always)
     else:
-        replace(stack, TensorVariable, "call_method", after)
+        replace(stack, TensorVariable, "call_method", after, inherited=True)
 
 
 def lstm_states(stack: ExitStack) -> None:
@@ -391,6 +416,28 @@ def decomposing_handlers() -> tuple[str, ...]:
     from tj_torch.torch_private.dynamo import dynamo
 
     return () if hasattr(dynamo.config, "enable_dynamo_decompositions") else _DECOMPOSING
+
+
+def errors_of_fakes(stack: ExitStack) -> None:
+    """End the capture where a call raises on fake tensors, whatever the program catches.
+
+    From 2.14 on Dynamo raises a RuntimeError in the program, with words of its own, whichever
+    class and words it is in eager.
+    """
+    from tj_torch.torch_private.dynamo import exc
+
+    if has(exc, _OF_FAKES):
+        replace(stack, exc, _OF_FAKES, lambda _: exc.TorchRuntimeError)
+
+
+def is_of_fakes(error: Exception) -> bool:
+    """Whether Dynamo raises ``error`` because a call raises on fake tensors."""
+    from tj_torch.torch_private.dynamo import exc
+
+    return isinstance(error, (exc.TorchRuntimeError, getattr(exc, _OF_FAKES, ())))
+
+
+_OF_FAKES = "FakeTensorObservedException"
 
 
 # --------------------------------------------------------------------------- functions
