@@ -1,9 +1,9 @@
 """Build every wheel of the workspace and use them where nothing else is installed.
 
-``python scripts/check_wheels.py FOLDER`` builds into ``FOLDER/dist``, looks into the wheels,
-installs them into new environments, ``FOLDER/core`` without PyTorch and others that share one, and
-runs from there, outside of this tree, so that what is found is what was installed. The first thing
-that is wrong ends it, with a message.
+``python scripts/check_wheels.py FOLDER [torch==2.14.1]`` builds into ``FOLDER/dist``, looks into
+the wheels, installs them into new environments, ``FOLDER/core`` without PyTorch and others that
+share one, and runs from there, outside of this tree, so that what is found is what was installed.
+The first thing that is wrong ends it, with a message.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def main(folder: Path) -> None:
-    """Do all of it in ``folder``."""
+def main(folder: Path, torch: str = "torch") -> None:
+    """Do all of it in ``folder``, with the PyTorch that the requirement ``torch`` asks for."""
     with ThreadPoolExecutor(1) as beside:
         # PyTorch takes longest to install; the wheels are built meanwhile.
-        full = beside.submit(Environment, folder / "full", "torch", "numpy", "pytest", "networkx")
+        full = beside.submit(Environment, folder / "full", torch, "numpy", "pytest", "networkx")
         wheels = build(folder / "dist")
         for wheel in wheels:
             inspect(wheel)
@@ -414,4 +414,4 @@ def check_uninstall(clean: Environment) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), *sys.argv[2:3])
