@@ -26,6 +26,7 @@ BY_NAME = {f.name: f for f in FEATURES}
 PROBED = [f.name for f in FEATURES if f.probe is not None]
 
 RIGHT_ALONE = {
+    "capture": "it is all the others together",
     "states of an LSTM": "PyTorch is right by itself after 2.10",
     "views that are attributes": "PyTorch 2.13 is right by itself where a program returns one",
     "signs of zero": "guards of signs are also made where guards are built",

@@ -9,20 +9,22 @@ from typing import Any
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
 
-__all__ = ["correct"]
+__all__ = [
+    "bound_deques",
+    "compare_tensors_in_lists",
+    "guard_order",
+    "leave_greatest_tensors",
+    "leave_subclasses_of_set",
+    "mapped_sizes",
+]
 
 
-def correct(stack: ExitStack) -> None:
-    """Break the graph at containers that Dynamo would change or ask otherwise."""
-    _bound_deques(stack)
-    _leave_subclasses_of_set(stack)
+def guard_order(stack: ExitStack) -> None:
+    """Break the graph where the program moves a key of an OrderedDict."""
     versions.reorderings(stack, _leave_reordering)
-    _compare_tensors_in_lists(stack)
-    _leave_greatest_tensors(stack)
-    _mapped_sizes(stack)
 
 
-def _bound_deques(stack: ExitStack) -> None:
+def bound_deques(stack: ExitStack) -> None:
     """Dynamo forgets the bound of a deque that it is given, and in copies of one."""
     from tj_torch.torch_private.dynamo import BaseListVariable, DequeVariable, VariableBuilder
 
@@ -75,7 +77,7 @@ _COPYING = (
 """Methods of deques in whose results Dynamo forgets the bound."""
 
 
-def _leave_subclasses_of_set(stack: ExitStack) -> None:
+def leave_subclasses_of_set(stack: ExitStack) -> None:
     """Dynamo loses what is added to and removed from the set in an object."""
     from tj_torch.torch_private.dynamo import UserDefinedSetVariable
 
@@ -94,7 +96,7 @@ def _leave_reordering(variable: Any) -> None:
         stop("move_to_end() of a dict that was there before")
 
 
-def _compare_tensors_in_lists(stack: ExitStack) -> None:
+def compare_tensors_in_lists(stack: ExitStack) -> None:
     """Let ``x in [y, z]`` ask whether ``x`` is ``y``, and else for the truth of ``x == y``.
 
     Which is data. Dynamo takes tensors for equal that are one, or whose elements are.
@@ -151,7 +153,7 @@ def _is_never_equal(variable: Any) -> bool:
     )
 
 
-def _leave_greatest_tensors(stack: ExitStack) -> None:
+def leave_greatest_tensors(stack: ExitStack) -> None:
     """Leave ``max(x, y)`` to Python, which returns one of the two; Dynamo makes another tensor."""
     from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable, TensorVariable
 
@@ -170,7 +172,7 @@ def _leave_greatest_tensors(stack: ExitStack) -> None:
     replace(stack, BuiltinVariable, "_call_min_max_binary", choosing)
 
 
-def _mapped_sizes(stack: ExitStack) -> None:
+def mapped_sizes(stack: ExitStack) -> None:
     """Make a tuple of a ``torch.Size`` whose items are mapped, as `torch.utils._pytree` does."""
     from tj_torch.torch_private.dynamo import BaseListVariable, SizeVariable, TupleVariable
 

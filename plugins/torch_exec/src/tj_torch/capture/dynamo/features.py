@@ -241,11 +241,21 @@ FEATURES: tuple[Feature, ...] = (
         probes.draws,
     ),
     Feature(
-        "numbers that are symbols",
+        "text of symbols",
         "text, rounding and divmod of a size are Python's",
-        _unnoticed(symbols.correct),
+        _unnoticed(symbols.correct_texts),
+        Needs(
+            _names("FORMAT_VALUE FORMAT_SIMPLE FORMAT_WITH_SPEC"),
+            _names("format round divmod str repr"),
+        ),
+        probes.texts,
+    ),
+    Feature(
+        "operators of symbols",
+        "a product with zero, and an operator that Dynamo does not know, are Python's",
+        _unnoticed(symbols.correct_operators),
         None,
-        probes.symbols,
+        probes.operators,
     ),
     Feature(
         "signs of zero",
@@ -272,11 +282,50 @@ FEATURES: tuple[Feature, ...] = (
         probes.remembering,
     ),
     Feature(
-        "containers",
-        "deques have bounds, classes derived from set their own methods",
-        _unnoticed(containers.correct),
-        None,
-        probes.containers,
+        "bounds of deques",
+        "a deque with a maxlen drops what is too much",
+        _unnoticed(containers.bound_deques),
+        Needs(
+            names=_names(
+                "deque append appendleft extend extendleft insert rotate copy maxlen pop popleft"
+            )
+        ),
+        probes.deques,
+    ),
+    Feature(
+        "classes derived from set",
+        "methods of a class derived from set are called",
+        _unnoticed(containers.leave_subclasses_of_set),
+        Needs(frozenset({"CONTAINS_OP"}), _names("add update discard remove pop clear union")),
+        probes.sets,
+    ),
+    Feature(
+        "order of keys",
+        "move_to_end of an OrderedDict moves the key in it",
+        _unnoticed(containers.guard_order),
+        Needs(names=_names("move_to_end")),
+        probes.order,
+    ),
+    Feature(
+        "tensors in containers",
+        "`x in [y]`, index and count ask what Python asks",
+        _unnoticed(containers.compare_tensors_in_lists),
+        Needs(frozenset({"CONTAINS_OP"}), _names("count index remove")),
+        probes.inside,
+    ),
+    Feature(
+        "greatest tensors",
+        "max and min of tensors are one of them",
+        _unnoticed(containers.leave_greatest_tensors),
+        Needs(names=_names("max min")),
+        probes.greatest,
+    ),
+    Feature(
+        "sizes that are mapped",
+        "a torch.Size whose items are mapped is a tuple",
+        _unnoticed(containers.mapped_sizes),
+        Needs(names=_names("tree_map tree_map_ tree_map_only tree_map_with_path tree_map_")),
+        probes.sizes,
     ),
     Feature(
         "calls as they are",

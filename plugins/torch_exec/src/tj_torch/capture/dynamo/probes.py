@@ -293,13 +293,21 @@ def f(x): return x * r.random(), r.randint(0, 9)
     "f(x)", "f(x)", "r.random()",
 )  # fmt: skip
 
-symbols = equal_to_eager(
+texts = equal_to_eager(
     """
 def f(x, k):
     n = x.shape[0]
     return x + 1, f'{k:>5} {n:>5}', round(n, -1), divmod(n, 2), format(n, '>4')
 """,
     "f(torch.ones(17), 3)", "f(torch.ones(25), 4)", "f(torch.ones(34), 5)",
+)  # fmt: skip
+
+operators = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x, a): return x + 1, a * 0, -a * 0
+""",
+    "f(x, 1.5)", "f(x, -2.5)", "f(x, 3.5)", "f(x, -4.5)",
 )  # fmt: skip
 
 zeros = equal_to_eager(
@@ -342,35 +350,67 @@ def f(x): return x * g(2)
     "f(x)", "f(x)", "log",
 )  # fmt: skip
 
-containers = equal_to_eager(
+deques = equal_to_eager(
     """
-from collections import deque, OrderedDict
-from torch.utils import _pytree as pytree
+from collections import deque
 x = torch.ones(2)
-d = deque([1, 2], maxlen=2)
+d = deque([1, 2, 3], maxlen=3)
+def f(o, x):
+    o.appendleft(9)
+    return x + 1, o.copy(), o.maxlen
+""",
+    "f(d, x)", "list(d)", "f(d, x)",
+)  # fmt: skip
+
+sets = equal_to_eager(
+    """
+x = torch.ones(2)
 class S(set):
     def add(self, v): super().add(v + 1)
 s = S([1])
-def bounds(x):
-    made = deque([1, 2], maxlen=2)
-    made.append(3)
-    d.append(4)
-    return x + 1, list(made), made.copy().maxlen
-def sets(x):
+def f(x):
     s.add(5)
     return x + 1, 6 in s
-def sizes(x): return x + 1, pytree.tree_map(lambda n: n * 2, x.shape)
-def inside(x): return x + 1, [x, x + 1].count(x), x in [x + 1]
-def greatest(x): return max(x[0], x[1]), min(x[1], x[0])
-def f(x, which):
-    if which == 'bounds': return bounds(x)
-    if which == 'sets': return sets(x)
-    if which == 'sizes': return sizes(x)
-    if which == 'inside': return inside(x)
-    return greatest(x)
 """,
-    *(f"f(x, {which!r})" for which in ("bounds", "sets", "sizes", "inside", "greatest")),
-    "list(d)", "sorted(s)",
+    "f(x)", "sorted(s)", "f(x)",
+)  # fmt: skip
+
+order = equal_to_eager(
+    """
+from collections import OrderedDict
+x = torch.ones(2)
+o = OrderedDict(a=1, b=2)
+def f(o, x):
+    o.move_to_end('a')
+    return x + 1, list(o)
+""",
+    "f(o, x)", "list(o)", "f(o, x)", "list(o)",
+)  # fmt: skip
+
+inside = equal_to_eager(
+    """
+x = torch.ones(2)
+def f(x): return x + 1, [x, x + 1].count(x), x in [x + 1]
+""",
+    "f(x)", "f(x[:1])",
+)  # fmt: skip
+
+greatest = equal_to_eager(
+    """
+def f(x):
+    a, b = x[0], x[1]
+    m = max(a, b)
+    return m is a, m, min(a, b)
+""",
+    "f(torch.tensor([2., 1.]))", "f(torch.tensor([1., 2.]))", "f(torch.tensor([1., 1.]))",
+)  # fmt: skip
+
+sizes = equal_to_eager(
+    """
+from torch.utils import _pytree as pytree
+def f(x): return x + 1, pytree.tree_map(lambda n: n * 2, x.shape)
+""",
+    "f(torch.ones(2))",
 )  # fmt: skip
 
 errors_of_data = equal_to_eager(

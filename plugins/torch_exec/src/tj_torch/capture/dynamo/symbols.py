@@ -15,11 +15,11 @@ from typing import Any
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
-__all__ = ["correct"]
+__all__ = ["correct_operators", "correct_texts"]
 
 
-def correct(stack: ExitStack) -> None:
-    """Let what Python makes of a symbol be what it makes of its number."""
+def correct_texts(stack: ExitStack) -> None:
+    """Let text, rounding and ``divmod`` of a symbol be those of its number."""
     from tj_torch.torch_private.dynamo import builtin
 
     forget_handlers(stack, format, round, divmod, str)
@@ -28,6 +28,10 @@ def correct(stack: ExitStack) -> None:
     replace(stack, builtin.BuiltinVariable, "call_round", _rounding)
     if has(builtin.BuiltinVariable, "call_divmod"):  # else Dynamo breaks the graph
         replace(stack, builtin.BuiltinVariable, "call_divmod", _dividing)
+
+
+def correct_operators(stack: ExitStack) -> None:
+    """Leave operators of symbols to Python that Dynamo takes for others, or for mistakes."""
     versions.products_of_symbols(stack, _leave_products_with_zero)
     versions.refused_operators(stack, _leave_operators_of_symbols)
 
