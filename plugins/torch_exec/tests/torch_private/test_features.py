@@ -6,6 +6,7 @@ signature. The user's call must be right each time, and no error.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.dynamo import features, patches
+from tj_torch.capture.dynamo import features, patches, probes
 from tj_torch.capture.dynamo.features import FEATURES
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.torch_private import dynamo
@@ -71,6 +72,21 @@ def test_a_probe_finds_that_a_feature_has_no_effect(
     except AssertionError:
         return
     assert name in RIGHT_ALONE
+
+
+@pytest.mark.parametrize("name", PROBED)
+def test_a_feature_works_where_pytorch_has_compiled_before(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dynamo remembers for a process how it wraps and calls things: as they were without tj."""
+    probe = BY_NAME[name].probe
+    assert probe is not None
+    with monkeypatch.context() as patch:
+        patch.setattr(probes, "_jitted", lambda f: torch.compile(f, backend="eager"))
+        with contextlib.suppress(Exception):
+            probe()
+    torch._dynamo.reset()
+    probe()
 
 
 # ------------------------------------------------------------------------------- names are taken

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.patches import has, replace, replace_instruction, stop
+from tj_torch.capture.dynamo.patches import forget_builders, has, replace, replace_instruction, stop
 
 __all__ = [
     "bound_deques",
@@ -65,6 +65,7 @@ def bound_deques(stack: ExitStack) -> None:
     repeats = has(BaseListVariable, "sq_repeat_impl")  # else it is found nowhere: none is captured
     if repeats:
         replace(stack, BaseListVariable, "sq_repeat_impl", repeating)
+    forget_builders(stack)
     replace(stack, VariableBuilder, "wrap_listlike", wrapping)
     replace(stack, DequeVariable, "__init__", made)
     replace(stack, DequeVariable, "call_method", calling, inherited=True)

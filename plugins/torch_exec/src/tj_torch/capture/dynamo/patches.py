@@ -14,6 +14,7 @@ from tj_torch.torch_private.features import Feature, asking
 from tj_torch.torch_private.lookup import MissingNameError
 
 __all__ = [
+    "forget_builders",
     "forget_handlers",
     "has",
     "is_pytorchs",
@@ -160,6 +161,23 @@ def leave_lost(stack: ExitStack, lost: Sequence[tuple[Feature, str]]) -> None:
 
     if any(feature.needs for feature, _ in lost):
         replace(stack, InstructionTranslatorBase, "__init__", looking)
+
+
+def forget_builders(stack: ExitStack) -> None:
+    """Let Dynamo look again, now and later, for how it wraps values of each type.
+
+    It remembers the methods for the whole process, as they were when it first wrapped one:
+    a capture of torch.compile's before one of tj's, or after it.
+    """
+    from tj_torch.torch_private.dynamo import VariableBuilder
+
+    def forget() -> None:
+        for name in ("_type_dispatch_impl", "_type_dispatch"):
+            if clear := getattr(getattr(VariableBuilder, name, None), "cache_clear", None):
+                clear()
+
+    forget()
+    stack.callback(forget)
 
 
 def forget_handlers(stack: ExitStack, *functions: Callable[..., Any]) -> None:
