@@ -182,7 +182,7 @@ def _wrapper(place: int, kernel: Waiting) -> str:
         f"parse_arg<{kind.replace('const ', '')}>(args, {n})"
         for n, kind in enumerate(kernel.argument_types)
     )
-    return f"""static PyObject* kernel_{place}_py(PyObject* self, PyObject* args) {{
+    return f"""static PyObject* kernel_{place}_py({_convention().parameters}) {{
     try {{
         region_{place}::kernel({args});
         Py_RETURN_NONE;
@@ -193,8 +193,33 @@ def _wrapper(place: int, kernel: Waiting) -> str:
 }}"""
 
 
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """The form in which C functions get their arguments from Python; ``parse_arg`` reads it."""
+
+    parameters: str
+    flag: str
+    pointer: str = "{}"
+
+
+TUPLE = Convention("PyObject* self, PyObject* args", "METH_VARARGS")
+ARRAY = Convention(
+    "PyObject* self, PyObject* const* args, Py_ssize_t",
+    "METH_FASTCALL",
+    "reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>({}))",
+)
+"""That of Inductor from PyTorch 2.15 on."""
+
+
+def _convention() -> Convention:
+    template: str = CppPythonBindingsCodeCache.suffix_template
+    return ARRAY if ARRAY.flag in template else TUPLE
+
+
 def _table(count: int) -> str:
-    rows = [f'{{"kernel_{n}", kernel_{n}_py, METH_VARARGS, ""}}' for n in range(count)]
+    how = _convention()
+    names = [f"kernel_{n}" for n in range(count)]
+    rows = [f'{{"{n}", {how.pointer.format(f"{n}_py")}, {how.flag}, ""}}' for n in names]
     module = '{PyModuleDef_HEAD_INIT, "kernel", NULL, -1, py_methods}'
     return (
         f"static PyMethodDef py_methods[] = {{{', '.join(rows)}, {{NULL, NULL, 0, NULL}}}};\n"

@@ -50,6 +50,7 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
 
     from tj_torch.torch_private.dynamo import OutputGraph, dynamo, symbolic_convert
 
+    _leave_asserting_functions(stack)
     named = has(symbolic_convert, "_detect_and_normalize_assert_statement")
     if not (named and has(OutputGraph, "create_proxy") and has(symbolic_shapes, "expect_true")):
         if hasattr(dynamo.config, _SETTING):
@@ -64,6 +65,18 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
     )
     replace(stack, OutputGraph, "create_proxy", _recording(statement))
     replace(stack, symbolic_shapes, "expect_true", _refusing(statement))
+
+
+def _leave_asserting_functions(stack: ExitStack) -> None:
+    """Break the graph at ``torch._assert`` of a tensor.
+
+    From 2.15 on Dynamo has ``torch._assert_async`` in its place, too.
+    """
+    from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
+
+    handlers = TorchInGraphFunctionVariable._get_handlers()
+    if torch._assert in handlers:
+        stack.callback(handlers.__setitem__, torch._assert, handlers.pop(torch._assert))
 
 
 def _noting(
