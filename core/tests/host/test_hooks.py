@@ -14,7 +14,7 @@ import pytest
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.rules import RuleTable
-from tj_core.errors import PluginConflictError, PluginError, RuleConflictError
+from tj_core.errors import PluginConflictError, PluginError, RuleConflictError, TjWarning
 from tj_core.host import hookspecs
 from tj_core.host.config import CORE_KEYS
 from tj_core.host.hookspecs import hookimpl
@@ -198,6 +198,19 @@ def test_hook_tj_lacking(fake_dist: FakeDist) -> None:
     assert made.lacking("y") == ""
     with pytest.raises(PluginError, match="tj_lacking of z must return None or text, not 9"):
         made.lacking("z")
+
+
+def test_executors_that_fail_are_left_out(fake_dist: FakeDist) -> None:
+    """A program runs without them; one that the project names is an error, as in strict mode."""
+    fake_dist("x", "@hookimpl\ndef tj_executors(): raise ImportError('no name')")
+    fake_dist("y", "@hookimpl\ndef tj_executors(): return ()")
+    made = manager()
+    with pytest.warns(TjWarning, match=r"plugin 'x'.*tj_executors: ImportError: no name"):
+        assert made.executors() == ()
+    with pytest.raises(PluginError, match="no name"):
+        manager("x").executors()
+    with pytest.raises(PluginError, match="no name"):
+        manager(strict=True).executors()
 
 
 def test_hook_tj_options(fake_dist: FakeDist) -> None:

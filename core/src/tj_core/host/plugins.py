@@ -7,13 +7,14 @@ attributed to the plugin it comes from.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.compile.transforms import Transform
 from tj_core.contract.dialects import Dialect
 from tj_core.contract.executors import Executor
-from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError
+from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError, TjWarning
 from tj_core.host.activation import PluginState, activate, raise_error, reported
 from tj_core.host.commands import CliCommand
 from tj_core.host.config import Config
@@ -75,6 +76,7 @@ class PluginManager:
         report = self.problems.append if lenient else raise_error
         self._observers = default_observers(config)
         self._cache_dir = config.core.cache_dir
+        self._strict = config.core.strict
         self._records: dict[str, tuple[tuple[str, Any], ...]] = {}
         self._known: dict[str, Found] = {}
         inline = [inline_plugin(o) for o in objects]
@@ -161,8 +163,12 @@ class PluginManager:
         return self._collect("tj_transforms", Transform, "name")
 
     def executors(self) -> tuple[tuple[str, Executor], ...]:
-        """The records of ``tj_executors``, each with its plugin's name."""
-        return self._collect("tj_executors", Executor, "name")
+        """The records of ``tj_executors``, each with its plugin's name.
+
+        Programs run without an executor, too. So one whose plugin is installed and fails, and that
+        the project does not name, is a warning; all of its plugin's executors are left out.
+        """
+        return self._collect("tj_executors", Executor, "name", dispensable=True)
 
     def cli_commands(self) -> tuple[tuple[str, CliCommand], ...]:
         """The records of ``tj_cli_commands``, each with its plugin's name."""
@@ -196,21 +202,35 @@ class PluginManager:
     def _call(self, hook: str, plugin: str, arguments: Mapping[str, Any]) -> object:
         return call_hook(self._pluggy, hook, self._known[plugin], arguments, self._observers)
 
-    def _collect(self, hook: str, kind: type[R], key: str) -> tuple[tuple[str, R], ...]:
+    def _collect(
+        self, hook: str, kind: type[R], key: str, *, dispensable: bool = False
+    ) -> tuple[tuple[str, R], ...]:
         """What all plugins return from ``hook``; asked once, then remembered.
 
-        ``key`` is the field by which no two records may agree, empty if they may.
+        ``key`` is the field by which no two records may agree, empty if they may. Where records
+        are ``dispensable``, a plugin that fails and that the project does not name has none.
         """
         if hook not in self._records:
             pairs = [
                 (plugin, record)
                 for plugin in self._implementing(hook)
-                for record in self._ask(hook, plugin, kind, key)
+                for record in self._asked(hook, plugin, kind, key, dispensable)
             ]
             if key:
                 self._check_unique(hook, pairs, key)
             self._records[hook] = tuple(pairs)
         return self._records[hook]
+
+    def _asked(
+        self, hook: str, plugin: str, kind: type[R], key: str, dispensable: bool
+    ) -> Sequence[R]:
+        try:
+            return self._ask(hook, plugin, kind, key)
+        except PluginError as error:
+            if not dispensable or self._strict or self.state(plugin).requested:
+                raise
+            warnings.warn(TjWarning(f"tj: {error}"), stacklevel=2)
+            return ()
 
     def _ask(self, hook: str, plugin: str, kind: type[R], key: str) -> Sequence[R]:
         result = self._call(hook, plugin, {"options": self.options(plugin)})

@@ -228,10 +228,18 @@ def _copied(node: torch.fx.Node) -> torch.fx.Node:
             _, index = noop_registry[target]
         elif not (isinstance(target, torch._ops.OpOverload) and target.is_view):
             return node
-        source = node.args[index] if isinstance(index, int) else index(node.args)
+        source = node.args[index] if isinstance(index, int) else _source(index, node)
         if not isinstance(source, torch.fx.Node):
             return node
         node = source
+
+
+def _source(index: Callable[[Any], Any], node: torch.fx.Node) -> Any:
+    """The value that ``node`` is a copy of, as Inductor's registry tells it."""
+    try:
+        return index(node)
+    except TypeError:  # up to 2.14 it asks the arguments, and a node has no items
+        return index(node.args)
 
 
 class _Strides(CustomGraphPass):
