@@ -15,7 +15,7 @@ __all__ = ["correct"]
 def correct(stack: ExitStack) -> None:
     """Break the graph at containers that Dynamo would change or ask otherwise."""
     _bound_deques(stack)
-    _leave_subclasses_of_set(stack)
+    _leave_subclasses(stack)
     versions.reorderings(stack, _leave_reordering)
     _compare_tensors_in_lists(stack)
     _leave_greatest_tensors(stack)
@@ -76,9 +76,13 @@ _COPYING = (
 """Methods of deques in whose results Dynamo forgets the bound."""
 
 
-def _leave_subclasses_of_set(stack: ExitStack) -> None:
-    """Dynamo loses what is added to and removed from the set in an object."""
-    from torch._dynamo.variables.user_defined import UserDefinedSetVariable
+def _leave_subclasses(stack: ExitStack) -> None:
+    """Dynamo loses what is added to and removed from the set in an object.
+
+    Items of a deque in an object it reads by a name that guards do not have (from 2.14 on, up to
+    2.13 it leaves such a deque itself).
+    """
+    from torch._dynamo.variables import user_defined
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -86,7 +90,10 @@ def _leave_subclasses_of_set(stack: ExitStack) -> None:
 
         return init
 
-    replace(stack, UserDefinedSetVariable, "__init__", made)
+    replace(stack, user_defined.UserDefinedSetVariable, "__init__", made)
+    deques = getattr(user_defined, "UserDefinedDequeVariable", None)
+    if deques is not None:
+        replace(stack, deques, "__init__", made)
 
 
 def _leave_reordering(variable: Any) -> None:

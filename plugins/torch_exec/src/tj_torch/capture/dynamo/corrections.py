@@ -50,6 +50,7 @@ def corrected() -> Iterator[Noticed]:
             _notice_lookups(stack, noticed)
             _refuse_uninitialized_modules(stack, noticed)
             _guard_missing_keys(stack)
+            versions.context_variables(stack)
             _keep_dicts_of_new_objects(stack)
             exceptions.correct(stack)
             _take_fast_paths(stack)

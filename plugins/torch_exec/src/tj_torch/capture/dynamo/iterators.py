@@ -88,7 +88,7 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
     Where the graph breaks in a loop, nobody sees the difference.
     """
     from torch._dynamo.output_graph import OutputGraph
-    from torch._dynamo.variables.lists import ListIteratorVariable
+    from torch._dynamo.variables.lists import ListIteratorVariable, TupleIteratorVariable
 
     hidden: list[Any] = []
 
@@ -101,7 +101,8 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
         def reconstruct(self: Any, codegen: Any) -> None:
-            if type(self) is ListIteratorVariable and all(v is not self for v in hidden):
+            other = not isinstance(self, TupleIteratorVariable)  # over a deque, from 2.14 on
+            if other and all(v is not self for v in hidden):
                 stop("an iterator is used after this")
             original(self, codegen)
 
