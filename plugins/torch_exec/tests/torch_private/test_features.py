@@ -37,6 +37,12 @@ RIGHT_ALONE = {
     "contexts entered by hand": "PyTorch is right by itself from 2.14 on",
     "attributes that fakes lack": "PyTorch breaks the graph by itself from 2.14 on",
     "globals of functions": "PyTorch is right by itself from 2.14 on",
+    "context variables": "PyTorch breaks the graph by itself up to 2.13",
+    "members of classes": "PyTorch guards where a member is found from 2.15 on",
+    "exceptions": "PyTorch has the texts of exceptions from 2.15 on",
+    "random numbers of Python": "PyTorch breaks the graph by itself from 2.15 on",
+    "operators of symbols": "PyTorch is right by itself from 2.15 on",
+    "classes derived from containers": "PyTorch is right by itself from 2.15 on",
 }
 """Features whose probes may pass without them here."""
 

@@ -44,7 +44,8 @@ _NAMES = {
     ),
     "torch._dynamo.variables.higher_order_ops": "AutogradFunctionApplyVariable",
     "torch._dynamo.variables.lists": (
-        "BaseListVariable DequeVariable ListIteratorVariable SizeVariable TupleVariable"
+        "BaseListVariable DequeVariable ListIteratorVariable SizeVariable TupleIteratorVariable "
+        "TupleVariable"
     ),
     "torch._dynamo.variables.misc": (
         "AutogradFunctionContextVariable AutogradFunctionVariable CellVariable "

@@ -14,7 +14,7 @@ __all__ = [
     "compare_tensors_in_lists",
     "guard_order",
     "leave_greatest_tensors",
-    "leave_subclasses_of_set",
+    "leave_subclasses",
     "mapped_sizes",
 ]
 
@@ -78,9 +78,13 @@ _COPYING = (
 """Methods of deques in whose results Dynamo forgets the bound."""
 
 
-def leave_subclasses_of_set(stack: ExitStack) -> None:
-    """Dynamo loses what is added to and removed from the set in an object."""
-    from tj_torch.torch_private.dynamo import UserDefinedSetVariable
+def leave_subclasses(stack: ExitStack) -> None:
+    """Dynamo loses what is added to and removed from the set in an object.
+
+    Items of a deque in an object it reads by a name that guards do not have (from 2.14 on, up to
+    2.13 it leaves such a deque itself).
+    """
+    from tj_torch.torch_private.dynamo import user_defined
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, value: Any, *args: Any, **kwargs: Any) -> None:
@@ -88,7 +92,10 @@ def leave_subclasses_of_set(stack: ExitStack) -> None:
 
         return init
 
-    replace(stack, UserDefinedSetVariable, "__init__", made)
+    replace(stack, user_defined.UserDefinedSetVariable, "__init__", made)
+    deques = getattr(user_defined, "UserDefinedDequeVariable", None)
+    if deques is not None:
+        replace(stack, deques, "__init__", made)
 
 
 def _leave_reordering(variable: Any) -> None:

@@ -142,6 +142,13 @@ FEATURES: tuple[Feature, ...] = (
         probes.missing_keys,
     ),
     Feature(
+        "context variables",
+        "a ContextVar without a value, which gets one later, is asked in each call",
+        _unnoticed(versions.context_variables),
+        Needs(_HANDLERS, _names("get set reset")),
+        probes.context_variables,
+    ),
+    Feature(
         "dicts of objects",
         "vars() of an object that the program makes is that object's",
         _unnoticed(corrections.keep_dicts_of_new_objects),
@@ -293,10 +300,13 @@ FEATURES: tuple[Feature, ...] = (
         probes.deques,
     ),
     Feature(
-        "classes derived from set",
-        "methods of a class derived from set are called",
-        _unnoticed(containers.leave_subclasses_of_set),
-        Needs(frozenset({"CONTAINS_OP"}), _names("add update discard remove pop clear union")),
+        "classes derived from containers",
+        "methods of a class derived from set or deque are called",
+        _unnoticed(containers.leave_subclasses),
+        Needs(
+            frozenset({"CONTAINS_OP"}),
+            _names("add update discard remove pop clear union append appendleft extend popleft"),
+        ),
         probes.sets,
     ),
     Feature(

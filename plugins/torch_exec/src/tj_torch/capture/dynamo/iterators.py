@@ -86,7 +86,11 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
     Where the graph breaks in a loop, nobody sees the difference.
     """
-    from tj_torch.torch_private.dynamo import ListIteratorVariable, OutputGraph
+    from tj_torch.torch_private.dynamo import (
+        ListIteratorVariable,
+        OutputGraph,
+        TupleIteratorVariable,
+    )
 
     hidden: list[Any] = []
 
@@ -99,7 +103,8 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
         def reconstruct(self: Any, codegen: Any) -> None:
-            if type(self) is ListIteratorVariable and all(v is not self for v in hidden):
+            other = not isinstance(self, TupleIteratorVariable)  # over a deque, from 2.14 on
+            if other and all(v is not self for v in hidden):
                 stop("an iterator is used after this")
             original(self, codegen)
 

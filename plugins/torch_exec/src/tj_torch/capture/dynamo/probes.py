@@ -147,6 +147,20 @@ def f(x):
     "f(x)", "d.update(k=2)", "f(x)",
 )  # fmt: skip
 
+context_variables = equal_to_eager(
+    """
+import contextvars
+x = torch.ones(2)
+v = contextvars.ContextVar('v')
+def f(x):
+    try:
+        return x * v.get()
+    except LookupError:
+        return x + 1
+""",
+    "f(x)", "v.set(3) and None", "f(x)",
+)  # fmt: skip
+
 dicts = equal_to_eager(
     """
 x = torch.ones(2)

@@ -108,10 +108,14 @@ def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leave_products_with_zero(a: Any, b: Any) -> None:
-    """Leave ``n * 0`` to Python: -0.0 for some floats, NaN for others; to Dynamo it is 0."""
+    """Leave ``n * 0`` to Python: -0.0 for some floats, NaN for others; to Dynamo it is 0.
+
+    So is ``n * 0.0`` for an integer, which is -0.0 for a negative one.
+    """
     for number, other in ((a, b), (b, a)):
-        zero = other.is_python_constant() and other.as_python_constant() == 0
-        if zero and _is_float_symbol(number):
+        constant = other.as_python_constant() if other.is_python_constant() else None
+        zero = isinstance(constant, int | float) and constant == 0
+        if zero and (_is_float_symbol(number) or (_is_symbol(number) and type(constant) is float)):
             stop("a number that differs between calls, times zero")
 
 

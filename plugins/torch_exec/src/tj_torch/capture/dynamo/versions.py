@@ -28,6 +28,7 @@ __all__ = [
     "attributes",
     "captures_functions_in_steps",
     "captures_hooks_of_values",
+    "context_variables",
     "decomposing_handlers",
     "default_equality",
     "errors_of_fakes",
@@ -204,6 +205,27 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
     owners = ((getattr(builtin, own, None), "_"), (builtin.BuiltinVariable, ""))
     found = ((owner, f"{prefix}call_{name}") for owner, prefix in owners if owner is not None)
     return next((place for place in found if has(*place)), None)
+
+
+def context_variables(stack: ExitStack) -> None:
+    """Stop at a `contextvars.ContextVar` without a value, which nothing guards.
+
+    From 2.14 on Dynamo runs what the program does then; up to 2.13 it breaks the graph.
+    """
+    from tj_torch.torch_private.dynamo import misc
+
+    def known(original: Callable[..., Any]) -> Callable[..., Any]:
+        def _get_value(self: Any, tx: Any, has_default: bool, *default: Any) -> Any:
+            missing = object()
+            if not has_default and self.cv_obj.get(missing) is missing:
+                stop(f"the context variable {self.cv_obj.name} has no value")
+            return original(self, tx, has_default, *default)
+
+        return _get_value
+
+    owner = getattr(misc, "ContextVarVariable", None)
+    if owner is not None:
+        replace(stack, owner, "_get_value", known)
 
 
 # --------------------------------------------------------------------------- identity

@@ -1,0 +1,87 @@
+"""Objects of Python's library that newer versions of Dynamo look into, held against eager."""
+
+from __future__ import annotations
+
+import collections
+import contextvars
+import math
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import tj_core as tj
+import torch
+
+X = torch.ones(3)
+
+VALUE: contextvars.ContextVar[int] = contextvars.ContextVar("VALUE")
+
+
+class Queue(collections.deque[int]):
+    """A deque with an attribute."""
+
+    seen = 0
+
+
+def agree(f: Callable[..., Any], calls: Sequence[Callable[[], Any]]) -> None:
+    """See that ``f`` does the same as in eager with what each of ``calls`` gives."""
+    torch._dynamo.reset()
+    jitted = tj.jit(f)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tj.TjWarning)  # some are run as acquired
+        for call in calls:
+            assert str(jitted(call())) == str(f(call()))
+
+
+def test_a_context_variable_gets_a_value() -> None:
+    def f(x: torch.Tensor) -> Any:
+        try:
+            return x * VALUE.get()
+        except LookupError:
+            return x + 10
+
+    def call(value: int) -> torch.Tensor:
+        VALUE.set(value)
+        return X
+
+    calls = [lambda: X, lambda: call(3), lambda: call(4), lambda: call(3)]
+    contextvars.copy_context().run(agree, f, calls)
+
+
+@pytest.mark.parametrize("bound", [None, 2, 3])
+def test_a_deque_in_an_object(bound: int | None) -> None:
+    def f(queue: Queue) -> Any:
+        queue.append(5)
+        queue.seen += 1
+        return X * len(queue), list(queue), queue.maxlen, queue.seen, queue
+
+    agree(f, [lambda: Queue([1, 2], bound), lambda: Queue([1], bound)])
+
+
+@pytest.mark.parametrize("iterate", [iter, reversed])
+def test_an_iterator_over_a_deque_is_returned(iterate: Callable[[Any], Any]) -> None:
+    def f(given: Any) -> Any:
+        found = iterate(given)
+        return X + next(found), found
+
+    torch._dynamo.reset()
+    with pytest.warns(tj.TjWarning, match="iterator"):
+        _, found = tj.jit(f)(collections.deque([1, 2, 3]))
+    _, expected = f(collections.deque([1, 2, 3]))
+    assert type(found) is type(expected)
+    assert list(found) == list(expected)
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_an_integer_times_a_float_that_is_zero(dynamic: bool | None) -> None:
+    def f(n: int) -> Any:
+        zero = n * 0.0
+        return X + 1, math.copysign(1, zero), X * zero
+
+    torch._dynamo.reset()
+    jitted = tj.jit(f, dynamic=dynamic)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tj.TjWarning)
+        for n in (5, 7, -7, 0, -1):
+            assert str(jitted(n)) == str(f(n))
