@@ -7,6 +7,7 @@ has raises: programs run in eager then, with one warning.
 from __future__ import annotations
 
 import dataclasses
+import dis
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
@@ -303,9 +304,9 @@ def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) 
 def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> None:
     """Let ``see`` have the factors of a product before Dynamo takes it.
 
-    Those of numbers have a method of their own, up to 2.10 all operators share one.
+    Those of numbers have a method of their own; up to 2.12 the instructions are looked at.
     """
-    from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable
+    from tj_torch.torch_private.dynamo import InstructionTranslatorBase, SymNodeVariable
 
     def multiplying(original: Callable[..., Any]) -> Callable[..., Any]:
         def nb_multiply_impl(self: Any, tx: Any, other: Any, *rest: Any, **kwargs: Any) -> Any:
@@ -314,18 +315,26 @@ def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> No
 
         return nb_multiply_impl
 
-    def inserting(original: Callable[..., Any]) -> Callable[..., Any]:
-        def insert(self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-            if getattr(self.fn, "__name__", "") in ("mul", "imul") and len(args) == 2:
-                see(*args)
-            return original(self, tx, args, kwargs)
+    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def instruction(self: Any, inst: Any) -> Any:
+            if inst.opname != "BINARY_OP" or inst.arg in _PRODUCTS:
+                see(*(variable.realize() for variable in self.stack[-2:]))
+            return original(self, inst)
 
-        return insert
+        return instruction
 
     if has(SymNodeVariable, "nb_multiply_impl"):
         replace(stack, SymNodeVariable, "nb_multiply_impl", multiplying)
-    else:
-        replace(stack, BuiltinVariable, "_handle_insert_op_in_graph", inserting)
+        return
+    for name in ("BINARY_OP", "BINARY_MULTIPLY", "INPLACE_MULTIPLY"):
+        if name in dis.opmap and has(InstructionTranslatorBase, name):
+            replace_instruction(stack, name, looking)
+
+
+_PRODUCTS = frozenset(
+    n for n, (_, sign) in enumerate(getattr(dis, "_nb_ops", ())) if sign in ("*", "*=")
+)
+"""The arguments by which the instruction BINARY_OP multiplies, in Pythons that have it."""
 
 
 # --------------------------------------------------------------------------- dicts
