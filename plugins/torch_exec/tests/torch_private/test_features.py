@@ -65,6 +65,7 @@ def test_a_probe_passes(name: str) -> None:
     probe()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROBED)
 def test_a_probe_finds_that_a_feature_has_no_effect(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -80,6 +81,7 @@ def test_a_probe_finds_that_a_feature_has_no_effect(
     assert name in RIGHT_ALONE
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROBED)
 def test_a_feature_works_where_pytorch_has_compiled_before(
     name: str, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +177,7 @@ def test_there_are_thirty_names() -> None:
     assert len(PLACES) >= 30
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", PLACES)
 def test_a_removed_name_costs_one_feature(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, owner, name = PLACES[path]
@@ -189,6 +192,7 @@ def test_a_removed_name_costs_one_feature(path: str, monkeypatch: pytest.MonkeyP
     is_right()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("path", PLACES)
 def test_another_signature_is_no_error(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     _, owner, name = PLACES[path]

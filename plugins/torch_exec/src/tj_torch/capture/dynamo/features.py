@@ -131,7 +131,7 @@ FEATURES: tuple[Feature, ...] = (
         "lazy modules",
         "a lazy module is initialised by PyTorch, with the random numbers of eager",
         corrections.refuse_uninitialized_modules,
-        Needs(names=_names("_lazy_load_hook _infer_parameters"), of_pytorch=True),
+        None,
         probes.lazy_modules,
     ),
     Feature(
