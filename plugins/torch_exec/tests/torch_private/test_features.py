@@ -82,6 +82,15 @@ def test_a_probe_finds_that_a_feature_has_no_effect(
 
 
 @pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", [n for n in PROBED if not BY_NAME[n].essential])
+def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
+    features.LOST[name] = "planted"
+    probe = BY_NAME[name].probe
+    assert probe is not None
+    probe()
+
+
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", PROBED)
 def test_a_feature_works_where_pytorch_has_compiled_before(
     name: str, monkeypatch: pytest.MonkeyPatch
