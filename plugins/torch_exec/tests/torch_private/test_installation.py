@@ -152,6 +152,19 @@ def test_doctor_lists_features(capsys: pytest.CaptureFixture[str]) -> None:
     assert "str(KeyError('x')) has" in shown
 
 
+def test_doctor_finds_a_missing_name(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The program of its probe is right: functions that need the feature run as they are."""
+    from tj_core.cli.main import main
+    from torch._dynamo.side_effects import SideEffects
+
+    monkeypatch.delattr(SideEffects, "track_new_user_defined_object")
+    assert main(["doctor"]) == 1
+    shown = capsys.readouterr().out
+    assert "exceptions" in shown and "lost: no" in shown and "members of classes" not in shown
+
+
 @pytest.mark.parametrize(
     "path", ["torch._no_such", "torch._dynamo.no_such.Thing", "no_such_package.Thing"]
 )

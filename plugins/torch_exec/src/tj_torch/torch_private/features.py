@@ -17,7 +17,7 @@ from tj_core.extend import CaptureError
 
 from tj_torch.torch_private.lookup import MissingNameError
 
-__all__ = ["MISSING", "Feature", "Needs", "apply_features", "asking"]
+__all__ = ["MISSING", "Feature", "Needs", "apply_features", "asking", "missing"]
 
 MISSING = (MissingNameError, ImportError, AttributeError, KeyError)
 """Errors of a patch that does not find what it replaces."""
@@ -103,6 +103,18 @@ def apply_features(
             )
         lost.append((feature, reason))
     return lost
+
+
+def missing(features: Iterable[Feature], noticed: Any) -> dict[str, str]:
+    """The reasons of features that do not find what they replace, by name."""
+    found: dict[str, str] = {}
+    for feature in features:
+        try:
+            with ExitStack() as stack:
+                feature.apply(stack, noticed)
+        except MISSING as error:
+            found[feature.name] = _reason(error)
+    return found
 
 
 def _reason(error: BaseException) -> str:

@@ -277,9 +277,12 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
         _stop(_SETUP_RETURNED)
     if ctx.non_differentiable and result[1].is_tensor():
         _stop("all that it returns is marked as not differentiable")
-    if ctx.dirty_tensors and _State.doubled:
+    if "dirty_tensors" in kept:  # up to 2.12, where `mark_dirty` is a method like any other
+        _stop("it writes an argument, which this PyTorch's capture forgets")
+    dirty = getattr(ctx, "dirty_tensors", None)
+    if dirty and _State.doubled:
         _stop("it writes an argument, and is given one tensor twice")
-    if ctx.dirty_tensors and not all(v.is_tensor() for v in _flat([result[1]])):
+    if dirty and not all(v.is_tensor() for v in _flat([result[1]])):
         # To autograd each is an output, and it refuses views that are written beside others.
         _stop("it writes an argument, and not all that it returns are tensors")
     return result

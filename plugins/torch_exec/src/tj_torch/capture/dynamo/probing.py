@@ -18,7 +18,9 @@ import warnings
 from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo.features import FEATURES, LOST
+from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.capture.sources import users_stacklevel
+from tj_torch.torch_private.features import missing
 from tj_torch.torch_private.installation import TESTED, is_tested, keep, kept, torch_version
 
 __all__ = ["probe_all", "settle"]
@@ -59,10 +61,15 @@ def settle(probe: bool, cache_dir: str | None) -> None:
 
 
 def probe_all() -> dict[str, str]:
-    """Run all probes in this process; return the features that are lost, with reasons."""
+    """Run all probes in this process; return the features that are lost, with reasons.
+
+    Those are lost, too, whose names are missing: programs of their probes run as they are.
+    """
     _State.settled = True  # programs of probes are captured, too
-    lost = {}
+    lost = missing(FEATURES, Noticed())
     for feature in FEATURES:
+        if feature.name in lost:
+            continue
         try:
             if feature.probe is not None:
                 feature.probe()
