@@ -25,7 +25,7 @@ os.environ.setdefault("TJ_CACHE_DIR", "none")
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 
-SHARE = int(os.environ.get("TJ_SHARE", "1"))
+SHARE = int(os.environ.get("TJ_ONE_IN", "1"))
 """Of all tests that would run, one in so many does: for runs on other versions of PyTorch."""
 
 SLOW = 8

@@ -90,7 +90,7 @@ def row(environment: Environment, share: int, tests: Sequence[str]) -> Row:
         made.add(name, environment.run(*command, check=False))
     done = environment.run(
         *("-m", "pytest", "-n", "2", "--dist", "worksteal", "-q", *tests),
-        check=False, TJ_SHARE=str(share), **EXACT,
+        check=False, TJ_ONE_IN=str(share), **EXACT,
     )  # fmt: skip
     lines = done.stdout.splitlines()
     made.cells.append(lines[-1].strip("= ") if lines else "no answer")

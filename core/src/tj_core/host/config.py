@@ -82,7 +82,7 @@ CORE_KEYS = tuple(f.name for f in fields(CoreOptions))
 """The names that no plugin can have."""
 
 
-OF_TESTS = ("TJ_FULL", "TJ_SAMPLE", "TJ_SHARE", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX")
+OF_TESTS = ("TJ_FULL", "TJ_SAMPLE", "TJ_ONE_IN", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX")
 """Variables that tj's own tests read."""
 
 
