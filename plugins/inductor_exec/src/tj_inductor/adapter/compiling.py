@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 import operator
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -74,7 +75,13 @@ def compiled(
     context = TracingContext(mode)
     context.output_strides = []
     forced = {"force_layout_optimization": True} if _has_gradients_of_convolutions(graph) else {}
-    with tracing(context), V.set_fake_mode(mode), _asked(visible), settings(forced):
+    with (
+        tracing(context),
+        V.set_fake_mode(mode),
+        _asked(visible),
+        settings(forced),
+        _converting(),
+    ):
         made: Any = compile_fx.compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
@@ -83,6 +90,29 @@ def compiled(
     source = getattr(made, "source_code", "")
     called = getattr(made, "current_callable", None) or made
     return Compiled.of(called, source, map(_fixed, strides), same, whole=_is_whole(made))
+
+
+@contextlib.contextmanager
+def _converting() -> Iterator[None]:
+    """Let conversions of vectors take an argument by the name that Inductor calls them with.
+
+    In 2.10 that is another one than the method's, which low precision is rounded with.
+    """
+    from torch._inductor.codegen.cpp import CppVecOverrides
+
+    own: Any = vars(CppVecOverrides).get("to_dtype")
+    if own is None or "use_compute_types" in inspect.signature(own.__func__).parameters:
+        yield
+        return
+
+    def to_dtype(x: Any, dtype: Any, src_dtype: Any = None, use_compute_types: bool = True) -> Any:
+        return own.__func__(x, dtype, src_dtype, use_compute_types)
+
+    CppVecOverrides.to_dtype = staticmethod(to_dtype)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        CppVecOverrides.to_dtype = own  # type: ignore[method-assign]
 
 
 def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:

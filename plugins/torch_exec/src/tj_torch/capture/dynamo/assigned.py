@@ -67,10 +67,25 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
         return issubclass(variable.python_type(), BaseException)
     if isinstance(variable, user_defined.UserDefinedClassVariable):
         return getattr(type(variable.value), method) is not getattr(type, method)
-    if method == "__delattr__" and isinstance(variable, user_defined.UserDefinedObjectVariable):
+    if not isinstance(variable, user_defined.UserDefinedObjectVariable):
+        return issubclass(variable.python_type(), tuple)  # a named one
+    if not _has_room(variable, _name(attribute)):  # which Dynamo does not see up to 2.11
+        return True
+    if method == "__delattr__":
         usual: tuple[Any, ...] = (object.__delattr__, torch.nn.Module.__delattr__)
         return type(variable.value).__delattr__ not in usual
     return False
+
+
+def _has_room(variable: Any, name: Any) -> bool:
+    """Tell whether an object, one that the program makes or has, can have the attribute.
+
+    It has a dict, or its class something that takes it, as a slot does.
+    """
+    kind = variable.python_type()
+    if getattr(kind, "__dictoffset__", 1) != 0 or not isinstance(name, str):
+        return True
+    return hasattr(getattr(kind, name, None), "__set__")
 
 
 def _name(attribute: Any) -> Any:
