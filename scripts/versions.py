@@ -23,7 +23,7 @@ NEEDED = (
     *("numpy", "expecttest", "pytest", "pytest-xdist", "hypothesis", "transformers==5.23.0"),
     *("editables", "hatchling", "rich"),
 )
-"""What the tests and the build of this workspace need beside PyTorch."""
+"""Packages beside PyTorch for the tests and the build of this workspace."""
 
 PACKAGES = (
     *("tj_core", "tj_torch", "tj_autograd", "tj_autocast", "tj_subclass", "tj_inductor"),
@@ -40,7 +40,7 @@ EXACT = {
 
 @dataclass
 class Row:
-    """What came of one version: words for each column, and lines on what failed."""
+    """Results of one version: words for each column, and lines on failures."""
 
     cells: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)

@@ -123,7 +123,7 @@ class PluginManager:
         return self._loaded[plugin].options
 
     def lacking(self, plugin: str) -> str:
-        """What a loaded plugin says that it lacks on this machine; empty if it lacks nothing.
+        """Words of a loaded plugin on what it lacks on this machine; empty if that is nothing.
 
         :raises PluginError: if it says so in another form than text, or its hook raises.
         """

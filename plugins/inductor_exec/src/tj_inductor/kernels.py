@@ -208,7 +208,7 @@ ARRAY = Convention(
     "METH_FASTCALL",
     "reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>({}))",
 )
-"""That of Inductor from PyTorch 2.15 on."""
+"""The form that Inductor takes from PyTorch 2.15 on."""
 
 
 def _convention() -> Convention:

@@ -6,7 +6,7 @@ takes a second; a name that this PyTorch lacks raises `MissingNameError`.
 
 from __future__ import annotations
 
-from tj_torch.torch_private.lookup import finder
+from tj_torch.torch_private.lookup import finder, paths_of
 
 __all__ = ["MOVED", "PATHS", "forget"]
 
@@ -56,14 +56,12 @@ _NAMES = {
     "torch._dynamo.variables.torch_function": "TensorWithTFOverrideVariable",
     "torch._dynamo.variables.user_defined": "UserDefinedObjectVariable UserDefinedSetVariable",
     "torch._functorch.autograd_function": "autograd_function_apply",
-    "torch._subclasses.fake_tensor": "FakeTensorMode",
-    "torch.utils._python_dispatch": "TorchDispatchMode",
 }
 """The names in each module, as PyTorch 2.10 has them; some are modules themselves."""
 
 PATHS: dict[str, str] = {
     "dynamo": "torch._dynamo",
-    **{name: f"{module}.{name}" for module, names in _NAMES.items() for name in names.split()},
+    **paths_of(_NAMES),
 }
 """The paths of the names."""
 

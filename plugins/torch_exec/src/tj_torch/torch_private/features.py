@@ -7,7 +7,7 @@ needs is essential, and all programs run in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -17,9 +17,9 @@ from tj_core.extend import CaptureError
 
 from tj_torch.torch_private.lookup import MissingNameError
 
-__all__ = ["MISSING", "Feature", "Needs", "apply_features", "asking", "missing"]
+__all__ = ["Feature", "Needs", "apply_features", "missing"]
 
-MISSING = (MissingNameError, ImportError, AttributeError, KeyError)
+_MISSING = (MissingNameError, ImportError, AttributeError, KeyError)
 """Errors of a patch that does not find what it replaces."""
 
 
@@ -33,7 +33,7 @@ class Needs:
     operations: frozenset[str] = frozenset()
     names: frozenset[str] = frozenset()
     of_pytorch: bool = False
-    """Whether functions in PyTorch's own files need it, too."""
+    """Count functions in PyTorch's own files, too."""
 
     def asks(self, instruction: Any) -> bool:
         """Tell whether ``instruction``, of Dynamo's or `dis`, needs the feature."""
@@ -64,7 +64,7 @@ class Feature:
 
     @property
     def essential(self) -> bool:
-        """Whether no program is captured without it."""
+        """A flag: no program is captured without it."""
         return self.needs is None
 
     @property
@@ -88,15 +88,9 @@ def apply_features(
     """
     lost = []
     for feature in features:
-        reason = found.get(feature.name)
+        reason = found.get(feature.name) or _applied(feature, stack, noticed)
         if reason is None:
-            try:
-                with ExitStack() as own:
-                    feature.apply(own, noticed)
-                    stack.push(own.pop_all())
-                continue
-            except MISSING as error:
-                reason = _reason(error)
+            continue
         if feature.essential:
             raise CaptureError(
                 f"tj-torch does not know PyTorch {torch.__version__}: {feature.name}: {reason}"
@@ -109,22 +103,21 @@ def missing(features: Iterable[Feature], noticed: Any) -> dict[str, str]:
     """The reasons of features that do not find what they replace, by name."""
     found: dict[str, str] = {}
     for feature in features:
-        try:
-            with ExitStack() as stack:
-                feature.apply(stack, noticed)
-        except MISSING as error:
-            found[feature.name] = _reason(error)
+        with ExitStack() as stack:
+            reason = _applied(feature, stack, noticed)
+        if reason is not None:
+            found[feature.name] = reason
     return found
 
 
-def _reason(error: BaseException) -> str:
-    if isinstance(error, MissingNameError):
-        return f"no {error.path}"
-    return f"{type(error).__name__}: {error}"
-
-
-def asking(lost: Iterable[tuple[Feature, str]], of_pytorch: bool) -> Iterator[Feature]:
-    """Yield the lost features whose functions are left, those of PyTorch's own files or all."""
-    for feature, _ in lost:
-        if feature.needs and (feature.needs.of_pytorch or not of_pytorch):
-            yield feature
+def _applied(feature: Feature, stack: ExitStack, noticed: Any) -> str | None:
+    """Apply one feature until ``stack`` is left; return the reason if it cannot be, and undo it."""
+    try:
+        with ExitStack() as own:
+            feature.apply(own, noticed)
+            stack.push(own.pop_all())
+    except _MISSING as error:
+        if isinstance(error, MissingNameError):
+            return f"no {error.path}"
+        return f"{type(error).__name__}: {error}"
+    return None

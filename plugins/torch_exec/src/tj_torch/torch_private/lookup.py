@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["TRACKER", "MissingNameError", "find", "finder"]
+__all__ = ["TRACKER", "MissingNameError", "find", "finder", "paths_of"]
 
 TRACKER = "the issue tracker of tj-torch"
 """The place for reports of names that a new PyTorch lacks."""
@@ -45,6 +45,11 @@ def find(path: str) -> Any:
     return found
 
 
+def paths_of(modules: Mapping[str, str]) -> dict[str, str]:
+    """The paths of names, from the names in each module, which stand in one text."""
+    return {name: f"{module}.{name}" for module, names in modules.items() for name in names.split()}
+
+
 def finder(
     scope: dict[str, Any], paths: Mapping[str, str], moved: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[str], Any]:
@@ -73,7 +78,6 @@ def _imported(module: str) -> bool:
     """Import the module, if there is one of that name."""
     try:
         importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # A module that this one needs is another matter, and as good as none.
-        return module in sys.modules and error.name != module
+    except ModuleNotFoundError:  # of this module, or of one that it needs: it is as good as none
+        return False
     return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tj_torch.torch_private.lookup import finder
+from tj_torch.torch_private.lookup import finder, paths_of
 
 __all__ = ["PATHS"]
 
@@ -16,9 +16,7 @@ _NAMES = {
     "torch.utils._sympy.value_ranges": "ValueRanges",
 }
 
-PATHS: dict[str, str] = {
-    name: f"{module}.{name}" for module, names in _NAMES.items() for name in names.split()
-}
+PATHS = paths_of(_NAMES)
 """The names, with the paths at which PyTorch 2.10 to 2.14 have them."""
 
 __getattr__ = finder(globals(), PATHS)

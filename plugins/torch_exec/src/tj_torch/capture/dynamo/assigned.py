@@ -27,7 +27,7 @@ def leave_unassignable(stack: ExitStack) -> None:
     forget_handlers(stack, setattr, delattr)
     for name, place in places.items():
         if place is None:
-            leave_frames(stack, _uses(name), "sets or deletes attributes")
+            leave_frames(stack, _uses(name), "sets or deletes attributes unseen by this PyTorch")
         else:
             replace(stack, *place, _looking(name))
 

@@ -34,7 +34,7 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.assigned import leave_unassignable
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Noticed
-from tj_torch.capture.dynamo.patches import leave_lost
+from tj_torch.capture.dynamo.patches import leave_frames
 from tj_torch.capture.sources import users_stacklevel
 from tj_torch.ops.fake_modes import corrected_fake_kernels
 from tj_torch.torch_private.features import Feature, Needs, apply_features
@@ -54,7 +54,10 @@ def corrected() -> Iterator[Noticed]:
     noticed = Noticed()
     with ExitStack() as stack:
         noticed.lost = apply_features(FEATURES, stack, noticed, LOST)
-        leave_lost(stack, noticed.lost)
+        for feature, _ in noticed.lost:
+            if needs := feature.needs:
+                does = f"needs what this PyTorch lacks: {feature.name}"
+                leave_frames(stack, needs.asks, does, of_pytorch=needs.of_pytorch)
         yield noticed
 
 
@@ -334,7 +337,7 @@ FEATURES: tuple[Feature, ...] = (
         "sizes that are mapped",
         "a torch.Size whose items are mapped is a tuple",
         _unnoticed(containers.mapped_sizes),
-        Needs(names=_names("tree_map tree_map_ tree_map_only tree_map_with_path tree_map_")),
+        Needs(names=_names("tree_map tree_map_ tree_map_only tree_map_with_path")),
         probes.sizes,
     ),
     Feature(
@@ -354,9 +357,7 @@ FEATURES: tuple[Feature, ...] = (
         "attributes that refuse",
         "an attribute that cannot be set raises where the program sets it",
         _unnoticed(leave_unassignable),
-        Needs(
-            frozenset({"DELETE_ATTR", "STORE_ATTR"}), _names("setattr delattr"), of_pytorch=False
-        ),
+        Needs(frozenset({"DELETE_ATTR", "STORE_ATTR"}), _names("setattr delattr")),
         probes.unassignable,
     ),
     Feature(

@@ -17,8 +17,7 @@ import torch
 
 from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
-from tj_torch.torch_private.dynamo import TorchDispatchMode
-from tj_torch.torch_private.runtime import pytree
+from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 
 __all__ = ["Handlers", "leave_handled_calls"]
 
@@ -70,7 +69,11 @@ def leave_handled_calls(stack: ExitStack) -> Handlers:
     if has(utils, "run_node"):
         replace(stack, utils, "run_node", _watching(handlers))
     else:
-        leave_frames(stack, _begins_handler, "handles what calls in it may raise")
+        leave_frames(
+            stack,
+            _begins_handler,
+            "handles what calls in it may raise, and this PyTorch captures otherwise",
+        )
     return handlers
 
 

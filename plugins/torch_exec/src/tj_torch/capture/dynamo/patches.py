@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType
@@ -10,7 +10,6 @@ from typing import Any, NoReturn
 
 import torch
 
-from tj_torch.torch_private.features import Feature, asking
 from tj_torch.torch_private.lookup import MissingNameError
 
 __all__ = [
@@ -20,7 +19,6 @@ __all__ = [
     "is_pytorchs",
     "leave",
     "leave_frames",
-    "leave_lost",
     "path_of",
     "replace",
     "replace_instruction",
@@ -128,39 +126,26 @@ def is_pytorchs(code: CodeType) -> bool:
     return code.co_filename.startswith(_PYTORCHS)
 
 
-def leave_frames(stack: ExitStack, is_one: Callable[[Any], bool], does: str) -> None:
-    """Break the graph at functions, none of PyTorch's, that have an instruction that ``is_one``.
+def leave_frames(
+    stack: ExitStack, is_one: Callable[[Any], bool], does: str, *, of_pytorch: bool = False
+) -> None:
+    """Break the graph at functions that have an instruction that ``is_one``; ``does`` says why.
 
-    For corrections that cannot be made in this version of Dynamo; ``does`` says what it does.
+    For corrections that cannot be made in this version of Dynamo. PyTorch's own functions are only
+    looked at if ``of_pytorch`` says so.
     """
     from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
     def looking(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
             original(self, *args, **kwargs)
-            if not is_pytorchs(self.f_code) and any(map(is_one, self.instructions)):
-                stop(f"{self.f_code.co_name} {does}, which this PyTorch captures otherwise")
+            looked_at = of_pytorch or not is_pytorchs(self.f_code)
+            if looked_at and any(map(is_one, self.instructions)):
+                stop(f"{self.f_code.co_name} {does}")
 
         return init
 
     replace(stack, InstructionTranslatorBase, "__init__", looking)
-
-
-def leave_lost(stack: ExitStack, lost: Sequence[tuple[Feature, str]]) -> None:
-    """Break the graph at functions that need a feature which this PyTorch has lost."""
-    from tj_torch.torch_private.dynamo import InstructionTranslatorBase
-
-    def looking(original: Callable[..., Any]) -> Callable[..., Any]:
-        def init(self: Any, *args: Any, **kwargs: Any) -> None:
-            original(self, *args, **kwargs)
-            for feature in asking(lost, is_pytorchs(self.f_code)):
-                if feature.needs and any(map(feature.needs.asks, self.instructions)):
-                    stop(f"{self.f_code.co_name} needs what this PyTorch lacks: {feature.name}")
-
-        return init
-
-    if any(feature.needs for feature, _ in lost):
-        replace(stack, InstructionTranslatorBase, "__init__", looking)
 
 
 def forget_builders(stack: ExitStack) -> None:

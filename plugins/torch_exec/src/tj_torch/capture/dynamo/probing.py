@@ -81,7 +81,7 @@ def probe_all() -> dict[str, str]:
 
 
 def _in_a_process() -> dict[str, str] | None:
-    """What `probe_all` finds in a new process, whose state no program of the user's has changed.
+    """Call `probe_all` in a new process, whose state no program of the user's has changed.
 
     None, with a warning, where the process does not answer.
     """

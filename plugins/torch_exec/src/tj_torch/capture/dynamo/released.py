@@ -50,7 +50,7 @@ def forgotten_after_failure() -> Iterator[None]:
 
     Something of a capture that fails may outlive it, and the modes of its fakes with it.
     """
-    from tj_torch.torch_private.dynamo import FakeTensorMode
+    from tj_torch.torch_private.shapes import FakeTensorMode
 
     made: list[weakref.ref[Any]] = []
     original, thread = FakeTensorMode.__init__, threading.get_ident()

@@ -462,7 +462,7 @@ def errors_of_fakes(stack: ExitStack) -> None:
 
 
 def is_of_fakes(error: Exception) -> bool:
-    """Whether Dynamo raises ``error`` because a call raises on fake tensors."""
+    """Tell whether Dynamo raises ``error`` because a call raises on fake tensors."""
     from tj_torch.torch_private.dynamo import exc
 
     return isinstance(error, (exc.TorchRuntimeError, getattr(exc, _OF_FAKES, ())))
