@@ -29,6 +29,7 @@ from tj_torch.capture.autocasting import leaf_check
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
+from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
 from tj_torch.capture.dynamo.probing import settle
 from tj_torch.capture.dynamo.released import empty
@@ -194,7 +195,7 @@ class GraphCompiler:
             assert compiler is not None
             return compiler.backend(graph, examples)
 
-        return dynamo.hooked(fn, tj, self.jitted.options.dynamic, on_skip)
+        return hooked(fn, tj, self.jitted.options.dynamic, on_skip)
 
 
 def _while_unchanged(

@@ -1,4 +1,4 @@
-"""TorchDynamo as a capture library. Every private name of Dynamo that tj uses is in this file.
+"""TorchDynamo as a capture library; `hook` has its own way of running programs in parts.
 
 `capture` runs Dynamo's symbolic bytecode evaluation once and returns the FX graph; `Capture.build`
 turns a computation for that graph into a function of the original arguments plus C++ guards.
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import threading
 import types
 import warnings
 import weakref
@@ -18,17 +17,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo import versions, zeros
 from tj_torch.capture.dynamo.features import corrected, say_lost
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
-from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import leave, unprofiled
 from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.ops.handler_state import untouched
-from tj_torch.runtime.modes import function_mode_is_on, without_modes
+from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
 from tj_torch.torch_private.features import Feature
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
@@ -44,16 +41,18 @@ __all__ = [
     "Noticed",
     "Uninitialized",
     "capture",
+    "compile_lock",
     "compiling",
+    "failure_of",
     "forget_examples",
     "function_modes",
     "global_check",
     "guard_forward_mode",
-    "hooked",
     "inlined_as",
     "inside_dispatch",
     "is_array",
     "leave",
+    "muted",
     "numpy_name",
     "placeholder_sources",
     "record_calls",
@@ -177,7 +176,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
 
     settings = dynamo.config.patch(**versions.settings(None))
     state = versions.ambient_state()
-    with _compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
+    with compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
         return Manager(root.__code__, graph)
 
@@ -198,13 +197,13 @@ def _quiet() -> Iterator[None]:
     again when it runs; where warnings are errors these would pass for failures of the program.
     """
     names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
-    with _muted(*names), warnings.catch_warnings():
+    with muted(*names), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 @contextlib.contextmanager
-def _muted(*names: str) -> Iterator[None]:
+def muted(*names: str) -> Iterator[None]:
     """Loggers that say nothing for a while."""
     loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
@@ -227,7 +226,7 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
     from tj_torch.torch_private.dynamo import set_eval_frame
 
     pass_over_own()
-    with _compile_lock(), untouched(given), kept(), without_modes():
+    with compile_lock(), untouched(given), kept(), without_modes():
         hook = set_eval_frame(None)
         try:
             yield
@@ -236,7 +235,7 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _compile_lock() -> Iterator[None]:
+def compile_lock() -> Iterator[None]:
     """The lock that Dynamo holds while it compiles; it may be taken again by its holder.
 
     The user's hooks on saved tensors see nothing of what compiling saves.
@@ -279,7 +278,7 @@ def _captured(
     from tj_torch.torch_private.dynamo import convert_frame, dynamo
 
     with (
-        _compile_lock(),
+        compile_lock(),
         forgotten_after_failure(),
         _measured(),
         _quiet(),
@@ -293,7 +292,7 @@ def _captured(
             return Capture(convert_frame.fullgraph_capture(root, args, kwargs), root, noticed)
         except Exception as error:
             lazy = noticed.uninitialized
-            failed: Exception = Uninitialized(str(error)) if lazy else _failure(error)
+            failed: Exception = Uninitialized(str(error)) if lazy else failure_of(error)
             let_go(error)
         try:
             raise failed  # outside of the handler: Dynamo's error holds the arguments
@@ -312,7 +311,8 @@ _DISABLED = "`torch.compiler.disable()`d function"
 """The words of Dynamo for a function which the user told compilers to leave alone."""
 
 
-def _failure(error: Exception) -> CaptureFailure:
+def failure_of(error: Exception) -> CaptureFailure:
+    """The failure that an ``error`` of Dynamo's is, in its words."""
     from tj_torch.torch_private.dynamo import exc
 
     reason = str(error).strip() or type(error).__name__
@@ -366,40 +366,6 @@ def record_calls(function: Callable[..., Any]) -> None:
     torch.compiler.allow_in_graph(function)
 
 
-def hooked(
-    fn: Callable[..., Any],
-    backend: Any,
-    dynamic: bool | None,
-    on_skip: Callable[[str, Any], None],
-) -> Callable[..., Any]:
-    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
-
-    What ``fn`` or ``backend`` raise comes out as they raise it. Where Dynamo sees the program
-    raise, the frame it was looking at runs as it is, which raises in the program's own words;
-    should it not, ``on_skip`` gets Dynamo's reason and stack.
-    """
-    from tj_torch.torch_private.dynamo import dynamo, exc
-
-    context: Any = dynamo.optimize(backend, dynamic=dynamic)
-    patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
-    context.callback = patient
-    compiled = context(fn)
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        skipped = patient.begin()
-        try:
-            result = compiled(*args, **kwargs)
-        except exc.BackendCompilerFailed as error:
-            original: BaseException = error.inner_exception
-        else:
-            for failure in skipped:
-                on_skip(failure.reason, failure.stack)
-            return result
-        raise original  # outside of the handler: not chained to Dynamo's error
-
-    return run
-
-
 def guard_forward_mode() -> None:
     """Let the program that is being captured hold only where forward-mode AD is as it is now.
 
@@ -427,74 +393,6 @@ def skipped(reason: str) -> Exception:
     from tj_torch.torch_private.dynamo import exc
 
     return exc.SkipFrame(reason)
-
-
-class _Patient:
-    """A callback of the eval-frame hook that lets frames run which Dynamo cannot compile.
-
-    Dynamo's own does so for graph breaks only, and skips such code for good; here the next call
-    tries again, for it may be other arguments that make the program raise.
-    """
-
-    def __init__(self, callback: Any) -> None:
-        self._torchdynamo_orig_backend = callback  # where Dynamo looks for the backend
-        self._running = threading.local()
-
-    def begin(self) -> list[CaptureFailure]:
-        """The list that the failures of this thread's next frames go to."""
-        skipped: list[CaptureFailure] = []
-        self._running.skipped = skipped
-        return skipped
-
-    def __call__(self, frame: Any, *rest: Any) -> Any:
-        from tj_torch.torch_private.dynamo import types
-
-        run = types.FrameAction.DEFAULT
-        as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
-        reason = kept_eager(frame.f_code.co_filename)
-        if is_shared(frame.f_code.co_filename) or inside_dispatch():
-            return as_it_is
-        if function_mode_is_on():  # a frame after a graph break in one
-            reason = "a __torch_function__ mode is on"
-        if reason is not None:
-            self._running.skipped.append(CaptureFailure(reason, None, raised=False))
-            return as_it_is
-        with kept():  # an error's frames, too, hold what sets the state
-            return self._compiled(frame, *rest) or as_it_is
-
-    def _compiled(self, frame: Any, *rest: Any) -> Any:
-        """The code that Dynamo compiles ``frame`` to; None if it cannot compile it."""
-        from tj_torch.torch_private.dynamo import exc
-
-        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
-        try:
-            seen = untouched(frame.f_locals.values())
-            with (
-                _compile_lock(),
-                seen,
-                unprofiled(),
-                corrected() as noticed,
-                _only_own_warnings(),
-            ):
-                say_lost(noticed.lost)
-                return self._torchdynamo_orig_backend(frame, *rest)
-        except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
-            raise
-        except Exception as error:
-            self._running.skipped.append(_failure(error))
-            let_go(error)
-        return None
-
-
-@contextlib.contextmanager
-def _only_own_warnings() -> Iterator[None]:
-    """Dynamo's runs on fake tensors warn of what the program will warn of when it runs."""
-    with _muted("torch._subclasses.fake_tensor"), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    for w in caught:
-        if issubclass(w.category, TjWarning):
-            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
 
 
 def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:

@@ -1,0 +1,125 @@
+"""PyTorch's own eval-frame hook, for programs with graph breaks: what it compiles, and leaves."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tj_core.extend import TjWarning
+
+from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
+from tj_torch.capture.dynamo.features import corrected, say_lost
+from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
+from tj_torch.capture.dynamo.patches import unprofiled
+from tj_torch.capture.dynamo.released import let_go
+from tj_torch.ops.handler_state import untouched
+from tj_torch.runtime.modes import function_mode_is_on
+from tj_torch.runtime.thread_state import kept
+from tj_torch.torch_private.runtime import below_functionalization
+
+__all__ = ["hooked"]
+
+
+def hooked(
+    fn: Callable[..., Any],
+    backend: Any,
+    dynamic: bool | None,
+    on_skip: Callable[[str, Any], None],
+) -> Callable[..., Any]:
+    """``fn`` under PyTorch's own eval-frame hook, its graphs compiled by ``backend``.
+
+    What ``fn`` or ``backend`` raise comes out as they raise it. Where Dynamo sees the program
+    raise, the frame it was looking at runs as it is, which raises in the program's own words;
+    should it not, ``on_skip`` gets Dynamo's reason and stack.
+    """
+    from tj_torch.torch_private.dynamo import dynamo, exc
+
+    context: Any = dynamo.optimize(backend, dynamic=dynamic)
+    patient = _Patient(getattr(context, "callback", None))  # None: TORCHDYNAMO_DISABLE is set
+    context.callback = patient
+    compiled = context(fn)
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        skipped = patient.begin()
+        try:
+            result = compiled(*args, **kwargs)
+        except exc.BackendCompilerFailed as error:
+            original: BaseException = error.inner_exception
+        else:
+            for failure in skipped:
+                on_skip(failure.reason, failure.stack)
+            return result
+        raise original  # outside of the handler: not chained to Dynamo's error
+
+    return run
+
+
+class _Patient:
+    """A callback of the eval-frame hook that lets frames run which Dynamo cannot compile.
+
+    Dynamo's own does so for graph breaks only, and skips such code for good; here the next call
+    tries again, for it may be other arguments that make the program raise.
+    """
+
+    def __init__(self, callback: Any) -> None:
+        self._torchdynamo_orig_backend = callback  # where Dynamo looks for the backend
+        self._running = threading.local()
+
+    def begin(self) -> list[CaptureFailure]:
+        """The list that the failures of this thread's next frames go to."""
+        skipped: list[CaptureFailure] = []
+        self._running.skipped = skipped
+        return skipped
+
+    def __call__(self, frame: Any, *rest: Any) -> Any:
+        from tj_torch.torch_private.dynamo import types
+
+        run = types.FrameAction.DEFAULT
+        as_it_is = types.ConvertFrameReturn(types.FrameExecStrategy(run, run), apply_to_code=False)
+        reason = kept_eager(frame.f_code.co_filename)
+        if is_shared(frame.f_code.co_filename) or below_functionalization():
+            return as_it_is
+        if function_mode_is_on():  # a frame after a graph break in one
+            reason = "a __torch_function__ mode is on"
+        if reason is not None:
+            self._running.skipped.append(CaptureFailure(reason, None, raised=False))
+            return as_it_is
+        with kept():  # an error's frames, too, hold what sets the state
+            return self._compiled(frame, *rest) or as_it_is
+
+    def _compiled(self, frame: Any, *rest: Any) -> Any:
+        """The code that Dynamo compiles ``frame`` to; None if it cannot compile it."""
+        from tj_torch.torch_private.dynamo import exc
+
+        wanted = (exc.BackendCompilerFailed, exc.RecompileError, exc.FailOnRecompileLimitHit)
+        try:
+            seen = untouched(frame.f_locals.values())
+            with (
+                compile_lock(),
+                seen,
+                unprofiled(),
+                corrected() as noticed,
+                _only_own_warnings(),
+            ):
+                say_lost(noticed.lost)
+                return self._torchdynamo_orig_backend(frame, *rest)
+        except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
+            raise
+        except Exception as error:
+            self._running.skipped.append(failure_of(error))
+            let_go(error)
+        return None
+
+
+@contextlib.contextmanager
+def _only_own_warnings() -> Iterator[None]:
+    """Dynamo's runs on fake tensors warn of what the program will warn of when it runs."""
+    with muted("torch._subclasses.fake_tensor"), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for w in caught:
+        if issubclass(w.category, TjWarning):
+            warnings.warn_explicit(w.message, w.category, w.filename, w.lineno)
