@@ -12,10 +12,10 @@ __all__ = ["NO_EFFECTS", "Alias", "Effects"]
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """Output ``output`` shares storage with argument or output ``index``, or an internal value.
+    """One alias: output ``output`` shares storage with an argument, an output or an internal value.
 
-    Counts are of proxies, arguments and outputs each flattened in order. ``identical`` means that
-    the two are one Python object.
+    ``output`` and ``index`` count the proxies among the flattened outputs and arguments.
+    ``identical`` means that the two are one Python object.
     """
 
     output: int
@@ -26,14 +26,14 @@ class Alias:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """What a call does besides computing its outputs.
+    """The effects of one call.
 
     ``mutates``: arguments (flat indices of proxies) whose data it writes.
     ``rebinds``: arguments whose metadata it changes, each with the proxy they are afterwards.
     ``aliases``: outputs that share storage.
     ``ordered``: resources whose calls keep their order and are never merged or removed, such as
     ``random:cpu``, ``collective``, ``stream``, ``side_effect``.
-    ``marks``: what the dialect declares of arguments besides, as (name, argument, number).
+    ``marks``: further facts that the dialect declares of arguments, as (name, argument, number).
     ``copies_back``: the call writes a value to an input as the last act of a functional program.
     """
 
@@ -50,7 +50,7 @@ class Effects:
 
     @property
     def removable(self) -> bool:
-        """Whether a call none of whose outputs is used may go."""
+        """Test if the call may be removed once none of its outputs is used."""
         return not (self.mutates or self.rebinds or self.ordered)
 
 

@@ -1,8 +1,8 @@
 """Names: of values, which users choose, and tj's own, which no value of a program has.
 
 The two differ in form. A body's inputs are ``a0, a1, ...`` (`formal_input`), and all other names of
-tj's own begin with an underscore: what a body defines (`formal_value`), constants that no text
-spells, and what generated code keeps for itself. A `Namer` gives values no such name.
+tj's own begin with an underscore: values that a body defines (`formal_value`), constants without a
+spelling in Python, and variables of generated code. A `Namer` gives values no such name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Namer", "formal_index", "formal_input", "formal_value", "is_own"]
 
 
 def formal_input(index: int) -> str:
-    """The formal name of the argument that stands at flat ``index``."""
+    """The formal name of the argument at flat ``index``."""
     return f"a{index}"
 
 
@@ -26,7 +26,7 @@ def formal_index(name: str) -> int:
 
 
 def formal_value(index: int) -> str:
-    """The formal name of the value that a body defines as its ``index``-th."""
+    """The formal name of the ``index``-th value that a body defines."""
     return f"_{index}"
 
 
@@ -50,11 +50,11 @@ class Namer:
         return self.own(f"v{base}" if is_own(base) or base in _RESERVED else base)
 
     def constant(self, wish: str) -> str:
-        """The name of a constant that no text spells: like `__call__`, after an underscore."""
+        """A name, with an underscore, for a constant without a spelling in Python."""
         return self.own(f"_{_identifier(wish.lstrip('_') or 'constant')}")
 
     def own(self, base: str) -> str:
-        """A name of tj's own, in generated code: ``base``, an identifier, if that is free."""
+        """A free name of tj's own in generated code: the identifier ``base``, or ``base_1``..."""
         name, n = base, self._last.get(base, 0)
         while name in self._taken:
             n += 1
@@ -65,7 +65,7 @@ class Namer:
 
 
 def _identifier(wish: str) -> str:
-    """``wish`` as Python reads it, what cannot stand in an identifier replaced."""
+    """``wish`` as an identifier: NFKC-normalised, as Python does; other characters replaced."""
     base = re.sub(r"\W", "_", unicodedata.normalize("NFKC", wish))
     if not f"v{base}".isidentifier():
         base = "".join(c if f"v{c}".isidentifier() else "_" for c in base)

@@ -39,8 +39,8 @@ _SPELLED = {short: long for long, short in _PREFIXES.items()}
 class DType:
     """A data type: its name, the width of one element in bits, and its kind.
 
-    The set is open: ``kind`` is ``float``, ``complex``, ``int``, ``uint``, ``bool``, or whatever
-    a plugin's own types call themselves.
+    The set is open: ``kind`` is ``float``, ``complex``, ``int``, ``uint``, ``bool``, or a word of a
+    plugin's own.
     """
 
     name: str
@@ -61,7 +61,7 @@ class DType:
     def parse(cls, text: str) -> DType:
         """The data type that prints as ``text``.
 
-        :raises ParseError: if none does.
+        :raises ParseError: if ``text`` is not the print of one.
         """
         if text == "bool":
             return cls("bool", 8, "bool")
@@ -94,10 +94,10 @@ class Device:
 class SymDim:
     """A size known only at run time, named by its expression (``s0``, ``2*s0``; no brackets).
 
-    ``hint`` is its value in the call that was traced (None: it depends on data). ``guard`` is the
-    frontend's callback for a pass that must decide on the value: it gets the assumed value, and
-    a guard is recorded. ``settled`` says what follows from the guards so far: the value, or the
-    expression of an equal size, else None. None of them takes part in equality.
+    ``hint`` is the size in the call that was traced (None: it depends on data). ``guard`` is the
+    frontend's callback for a pass that must decide on the size: called with the assumed value, it
+    records a guard. ``settled`` returns the value that the guards so far imply, or the expression
+    of an equal size, else None. None of the three takes part in equality.
     """
 
     name: str
@@ -114,13 +114,12 @@ Dim: TypeAlias = int | SymDim
 
 @dataclass(frozen=True, slots=True)
 class SubclassInfo:
-    """What makes a tensor subclass: its type, its inner tensors and its opaque context.
+    """A tensor subclass in metadata: its type, its inner tensors and its opaque context.
 
     ``type`` is the qualified name; ``inner`` the attributes ``__tensor_flatten__`` names with
     their proxies (each called like its attribute, without tags), ``context`` a comparable
-    description of the rest. ``state`` is what a tensor of the type is made of again, beside its
-    inner tensors; None where that is not known, as in a program that was read from text. It takes
-    no part in equality.
+    description of the rest. ``state`` is the argument that rebuilds a tensor of the type from
+    its inner tensors; None if unknown, as in a program that was read from text; not compared.
     """
 
     type: str
@@ -134,7 +133,7 @@ P = TypeVar("P", bound="Proxy")
 
 @functools.cache
 def _meta(kind: Any) -> Callable[[Any], Any]:
-    """A function that reads all fields of a class of proxies that count, name and tags aside."""
+    """A function that reads the compared fields of a proxy, without name and tags."""
     compared = (f.name for f in fields(kind) if f.compare)
     names = [name for name in compared if name not in ("name", "tags")]
     return operator.attrgetter(*names) if names else lambda _: None
@@ -152,14 +151,14 @@ class Proxy:
         return replace(self, **changes)  # type: ignore[arg-type]
 
     def same_meta(self, other: Proxy) -> bool:
-        """Whether the two differ in nothing but name and tags."""
+        """Compare the two proxies without their names and tags."""
         meta = _meta(type(self))  # type: ignore[arg-type]  # a class is hashable
         return type(self) is type(other) and meta(self) == meta(other)
 
 
 @dataclass(frozen=True, slots=True)
 class TensorProxy(Proxy):
-    """A tensor. ``shape`` and ``strides`` count elements; ``strides`` is empty unless strided.
+    """A tensor. ``strides`` count elements, and are empty unless the layout is strided.
 
     ``flags`` holds further bits of the tensor, sorted: ``conj``, ``neg``.
     """
@@ -174,10 +173,7 @@ class TensorProxy(Proxy):
     subclass: SubclassInfo | None = None
 
     def map_symbols(self, size: Callable[[SymDim], Dim]) -> TensorProxy:
-        """A copy in which what ``size`` makes of them stands for symbolic sizes and strides.
-
-        So it is in the inner tensors of a subclass.
-        """
+        """A copy with ``size`` applied to each symbolic size and stride, also of inner tensors."""
 
         def dims(sizes: tuple[Dim, ...]) -> tuple[Dim, ...]:
             return tuple(size(n) if isinstance(n, SymDim) else n for n in sizes)
@@ -226,15 +222,15 @@ def contiguous_strides(shape: tuple[Dim, ...]) -> tuple[Dim, ...] | None:
 
 
 def is_subclass(value: object) -> bool:
-    """Whether ``value`` is a tensor of a subclass that consists of other tensors."""
+    """Test if ``value`` is a tensor of a subclass that wraps other tensors."""
     return isinstance(value, TensorProxy) and value.subclass is not None
 
 
 def size_expressions(p: object) -> Iterator[tuple[str, Any]]:
     """The expressions over symbols in the metadata of ``p``, each with its value when traced.
 
-    Those of a tensor's sizes, then of its strides, then of its inner tensors; that of a number.
-    None of other values.
+    A tensor has those of its sizes, strides and inner tensors, in this order; a number may have
+    one; an opaque value has none.
     """
     if isinstance(p, TensorProxy):
         yield from ((n.name, n.hint) for n in (*p.shape, *p.strides) if isinstance(n, SymDim))
@@ -246,9 +242,9 @@ def size_expressions(p: object) -> Iterator[tuple[str, Any]]:
 
 
 def may_overlap(p: TensorProxy) -> bool:
-    """Whether two indices of ``p`` may be one place in memory, whatever sizes are that are symbols.
+    """Test if two indices of ``p`` may be one place in memory, for any values of symbolic sizes.
 
-    True where strides are symbols.
+    True where a stride is a symbol.
     """
     dims = [(t, n) for t, n in zip(p.strides, p.shape, strict=True) if n not in (0, 1)]
     known = sorted(((t, n) for t, n in dims if isinstance(t, int)), key=lambda dim: dim[0])
@@ -264,11 +260,11 @@ def may_overlap(p: TensorProxy) -> bool:
 
 
 def size_hints(values: Iterable[object]) -> dict[str, int]:
-    """The values when traced of the symbols that stand alone in the metadata of ``values``."""
+    """The traced value of each symbol that is, by itself, a size in the metadata of ``values``."""
     found = (pair for p in values for pair in size_expressions(p))
     return {text: int(hint) for text, hint in found if text.isidentifier() and hint is not None}
 
 
 def requires_grad(value: object) -> bool:
-    """Whether ``value`` is a tensor that autograd tracks."""
+    """Test if ``value`` is a tensor that autograd tracks."""
     return isinstance(value, TensorProxy) and value.requires_grad

@@ -1,4 +1,4 @@
-"""What a dialect knows of values at run time, by which what kernels do is held against traces."""
+"""The functions by which a dialect inspects values at run time, to check kernels against traces."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ __all__ = ["RuntimeValues"]
 
 @dataclass(frozen=True, slots=True)
 class RuntimeValues:
-    """What a dialect knows of its values at run time.
+    """Functions on a dialect's values at run time.
 
-    ``observe`` says the metadata of a value, None for one that is not the dialect's; all others are
-    asked of its own values only. ``memory`` identifies the memory that a value is in; None for one
-    without any. ``mark`` is something that compares equal until somebody writes to the value.
-    ``copy`` is a copy in memory of its own, with the same metadata. ``differs`` says in what the
-    first value, which has the metadata of the second, is not equal to it within the tolerance of
-    their data type; None if it is. Each of the given number of operations, one after the other, may
-    have rounded. ``plain``, if given, is any value as kernels get it: in the same
-    memory, and not part of differentiation. ``example``, if given, makes a value with the metadata
-    of a proxy, whose sizes are numbers, always the same one; None where it knows no such values.
-    ``laid_out``, if given, is a value with the given strides: itself, or a copy.
+    ``observe`` returns the metadata of a value, None for another dialect's value; the others are
+    called on values of the dialect only. ``memory`` identifies the memory of a value; None if it
+    has none. ``mark`` returns a token that compares equal until the value is written. ``copy``
+    returns a copy in memory of its own, with the same metadata. ``differs`` describes how the
+    first value differs from the second, of the same metadata, beyond the tolerance of their data
+    type; None if they agree. Its third argument is the number of operations, one after the other,
+    that may each have rounded. ``plain``, if given, returns any value as kernels get it: in the
+    same memory, without requiring a gradient. ``example``, if given, makes a value with the
+    metadata of a proxy whose sizes are numbers, deterministically; None if it cannot.
+    ``laid_out``, if given, returns the value with the given strides: itself, or a copy.
 
-    ``text`` and ``of_text``, both or none, are for finished programs that are kept on disk: the
-    text that a constant of a program is made of again, None for one that nothing but itself can
-    stand for, as it may be written; and the value of such a text. ``records``, if given, says of a
-    context whether calls in it become part of differentiation.
+    ``text`` and ``of_text``, both or none, serve finished programs that are kept on disk:
+    ``text`` serialises a constant of a program, None for one that cannot be replaced by an equal
+    one since it may be written; ``of_text`` restores the value. ``records``, if given, tells if
+    autograd records calls in a context.
     """
 
     observe: Callable[[Any], Proxy | None]

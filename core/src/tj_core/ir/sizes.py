@@ -1,8 +1,8 @@
-"""Expressions over symbols: what stands in a `SymDim` or behind a `NumberProxy`.
+"""Expressions over symbols, as in a `SymDim` or a `NumberProxy`: parse, evaluate, compare.
 
 An expression is text, ``s0*s1 + 2`` or ``Max(1, u0)``, in a part of Python's grammar: numbers,
-symbols, arithmetic, comparisons, and functions by name. Here it is taken apart (`parse_size`),
-computed (`evaluate_size`, with numbers or whatever else an algebra works on) and compared.
+symbols, arithmetic, comparisons, and functions by name. `parse_size` makes a tree of it,
+`evaluate_size` computes it over numbers or the values of another algebra.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Operation:
 
 
 SizeTree: TypeAlias = "Operation | str | int | float"
-"""An expression taken apart; a ``str`` is a symbol."""
+"""A parsed expression; a ``str`` is a symbol."""
 
 _BINARY = {
     ast.Add: "add",
@@ -66,7 +66,7 @@ _UNARY = {ast.USub: "neg", ast.UAdd: "pos", ast.Invert: "not", ast.Not: "not"}
 
 @lru_cache(maxsize=4096)
 def parse_size(text: str) -> SizeTree:
-    """The tree that ``text`` spells.
+    """The tree of the expression ``text``.
 
     :raises ParseError: if it is not an expression over symbols.
     """
@@ -129,10 +129,10 @@ def evaluate_size(
     algebra: Mapping[str, Callable[..., Any]] | None = None,
     number: Callable[[int | float], Any] = lambda value: value,
 ) -> Any:
-    """The value of an expression, given that of each symbol.
+    """The value of an expression, with ``symbol`` giving the value of each symbol.
 
-    ``algebra`` says what operations do (Python's numbers by default), ``number`` what a number
-    in the text is. ``text`` may be taken apart already; a single symbol is taken as text.
+    ``algebra`` maps operations to functions (on Python's numbers by default), ``number`` converts
+    the numbers in the text. ``text`` may be a tree already; a ``str`` is parsed in any case.
 
     :raises ParseError: for an operation that ``algebra`` lacks.
     """
@@ -155,7 +155,7 @@ def evaluate_size(
 
 
 def _divided(a: Any, b: Any) -> Any:
-    """Exact for integers: a quotient in a size is a rational coefficient."""
+    """Divide, exactly for integers: a quotient in a size is a rational coefficient."""
     return a / b if isinstance(a, float) or isinstance(b, float) else Fraction(a) / b
 
 
@@ -216,16 +216,16 @@ NUMBERS: Mapping[str, Callable[..., Any]] = {
     "sqrt": math.sqrt,
     **{f"OpaqueUnaryFn_{name}": getattr(math, name) for name in _FUNCTIONS},
 }
-"""What the operations do to Python's numbers."""
+"""The algebra of Python's numbers: each operation of an expression as a function."""
 
 
 # ---------------------------------------------------------------------------- comparing
 
 
 def same_size(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
-    """Whether two expressions are one polynomial, with ``renamed`` put for symbols of ``a``.
+    """Test if two expressions are one polynomial, with ``renamed`` put for symbols of ``a``.
 
-    Functions and rounding divisions count as unknowns: of these, equal arguments make equal ones.
+    Functions and rounding divisions are unknowns of the polynomial, equal if their arguments are.
     ``0 <= s0`` is ``s0 >= 0``.
     """
     names = renamed or {}
@@ -233,9 +233,9 @@ def same_size(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
 
 
 def same_stride(a: str, b: str, renamed: Mapping[str, str] | None = None) -> bool:
-    """Whether two expressions are one stride of a tensor that has elements.
+    """Test if two expressions are one stride of a tensor that has elements.
 
-    No size of it is 0 then, so that ``Max(1, s0)``, as PyTorch says in some places, is ``s0``.
+    None of its sizes is 0, so that ``Max(1, s0)``, as PyTorch writes in some strides, is ``s0``.
     """
     return bool(normal_stride(a, renamed) == normal_stride(b))
 
@@ -253,7 +253,7 @@ def _of_elements(tree: SizeTree) -> SizeTree:
 def normal_size(text: str, renamed: Mapping[str, str] | None = None) -> Any:
     """A comparable form of ``text`` that equal polynomials share.
 
-    ``renamed`` are expressions to put in the place of symbols.
+    ``renamed`` maps symbols to the expressions that take their places.
     """
     return _frozen(_polynomial(parse_size(text), renamed or {}))
 
@@ -295,14 +295,14 @@ _LARGEST_POWER = 8
 
 
 def _canonical(tree: Operation) -> Operation:
-    """One of the names that PyTorch has for an operation."""
+    """``tree`` under one name for each operation that PyTorch spells in several ways."""
     if tree.name in _TURNED:
         return Operation(_TURNED[tree.name], tree.args[::-1])
     return Operation(_SPELLINGS.get(tree.name, tree.name), tree.args)
 
 
 def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
-    """The polynomial of an operation that makes one of polynomials."""
+    """The polynomial that an operation makes of polynomials; None if there is no such one."""
     match tree.name, parts:
         case "add", [a, b]:
             return _sum(a, b)
@@ -324,7 +324,7 @@ def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
 
 
 def _computed(name: str, parts: list[_Polynomial]) -> _Polynomial | None:
-    """The integer that an operation makes of integers."""
+    """The integer that an operation makes of integers; None for other operands or results."""
     if name not in NUMBERS or not all(set(part) <= {()} for part in parts):
         return None
     numbers = [part.get((), Fraction(0)) for part in parts]
@@ -353,7 +353,7 @@ def _product(a: _Polynomial, b: _Polynomial) -> _Polynomial:
 
 
 def _quotient(a: _Polynomial, b: _Polynomial) -> _Polynomial | None:
-    """``a`` by the one product that ``b`` is, if that is in each product of ``a``."""
+    """Quotient of ``a`` by the monomial ``b``; None unless ``b`` divides each term of ``a``."""
     ((unknowns, coefficient),) = b.items()
     found: _Polynomial = {}
     for product, value in a.items():

@@ -1,4 +1,4 @@
-"""The stages a trace passes through; what holds at each is checked by `tj_core.verify.verifier`."""
+"""The stages a trace passes through; `tj_core.verify.verifier` checks the invariants of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["Stage"]
 
 
 class Stage(enum.IntEnum):
-    """How far a trace has come. A stage whose owner is not installed is skipped."""
+    """A trace's place on the way from capture to execution. Stages without a plugin are skipped."""
 
     ACQUIRED = 0  # metadata, effects, context and source on every call; mutation in place
     FUNCTIONAL = 1  # nothing mutates

@@ -1,4 +1,4 @@
-"""Substitution: other values in the places of values, by their names."""
+"""Substitution: replace values by others, by name."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ __all__ = ["substituted", "substitution"]
 
 
 def substitution(values: Mapping[str, Any]) -> Callable[[Proxy], Any]:
-    """A function from a value to the one of ``values`` under its name, or to itself."""
+    """A function that maps a value to the entry of ``values`` under its name, else to itself."""
     return lambda p: values.get(p.name, p)
 
 
 def substituted(tree: Any, values: Mapping[str, Any]) -> Any:
-    """``tree`` with what ``values`` say is in the places of its values; itself if that is none."""
+    """``tree`` with its values replaced by the entries of ``values`` under their names."""
     return map_tree(substitution(values), tree, Proxy) if values else tree

@@ -1,4 +1,4 @@
-"""Symbols, constants and contexts: what a call is made of, besides values."""
+"""Symbols, constants and contexts: the parts of a call besides values."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = [
 ]
 
 FUNCTIONAL = "functional"
-"""The variant of an operation whose writes are results: new values, then what it returns."""
+"""The variant of a mutating operation that returns the new values, then its own results."""
 
 INVERSE = "inverse"
-"""The variant of a view that computes what is viewed, from a new value of the view."""
+"""The variant of a view operation that computes the base from a new value of the view."""
 
 AUGMENTED = "augmented"
-"""The variant of an operation that returns more than it does, for its backward."""
+"""The variant of an operation with additional outputs for its backward."""
 
 FORWARD = "forward"
 """The variant of an operation that an executor computes with a backward of its own."""
@@ -35,7 +35,7 @@ BACKWARD = "backward"
 """The variant of an operation that computes its gradients."""
 
 REPLAYED = "replayed"
-"""The variant of a random operation that draws from states of generators that it is given."""
+"""The variant of a random operation that takes the generators' states as arguments."""
 
 EDITED = "rewritten"
 """The variant of an operation whose call has an edited body."""
@@ -46,11 +46,11 @@ VARIANTS = frozenset({FUNCTIONAL, INVERSE, AUGMENTED, FORWARD, BACKWARD, REPLAYE
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The name of an operation; what it means is in tables. The world of symbols is open.
+    """The name of an operation; rule tables hold its meaning. The set of symbols is open.
 
-    ``namespace`` is an identifier, without dots; ``name`` may have them. ``variant`` says what the
-    operation of that name was made into, which may be a variant itself. Two symbols are equal if
-    they print alike, as ``namespace.name.variant``: `qualname`.
+    ``namespace`` is an identifier, without dots; ``name`` may have dots. ``variant`` is the form
+    that a transform has given the operation ``name``, which may be a variant itself. Two symbols
+    are equal if they print alike, as ``namespace.name.variant``: `qualname`.
     """
 
     namespace: str = field(compare=False)
@@ -72,30 +72,30 @@ class Symbol:
 
     @property
     def path(self) -> str:
-        """``name.variant``: what stands after the namespace."""
+        """``name.variant``: the qualified name without the namespace."""
         return f"{self.name}.{self.variant}" if self.variant else self.name
 
     @property
     def base(self) -> Symbol:
-        """The operation that this is a variant of; itself, if it is none."""
+        """The operation behind a variant; the symbol itself if it is no variant."""
         return Symbol.parse(f"{self.namespace}.{self.name}") if self.variant else self
 
     @property
     def functional(self) -> bool:
-        """Whether this is what an operation that writes is made into: nothing is written."""
+        """Test for the functional form of a mutating or viewing operation, which writes nothing."""
         return self.variant in (FUNCTIONAL, INVERSE)
 
     @property
     def edited(self) -> bool:
-        """Whether the call's body was edited: it means what its body says, and no rule knows it."""
+        """Test for a call with an edited body, which defines its meaning: no rule applies."""
         return self.variant == EDITED
 
     def as_variant(self, variant: str) -> Symbol:
-        """The symbol of what this operation is made into."""
+        """The symbol of the ``variant`` of this operation."""
         return Symbol(self.namespace, self.path, variant)
 
     def as_edited(self) -> Symbol:
-        """The symbol of a call of this one whose body was edited."""
+        """The symbol of a call of this operation with an edited body."""
         return self if self.edited else self.as_variant(EDITED)
 
     def __str__(self) -> str:
@@ -106,9 +106,9 @@ class Symbol:
 class Constant:
     """A constant argument that Python's literals cannot spell; ``nan`` and ``inf`` are such.
 
-    ``text``, a dotted name or a call, evaluates to it under the dialects' preludes
-    (``torch.float32``, ``float("nan")``); where no text does, ``text`` is a name (``_function0``)
-    and the value travels beside the program.
+    ``text``, a dotted name or a call, evaluates to ``value`` under the dialects' preludes
+    (``torch.float32``, ``float("nan")``). With ``named=False`` no text does: ``text`` is a name
+    (``_function0``) and the value travels beside the program.
     """
 
     text: str
@@ -142,13 +142,13 @@ class Context:
         return Context(tuple(sorted({**dict(self.items), key: value}.items())))
 
     def over(self, outer: Context) -> Context:
-        """This context where it says something, ``outer`` elsewhere."""
+        """The union of this context and ``outer``; this one's values win."""
         if not outer.items or self == outer:
             return self
         return Context(tuple(sorted({**dict(outer.items), **dict(self.items)}.items())))
 
     def beyond(self, outer: Context) -> Context:
-        """The part of this context in which it differs from ``outer``."""
+        """The items of this context that are not in ``outer``, or have another value there."""
         known = dict(outer.items)
         return Context(tuple(i for i in self.items if i[0] not in known or known[i[0]] != i[1]))
 

@@ -1,7 +1,7 @@
-"""Tags: what plugins and users attach to values, calls and traces, and how it propagates.
+"""Tags: marks that plugins and users attach to values, calls and traces, and their propagation.
 
-A carrier holds a `TagSet`. What happens to a tag when a transform makes new values or calls is
-declared once, by the `Tag` record, and carried out by the rewriter; no plugin copies tags.
+A carrier holds a `TagSet`. The `Tag` record declares once how a tag propagates to new values and
+calls, and the rewriter carries it out; no plugin copies tags.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Carrier = Literal["proxy", "call", "trace"]
 class Tag:
     """A tag and how it propagates.
 
-    ``carriers``: what may hold it.
+    ``carriers``: the kinds of objects that may hold the tag.
     ``into_body``: a call's tag is also on the calls of its body, and stays on them when the body
     takes the call's place; a value's tag is on the body's value for it in any case.
     ``to_replacement``: when a rule replaces a call, the new call (or the value in the same
@@ -105,7 +105,7 @@ NO_TAGS = TagSet()
 
 
 NEW_VALUE_OF = "NEW_VALUE_OF"
-"""The tag of a value that becomes that of an input, whose name is the tag's value."""
+"""The tag of the new value of an input; the tag's value is the input's name."""
 
 BUILTIN_TAGS = (
     Tag("SAVE", "keep this value for the backward pass", group="residual"),
@@ -172,7 +172,7 @@ class TagRegistry:
     ) -> Tag:
         """The tag called ``name``, which ``carrier`` must be allowed to hold.
 
-        :raises TagError: if there is none, or it may not sit there.
+        :raises TagError: if there is no such tag, or ``carrier`` may not hold it.
         """
         entry = self._tags.get(name)
         if entry is None:
@@ -190,13 +190,13 @@ class TagRegistry:
         tags: TagSet,
         how: Literal["into_body", "to_replacement", "through_views", "to_backward"],
     ) -> TagSet:
-        """The part of ``tags`` whose policy lets it propagate ``how``."""
+        """The tags among ``tags`` that propagate ``how``."""
         if not tags:
             return NO_TAGS
         return TagSet({k: v for k, v in tags.items() if getattr(self.require(k), how)})
 
     def merge(self, first: TagSet, second: TagSet, source: Source | None = None) -> TagSet:
-        """The tags of a carrier that stands for two.
+        """The tags of a carrier that replaces two, with the tags ``first`` and ``second``.
 
         :raises TagError: if two different hard tags of one group meet, or one tag has two values.
         """

@@ -1,6 +1,6 @@
 """Traces: short straight-line programs, immutable, that print as Python and read back.
 
-A trace holds calls, a call may hold regions, and a region is a trace: they stand in one file.
+A trace holds calls, a call may hold regions, and a region holds a trace: hence one file for all.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ class Body:
     ``inputs`` stand for the call's argument proxies, used or not, in flat order, each distinct
     proxy once; they have the arguments' metadata, and no tags.
     ``outputs`` has the structure of the call's outputs. ``updates`` are the new values of the
-    arguments the call mutates, as pairs of flat index and value. A body is shared by all calls it
-    serves, which is why depth is free.
+    arguments the call mutates, as pairs of flat index and value. Equal calls share one body, so
+    that nested bodies cost no memory per call.
 
     Names are ``a0, a1, ...`` for inputs, by the flat index at which the argument first stands, and
-    ``_0, _1, ...`` for what calls define, in order.
+    ``_0, _1, ...`` for the values that calls define, in order.
     """
 
     inputs: tuple[Proxy, ...]
@@ -67,14 +67,15 @@ class Body:
 class Region:
     """An operand program of a higher-order operation: a leaf among the call's arguments.
 
-    When the call runs it is a function, called as the operation sees fit: never, once, or in the
-    backward pass. ``program`` is closed: it sees nothing but its inputs, and names in it are its
-    own. It runs in the context of its call, is of its call's stage (its own says nothing), and may
-    write and draw random numbers; the call's effects sum that up (`tj_core.edit.regions.summed`).
+    At run time it is a function that the operation calls as it sees fit: never, once, or in the
+    backward pass. ``program`` is closed: it reads only its inputs, and has a namespace of its own.
+    It runs in the context of its call, is at its call's stage (its own ``stage`` is ignored), and
+    may write and draw random numbers; the call's effects sum these up
+    (`tj_core.edit.regions.summed_effects`).
 
-    ``operands`` has for each input of the program the flat index of the argument that it is, with
-    that argument's metadata; None for a value that the operation makes up (a slice, a tangent).
-    ``returns``: the call's outputs are the program's (its first ones, if it has more).
+    ``operands`` has, for each input of the program, the flat index of the argument with the same
+    metadata that becomes this input; None for a value that the operation makes: a slice, a tangent.
+    ``returns``: the call's outputs are the program's (its first ones, if the program has more).
     """
 
     program: Trace
@@ -83,7 +84,7 @@ class Region:
 
     @property
     def name(self) -> str:
-        """What the region is called in its call's arguments: the name of its program."""
+        """The region's name in the arguments of its call: the name of its program."""
         return self.program.name
 
 
@@ -137,9 +138,9 @@ class BoundSymbol:
 
     @cached_property
     def on_subclass(self) -> bool:
-        """Whether it computes with tensor subclasses, which give operations their own meaning.
+        """Test for a call that computes with tensor subclasses, which redefine operations.
 
-        What calls a region, or is tj's own, only passes values on.
+        A call with a region, or in namespace ``tj``, only passes values on, and is none.
         """
         if self.regions or self.symbol.namespace == "tj":
             return False
@@ -148,7 +149,7 @@ class BoundSymbol:
 
     @cached_property
     def kinds(self) -> tuple[str, ...]:
-        """The names of the tensor subclasses that it computes with, without their modules."""
+        """The names, without modules, of the tensor subclasses that the call computes with."""
         if not self.on_subclass:
             return ()
         values = (p for p in (*self.flat_args, *self.flat_outs) if isinstance(p, TensorProxy))
@@ -157,11 +158,11 @@ class BoundSymbol:
 
     @property
     def label(self) -> str:
-        """How messages and ``parent`` name this call: its first output, else its symbol."""
+        """The call's name in messages and in ``parent``: its first output, else its symbol."""
         return self.flat_outs[0].name if self.flat_outs else self.symbol.qualname
 
     def defined(self) -> tuple[Proxy, ...]:
-        """The outputs that are new values: those that are not an argument under its own name."""
+        """The outputs that are new values: an output named as an argument is this argument."""
         known = {p.name for p in self.flat_args}
         return tuple(p for p in self.flat_outs if p.name not in known)
 
@@ -178,7 +179,7 @@ class BoundSymbol:
         return self.replace(args=args, kwargs=kwargs, outputs=outputs)
 
     def walk(self) -> Iterator[BoundSymbol]:
-        """This call and, depth first, all calls in its regions and its body."""
+        """The call itself and, depth first, all calls in its regions and its body."""
         yield self
         for region in self.regions:
             yield from region.program.walk()
@@ -192,17 +193,17 @@ _FOUND_OUT_FROM: Mapping[str, tuple[str, ...]] = {f.name: () for f in fields(Bou
     "outputs": ("flat_outs", "on_subclass", "kinds"),
     "symbol": ("on_subclass", "kinds"),
 }
-"""The fields of a call, and what it knows of itself once it was asked, by what it is found from.
+"""Cached properties of a call that depend on each of its fields.
 
-Passes copy calls by the thousand: a copy keeps what is true of it, too.
+Passes copy calls by the thousand: `replace` keeps the caches that a change leaves valid.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One edit of a pass: the call it changed, and the rule (with plugin and place) that did.
+    """One edit of a pass: the changed call, and the rule (with plugin and place) behind the change.
 
-    ``declined`` are who would have come first, and why they did not.
+    ``declined`` are the plugins that came before in order and did not take the call, with reasons.
     """
 
     call: str
@@ -254,13 +255,13 @@ class Trace:
         return found
 
     def namer(self) -> Namer:
-        """Gives names that are free in the program."""
+        """A `Namer` of names that are free in the program."""
         return Namer(self.names() | self.language.names())
 
     def constants(self) -> dict[str, Any]:
         """The values that travel beside the printed program: name to object.
 
-        :raises TraceError: if two different ones have one name.
+        :raises TraceError: if two different values have one name.
         """
         found: dict[str, Any] = {}
         for constant in _unnamed(self):
@@ -292,9 +293,9 @@ class Trace:
 
 
 class Notation(Protocol):
-    """How programs are spelled in Python, and what the spelling evaluates to.
+    """The spelling of programs in Python, and the evaluation of the spelled text.
 
-    `tj_core.text.language.Language` is the one there is.
+    `tj_core.text.language.Language` implements it.
     """
 
     def print(self, trace: Trace, *, sources: bool, bodies: bool) -> str:
@@ -306,11 +307,11 @@ class Notation(Protocol):
         ...
 
     def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """What programs that use ``namespaces`` start with."""
+        """The import lines of programs that use ``namespaces``."""
         ...
 
     def names(self) -> set[str]:
-        """The names that printed programs find their dialects under."""
+        """The global names that printed programs import for their dialects."""
         ...
 
     def resolve(self, symbol: Symbol) -> Callable[..., Any]:
@@ -318,20 +319,20 @@ class Notation(Protocol):
         ...
 
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        """A faster equivalent of the resolved function for the arguments of ``call``, or None."""
         ...
 
     @property
     def runtime(self) -> tuple[RuntimeValues, ...]:
-        """What the dialects know of values at run time."""
+        """The dialects' functions on values at run time."""
         ...
 
     def observe(self, value: Any) -> Proxy | None:
-        """The metadata of a value at run time; None for one that no dialect knows."""
+        """The metadata of a value at run time; None if no dialect knows the value."""
         ...
 
     def checks_writes(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` may raise because of how its arguments were mutated before."""
+        """Decide if ``call`` may raise because of earlier mutations of its arguments."""
         ...
 
     def evaluate(self, text: str) -> Any:

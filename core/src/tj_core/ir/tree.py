@@ -36,7 +36,7 @@ def _collect(items: Iterable[Any], found: list[Any]) -> None:
 
 
 def map_tree(fn: Callable[[Any], Any], tree: Any, only: type = object) -> Any:
-    """``tree`` with ``fn`` applied to each leaf that is an ``only``."""
+    """``tree`` with ``fn`` applied to each leaf of class ``only``."""
     kind = type(tree)
     if kind is tuple or kind is list:
         items = [
