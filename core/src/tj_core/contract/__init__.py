@@ -1,1 +1,1 @@
-"""What plugins give: rule tables, executors, dialects, expansions. Records only."""
+"""The records that plugins register: rule tables, executors, dialects, expansions."""

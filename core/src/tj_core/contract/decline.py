@@ -1,4 +1,4 @@
-"""An answer of no, with a reason; and how plugins are asked."""
+"""Declines, which carry a reason; and calls of plugins' checks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """An answer of no, and why; shown by ``tj.explain``.
+    """A refusal with its reason, which ``tj.explain`` shows.
 
-    An executor declines a call, a transform a program: that starts again from the acquired trace,
-    without the transform and those of its plugin that make later stages. ``source`` is the user's
-    line that the reason is found at. ``keep_all_calls``: errors of calls that nobody needs
-    are wanted, too, so that nothing of the program is removed or merged.
+    An executor declines a call, a transform a program: compilation then starts again from the
+    acquired trace, without the transform and its plugin's transforms to later stages. ``source`` is
+    the user's line behind the reason. ``keep_all_calls``: the program needs the errors of unused
+    calls, too, so that no call is removed or merged.
     """
 
     reason: str
@@ -33,9 +33,11 @@ class Decline:
 def ask(
     whose: str, check: Callable[[BoundSymbol], bool | Decline] | None, call: BoundSymbol
 ) -> str | None:
-    """Why ``whose`` check refuses ``call``; None if it takes it, or if there is no check.
+    """Reason for which ``check`` refuses ``call``, None if it accepts or there is no check.
 
-    :raises PluginError: if the check fails, or answers something else than True or a `Decline`.
+    ``whose`` names the check's owner in messages.
+
+    :raises PluginError: if the check raises, or returns neither True nor a `Decline`.
     """
     verdict = True if check is None else answer(whose, check, call)
     if verdict is True:
@@ -50,9 +52,9 @@ def ask(
 
 
 def is_so(whose: str, question: Callable[[BoundSymbol], bool], call: BoundSymbol) -> bool:
-    """What ``whose`` question, which has no reasons to give, says of ``call``.
+    """Answer of the yes-or-no ``question`` of the plugin ``whose`` about ``call``.
 
-    :raises PluginError: if it fails, or answers something else than True or False.
+    :raises PluginError: if the function raises, or returns neither True nor False.
     """
     verdict = answer(whose, question, call)
     if isinstance(verdict, bool):
@@ -64,9 +66,9 @@ def is_so(whose: str, question: Callable[[BoundSymbol], bool], call: BoundSymbol
 
 
 def answer(whose: str, question: Callable[[BoundSymbol], T], call: BoundSymbol) -> T:
-    """What a function of ``whose`` says of ``call``.
+    """Result of the function ``question`` of the plugin ``whose`` for ``call``.
 
-    :raises PluginError: if it fails.
+    :raises PluginError: if the function raises anything but a `TjError`.
     """
     try:
         return question(call)

@@ -1,4 +1,4 @@
-"""What symbols and contexts are in Python: dialects, and the rules of table ``context``."""
+"""Dialects, which map symbols to Python callables, and the rules of table ``context``."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["ContextSpeller", "Dialect", "Resetting"]
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What the symbols of one namespace mean as Python.
+    """The meaning of one namespace's symbols in Python.
 
     ``prelude`` are the import lines that printed programs start with, so that a symbol's printed
     name evaluates; ``resolve`` returns the callable behind a symbol and raises `LookupError` for
-    an unknown one. ``entry``, if given, is asked for each call in a program that is to run: for
-    another callable that does the same with arguments of these kinds, and takes less time; or None.
-    ``values``, if given, is what the dialect knows of values at run time: what kernels do is held
-    against the trace by it. ``checks_writes``, if given, says whether a call may raise because of
-    how its arguments were mutated before, so that it stays in a program that mutates though nobody
-    needs its results. ``known``, if given, is asked for an unknown symbol that a plugin has a rule
-    for: the qualified names among which the right one must be; none, if it may yet come to exist.
+    an unknown one. ``entry``, if given, is called for each call in a program that is to run, and
+    returns an equivalent callable that takes less time for such arguments, or None. ``values``, if
+    given, inspects values at run time, to check kernels against the trace. ``checks_writes``, if
+    given, returns True for a call that may raise because of earlier mutations of its arguments: in
+    a program that mutates, such a call is kept even if its results are unused. ``known``, if given,
+    is called for an unknown symbol that a plugin has a rule for, and returns the qualified names
+    that exist; none, if the symbol may be defined later.
 
-    ``spelled``, if given, is asked for symbols that an executor claims: the qualified name that
-    their calls have in programs, if that is another one; else None.
+    ``spelled``, if given, is called for symbols that an executor claims, and returns the qualified
+    name of their calls in programs if it differs, else None.
 
-    ``fingerprint``, if given, is for finished programs that are kept on disk: it says as text what
-    the meaning of symbols depends on, beside the plugin's code: versions of libraries, the machine,
-    settings of the process; None where that cannot be said, as of operations that the program
-    itself defines. Programs with symbols of a dialect without one are not kept.
+    ``fingerprint``, if given, is for finished programs that are kept on disk: a text of everything
+    beside the plugin's code that the meaning of symbols depends on: versions of libraries, the
+    machine, settings of the process; None if unknown, as for operations that the program itself
+    defines. Programs with symbols of a dialect without a fingerprint are not kept.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""Who runs calls: executors and their claims."""
+"""Executors, which run calls, and their claims."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["STATE", "Claim", "Executor", "Pair", "States", "with_state"]
 
 
 STATE = "state:"
-"""What begins the name of the resource that an executor's calls with state are ordered by."""
+"""Prefix of the resource (`Effects.ordered`) that orders an executor's calls with state."""
 
 States: TypeAlias = "dict[tuple[str, str], Constant]"
-"""What executors keep for calls, by the name of the executor and a name for the call."""
+"""The states of executors' calls, by name of the executor and name for the call."""
 
 
 def _are_two_functions(value: Any) -> bool:
@@ -44,13 +44,13 @@ _TWO_FUNCTIONS = Kind(
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """How an executor runs one symbol forward and backward.
+    """An executor's implementation of one symbol's forward and backward.
 
-    ``forward`` takes the arguments of the call and returns a pair: what the call returns, and a
-    sequence of values to save. ``backward`` takes that sequence as a tuple and a tangent for each
-    tensor that the call returns, None for one without, and returns a gradient for each parameter of
-    ``forward`` in order: None where there is none, a sequence for a list of tensors; trailing
-    Nones may be left out.
+    ``forward`` takes the arguments of the call and returns a pair: the call's results, and a
+    sequence of saved values. ``backward`` takes the saved values as a tuple and a tangent for each
+    tensor that the call returns, or None, and returns a gradient for each parameter of ``forward``
+    in order: None for one without a gradient, a sequence for a list of tensors; trailing Nones may
+    be left out.
 
     ``meta``, if given, is a pair of functions like these two with the same structure and metadata
     in their results, for an implementation that cannot run on tensors without data.
@@ -68,10 +68,10 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """How an executor runs one symbol.
+    """An executor's implementation of one symbol.
 
-    ``implementation`` is called with the arguments of the claimed call and returns what the call
-    returns, with the metadata that its outputs declare, strides included: calls after it rely on
+    ``implementation`` is called with the arguments of the claimed call and returns its results,
+    with the metadata that the call's outputs declare, strides included: later calls rely on
     them. None is for a fallback executor: the symbol's own callable. ``check`` looks at one
     bound symbol, metadata only, and answers True or a `Decline`; None accepts every call. A claim
     must not depend on anything a guard does not see. ``pair``, if given, is used in place of the
@@ -80,15 +80,15 @@ class Claim:
     ``traceable``: the implementation is made of operations that any executor of the dialect can
     trace, so that the call may stand in a region of an executor that `hosts` it.
 
-    ``shares_regions``: the implementation calls the regions of the call with values as any program
-    has them, so other executors may run calls inside. Else (the operation differentiates or
-    vectorises its regions) all of a region belongs to the fallback executor.
+    ``shares_regions``: the implementation calls the regions of the call with ordinary values, so
+    that other executors may run calls inside. If not (the operation differentiates or vectorises
+    its regions) the fallback executor runs the whole region.
 
-    ``state`` makes what the implementation keeps from run to run: it is called once for each call
-    of a program, with the call, and what it returns is the keyword argument ``state`` of every run
-    of that call, of both halves where there is a ``pair``. Programs compiled for other arguments
-    have states of their own; a call keeps its place among the executor's others, and runs again
-    nowhere. Programs run on any thread.
+    ``state``, if given, makes an object that the implementation keeps from run to run: called once
+    for each call of a program, with the call, its result is the keyword argument ``state`` of every
+    run of that call, of both halves where there is a ``pair``. Programs compiled for other
+    arguments have states of their own. The order of an executor's calls with state is kept, and
+    none of them is recomputed. Programs run on any thread.
     """
 
     implementation: Callable[..., Any] | None
@@ -123,17 +123,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """Something that runs calls: a library of kernels, a compiler, a device.
+    """A library of kernels, a compiler or a device that runs calls.
 
-    ``claims`` maps symbols to `Claim`. A ``fallback`` executor is asked last and takes whole calls
-    nobody else wanted any part of. ``fusion`` is for one that computes several calls as one.
-    ``decompositions``, for such a one, maps symbols of calls that it would fuse to rules, as
-    `tj_core.edit.rewrite.rewrite` takes them: what a rule puts in the call's place is seen where
-    saved values are chosen, so that parts of the call may be saved and others run again.
-    ``fingerprint``, if given, says as text what checks depend on beside the call, the plugin's code
-    and its options: what was measured, the machine, settings; None where that cannot be said.
-    Programs are kept on disk for processes in which it says the same.
-    ``provider``, which the session fills in, is the plugin that registered it, with distribution.
+    ``claims`` maps symbols to `Claim`. A ``fallback`` executor comes last and takes whole calls of
+    which no other executor takes any part. ``fusion`` is for executors that fuse calls.
+    ``decompositions``, for such an executor, maps symbols of calls that it would fuse to rules of
+    `tj_core.edit.rewrite.rewrite`. They apply before saved values are chosen, so that parts of such
+    a call may be saved and others recomputed.
+    ``fingerprint``, if given, is a text of everything that checks depend on beside the call, the
+    plugin's code and its options: measurements, the machine, settings; None if unknown. Programs
+    are kept on disk for processes with the same text.
+    ``provider``, which the session fills in, is the registering plugin, with its distribution.
     """
 
     name: str
@@ -161,32 +161,32 @@ class Executor:
         return f"executor {self.name!r}" + (f" of {self.provider}" if self.provider else "")
 
     def claim(self, call: BoundSymbol) -> Rule[Claim] | None:
-        """The claim that ``call`` may be taken by, if its check agrees; None for a fallback's.
+        """The claim for the symbol of ``call``, before its check; None for a fallback executor.
 
-        Claims for an operation are for plain tensors; for one on a tensor subclass they have the
-        name of the class before that of the operation.
+        A claim for an operation is for plain tensors; the key of one for a tensor subclass has the
+        name of the class before the operation's.
         """
         return None if self.fallback else self.rule(call)
 
     def rule(self, call: BoundSymbol) -> Rule[Claim] | None:
-        """As `claim`, of a fallback, too, which runs calls on whatever they are given."""
+        """As `claim`, also of a fallback executor, which runs calls on any arguments."""
         if call.on_subclass and not self.fallback:
             return self.claims.of_subclass(call)
         return self.claims.get(call.symbol)
 
     def symbol(self, call: BoundSymbol, rule: Rule[Claim], half: str = "") -> Symbol:
-        """What ``call`` is called when the executor has it, by ``rule``."""
+        """The symbol of ``call`` once this executor has claimed it by ``rule``."""
         whole = call.symbol.qualname if self.fallback or not call.on_subclass else rule.key
         return Symbol(self.name, whole, half)
 
     def state_of(
         self, call: BoundSymbol, rule: Rule[Claim], states: States, name: str
     ) -> Constant | None:
-        """What the claim ``rule`` keeps for ``call``, under ``name``; None if it keeps nothing.
+        """The state of the claim ``rule`` for ``call``, under ``name``; None without a state.
 
-        It is made unless ``states`` have it.
+        Made at the first request, and then kept in ``states``.
 
-        :raises PluginError: if it cannot be made.
+        :raises PluginError: if the claim's ``state`` function raises.
         """
         make = rule.value.state
         if make is None:
@@ -199,7 +199,7 @@ class Executor:
         return states[key]
 
     def implementation(self, symbol: Symbol) -> Callable[..., Any] | None:
-        """What runs ``symbol``, a call that the executor has claimed, or a half of its pair."""
+        """The function that runs a claimed ``symbol``, or one half of its pair; None if unknown."""
         rule = self.claims.get(Symbol.parse(symbol.path))
         if rule is not None:
             return rule.value.implementation
@@ -210,7 +210,7 @@ class Executor:
         return half
 
     def fuses(self, call: BoundSymbol) -> bool:
-        """Whether ``call``, or all of its body, would be computed together with its neighbours."""
+        """Decide if ``call``, or all of its body, would share a kernel with its neighbours."""
         if self.fusion is None or call.on_subclass:
             return False
         if ask(self.owner, self.fusion.can_fuse, call) is None:
@@ -219,13 +219,13 @@ class Executor:
         return bool(inner) and all(map(self.fuses, inner))
 
     def cost(self, call: BoundSymbol) -> float | None:
-        """What running ``call`` again takes, in seconds, if the executor says it."""
+        """Estimated seconds to run ``call`` again; None if the executor has no estimate."""
         cost = self.fusion.cost if self.fusion is not None else None
         return None if cost is None else answer(self.owner, cost, call)
 
 
 def with_state(call: BoundSymbol, state: Constant | None) -> BoundSymbol:
-    """The executor's ``call`` with ``state``, if that is not None, as a keyword argument."""
+    """The executor's ``call`` with the keyword argument ``state``, unless the state is None."""
     if state is None:
         return call
     ordered = (*call.effects.ordered, f"{STATE}{call.executor}")

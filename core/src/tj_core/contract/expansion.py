@@ -1,8 +1,8 @@
-"""Expansion: what a call computes, does and decomposes into, read off a rule.
+"""Expansion: the outputs, effects and body of a call, derived by a rule.
 
 Table ``expand`` maps a symbol to a function from a call, of which only symbol, arguments and
-context matter, to its `Expanded`. It is the one source of metadata: what makes new calls, re-makes
-calls whose inputs changed, and re-derives calls for the verifier.
+context matter, to its `Expanded`. The table is the one source of metadata: for new calls, for
+calls whose inputs changed, and for the verifier.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands in the fields of records: checked when a plugin makes one, not when it is used."""
+"""Checks of the fields of records, made when a plugin makes a record, not at its first use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FLAG", "FUNCTION", "NAME", "NUMBER", "OPTIONAL_FUNCTION", "Kind", "c
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of values: in words, and whether a value is one; ``names`` are those it may mean."""
+    """A kind of values: in words, and as a predicate; ``names`` of values, to suggest."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -29,7 +29,7 @@ NAME = Kind("a name", lambda value: isinstance(value, str) and bool(value))
 
 
 def of(cls: type[Any], *, optional: bool = False) -> Kind:
-    """The instances of ``cls``, and None if that is ``optional``."""
+    """The kind of the instances of ``cls``, and of None if ``optional``."""
     names = tuple(f"{cls.__name__}.{n}" for n in cls.__members__) if issubclass(cls, Enum) else ()
     return Kind(
         f"a {cls.__name__}" + (" or None" if optional else ""),
@@ -39,9 +39,9 @@ def of(cls: type[Any], *, optional: bool = False) -> Kind:
 
 
 def check_fields(record: object, **kinds: Kind) -> None:
-    """Refuse values in the fields of ``record`` that are not of these ``kinds``.
+    """Check that the fields of ``record`` hold values of these ``kinds``.
 
-    :raises PluginError: naming the record, the field, what must be there, and what may be meant.
+    :raises PluginError: naming the record, the field, the kind and a suggestion.
     """
     for field, kind in kinds.items():
         value = getattr(record, field)

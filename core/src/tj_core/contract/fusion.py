@@ -1,7 +1,7 @@
 """Fusion: executors that run several calls as one.
 
-The core decides which calls stand together (`tj_core.passes.fuse`); an executor says which calls it
-takes and compiles a region. Equal regions are compiled once.
+The core partitions calls into regions (`tj_core.passes.fuse`); an executor accepts or declines
+single calls and compiles regions. Equal regions are compiled once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tj_core.source import Source
 __all__ = ["Boxed", "Fused", "Fusion", "FusionRegion", "interpreter"]
 
 Boxed = Callable[[list[Any]], Sequence[Any]]
-"""Takes one list, which it may empty, and returns the outputs in order."""
+"""A function of one list of inputs, which it may empty, that returns the outputs in order."""
 
 
 def _unchecked(make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | None:
@@ -35,29 +35,29 @@ def _unchecked(make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | Non
 class FusionRegion:
     """Calls that one executor runs as one.
 
-    ``body`` holds them under formal names: inputs ``a0, a1, ...`` (values of the program, then
+    ``body`` holds the calls under formal names: inputs ``a0, a1, ...`` (values of the program, then
     tensor constants), values ``_0, _1, ...``; its outputs are a tuple of proxies. None of its calls
     has an effect, and no output shares memory with another or with an input. Regions with one
-    ``key`` are equal but for names: structure, shapes, dtypes, strides, devices, constants; sizes
-    that are symbols by the order in which they appear.
+    ``key`` are equal but for names: structure, shapes, dtypes, strides, devices, constants;
+    symbolic sizes count by order of appearance.
 
     ``backward``: the calls are of a backward pass. ``flexible``: the outputs, by index, whose
-    strides the executor may choose, since only a later program reads them; it says in
-    `Fused.strides` what they are. ``strides``: the inputs, by index, that come with other strides
-    than they declare, which the executor has chosen so; everything else is as if they came as
-    declared. Regions whose sizes are symbols have neither. ``implementations``: what runs calls
-    that another executor claimed and lets stand here (`Claim.traceable`), by symbol; ``language``
-    resolves all others. ``source``: the user's line behind the first call.
+    strides the executor may choose, since only a later program reads them; `Fused.strides` returns
+    the choice. ``strides``: the inputs, by index, with other strides than declared, by such a
+    choice of the executor. Regions with symbolic sizes have neither. ``implementations``:
+    functions, by symbol, for calls that another executor claimed and lets stand here
+    (`Claim.traceable`); ``language`` resolves all other symbols. ``source``: the user's line behind
+    the first call.
 
-    ``overwritten``: outputs that become the value of an input when the program is done, by index,
-    with the index of that input. The function may write them to the memory of the input, and return
-    the input itself: nobody reads its old value later, and where the function, or the program, runs
-    again on what it has written, it does the same again.
+    ``overwritten``: outputs, by index, that become the value of an input at the end of the program,
+    with the index of that input. The function may write such an output to the memory of the input,
+    and return the input itself: no later call reads the old value, and a further run of the
+    function or the program on the written value gives the same.
 
     ``first_run`` is for an executor that compiles the region again later, for other sizes: it calls
-    its first argument, which compiles, runs the function that this returns for the inputs in the
-    second, and returns the outputs, held against the trace. It returns None if that failed, which
-    it has reported; then the executor runs the calls one by one for such inputs.
+    its first argument, which compiles, runs the resulting function on the inputs in the second,
+    checks the outputs against the trace and returns them. On failure it reports the error and
+    returns None; the executor then runs the calls one by one for such inputs.
     """
 
     body: Body
@@ -75,17 +75,17 @@ class FusionRegion:
 
     @property
     def name(self) -> str:
-        """What its symbol is called in the namespace of the executor."""
+        """Name of the region's symbol in the namespace of the executor."""
         return f"region_{self.key}"
 
     @property
     def inputs(self) -> tuple[Proxy, ...]:
-        """The values that the region takes, in the order of `Fused.function`'s arguments."""
+        """The inputs of the region, in the order of `Fused.function`'s arguments."""
         return self.body.inputs
 
     @property
     def actual_inputs(self) -> tuple[Proxy, ...]:
-        """The inputs with the strides that they come with."""
+        """The inputs with their actual strides in place of the declared ones."""
         return tuple(
             p.replace(strides=self.strides[i]) if i in self.strides else p
             for i, p in enumerate(self.inputs)
@@ -93,19 +93,19 @@ class FusionRegion:
 
     @property
     def outputs(self) -> tuple[Proxy, ...]:
-        """The values that the region returns."""
+        """The outputs of the region, in order."""
         return tuple(x for x in leaves(self.body.outputs) if isinstance(x, Proxy))
 
     @property
     def effects(self) -> Effects:
-        """What running it does, beside computing."""
+        """The effects of a run: writes to overwritten inputs."""
         if not self.overwritten:
             return NO_EFFECTS
         aliases = tuple(Alias(output, "arg", place) for output, place in self.overwritten.items())
         return Effects(mutates=tuple(self.overwritten.values()), aliases=aliases)
 
     def resolve(self, call: BoundSymbol) -> Callable[..., Any]:
-        """What runs ``call`` of the body: a hosted implementation, or the operation itself."""
+        """The function that runs ``call`` of the body: hosted, or the operation itself."""
         hosted = self.implementations.get(call.symbol)
         return hosted if hosted is not None else self.language.resolve(call.symbol)
 
@@ -114,12 +114,12 @@ class FusionRegion:
 class Fused:
     """A compiled region.
 
-    ``function`` returns a sequence of the region's outputs, with the metadata that they declare. A
-    ``boxed`` one takes one list of the inputs and empties it, so that inputs nobody else needs are
-    freed as it goes; else it takes the inputs as arguments. ``source`` is the text of what was
-    generated, for people; ``seconds`` what compiling took. ``strides``: for a `flexible` output
-    that got other strides than declared, those, by index. ``kept`` is a text that `Fusion.restore`
-    makes the same of in another process; empty where there is none.
+    ``function`` returns a sequence of the region's outputs, with their declared metadata. A
+    ``boxed`` one takes one list of the inputs and empties it, so that inputs without other owners
+    are freed as early as possible; else it takes the inputs as arguments. ``source`` is the
+    generated code, for people; ``seconds`` the time of compiling. ``strides``: the strides, by
+    index, of `flexible` outputs that differ from the declared ones. ``kept`` is a text from which
+    `Fusion.restore` makes the same function in another process; empty without such a text.
     """
 
     function: Callable[..., Sequence[Any]]
@@ -132,40 +132,39 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """How an executor runs several calls as one.
+    """An executor's way to run several calls as one.
 
     ``can_fuse`` looks at one call, metadata only: True if the call may stand in a region, else a
-    `Decline`. ``fuse`` compiles a region; what it raises makes that region run without the
-    executor, with a warning.
+    `Decline`. ``fuse`` compiles a region; if it raises, the region runs without the executor, with
+    a warning.
 
-    ``kernel``, if given, says of a call that `can_fuse` accepts whether it is computed together
-    with its neighbours, so that values between them take no memory and running it again costs next
-    to nothing; False is for a matrix product, which stands in a region as a kernel of its own. None
-    means all are.
-    ``cost``, if given, estimates what running a call again takes, in seconds; None where there is
-    no estimate. Both are asked while the memory of training is planned.
+    ``kernel``, if given, returns True for a call, accepted by `can_fuse`, that shares a kernel with
+    its neighbours, so that values between them take no memory and recomputing them costs next to
+    nothing; False for one with a kernel of its own in the region, such as a matrix product. Without
+    it, all calls share kernels.
+    ``cost``, if given, estimates the seconds to run a call again; None without an estimate. The
+    planning of saved values uses both.
 
-    ``check``, if given, looks at all calls of a region to be: True or a `Decline`. A region has at
-    least ``minimum`` calls that compute, views not counted. ``hosts``: calls that other
+    ``check``, if given, looks at all calls of a planned region: True or a `Decline`. A region has
+    at least ``minimum`` calls that compute, views not counted. ``hosts``: calls that other
     executors claimed and declare `traceable` may stand in its regions. ``together``, if given, is
-    entered around the `fuse` and `restore` calls of one program, and may compile on exit what these
-    prepared.
+    entered around the `fuse` and `restore` calls of one program, and may compile on exit.
 
     ``whole``, if given, looks at calls that can stand in one region. True keeps them in one, even
-    where they repeat each other; else each repeated part is a region, and compiled once. It is for
-    executors whose code is faster where they choose the strides of values between the parts.
+    where they repeat each other; else each repeated part is a region, and compiled once. True is
+    for executors whose code is faster if they choose the strides of values between the parts.
 
     ``restore`` and ``fingerprint``, both or none, are for compiled regions that are kept on disk:
-    ``restore(region, text)`` makes a region of what was `Fused.kept` of an equal one, and
-    ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
-    options: versions of libraries, the machine, settings; None where that cannot be said.
+    ``restore(region, text)`` makes a compiled region from the `Fused.kept` of an equal one, and
+    ``fingerprint()`` returns a text of everything else that it depends on beside the plugins' code
+    and options: versions of libraries, the machine, settings; None if unknown.
 
-    ``overwrites``, if given, says of an input whether regions may write its new value to its memory
-    (`FusionRegion.overwritten`).
+    ``overwrites``, if given, returns True for an input whose memory regions may overwrite with its
+    new value (`FusionRegion.overwritten`).
 
     ``detached``: functions get inputs that require no gradient, as kernels of claimed calls do.
-    False is for functions that do not look at that where no gradients are recorded, and saves the
-    time there.
+    False is for functions that ignore ``requires_grad`` where no gradients are recorded: inputs
+    are then passed as they are, which saves time.
     """
 
     can_fuse: Callable[[BoundSymbol], bool | Decline]
@@ -204,7 +203,7 @@ class Fusion:
 
 
 def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:
-    """A function that runs the calls of ``region`` one by one: to be traced, or in its place."""
+    """A function that runs the calls of ``region`` one by one, to be traced or as a fallback."""
     names = [p.name for p in region.inputs]
     steps = [(region.resolve(call), call) for call in region.body.calls]
 
@@ -225,7 +224,7 @@ def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:
 
 
 def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
-    """Give the values of ``result`` the names that they have in ``outputs``."""
+    """Put the values of ``result`` into ``values`` under their names in ``outputs``."""
     if isinstance(outputs, tuple | list):
         for output, item in zip(outputs, result, strict=True):
             _bind(output, item, values)

@@ -1,10 +1,10 @@
-"""Rule tables: the one way a plugin says what a symbol means to a transformation.
+"""Rule tables: the one way for a plugin to tell a transformation what a symbol means.
 
 A table maps a key to a rule. The key is a symbol's qualified name (``torch.add``), a namespace
 (``torch.*``) for a rule that serves every symbol in it, or ``*`` for one that serves all; the most
-specific key answers.
-Tables are values: ``a | b`` has the rules of both, and where both have one, that of the higher
-priority, else that of the left; equal priority with different owners is an error.
+specific key wins.
+Tables are values: ``a | b`` has the rules of both. For a key in both, the rule with the higher
+priority wins; two different rules of equal priority are an error.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[T]):
-    """One entry: the rule itself, who registered it, and where."""
+    """One entry: the rule itself, the registering plugin, and the rule's place in its source."""
 
     key: str
     value: T
@@ -38,8 +38,8 @@ class Rule(Generic[T]):
 class RuleTable(Generic[T]):
     """A named mapping from symbols to rules, open until it is frozen.
 
-    The plugin that reads the tables of a name says so by one with a ``rule_type``, a class or
-    `collections.abc.Callable`: of that type are the rules in all of them.
+    The plugin that reads the tables of a name registers one with a ``rule_type``, a class or
+    `collections.abc.Callable`: the type of the rules in all tables of this name.
 
     ::
 
@@ -66,8 +66,8 @@ class RuleTable(Generic[T]):
     def register(self, *keys: str) -> Callable[[T], T]:
         """Return a decorator that registers its argument for ``keys``.
 
-        :raises RuleConflictError: if the table has a rule for one of them already.
-        :raises PluginError: if one is no text.
+        :raises RuleConflictError: if the table has a rule for one of the keys already.
+        :raises PluginError: if a key is no text.
         """
 
         def add(value: T) -> T:
@@ -133,9 +133,10 @@ class RuleTable(Generic[T]):
         return rules.get(symbol.qualname) or rules.get(symbol.namespace + ".*") or rules.get("*")
 
     def of(self, call: BoundSymbol) -> Rule[T] | None:
-        """The rule for ``call``: that of its symbol. Of a tensor subclass, that for the operation
-        on this subclass, under ``TwoTensor.torch.mul``, or one under ``*``: others say what an
-        operation means to plain tensors.
+        """The rule for the symbol of ``call``, or None.
+
+        For a call on a tensor subclass, the rule for the operation on this subclass, with key
+        ``TwoTensor.torch.mul``, or the one for ``*``: all other rules are for plain tensors.
         """
         if not call.on_subclass:
             return self.get(call.symbol)

@@ -1,4 +1,4 @@
-"""The sizes of one program that are symbols, as its frontend knows them."""
+"""The symbolic sizes of one program, as an interface to its frontend."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["ProgramSizes"]
 
 
 class ProgramSizes(Protocol):
-    """What passes may ask of the symbols of the program that they compile, and add to its guards.
+    """Facts about the symbols of a program, and its guards on sizes, for passes to read and add to.
 
-    A frontend whose programs have symbols gives it to `Jitted.compile`, so that finished programs
-    with symbols are kept on disk.
+    A frontend whose programs have symbols gives the object to `Jitted.compile`, so that finished
+    programs with symbols are kept on disk.
     """
 
     def known(self, names: Collection[str]) -> str | None:
-        """All that decisions on symbols ``names`` follow from: their values in the traced call, and
+        """The basis of all decisions on symbols ``names``: their values in the traced call, and
         the guards so far. None for symbols whose program is not to be kept."""
         ...
 
@@ -28,9 +28,9 @@ class ProgramSizes(Protocol):
         ...
 
     def assume(self, text: str) -> None:
-        """Make a condition, true of the traced call, a guard of the program."""
+        """Add the condition ``text``, true in the traced call, to the guards of the program."""
         ...
 
     def dim(self, size: str) -> Dim:
-        """The size that an expression spells."""
+        """The size with the expression ``size``."""
         ...
