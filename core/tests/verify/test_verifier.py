@@ -156,7 +156,7 @@ FAULTS = [
         program(call("f", X, body=Body((vector("a0", 3),), (), None))),
     ),
     (
-        "has a body over \\(\\), where its arguments make that \\(a0",
+        "has a body with the inputs \\(\\), but its arguments need \\(a0",
         program(call("f", X, body=Body((), (), None))),
     ),
     ("has a body over", program(call("f", X, X, body=Body((A0, A1), (), None)))),

@@ -1,1 +1,1 @@
-"""Facts about traces: aliases and storage, liveness. Nothing is changed."""
+"""Facts about traces: aliases and storage, liveness. Analyses change nothing."""

@@ -1,7 +1,7 @@
-"""Alias analysis: which values share memory, by which views, and whose memory is written.
+"""Alias analysis: shared memory, chains of views, and mutated memory.
 
-All of it is read off the effects of calls. Nobody stores or rewrites the results: a pass that
-changed a trace asks again.
+All facts follow from the effects of calls. Results are neither stored nor updated: a pass that
+changed a trace computes them again.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False, slots=True)
 class ViewStep:
-    """One call on the way from a root to an object: of the call's arguments, counted in proxies,
-    ``argument`` is viewed, and output ``output`` is the view.
+    """One view call on the way from a root to an object.
+
+    ``argument`` is the flat index of the base, ``output`` that of the view.
     """
 
     call: BoundSymbol
@@ -39,7 +40,7 @@ class ViewStep:
 
     @property
     def key(self) -> tuple[int, int]:
-        """Equal for the same output of the same call."""
+        """A key that is equal for the same output of the same call."""
         return id(self.call), self.output
 
 
@@ -52,22 +53,22 @@ class Place:
 
     @property
     def keys(self) -> tuple[tuple[int, int], ...]:
-        """Equal for the same path."""
+        """A key that is equal for the same path."""
         return tuple(step.key for step in self.path)
 
     def then(self, step: ViewStep) -> Place:
-        """Where the view is that ``step`` makes of what is here."""
+        """The place of the view that ``step`` makes of the value at this place."""
         return Place(self.root, (*self.path, step))
 
 
 @dataclass
 class Storage:
-    """The objects of a program so far: which object a value is, and where its memory is.
+    """The objects and the memory of a program's values, after the calls so far.
 
-    A *root* is memory that the program was given or made. ``names`` has the object of each value;
-    an object is known by the first name it had. ``roots`` are those whose memory an object may be
-    in. There are several if a call returns the one or the other; if not, and the views on the way
-    are known, the object is in ``places``. ``internal`` are roots that are views of memory inside
+    A *root* is memory that the program was given or made. ``names`` maps each value to its object,
+    which has the name of its first value. ``roots`` maps an object to the roots whose memory it may
+    share: several, if a call returns either of its arguments. ``places`` has the objects with one
+    root and a known path of views from it. ``internal`` are roots that are views of memory inside
     of a call.
     """
 
@@ -87,19 +88,19 @@ class Storage:
         return found
 
     def begin(self, p: Proxy) -> None:
-        """``p`` is new memory."""
+        """Note that ``p`` is new memory."""
         self.names[p.name] = p.name
         self.roots[p.name] = (p.name,)
         self.places[p.name] = Place(p.name)
 
     def object_of(self, p: Proxy) -> str:
-        """The object that ``p`` is; new memory, if no call has made it and nobody has given it."""
+        """The object of ``p``; new memory for a value that is no input and no call's output."""
         if p.name not in self.names:
             self.begin(p)
         return self.names[p.name]
 
     def roots_of(self, p: Proxy) -> tuple[str, ...]:
-        """The roots whose memory ``p`` may be in."""
+        """The roots whose memory ``p`` may share."""
         return self.roots[self.object_of(p)]
 
     def note(self, call: BoundSymbol) -> None:
@@ -111,14 +112,14 @@ class Storage:
                 self.define(p, call, [a for a in aliases if a.output == i] if aliases else ())
 
     def rebind(self, p: Proxy, step: ViewStep) -> None:
-        """The object ``p`` becomes the view of itself that ``step`` makes."""
+        """Note that the object ``p`` becomes the view of itself that ``step`` makes."""
         name = self.object_of(p)
         self.places[name] = self.places[name].then(step)
 
     def memory(self) -> dict[str, str]:
-        """For every value the first one that may be in the same memory.
+        """For every value, the first value that may share its memory.
 
-        Where a value may be in the one or the other, the two count as one.
+        Two roots count as one if a value may be in either.
         """
         several = [roots for roots in self.roots.values() if len(roots) > 1]
         if not several:
@@ -137,7 +138,7 @@ class Storage:
         return {name: of(self.roots[which][0]) for name, which in self.names.items()}
 
     def define(self, p: Proxy, call: BoundSymbol, aliases: Sequence[Alias]) -> None:
-        """Add ``p``, an output of ``call`` that shares memory as ``aliases`` say."""
+        """Add ``p``, an output of ``call`` with these ``aliases``."""
         if not aliases:
             self.begin(p)
             if _is_opaque(call) and not isinstance(p, NumberProxy):
@@ -161,7 +162,7 @@ class Storage:
             self.internal.add(p.name)
 
     def _locate(self, p: Proxy, others: list[Proxy]) -> None:
-        """``p`` is somewhere in the memory of ``others``."""
+        """Note that ``p`` may be anywhere in the memory of ``others``."""
         found = [root for value in others for root in self.roots_of(value)]
         self.roots[p.name] = tuple(dict.fromkeys(found))
         if found != [p.name]:
@@ -170,12 +171,11 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class AliasFacts:
-    """What the effects of a trace's calls come to.
+    """The aliases and mutations of a trace.
 
-    ``roots`` has, for every value, the first value that may be in the same memory, ``objects`` the
-    first that is the same object. ``mutated`` are the roots whose memory is written, or whose
-    metadata is changed, anywhere in the program, as far as that can be known; ``escaping`` those
-    that the program returns.
+    ``roots`` maps every value to the first value that may share its memory, ``objects`` to the
+    first that is the same object. ``mutated`` are the roots whose memory or metadata a call of the
+    program may change; ``escaping`` the roots that the program returns.
     """
 
     roots: Mapping[str, str]
@@ -184,15 +184,15 @@ class AliasFacts:
     escaping: frozenset[str]
 
     def is_mutated(self, value: Proxy) -> bool:
-        """Whether the memory of ``value`` may be written somewhere in the program."""
+        """Test if a call of the program may write the memory of ``value``."""
         return self.roots[value.name] in self.mutated
 
 
 def alias_facts(trace: Trace) -> AliasFacts:
     """The facts about ``trace``, in one walk over its calls.
 
-    Inputs may overlap each other in ways that a trace does not show: if one is written, all are. A
-    call of which nothing is known but that it has side effects may write all it takes and returns.
+    Inputs may overlap each other in ways that a trace does not show: a write to one counts for all.
+    An opaque call, with side effects and no body, may write its arguments and outputs.
     """
     storage = Storage.of(trace)
     roots = storage.memory()
@@ -206,7 +206,7 @@ def alias_facts(trace: Trace) -> AliasFacts:
 
 
 def storage_roots(calls: Iterable[BoundSymbol]) -> dict[str, str]:
-    """For every value that ``calls`` return, the first value that may be in the same memory."""
+    """For every output of ``calls``, the first value that may share its memory."""
     calls = tuple(calls)
     storage = Storage()
     for call in calls:
@@ -216,7 +216,10 @@ def storage_roots(calls: Iterable[BoundSymbol]) -> dict[str, str]:
 
 
 def same_objects(call: BoundSymbol) -> dict[str, Proxy]:
-    """The outputs of ``call`` that are an argument, or another output, by name, and these."""
+    """The outputs of ``call``, by name, that are the same object as an argument or another output.
+
+    Each is mapped to that value.
+    """
     values = {"arg": call.flat_args, "out": call.flat_outs}
     found: dict[str, Proxy] = {}
     for alias in call.effects.aliases:
@@ -227,13 +230,13 @@ def same_objects(call: BoundSymbol) -> dict[str, Proxy]:
 
 
 def makes_views(call: BoundSymbol) -> bool:
-    """Whether all that ``call`` returns shares memory with its arguments."""
+    """Test for a call whose outputs all share memory with its arguments."""
     views = {a.output for a in call.effects.aliases if a.kind == "arg"}
     return bool(call.flat_outs) and len(views) == len(call.flat_outs)
 
 
 def _is_opaque(call: BoundSymbol) -> bool:
-    """Whether nothing is known of ``call`` but that it has side effects."""
+    """Test for a call with unknown effects: it has side effects, and no body."""
     return "side_effect" in call.effects.ordered and call.body is None
 
 

@@ -1,4 +1,4 @@
-"""Symbols in the sizes of a region to be: where their values stand in what it takes."""
+"""Symbols in the sizes of a planned region, and the inputs that their values are read from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SizePlace:
 
     @property
     def text(self) -> str:
-        """How code reads it of a list of inputs called ``box``."""
+        """The value as an expression over the list of inputs, ``box``."""
         return f"box[{self.index}]" + ("" if self.dim is None else f".size({self.dim})")
 
 
@@ -33,7 +33,7 @@ def symbols_in(values: Iterable[Proxy]) -> tuple[str, ...]:
 
 
 def size_places(inputs: Sequence[Proxy]) -> dict[str, SizePlace]:
-    """Where the values of symbols are found: as a whole size, or as a number."""
+    """The place of each symbol that is a whole size, or a number, among ``inputs``."""
     found: dict[str, SizePlace] = {}
     for index, p in enumerate(inputs):
         if isinstance(p, NumberProxy):
@@ -46,7 +46,7 @@ def size_places(inputs: Sequence[Proxy]) -> dict[str, SizePlace]:
 
 
 def sizes_are_bound(calls: Sequence[BoundSymbol]) -> bool | Decline:
-    """Whether the values of all symbols in ``calls`` can be read off what these take."""
+    """True if the inputs of ``calls`` determine all symbols in their sizes, else a `Decline`."""
     made = {p.name for call in calls for p in call.flat_outs}
     inputs = [p for call in calls for p in call.flat_args if p.name not in made]
     every = symbols_in(p for call in calls for p in (*call.flat_args, *call.flat_outs))

@@ -1,4 +1,4 @@
-"""Liveness: which calls somebody needs, and after which call a value is used no more."""
+"""Liveness: calls that outputs depend on, and the last uses of values."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def live_items(
     live: set[Value],
     reads: Callable[[Item, set[Value]], Iterable[Value] | None],
 ) -> list[Item]:
-    """The ``items`` that ``live`` values depend on, in order; ``live`` gains all that they read.
+    """The ``items`` that ``live`` values depend on, in order; their reads are added to ``live``.
 
-    ``reads`` says what an item reads, given the values that are live after it; None if that item
-    is not needed.
+    ``reads`` returns the reads of an item, given the values that are live after it; None if the
+    item is not needed.
     """
     found = []
     for item in reversed(items):
@@ -51,9 +51,9 @@ def live_calls(
     outputs: Any,
     kept: Callable[[int, BoundSymbol], bool] = lambda _, call: not call.effects.removable,
 ) -> list[int]:
-    """The places of the calls that ``outputs`` depend on, and of those ``kept`` whatever is used.
+    """Indices of the calls that ``outputs`` depend on, and of all ``kept`` calls, in order.
 
-    In order. By default calls with effects are kept.
+    By default calls with effects are kept.
     """
 
     def reads(at: tuple[int, BoundSymbol], live: set[str]) -> list[str] | None:
@@ -69,9 +69,9 @@ def live_calls(
 def last_uses(
     calls: Sequence[BoundSymbol], outputs: Any, of: Callable[[str], str] = lambda name: name
 ) -> list[list[str]]:
-    """For each call, the names that nothing after it reads, in order of appearance.
+    """For each call, the names that no later call or output reads, in order of appearance.
 
-    ``of`` gives the name that counts for a value: that of its storage, say.
+    ``of`` maps the name of a value to the name that counts, such as its storage's.
     """
     live = set(map(of, value_names(outputs)))
     found: list[list[str]] = []
@@ -89,7 +89,7 @@ def dependent_values(
 ) -> set[str]:
     """The names of the values that depend on those called ``names``, these included.
 
-    A call's outputs depend on its arguments, where they ``passes``.
+    A call's outputs depend on its arguments, if ``passes`` accepts the output.
     """
     found = set(names)
     for call in calls:
@@ -101,9 +101,9 @@ def dependent_values(
 def free_values(
     calls: Iterable[BoundSymbol], outputs: Any = (), known: Iterable[str] = ()
 ) -> list[Proxy]:
-    """The values that ``calls`` and ``outputs`` use, and no call has made, in order of first use.
+    """The values that ``calls`` and ``outputs`` use but do not define, in order of first use.
 
-    Without those that are ``known``.
+    Names in ``known`` are left out.
     """
     made = set(known)
     found: dict[str, Proxy] = {}

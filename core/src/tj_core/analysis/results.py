@@ -1,7 +1,7 @@
-"""What a run of a kernel did, held against what a trace says of it.
+"""Checks of a kernel's run against the trace: results, writes, shared memory.
 
-Calls after a kernel's rely on the metadata that the trace says it returns, and on memory that it
-neither writes nor shares. What values are is known by the dialects alone: see `RuntimeValues`.
+Later calls rely on the metadata that the trace declares for a kernel's results, and on memory that
+the kernel neither writes nor shares. Only dialects can inspect values: see `RuntimeValues`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from tj_core.ir.tree import map_tree
 __all__ = ["Given", "Run", "differences", "given_values", "in_memory", "unequal"]
 
 Given = Sequence[tuple[Proxy, Any]]
-"""Values of a program, each with the value that stands for it at run time."""
+"""Values of a program, each with its value at run time."""
 
 Runtime = Sequence[RuntimeValues]
 
 
 class _Misshapen(Exception):
-    """A result is another tree than the trace says."""
+    """The structure of a result differs from the trace."""
 
 
 class Run:
-    """One run of a kernel, made before it: what its arguments are then.
+    """One run of a kernel, as a record, made before the run, of the state of its arguments.
 
     ``given`` are its arguments, in the order in which ``effects`` count them. ``earlier`` are
-    results of kernels that are still in use, by their memory.
+    the memories of earlier results that are still in use.
     """
 
     def __init__(
@@ -67,23 +67,23 @@ class Run:
         ]
 
     def problems(self, outputs: Any, result: Any) -> Iterator[str]:
-        """What is wrong with ``result``, that should be ``outputs``, and with the arguments now."""
+        """Differences of ``result`` from ``outputs``, and wrong writes to other values."""
         yield from self.wrong(outputs, result)
         yield from self.lost(outputs, result)
 
     def lost(self, outputs: Any, result: Any) -> Iterator[str]:
-        """Which values of the program the run has changed, that it should not have."""
+        """Values of the program that the run has overwritten against the trace."""
         yield from self.overwrites(outputs, result)
         yield from self.writes()
 
     def wrong(self, outputs: Any, result: Any) -> Iterator[str]:
-        """What is wrong with ``result``."""
+        """Differences of ``result`` from ``outputs``: metadata, else memory and gradients."""
         found = list(differences(outputs, result, self.runtime))
         yield from found or self.undeclared(outputs, result)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The values of the symbols that stand alone in the arguments' metadata."""
+        """The value of each symbol that is, by itself, a size or number of an argument."""
         found: dict[str, int] = {}
         for p, value in self.given:
             if isinstance(p, NumberProxy) and p.expr.isidentifier():
@@ -93,7 +93,7 @@ class Run:
         return found
 
     def sized(self, outputs: Any) -> Any:
-        """``outputs`` with the sizes and strides that follow from the arguments'."""
+        """``outputs`` with numbers for the symbols that the arguments determine."""
         return map_tree(self._sized, outputs) if self.sizes else outputs
 
     def _sized(self, p: Any) -> Any:
@@ -105,13 +105,13 @@ class Run:
         return int(evaluate_size(size.name, self.sizes.__getitem__))
 
     def writes(self) -> Iterator[str]:
-        """Which arguments were written since, that should not have been."""
+        """Arguments that the run has written against the trace."""
         for p, value, dialect, mark in self.marks:
             if dialect.mark(value) != mark:
                 yield f"it wrote to argument {p.name!r}, which the trace does not say"
 
     def undeclared(self, outputs: Any, result: Any) -> Iterator[str]:
-        """Which results are in memory, or part of a graph, that is not declared to be theirs."""
+        """Results that share memory, or require a gradient, without a declaration in the trace."""
         pairs = [(p, value) for p, value in _pairs(outputs, result) if isinstance(p, Proxy)]
         memory = [_memory(value, self.runtime) for _, value in pairs]
         known: dict[Hashable | None, str] = {}
@@ -126,16 +126,16 @@ class Run:
             known.setdefault(at, f"result {i}")
 
     def overwrites(self, outputs: Any, result: Any) -> Iterator[str]:
-        """Which results are in memory of earlier ones that are still in use, and thereby lost."""
+        """Results in the memory of earlier results that are still in use, and are lost by it."""
         for i, (_, at) in enumerate(places := list(_places(outputs, result, self.runtime))):
             if at in self.earlier and at not in self.declared(i, [at for _, at in places]):
                 yield (
-                    f"result {i} is in the memory of an earlier result, which is in use, which the "
-                    "trace does not say"
+                    f"result {i} is in the memory of an earlier result that is still in use, which "
+                    "the trace does not say"
                 )
 
     def reused(self, outputs: Any, first: Any, second: Any) -> Iterator[str]:
-        """Which results of a second run are in the memory of those of the first."""
+        """Results of a second run in the memory of results of the first."""
         taken = {at for _, at in _places(outputs, first, self.runtime) if at is not None}
         places = [at for _, at in _places(outputs, second, self.runtime)]
         for i, at in enumerate(places):
@@ -143,7 +143,7 @@ class Run:
                 yield f"result {i} is in the same memory in every run"
 
     def declared(self, output: int, results: Sequence[Hashable | None]) -> set[Hashable | None]:
-        """The memory that the effects say a result is in."""
+        """The memories that result ``output`` may share, by the declared aliases."""
         found: set[Hashable | None] = set()
         for alias in self.effects.aliases:
             if alias.kind == "arg" and alias.output == output:
@@ -160,16 +160,16 @@ def given_values(call: BoundSymbol, args: tuple[Any, ...], kwargs: Mapping[str, 
 
 
 def in_memory(outputs: Any, result: Any, runtime: Runtime) -> Iterator[tuple[Hashable, Any]]:
-    """The values that ``result`` has for the proxies in ``outputs``, by the memory they are in."""
+    """The values in ``result`` for the proxies in ``outputs``, each after its memory."""
     for value, memory in _places(outputs, result, runtime):
         if memory is not None:
             yield memory, value
 
 
 def differences(outputs: Any, result: Any, runtime: Runtime) -> Iterator[str]:
-    """In what ``result`` is not what ``outputs``, a tree of proxies, says.
+    """Differences of ``result`` from ``outputs``, a tree of proxies: structure, then metadata.
 
-    Of dialects that know nothing of values nothing is compared but the structure.
+    Without dialects that can inspect values, only the structure is compared.
     """
     try:
         pairs = list(_pairs(outputs, result))
@@ -184,9 +184,9 @@ def differences(outputs: Any, result: Any, runtime: Runtime) -> Iterator[str]:
 def unequal(
     expected: Any, result: Any, outputs: Any, runtime: Runtime, steps: int = 1
 ) -> Iterator[str]:
-    """Which values of ``result`` are not those of ``expected``; both are as ``outputs`` says.
+    """Values of ``result`` that differ from ``expected``; both have the metadata of ``outputs``.
 
-    ``steps`` is how many operations, one after the other, may have rounded.
+    ``steps`` is the number of operations, one after the other, that may each have rounded.
     """
     both = zip(_pairs(outputs, result), _pairs(outputs, expected), strict=True)
     for index, ((p, found), (_, wanted)) in enumerate(both):
@@ -202,9 +202,9 @@ def unequal(
 
 
 def _pairs(said: Any, got: Any) -> Iterator[tuple[Any, Any]]:
-    """The leaves of ``said``, each with what is in its place.
+    """The leaves of ``said``, each with the item of ``got`` at the same place.
 
-    Named tuples are tuples; what stands for one constant may be a tuple, too.
+    Named tuples count as tuples; the item at the place of one constant may be a tuple, too.
     """
     if isinstance(said, tuple | list):
         if not isinstance(got, tuple | list) or len(got) != len(said):
@@ -224,7 +224,7 @@ def _pairs(said: Any, got: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _places(outputs: Any, result: Any, runtime: Runtime) -> Iterator[tuple[Any, Hashable | None]]:
-    """The values that ``result`` has for proxies, each with its memory; none if it is misshapen."""
+    """The values in ``result`` for proxies, each with its memory; none if the structures differ."""
     with contextlib.suppress(_Misshapen):
         for p, value in list(_pairs(outputs, result)):
             if isinstance(p, Proxy):
@@ -241,7 +241,7 @@ def _count(result: Any) -> str:
 
 
 def _dialect(value: Any, runtime: Runtime) -> RuntimeValues | None:
-    """The dialect that ``value`` is of."""
+    """The dialect that can inspect ``value``, or None."""
     return next((d for d in runtime if d.observe(value) is not None), None)
 
 
@@ -257,7 +257,7 @@ def _shape(value: Any, runtime: Runtime) -> tuple[Dim, ...]:
 
 
 def _bound(said: tuple[Dim, ...], found: tuple[Dim, ...]) -> dict[str, int]:
-    """The values in ``found`` of the symbols that stand alone in ``said``."""
+    """The values in ``found`` of the symbols that are, by themselves, a size in ``said``."""
     pairs = zip(said, found, strict=False)
     return {
         n.name: size
@@ -298,13 +298,13 @@ def _tensor(p: TensorProxy, found: Proxy | None, value: Any) -> Iterator[str]:
 
 
 def _same(said: tuple[Dim, ...], found: tuple[Dim, ...]) -> bool:
-    """Whether sizes agree; what is a symbol in the trace is any number here."""
+    """Compare sizes; a symbol in the trace agrees with any number."""
     pairs = zip_longest(said, found)
     return all(a == b or not isinstance(a, int | None) for a, b in pairs)
 
 
 def _strides(p: TensorProxy, found: TensorProxy) -> tuple[Dim, ...]:
-    """The strides that lead somewhere: not those of empty tensors or sizes of one."""
+    """The strides that matter: without those of empty tensors and of dimensions of size one."""
     if 0 in found.shape:
         return ()
     return tuple(s for s, size in zip(p.strides, found.shape, strict=False) if size != 1)

@@ -1,8 +1,8 @@
-"""Traces, and trees with traces in them, as text for another process to read; text that is data.
+"""Serialise traces, and trees of traces, as JSON for another process.
 
 Printed programs are for people, and slow to parse. Here every distinct value, call or body is one
-row of a JSON document, after the rows that it refers to, so that what a program repeats is written
-and read once. Nothing is unpickled.
+row of a JSON document, after the rows that it refers to, so that repeated parts are written and
+read once. Nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["NotPlainError", "decoded", "encoded"]
 
 
 class NotPlainError(Exception):
-    """A value is in the tree that no text stands for, such as an object of the program."""
+    """The tree has a value that cannot be serialised, such as an object of the program."""
 
 
 _RECORDS: dict[type, tuple[str, ...]] = {
@@ -81,7 +81,7 @@ _RECORDS: dict[type, tuple[str, ...]] = {
     PassRecord: ("name", "plugin", "changes", "seconds"),
     Trace: ("inputs", "calls", "outputs", "name", "stage", "context", "tags", "history"),
 }
-"""The fields of what is written field by field, in order."""
+"""The serialised fields of each class of records, in order."""
 
 _CODES = {kind: kind.__name__ for kind in _RECORDS}
 _READ: dict[type, Callable[[Any], Any]] = {k: attrgetter(*names) for k, names in _RECORDS.items()}
@@ -99,11 +99,11 @@ def encoded(
     """``value``, a tree of traces and their parts, as text; equal ones give equal text.
 
     Trees are tuples, lists, dicts with strings as keys, and slices; other leaves are numbers,
-    strings and None. ``symbols`` get the names of those in sizes; None allows no such sizes.
-    ``values`` say as text what constants are that no expression denotes.
-    Without ``history``, it is not said which passes have made traces, and in which time.
+    strings and None. The set ``symbols`` receives the names of symbols in sizes; with None,
+    symbolic sizes are refused. ``values`` serialise constants without a spelling in Python.
+    Without ``history``, the text leaves out the passes behind traces, and their times.
 
-    :raises NotPlainError: if there is another leaf, or a constant that only this process has.
+    :raises NotPlainError: for another kind of leaf, or a constant that only this process has.
     """
     writer = _Writer(symbols, values, history)
     root = writer.tree(value)
@@ -111,11 +111,11 @@ def encoded(
 
 
 def decoded(text: str, language: Notation, dim: Callable[[str], Dim] = SymDim) -> Any:
-    """The tree that `encoded` wrote as ``text``; traces speak ``language``.
+    """The tree that `encoded` wrote as ``text``; its traces get ``language``.
 
-    ``dim`` makes sizes that are symbols.
+    ``dim`` makes a symbolic size from an expression.
 
-    :raises ParseError: if ``text`` is no such text.
+    :raises ParseError: if ``text`` is not the result of `encoded`.
     """
     try:
         rows, root = json.loads(text)
@@ -136,10 +136,10 @@ class _Writer:
         self.rows: list[Any] = []
         self.places: dict[Any, int] = {}
         self.known: dict[int, tuple[int]] = {}
-        self.alive: list[Any] = []  # what `known` has the ids of
+        self.alive: list[Any] = []  # keeps the objects behind the ids in `known` from being freed
 
     def tree(self, value: Any) -> Any:
-        """What stands for ``value`` in a row."""
+        """The JSON form of ``value`` in a row: a plain value, a tagged list or a reference."""
         kind = type(value)
         if kind is str or kind is int or value is None:
             return value
@@ -155,7 +155,7 @@ class _Writer:
         return self.other(kind, value)
 
     def kept(self, value: Any, found: tuple[int]) -> tuple[int]:
-        """``found``, the reference to ``value``, which is one object wherever it stands."""
+        """Remember the reference ``found`` for later occurrences of the object ``value``."""
         self.known[id(value)] = found
         self.alive.append(value)
         return found
@@ -177,9 +177,9 @@ class _Writer:
         return (place,)
 
     def other(self, kind: type, value: Any) -> Any:
-        """What stands for a leaf that is neither text nor a whole number, or for a container.
+        """The JSON form of a container, or of a leaf that is neither text nor a whole number.
 
-        Numbers of other types are spelled, for ``1``, ``1.0`` and ``True`` are equal in Python.
+        Numbers of other types have a tag, since ``1``, ``1.0`` and ``True`` are equal as keys.
         """
         if kind is bool:
             return ("b", int(value))
@@ -206,7 +206,7 @@ class _Writer:
         raise NotPlainError(what)
 
     def text(self, constant: Constant) -> str | None:
-        """What a dialect says that ``constant`` is."""
+        """The text of ``constant`` from the first dialect that can serialise it, or None."""
         said = (v.text(constant) for v in self.values if v.text is not None)
         return next((text for text in said if text is not None), None)
 
@@ -221,7 +221,7 @@ class _Reader:
         self.made: list[Any] = [None] * len(rows)
 
     def tree(self, value: Any) -> Any:
-        """The value that ``value`` stands for."""
+        """The value behind the JSON form ``value``."""
         if type(value) is not list:
             return value
         first = value[0]
@@ -242,7 +242,7 @@ class _Reader:
         names = _RECORDS[kind]
         if len(fields) != len(names):
             raise ValueError(f"a {kind.__name__} of {len(fields)} fields")
-        if kind is BoundSymbol:  # there are thousands
+        if kind is BoundSymbol:  # bypass __init__: there are thousands of calls
             made = object.__new__(BoundSymbol)
             made.__dict__.update(zip(names, fields, strict=True))
             return made
@@ -258,7 +258,7 @@ class _Reader:
     def value(self, row: list[Any]) -> Constant:
         made = next((v.of_text for v in self.language.runtime if v.of_text is not None), None)
         if made is None:
-            raise ParseError(f"nobody knows what constant {row[1]!r} is")
+            raise ParseError(f"no dialect can restore constant {row[1]!r}")
         return Constant(row[1], made(row[2]), named=False)
 
 
@@ -276,4 +276,4 @@ _OTHERS: dict[str, Callable[[_Reader, list[Any]], Any]] = {
     "n": lambda _, row: Stage[row[1]],
     "e": lambda _, row: ...,
 }
-"""What a row or a leaf that is no record stands for, by its first item."""
+"""Readers of rows and leaves that are no records, by their first item."""

@@ -1,4 +1,4 @@
-"""How symbols, constants and contexts are spelled in Python, and what the spelling evaluates to."""
+"""The spelling of symbols, constants and contexts in Python, and its evaluation."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Language:
         return parse_trace(text, self, constants)
 
     def prelude(self, namespaces: Iterable[str]) -> tuple[str, ...]:
-        """What programs that use ``namespaces`` start with: imports, then what needs them."""
+        """The first lines of programs that use ``namespaces``: imports, then assignments."""
         lines: set[str] = set()
         for namespace in namespaces:
             dialect = self._dialects.get(namespace)
@@ -57,13 +57,13 @@ class Language:
         return tuple(sorted(lines, key=lambda line: (" = " in line, line)))
 
     def names(self) -> set[str]:
-        """The names that printed programs find their dialects under; no value may be called so."""
+        """The global names that printed programs import for their dialects, reserved for them."""
         return set(self._dialects)
 
     def resolve(self, symbol: Symbol) -> Callable[..., Any]:
         """The callable behind ``symbol``.
 
-        :raises RuleMissingError: if its namespace is unknown or has no such name.
+        :raises RuleMissingError: if the namespace is unknown or has no such name.
         """
         dialect = self._dialects.get(symbol.namespace)
         try:
@@ -77,14 +77,14 @@ class Language:
             ) from error
 
     def has(self, namespace: str, name: str) -> bool:
-        """Whether a dialect that knows all its names has ``name``."""
+        """Test if ``namespace`` has ``name``; False for a dialect that cannot list its names."""
         dialect = self._dialects.get(namespace)
         return dialect is not None and dialect.known is not None and _resolves(dialect, name)
 
     def known_instead(self, symbol: Symbol) -> Collection[str]:
-        """The names among which ``symbol``, which means nothing, must be; none if it may be right.
+        """The existing names that an unknown ``symbol`` may be meant as; none if it may be right.
 
-        Variants are of an operation, and mean something if that does.
+        A variant exists if its operation does.
         """
         while symbol.variant:
             symbol = symbol.base
@@ -94,27 +94,27 @@ class Language:
         return dialect.known(symbol)
 
     def spelled(self, symbol: Symbol) -> str | None:
-        """The name that calls of ``symbol`` have in programs, if it is another one."""
+        """The qualified name of calls of ``symbol`` in programs; None if it does not differ."""
         dialect = self._dialects.get(symbol.namespace)
         return dialect.spelled(symbol) if dialect and dialect.spelled else None
 
     def entry(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """What does the same as `resolve` says with the arguments of ``call``, and faster."""
+        """A faster equivalent of the resolved function for the arguments of ``call``, or None."""
         dialect = self._dialects.get(call.symbol.namespace)
         return dialect.entry(call) if dialect and dialect.entry else None
 
     @property
     def runtime(self) -> tuple[RuntimeValues, ...]:
-        """What the dialects know of values at run time."""
+        """The dialects' functions on values at run time."""
         return tuple(d.values for d in self._dialects.values() if d.values is not None)
 
     def observe(self, value: Any) -> Proxy | None:
-        """The metadata of a value at run time; None for one that no dialect knows."""
+        """The metadata of a value at run time; None if no dialect knows the value."""
         found = (dialect.observe(value) for dialect in self.runtime)
         return next((p for p in found if p is not None), None)
 
     def fingerprint(self, symbols: Collection[Symbol]) -> str | None:
-        """What the meaning of ``symbols`` depends on, as the dialects say; None if one does not."""
+        """The dialects' fingerprints for ``symbols``, as one text; None if one is missing."""
         found = []
         for namespace in sorted({symbol.namespace for symbol in symbols}):
             dialect = self._dialects.get(namespace)
@@ -126,14 +126,14 @@ class Language:
         return "\n".join(found)
 
     def checks_writes(self, call: BoundSymbol) -> bool:
-        """Whether a dialect says that ``call`` may raise because of earlier mutations."""
+        """Ask the dialects if ``call`` may raise because of earlier mutations of its arguments."""
         checks = (d.checks_writes for d in self._dialects.values())
         return any(check(call) for check in checks if check is not None)
 
     def evaluate(self, text: str) -> Any:
         """The value of an expression under the preludes of all dialects.
 
-        A name that none of them defines is that of a package.
+        A name that no prelude defines is imported as a package.
         """
         if not self._globals:
             for line in self.prelude(self._dialects):
@@ -146,8 +146,8 @@ class Language:
     def enter(self, context: Context, outer: Context = PLAIN_CONTEXT) -> tuple[str, ...]:
         """The Python expressions of the context managers that lead from ``outer`` to ``context``.
 
-        Outer first, in the order in which their keys were registered: one context manager may set
-        what a later one then corrects (`Resetting`).
+        Outer first, in the order in which their keys were registered: a context manager may set
+        another key as well, which a later one then corrects (`Resetting`).
 
         :raises RuleMissingError: if no dialect spells a key.
         """
@@ -178,7 +178,10 @@ def _resolves(dialect: Dialect, name: str) -> bool:
 
 
 def _imported(qualname: str) -> Callable[..., Any]:
-    """What the dotted ``qualname`` names: the longest importable module, then attributes."""
+    """The callable under a dotted name: the longest importable module, then attributes.
+
+    :raises LookupError: if there is none.
+    """
     parts = qualname.split(".")
     for cut in range(len(parts) - 1, 0, -1):
         try:

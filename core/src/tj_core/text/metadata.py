@@ -1,4 +1,4 @@
-"""Metadata as text: what stands in the quotes of ``# t0: "cpu f32[2, 2]"``, both ways."""
+"""Metadata as text, printed and parsed: the quoted part of ``# t0: "cpu f32[2, 2]"``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["meta_text", "parse_meta", "parse_tags", "tags_text"]
 
 
 def meta_text(proxy: Proxy) -> str:
-    """The metadata of ``proxy``, name and tags left out."""
+    """The metadata of ``proxy`` as text, without name and tags."""
     if isinstance(proxy, TensorProxy):
         return _tensor_text(proxy)
     if isinstance(proxy, NumberProxy):
@@ -64,7 +64,7 @@ _TENSOR = re.compile(
 def parse_meta(name: str, text: str, tags: TagSet = NO_TAGS) -> Proxy:
     """The proxy called ``name`` whose metadata prints as ``text``.
 
-    :raises ParseError: if no metadata prints so.
+    :raises ParseError: if ``text`` is not printed metadata.
     """
     if match := re.fullmatch(r"(int|float|bool|complex)(?: (.+))?", text):
         return NumberProxy(name, match[1], match[2] or "", tags=tags)
@@ -103,7 +103,7 @@ def _dims(text: str) -> tuple[Dim, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """``text`` at its commas, those in parentheses apart."""
+    """Split ``text`` at its commas, except within parentheses."""
     words, depth = [""], 0
     for char in text:
         depth += (char == "(") - (char == ")")
@@ -129,7 +129,7 @@ _TAG = re.compile(
 def parse_tags(text: str) -> TagSet:
     """The tags that print as ``text`` (with or without braces).
 
-    :raises ParseError: if none do.
+    :raises ParseError: if ``text`` is not the print of tags.
     """
     inner = text.strip()
     inner = inner[1:-1] if inner.startswith("{") else inner

@@ -1,4 +1,4 @@
-"""Printed traces back into traces; the inverse of `tj_core.text.printer`."""
+"""Parser of printed traces; the inverse of `tj_core.text.printer`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DEF = re.compile(r"def (\w+)\((.*)\):")
 
 @dataclass(frozen=True)
 class _Code:
-    """A piece of a line as syntax, with the line, which tells how constants were spelled."""
+    """A part of a line as a syntax tree, with the line, which has the spelling of constants."""
 
     node: ast.expr
     line: str
@@ -35,7 +35,7 @@ class _Code:
 
 @dataclass(frozen=True, slots=True)
 class _Enclosing:
-    """What goes without saying where a call stands: its context, its executor."""
+    """The context and executor that a call inherits from its surroundings."""
 
     context: Context = PLAIN_CONTEXT
     executor: str | None = None
@@ -55,7 +55,7 @@ class _Draft:
 
 @dataclass
 class _Block:
-    """The lines of a program or body, taken apart."""
+    """The lines of a program or body, sorted by kind."""
 
     name: str = "computation"
     inputs: list[str] = field(default_factory=list)
@@ -69,13 +69,13 @@ class _Block:
 def parse_trace(text: str, language: Notation, constants: Mapping[str, Any]) -> Trace:
     """The trace that prints as ``text``.
 
-    :raises ParseError: with the line that is not understood.
+    :raises ParseError: with the line that cannot be parsed.
     """
     return _Reader(language, constants).trace(text.split("\n"))
 
 
 def _split(lines: list[str]) -> _Block:
-    """Sort lines into what they say; the one place that knows the marks."""
+    """Sort lines by kind; only this function knows the marks ``#|`` and ``#:``."""
     block = _Block()
     regions: list[_Block] = []
     waiting = list(reversed(lines))
@@ -102,7 +102,7 @@ def _split(lines: list[str]) -> _Block:
 
 
 def _function(match: re.Match[str], lines: list[str]) -> _Block:
-    """The function whose first line is ``match`` and whose other ``lines`` are these."""
+    """The function with the matched first line and these further ``lines``."""
     block = _split(lines)
     block.name, block.inputs = match[1], [n for n in match[2].split(", ") if n]
     return block
@@ -175,7 +175,7 @@ class _Reader:
         self.constants = constants
 
     def trace(self, lines: list[str]) -> Trace:
-        # What stands before the function makes its names mean something; it is not the program.
+        # The imports before the function are no part of the program.
         start = next((i for i, line in enumerate(lines) if line.startswith("def ")), None)
         if start is None:
             raise ParseError("there is no function in the text")
@@ -252,7 +252,7 @@ class _Reader:
     def body(
         self, call: BoundSymbol, lines: list[str], path: str, outer: Mapping[str, Proxy]
     ) -> Body:
-        """A body under formal names, from one printed under the names of ``call``."""
+        """The body of ``call`` under formal names, from ``lines`` under the call's own names."""
         block = _split(lines)
         # At top level values print under their own names.
         printed = {proxy.name: name for name, proxy in outer.items()} if path else {}
@@ -283,7 +283,7 @@ class _Reader:
                 yield keyword.arg, value
 
     def value(self, code: _Code | None, env: Mapping[str, Any]) -> Any:
-        """The argument tree that ``code`` spells."""
+        """The argument tree of the expression ``code``."""
         if code is None:
             raise ParseError("the program has no return line")
 
@@ -321,7 +321,7 @@ class _Reader:
 
 
 def _number(node: ast.expr) -> Any:
-    """The negative or complex number that ``node`` spells, or None."""
+    """The negative or complex number of the expression ``node``, or None."""
     try:
         return ast.literal_eval(node)
     except ValueError:

@@ -3,15 +3,15 @@
 Lines of a printed program::
 
     y = torch.add(x, 1)  # y: "cpu f32[2, 3]" {SAVE}     a call, its outputs' metadata and tags
-    y = Kind.torch.add(x, 1)  # y: ...                   one on a tensor subclass, by its name
-    # model.py:12 (layers.0): y = x + 1                  where the next call comes from
-    #: mutates=(0,), executor='torch'                    what else a call (or trace, or body) holds
+    y = Kind.torch.add(x, 1)  # y: ...                   a call on the tensor subclass Kind
+    # model.py:12 (layers.0): y = x + 1                  the source line of the next call
+    #: mutates=(0,), executor='torch'                    further fields of a call, trace or body
     #| _0 = aten.add.Tensor(x, 1)  # _0: ...             its body; nested bodies nest the mark
     def true_fn(x): ...                                  a region of the next call
 
 Everything but sources and history is in the text, so that it reads back. The text
 is the same in every process: it holds no addresses and iterates over no set. Metadata stands
-in JSON quotes, so that whatever it holds stays on its line.
+in JSON quotes, which escape line ends.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ INDENT = "    "
 
 
 def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> str:
-    """The whole program, imports included."""
+    """The whole program as text, imports included."""
     lines = [*trace.language.prelude(_namespaces(trace))]
     lines += ["", ""] if lines else []
     return "\n".join([*lines, *_function(trace, sources, bodies)]) + "\n"
@@ -50,7 +50,7 @@ def print_trace(trace: Trace, *, sources: bool = True, bodies: bool = True) -> s
 
 @dataclass(frozen=True, slots=True)
 class _Style:
-    """What is shown, and the executor that goes without saying."""
+    """The parts to print, and the executor that is printed once, at the function."""
 
     sources: bool
     bodies: bool
@@ -120,7 +120,7 @@ def _calls(trace: Trace, style: _Style) -> Iterator[str]:
 def print_call(
     call: BoundSymbol, rename: Callable[[str], str] = str, path: str = "", *, bodies: bool = True
 ) -> Iterator[str]:
-    """The lines of one call: the statement, what else it holds, its body."""
+    """The lines of one call: the statement, the call's further fields, its body."""
     outs = [_meta_comment(p, rename) for p in call.flat_outs]
     statement = call_text(call, rename, _callee(_of_kind(call)))
     yield f"{statement}  {outs[0]}" if len(outs) == 1 else statement
@@ -166,9 +166,9 @@ def call_text(
 
 
 def _of_kind(call: BoundSymbol) -> str:
-    """The name of the operation, behind that of the tensor subclass that gives it a meaning.
+    """The name of the operation, prefixed with the tensor subclass that defines its meaning.
 
-    An executor's own name for it has that already.
+    The name of a claimed call has the prefix already, after the executor's name.
     """
     name = call.symbol.qualname
     own = any(kind in name.split(".") for kind in call.kinds)
@@ -176,13 +176,13 @@ def _of_kind(call: BoundSymbol) -> str:
 
 
 def is_name(word: str) -> bool:
-    """Tell whether ``word`` can be the name of a variable, and stays what it is when it is read."""
+    """Test if ``word`` can be the name of a variable that Python's parser leaves unchanged."""
     plain = word.isascii() or unicodedata.normalize("NFKC", word) == word
     return plain and word.isidentifier() and not keyword.iskeyword(word)
 
 
 def _callee(qualname: str) -> str:
-    """A dotted name; parts that Python has other uses for (``random_.from``) are looked up."""
+    """A dotted name as an expression, with `getattr` for keywords (``random_.from``)."""
     text, *parts = qualname.split(".")
     for part in parts:
         text = f"{text}.{part}" if is_name(part) else f"getattr({text}, {part!r})"
@@ -190,7 +190,7 @@ def _callee(qualname: str) -> str:
 
 
 def keyword_text(name: str, value: str) -> str:
-    """A keyword argument as it stands in a call."""
+    """A keyword argument as text in a call; ``**{'from': 0}`` if the name is a keyword."""
     return f"{name}={value}" if is_name(name) else f"**{{{name!r}: {value}}}"
 
 
@@ -242,7 +242,7 @@ def _meta_comment(proxy: Proxy, rename: Callable[[str], str] = str) -> str:
 
 
 def _extras(call: BoundSymbol, rename: Callable[[str], str]) -> dict[str, Any]:
-    """What a call holds beyond its statement, for the ``#:`` line."""
+    """The fields of a call beyond its statement, for the ``#:`` line."""
     constants = tuple(x for x in leaves(call.outputs) if not isinstance(x, Proxy))
     return _present(
         constants=() if call.outputs is None else constants,
@@ -274,7 +274,7 @@ def _keywords(values: dict[str, Any]) -> str:
 
 
 def _namespaces(trace: Trace) -> set[str]:
-    """What the program's lines begin with: its symbols, named constants and contexts."""
+    """The namespaces of a program: of its symbols, named constants and contexts."""
     found = {call.symbol.namespace for call in trace.calls}
     for region in [region for call in trace.calls for region in call.regions]:
         found |= _namespaces(region.program)

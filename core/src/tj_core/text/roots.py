@@ -1,4 +1,4 @@
-"""The names that an expression begins with."""
+"""The global names of an expression."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ __all__ = ["roots"]
 
 @lru_cache(maxsize=1024)
 def roots(text: str) -> tuple[str, ...]:
-    """The names an expression begins with, builtins apart: ``torch`` of ``torch.float32``."""
+    """The global names in an expression, without builtins: ``torch`` of ``torch.float32``."""
     names = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
     return tuple(sorted(n for n in names if not hasattr(builtins, n)))

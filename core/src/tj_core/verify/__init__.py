@@ -1,1 +1,1 @@
-"""The verifier: what must hold of traces, of their form, at each stage, in their metadata."""
+"""The verifier: checks of traces' form, of stages' invariants, and of metadata."""

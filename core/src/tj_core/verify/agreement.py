@@ -1,7 +1,7 @@
-"""Whether the outputs of a call are those derived for it, names of values and symbols apart.
+"""Compare a call's outputs with newly derived ones, up to names of values and symbols.
 
-A call whose sizes or numbers depend on data makes symbols, and whoever derives it again makes
-others. So a symbol that is not the arguments' may stand for one that the call says.
+A call whose sizes or numbers depend on data makes symbols, and each derivation makes new ones. So a
+derived symbol that no argument has may correspond to another symbol in the call's outputs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["agrees"]
 
 
 def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
-    """Whether ``derived`` are the outputs that ``call`` says it has.
+    """Compare the outputs of ``call`` with ``derived`` ones.
 
-    ``nested`` says that the call is one in a body, whose values may be silent on autograd.
+    ``nested`` means that the call stands in a body, whose values may leave out ``requires_grad``.
     """
     before = list(leaves(call.outputs))
     said, found = list(map(settled, before)), list(map(settled, leaves(derived)))
@@ -46,7 +46,7 @@ def agrees(call: BoundSymbol, derived: Any, *, nested: bool = False) -> bool:
 
 
 def _same_inside(derived: Proxy, said: Proxy) -> bool:
-    """As `same_metadata`; the context of a tensor subclass may say something of autograd, too."""
+    """`same_metadata` without the context of a tensor subclass, which may depend on autograd."""
     return same_metadata(_without_context(derived), _without_context(said))
 
 
@@ -60,7 +60,7 @@ def _same(derived: Any, said: Any, same: Any) -> bool:
     if isinstance(derived, Proxy) and isinstance(said, Proxy):
         return bool(same(derived, said))
     if isinstance(derived, bool) and isinstance(said, NumberProxy):
-        return said.kind == "bool" and bool(said.expr)  # what later checks of the program settle
+        return said.kind == "bool" and bool(said.expr)  # later checks in the program decide it
     if type(derived) is int and isinstance(said, NumberProxy):
         return said.kind == "int" and bool(said.expr) and same_size(str(derived), said.expr)
     return not isinstance(said, Proxy) and bool(derived == said)
@@ -74,7 +74,10 @@ def _texts(proxy: Any) -> tuple[str, ...]:
 
 
 def _settled_sizes(call: BoundSymbol) -> Mapping[str, str]:
-    """What guards have settled the sizes of arguments to be: numbers do not say it themselves."""
+    """The sizes of arguments that guards have settled: old expression to new one.
+
+    Numbers have no `SymDim.settled` of their own.
+    """
     tensors = (p for p in call.flat_args if isinstance(p, TensorProxy))
     pairs = (
         (str(a), str(b)) for p in tensors for a, b in zip(p.shape, settled(p).shape, strict=True)
@@ -85,7 +88,7 @@ def _settled_sizes(call: BoundSymbol) -> Mapping[str, str]:
 def _made(
     call: BoundSymbol, derived: list[Any], said: list[Any], sizes: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """What ``call`` says in the place of each symbol that deriving it made."""
+    """For each symbol that the derivation made, the expression at its place in ``call``."""
     texts = (text for p in call.flat_args for text in _texts(p))
     known = {s for text in (*texts, *sizes.values()) for s in size_symbols(text)}
     pairs = (p for p in _pairs(derived, said) if p[0].isidentifier())
@@ -99,7 +102,7 @@ def _pairs(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
 
 
 def _of_booleans(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str]]:
-    """The symbols of truth values: there are none but in comparisons, such as ``Eq(u0, 1)``."""
+    """The symbols of truth values, which occur only inside comparisons, such as ``Eq(u0, 1)``."""
     for a, b in zip(derived, said, strict=True):
         if isinstance(a, NumberProxy) and a.kind == "bool":
             for mine, theirs in zip(_texts(a), _texts(b), strict=False):
@@ -107,7 +110,7 @@ def _of_booleans(derived: list[Any], said: list[Any]) -> Iterator[tuple[str, str
 
 
 def _corresponding(mine: SizeTree, theirs: SizeTree) -> Iterator[tuple[str, str]]:
-    """The symbols in the same places of two expressions, as in ``Eq(u1, 1)`` and ``Eq(u0, 1)``."""
+    """Pairs of symbols at one place of two expressions, as in ``Eq(u1, 1)`` and ``Eq(u0, 1)``."""
     if isinstance(mine, str) and isinstance(theirs, str):
         yield mine, theirs
     elif isinstance(mine, Operation) and isinstance(theirs, Operation) and _alike(mine, theirs):
@@ -122,9 +125,9 @@ def _alike(mine: Operation, theirs: Operation) -> bool:
 def _renamed(
     derived: Any, said: Any, names: Mapping[str, str], sizes: Mapping[str, str], unsettled: Any
 ) -> Any:
-    """``derived`` with the sizes that ``said`` has, where they are the same by other names.
+    """``derived`` with sizes spelled as in ``said``, where the two are equal up to ``names``.
 
-    ``unsettled`` is what is said before guards settle it: nothing settles the other names.
+    ``unsettled`` is ``said`` without the effect of guards, which settle no symbol of ``derived``.
     """
     if type(derived) is not type(said):
         return derived

@@ -1,4 +1,4 @@
-"""What holds of a trace from each stage on, whoever made it.
+"""The invariants of stages, which hold from each stage on.
 
 A trace keeps the invariants of all stages that it has reached. `tj_core.verify.verifier` checks
 them after every pass.
@@ -17,11 +17,11 @@ __all__ = ["INVARIANTS", "Broken"]
 BACKWARD = "BACKWARD"
 
 Broken = Iterator[tuple[int, str]]
-"""Places of calls and what is wrong there. The place after the last call is the return."""
+"""Indices of calls, each with a message; the index after the last call is the return."""
 
 
 def _acquired(trace: Trace) -> Broken:
-    """A call says under which context it runs."""
+    """Every call has a value for each key of the trace's context."""
     for position, call in enumerate(trace.calls):
         if problem := _lost_context(trace, call):
             yield position, problem
@@ -39,10 +39,10 @@ def _lost_context(trace: Trace, call: BoundSymbol) -> str | None:
 
 
 def _functional(trace: Trace) -> Broken:
-    """Nothing mutates, but for inputs whose new value is all that is used after.
+    """No call mutates anything but inputs whose old value is not used afterwards.
 
-    A call that returns what it has written, the input's new value, may be anywhere; others are the
-    last of the program. What they write nobody sees but the caller.
+    A claimed call that returns the written input as its output may stand anywhere; calls that copy
+    values back to inputs are the last of the program, so that only the caller sees the writes.
     """
     inputs = {p.name for p in trace.inputs}
     mutated: set[str] = set()
@@ -70,7 +70,7 @@ def _functional(trace: Trace) -> Broken:
 
 
 def _returned(call: BoundSymbol) -> set[str] | None:
-    """The arguments that a call of an executor writes, if it returns all of them; else None."""
+    """The arguments that a claimed call writes, if it returns all of them; else None."""
     effects, args = call.effects, call.flat_args
     returned = {a.index for a in effects.aliases if a.kind == "arg"}
     if not call.executor or not returned >= set(effects.mutates):
@@ -121,4 +121,4 @@ INVARIANTS: Mapping[Stage, Callable[[Trace], Broken]] = {
     Stage.SPLIT: _split,
     Stage.CLAIMED: _claimed,
 }
-"""Per stage, where a trace breaks its promise. LOWERED has no owner yet."""
+"""The check of each stage's invariant. LOWERED has none yet: no plugin owns the stage."""

@@ -1,4 +1,4 @@
-"""The verifier: what must hold of a trace, checked after every pass (``TJ_CHECK``).
+"""The verifier of traces, which runs after every pass (option ``check``, ``TJ_CHECK``).
 
 Level 1 checks form (`tj_core.verify.wellformed`) and the invariant of the stage; level 2 also
 derives the metadata of every call again, in bodies too. ``"sample"`` is level 2 for one program in
@@ -41,9 +41,9 @@ AROUND = 10
 
 
 def level_for(check: Check, acquired: Trace) -> int:
-    """The level that ``check`` means for a program: ``"sample"`` goes by a hash of its calls.
+    """The level of ``check`` for a program; ``"sample"`` decides by a hash of the program.
 
-    The hash is of operations and inputs: a program has the same level in every process.
+    The hash is of operations and inputs, so that a program has the same level in every process.
     """
     if check != "sample":
         return check
@@ -60,11 +60,11 @@ def verify(
     expand: RuleTable[Expand] | None = None,
     reached: Iterable[Stage] = (),
 ) -> None:
-    """Check ``trace``; ``reached`` are the stages whose invariants hold by now.
+    """Check ``trace``; ``reached`` are the stages whose invariants must hold.
 
-    A call that no rule can expand is taken at its word.
+    The metadata of a call that no rule can expand is not checked.
 
-    :raises VerificationError: naming the call, what is wrong, and the calls around it.
+    :raises VerificationError: with the call, the problem, and the calls around it.
     """
     if level < CHECK_FORM:
         return
@@ -96,7 +96,7 @@ def _nothing(trace: Trace) -> Broken:
 
 
 def _taken(trace: Trace) -> set[str]:
-    """Names that mean something else in the printed program."""
+    """Names that no value may have: constants and namespaces of the printed program."""
     try:
         constants = set(trace.constants())
     except TraceError as error:
@@ -105,7 +105,7 @@ def _taken(trace: Trace) -> set[str]:
 
 
 def _header(trace: Trace, scope: Scope) -> Iterator[str]:
-    """What is wrong with inputs and the trace's own tags; defines the inputs."""
+    """Problems of the inputs and of the trace's own tags. Defines the inputs in ``scope``."""
     for p in trace.inputs:
         if p.name in scope.env:
             yield f"two inputs are called {p.name!r}"
@@ -123,10 +123,10 @@ def _header(trace: Trace, scope: Scope) -> Iterator[str]:
 
 @dataclass
 class _Metadata:
-    """Derives metadata again; each shared body once per context.
+    """The check of metadata by a new derivation; once per shared body and context.
 
-    ``inlined``: calls of bodies stand in the program, as in one that is lowered or claimed; they
-    are silent on autograd.
+    ``inlined``: the program may hold calls of bodies, as after lowering or claiming, which leave
+    out ``requires_grad``.
     """
 
     expand: RuleTable[Expand]
@@ -135,7 +135,7 @@ class _Metadata:
     seen: dict[tuple[int, Context], None] = field(default_factory=dict)
 
     def problem(self, call: BoundSymbol) -> str | None:
-        """What the metadata of ``call`` and of the calls in its body gets wrong, or None."""
+        """The first problem of the metadata of ``call``, its body and its regions, or None."""
         problem = self.wrong(call, PLAIN_CONTEXT, self.inlined) or self.body(call, call.context)
         return problem or self.regions(call)
 
@@ -154,7 +154,7 @@ class _Metadata:
         try:
             expanded = derive(call, self.expand, self.tags, context)
         except CannotExpandError:
-            return None  # whoever made the call knew better
+            return None  # only the frontend, which made the call, knows its metadata
         except Exception as error:
             return f"cannot be expanded: {type(error).__name__}: {error}"
         if expanded is None or agrees(call, expanded.outputs, nested=nested):
@@ -186,7 +186,7 @@ def _when(trace: Trace) -> str:
 def _line(call: BoundSymbol) -> str:
     try:
         return call_text(call)
-    except TraceError:  # its outputs are no assignment target, which is then the fault
+    except TraceError:  # the outputs are no assignment target: this is the reported problem
         return f"{call.symbol}(...)"
 
 

@@ -1,4 +1,4 @@
-"""The form of calls and bodies: what the verifier checks of each, whatever the stage."""
+"""The form of calls and bodies: the verifier's checks of each call at any stage."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _LITERALS = (bool, int, str, bytes, type(None), type(...))
 
 
 def same_metadata(formal: Proxy, actual: Proxy, *, mutated: bool = False) -> bool:
-    """Whether a body's value can be the call's: it says nothing of autograd, all else agrees.
+    """Compare a body's value with the call's, without ``requires_grad``, which bodies leave out.
 
-    ``mutated``: the call writes the value into memory that has strides and flags already.
+    ``mutated``: the call writes the value into existing memory, whose strides and flags count.
     """
     if isinstance(formal, TensorProxy) and isinstance(actual, TensorProxy):
         formal = formal.replace(requires_grad=actual.requires_grad)
@@ -38,14 +38,14 @@ def same_metadata(formal: Proxy, actual: Proxy, *, mutated: bool = False) -> boo
 
 
 def settled(leaf: Any) -> Any:
-    """``leaf`` with what guards have settled its sizes to be, maybe after it was made."""
+    """``leaf`` with the sizes that guards have settled by now, maybe after it was made."""
     if not isinstance(leaf, TensorProxy) or not any(map(_may_settle, (*leaf.shape, *leaf.strides))):
         return leaf
     return leaf.map_symbols(_settled_size)
 
 
 def _comparable(leaf: Proxy) -> Proxy:
-    """`settled` of ``leaf``, where equal sizes have one text, and equal strides."""
+    """``leaf``, settled, in a form in which equal sizes have one text, and equal strides, too."""
     leaf = settled(leaf)
     if not isinstance(leaf, TensorProxy):
         return leaf
@@ -71,7 +71,7 @@ def _settled_size(dim: SymDim) -> Dim:
 
 
 def used(p: Proxy, env: Mapping[str, Proxy]) -> str | None:
-    """What is wrong with a use of ``p`` where ``env`` is defined, or None."""
+    """The problem with a use of ``p`` where the values in ``env`` are defined, or None."""
     found = env.get(p.name)
     if found is None:
         return f"{p.name!r}, which nothing defines"
@@ -84,7 +84,7 @@ def used(p: Proxy, env: Mapping[str, Proxy]) -> str | None:
 
 
 def wrong_name(name: str, taken: set[str]) -> str | None:
-    """Why a value at top level cannot be called ``name``, or None."""
+    """Reason why a value at top level cannot have the name ``name``, or None."""
     if not name.isidentifier() or keyword.iskeyword(name):
         return "is no Python name"
     if re.fullmatch(r"_[\d_]*", name):
@@ -94,7 +94,7 @@ def wrong_name(name: str, taken: set[str]) -> str | None:
 
 @dataclass
 class Scope:
-    """The values defined so far, at top level or in a body, and what is wrong with a call there."""
+    """The values defined so far, at top level or in a body, and the checks of the next call."""
 
     tags: TagRegistry
     env: dict[str, Proxy]
@@ -102,11 +102,11 @@ class Scope:
     nested: bool = False
 
     def problem(self, call: BoundSymbol) -> str | None:
-        """The first thing wrong with the form of ``call``, or None; defines its outputs."""
+        """The first problem with the form of ``call``, or None. Defines the call's outputs."""
         return next(self.problems(call), None)
 
     def problems(self, call: BoundSymbol) -> Iterator[str]:
-        """All that is wrong with it; as `problem` defines its outputs."""
+        """All problems with the form of ``call``. Defines the call's outputs."""
         for p in call.flat_args:
             if problem := used(p, self.env):
                 yield f"uses {problem}"
@@ -192,8 +192,8 @@ def _body(call: BoundSymbol, tags: TagRegistry) -> Iterator[str]:
         map(_comparable, expected)
     ):
         yield (
-            f"has a body over {_listed(body.inputs)}, "
-            f"where its arguments make that {_listed(expected)}"
+            f"has a body with the inputs {_listed(body.inputs)}, "
+            f"but its arguments need {_listed(expected)}"
         )
         return
     scope = Scope(tags, {p.name: p for p in body.inputs}, nested=True)
@@ -251,7 +251,7 @@ def _regions(call: BoundSymbol, scope: Scope) -> Iterator[str]:
 
 
 def _wiring(call: BoundSymbol, region: Region) -> Iterator[str]:
-    """What is wrong with how ``region`` hangs together with ``call``."""
+    """Problems of the operands and results of ``region`` as a region of ``call``."""
     program, args = region.program, call.flat_args
     if program.stage is not Stage.ACQUIRED:
         yield "with a stage of its own"
