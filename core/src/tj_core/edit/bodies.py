@@ -1,4 +1,4 @@
-"""Bodies under formal names: making them, and keeping them true when arguments change."""
+"""Bodies under formal names: make them, and keep them consistent when arguments change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def formals(call: BoundSymbol) -> dict[str, Proxy]:
-    """The inputs of ``call``'s body, by the names of the arguments they stand for."""
+    """The inputs of ``call``'s body, by the names of the call's arguments."""
     found: dict[str, Proxy] = {}
     for index, arg in enumerate(call.flat_args):
         if arg.name not in found:
@@ -37,7 +37,7 @@ def formals(call: BoundSymbol) -> dict[str, Proxy]:
 
 
 def wrapped_body(call: BoundSymbol) -> Body:
-    """A body that consists of ``call`` alone, for a call that stands in for it."""
+    """A body that consists of ``call`` alone, for a call that replaces it."""
     inputs = formals(call)
     outs = {p.name: p.replace(name=formal_value(i)) for i, p in enumerate(call.defined())}
     known = {**outs, **inputs}
@@ -52,9 +52,9 @@ def wrapped_body(call: BoundSymbol) -> Body:
 
 
 def body_program(call: BoundSymbol, trace: Trace) -> Trace | None:
-    """The body of a call of ``trace`` as a program that runs where the call does, if there is one.
+    """The body of a call of ``trace`` as a program in the call's context; None without a body.
 
-    Its inputs are the call's arguments, each value once.
+    The program's inputs are the call's arguments, each value once.
     """
     body = call.body
     if body is None:
@@ -72,7 +72,7 @@ def body_program(call: BoundSymbol, trace: Trace) -> Trace | None:
 def canonical_body(body: Body) -> Body:
     """``body`` with the values its calls define renamed to ``_0, _1, ...`` in order.
 
-    :raises TraceError: if a call uses a value that nothing defines.
+    :raises TraceError: if a call uses an undefined value.
     """
     names = _defined_names(body.calls)
     if all(old == new for old, new in names.items()):
@@ -83,10 +83,10 @@ def canonical_body(body: Body) -> Body:
 def closed_body(inputs: Sequence[Proxy], calls: tuple[BoundSymbol, ...], outputs: Any) -> Body:
     """``calls`` of a program as a body over ``inputs``, the values that they read from outside.
 
-    All names are given at once, so that a value that the program calls ``a0`` or ``_1`` meets no
-    formal name.
+    All names are replaced at once, so that a value named ``a0`` or ``_1`` in the program cannot
+    clash with a formal name.
 
-    :raises TraceError: if a call uses a value that is no input and that nothing defines.
+    :raises TraceError: if a call uses a value that is neither an input nor defined.
     """
     formal = {p.name: p.replace(name=formal_input(i), tags=NO_TAGS) for i, p in enumerate(inputs)}
     body = Body(tuple(inputs), calls, outputs)
@@ -94,7 +94,7 @@ def closed_body(inputs: Sequence[Proxy], calls: tuple[BoundSymbol, ...], outputs
 
 
 def _defined_names(calls: Iterable[BoundSymbol]) -> dict[str, str]:
-    """Formal names of the values that ``calls`` define, by the names that they have."""
+    """Formal names of the values that ``calls`` define, by their present names."""
     names: dict[str, str] = {}
     for call in calls:
         for p in call.defined():
@@ -103,9 +103,9 @@ def _defined_names(calls: Iterable[BoundSymbol]) -> dict[str, str]:
 
 
 def _renamed(body: Body, names: Mapping[str, str], inputs: Mapping[str, Proxy]) -> Body:
-    """``body`` with other ``names`` for what calls define and other ``inputs``, all at once.
+    """``body`` with new ``names`` for the calls' outputs and new ``inputs``, all at once.
 
-    :raises TraceError: if it uses a value that is neither.
+    :raises TraceError: if the body uses an undefined value.
     """
 
     def rename(proxy: Proxy) -> Proxy:
@@ -127,8 +127,8 @@ def _renamed(body: Body, names: Mapping[str, str], inputs: Mapping[str, Proxy]) 
 def with_args(call: BoundSymbol, fn: Callable[[Proxy], Any]) -> BoundSymbol:
     """``call`` with ``fn`` applied to its argument proxies (itself if none changes).
 
-    ``fn`` may give one value for two, or a constant; indices of effects and the body's inputs
-    follow. Metadata is the caller's to keep.
+    ``fn`` may map two values to one, or a value to a constant; indices of effects and the body's
+    inputs follow. The caller must see to it that metadata still fits.
     """
     args = map_tree(fn, call.args, Proxy)
     kwargs = map_tree(fn, call.kwargs, Proxy)
@@ -147,9 +147,10 @@ def with_args(call: BoundSymbol, fn: Callable[[Proxy], Any]) -> BoundSymbol:
 
 
 def passed_on(old: BoundSymbol, new: BoundSymbol) -> dict[int, tuple[int, Proxy]]:
-    """For each argument proxy of ``old``, by flat index: index and proxy that ``new`` has there.
+    """For each argument proxy of ``old``, by flat index: index and proxy at its place in ``new``.
 
-    The two differ in leaves of their arguments only; proxies that became constants are left out.
+    The two calls differ only in leaves of their arguments; proxies that became constants are left
+    out.
     """
     found: dict[int, tuple[int, Proxy]] = {}
     i = j = -1
@@ -163,7 +164,7 @@ def passed_on(old: BoundSymbol, new: BoundSymbol) -> dict[int, tuple[int, Proxy]
 
 
 def _rewired(call: BoundSymbol, now: Mapping[int, int]) -> BoundSymbol:
-    """``call``, whose arguments moved, with regions that know where those are."""
+    """``call`` with its regions' operands renumbered, from old to new flat index as in ``now``."""
     if not call.regions:
         return call
 
@@ -176,13 +177,13 @@ def _rewired(call: BoundSymbol, now: Mapping[int, int]) -> BoundSymbol:
 
 
 def _partition(call: BoundSymbol) -> list[int]:
-    """For each argument proxy, where its value stands first."""
+    """For each argument proxy, the flat index of the first one with the same name."""
     first: dict[str, int] = {}
     return [first.setdefault(p.name, i) for i, p in enumerate(call.flat_args)]
 
 
 def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
-    """``effects`` for arguments that moved; what was done to a constant is not done."""
+    """``effects`` with renumbered arguments, without those on arguments that became constants."""
     return replace(
         effects,
         mutates=tuple(now[i] for i in effects.mutates if i in now),
@@ -199,7 +200,7 @@ def _reindexed(effects: Effects, now: Mapping[int, int]) -> Effects:
 def _rebased(
     body: Body, old: BoundSymbol, new: BoundSymbol, now: Mapping[int, tuple[int, Proxy]]
 ) -> Body:
-    """``body`` of ``old`` as that of ``new``: over other, or fewer, inputs."""
+    """The ``body`` of ``old`` adapted to ``new``, which has other, or fewer, argument proxies."""
     inputs = formals(new)
     constants = _constants(old, new)
     env: dict[str, Any] = {}
@@ -217,7 +218,7 @@ def _rebased(
 
 
 def _constants(old: BoundSymbol, new: BoundSymbol) -> dict[int, Any]:
-    """The constants that took the place of argument proxies, by flat index."""
+    """The constants at the places of former argument proxies, by flat index in ``old``."""
     found: dict[int, Any] = {}
     index = -1
     pairs = zip(leaves((old.args, old.kwargs)), leaves((new.args, new.kwargs)), strict=True)

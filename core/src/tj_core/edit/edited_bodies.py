@@ -1,8 +1,9 @@
-"""Calls whose body a rule has edited: they are other operations from then on.
+"""Calls with an edited body, which are operations of their own.
 
-Plugins' transforms use this: a rule for an operator also fires inside the calls that consist of it,
-without taking apart the others. An edited call is called ``<symbol>.rewritten``, so nothing that
-knows the original takes it whole; nobody expands it again, and it runs as its body.
+By this, a rule of a plugin's transform for an operator also fires inside the calls that consist of
+the operator, and leaves other calls whole. The symbol of an edited call is
+``<symbol>.rewritten``, so that no rule for the original applies; it is not expanded by a rule, and
+runs as its body.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["with_edited_body"]
 
 
 def with_edited_body(call: BoundSymbol, body: Body) -> BoundSymbol:
-    """``call``, no longer the operation it was, with what its new body returns and does."""
+    """``call`` as an edited operation, with the outputs and effects of its new body."""
     formals = leaves(body.outputs)
     outputs = map_tree(lambda out: _output(out, next(formals)), call.outputs)
     made = call.replace(symbol=call.symbol.as_edited(), body=body, outputs=outputs)
@@ -28,7 +29,7 @@ def with_edited_body(call: BoundSymbol, body: Body) -> BoundSymbol:
 
 
 def _output(out: Any, formal: Any) -> Any:
-    """The output for what the body returns; bodies say nothing of autograd, tags and names."""
+    """The call's new output: the body's metadata, the old output's name, tags and autograd."""
     if not isinstance(out, Proxy) or not isinstance(formal, Proxy):
         return formal
     if isinstance(out, TensorProxy) and isinstance(formal, TensorProxy):
@@ -37,7 +38,7 @@ def _output(out: Any, formal: Any) -> Any:
 
 
 def _effects(call: BoundSymbol, made: BoundSymbol, body: Body) -> Effects:
-    """The old call's effects on what is left of its outputs, and those of the new body."""
+    """The old call's effects, without aliases of lost outputs, and those of the new body."""
     position = {p.name: i for i, p in enumerate(made.flat_outs)}
     now = {i: position[p.name] for i, p in enumerate(call.flat_outs) if p.name in position}
     aliases = [
@@ -52,7 +53,7 @@ def _effects(call: BoundSymbol, made: BoundSymbol, body: Body) -> Effects:
 
 
 def _passed_through(made: BoundSymbol, body: Body) -> list[Alias]:
-    """The outputs that are an argument, or another output."""
+    """Aliases of the outputs that are an argument, or the same value as an earlier output."""
     inputs = {p.name for p in body.inputs}
     pairs = zip(leaves(body.outputs), leaves(made.outputs), strict=True)
     formals = [formal for formal, out in pairs if isinstance(out, Proxy)]

@@ -1,9 +1,8 @@
-"""The trace editor: where every pass makes its trace.
+"""The trace editor, by which every pass makes its trace.
 
-A pass goes through the calls of a trace and says of each what becomes of it: it is kept, others are
-put in its place, or it is dropped and its values are substituted. The editor keeps the names, the
-tags that values inherit and the record of what was changed, in one way for all passes. Traces are
-made nowhere else but where programs are captured and where text is parsed
+A pass goes through the calls of a trace and keeps, replaces or drops each; the values of a dropped
+call are substituted. The editor looks after free names, inherited tags and the record of changes,
+in one way for all passes. Apart from it, only capture and the parser make traces
 (`tests/test_rooms.py`).
 """
 
@@ -30,11 +29,11 @@ __all__ = ["TraceEditor", "at_stage", "recorded", "timed"]
 
 
 class TraceEditor:
-    """Edits ``trace``, a program or a region's.
+    """An edit of ``trace``, the program of a trace, a region or a body.
 
-    ``calls`` are those of the edited program so far, ``values`` what values of the old one are
-    there, by name, ``changes`` what `done` records. ``tags`` is needed where values are substituted
-    that carry tags.
+    ``calls`` are the calls of the edited program so far. ``values`` maps names of old values to
+    their substitutes. `done` records the ``changes``. ``tags`` is needed if values with tags are
+    substituted.
     """
 
     def __init__(self, trace: Trace, tags: TagRegistry | None = None) -> None:
@@ -47,23 +46,23 @@ class TraceEditor:
 
     @cached_property
     def fresh(self) -> Namer:
-        """Gives names that are free in the program."""
+        """A `Namer` of names that are free in the program."""
         return self.trace.namer()
 
     def current(self, p: Proxy) -> Any:
-        """What ``p`` is in the edited program: itself, another value, or a constant."""
+        """The substitute of ``p`` in the edited program: itself, another value, or a constant."""
         return substitution(self.values)(p)
 
     def moved(self, call: BoundSymbol) -> BoundSymbol:
-        """``call`` over what its arguments are now; metadata is the caller's to keep."""
+        """``call`` with its arguments substituted; metadata must still fit."""
         return with_args(call, substitution(self.values)) if self.values else call
 
     def mapped(self, tree: Any) -> Any:
-        """``tree`` with what its values are now."""
+        """``tree`` with its values substituted."""
         return substituted(tree, self.values)
 
     def keep(self, *calls: BoundSymbol) -> None:
-        """Append ``calls``, which are over values of the edited program."""
+        """Append ``calls``, whose arguments are values of the edited program."""
         self.calls += calls
 
     def insert(self, place: int, *calls: BoundSymbol) -> None:
@@ -71,43 +70,43 @@ class TraceEditor:
         self.calls[place:place] = calls
 
     def replace(self, place: int, *calls: BoundSymbol) -> None:
-        """Put ``calls`` in the place of the call kept at ``place``; none drops it."""
+        """Replace the call kept at ``place`` by ``calls``, which may be none."""
         self.calls[place : place + 1] = calls
 
     def renamed(self, call: BoundSymbol) -> BoundSymbol:
-        """``call`` with free names for the values that it defines, so that it can run again."""
+        """``call`` with free names for its outputs, so that it can stand twice in the program."""
         names = {p.name: p.replace(name=self.fresh(p.name)) for p in call.defined()}
         return call.map_proxies(substitution(names))
 
     def substitute(self, old: Proxy, new: Any, source: Source | None = None) -> None:
-        """Let ``new`` stand for ``old`` in what follows; it inherits the tags of ``old``.
+        """Replace ``old`` by ``new`` in all later calls; ``new`` inherits the tags of ``old``.
 
-        :raises TagError: if they contradict what it inherits from others.
+        :raises TagError: if the tags contradict others that ``new`` inherits.
         """
         self.values[old.name] = new
         self.inherit(new, old.tags, source)
 
     def inherit(self, new: Any, tags: TagSet, source: Source | None = None) -> None:
-        """Owe ``tags`` to ``new``, which may be defined before; a constant inherits nothing.
+        """Add ``tags`` to ``new`` at the end, since it may be defined already; not to a constant.
 
-        :raises TagError: if they contradict what it inherits from others.
+        :raises TagError: if the tags contradict others that ``new`` inherits.
         """
         if self.inheritance is not None:
             self.inheritance.inherit(new, tags, source)
 
     def inlined(self, call: BoundSymbol) -> Inlined:
-        """The body of ``call`` under names that are free here; nothing is kept yet.
+        """The body of ``call`` under free names; its calls are not kept yet.
 
-        :raises TraceError: if it has none that can stand for it (`can_inline`).
+        :raises TraceError: if the call has no body that can replace it (`can_inline`).
         """
         assert self.tags is not None
         return inline(call, self.fresh, self.tags)
 
     def stands_for(self, call: BoundSymbol, start: int, values: Mapping[str, Any]) -> None:
-        """The calls kept from ``start`` on stand for ``call``.
+        """Note that the calls kept from ``start`` on replace ``call``.
 
-        ``values`` says which of its outputs are other values; they define the rest, under the old
-        names.
+        ``values`` maps outputs of ``call`` to other values; the kept calls define the remaining
+        outputs, under the old names.
         """
         made = {p.name: p for kept in self.calls[start:] for p in kept.flat_outs}
         for p in call.flat_outs:
@@ -122,9 +121,10 @@ class TraceEditor:
     def part(
         self, name: str, inputs: Sequence[Proxy], calls: Sequence[BoundSymbol], outputs: Any
     ) -> Region:
-        """``calls`` of the edited program as a region, to be the first argument of a call.
+        """``calls`` of the edited program as a region, to be the first argument of a new call.
 
-        ``inputs`` are all the values that they need, as the call has them, ``outputs`` the call's.
+        ``inputs`` are all values that the region reads, in the order of the new call's other
+        arguments; ``outputs`` those of the new call.
         """
         program = Trace(
             tuple(inputs),
@@ -138,13 +138,13 @@ class TraceEditor:
 
     @classmethod
     def of_body(cls, body: Body, tags: TagRegistry) -> TraceEditor:
-        """An editor of the calls of a body; `body` is what it became."""
+        """An editor of the calls of a body; its method `body` returns the edited body."""
         results = (body.outputs, body.updates)
         return cls(Trace(body.inputs, body.calls, results, language=EMPTY_LANGUAGE), tags)
 
     @staticmethod
     def program_of(body: Body, language: Notation, name: str) -> Trace:
-        """The calls of ``body``, which updates nothing, as a claimed program of their own."""
+        """The calls of ``body``, which must have no updates, as a claimed program."""
         outputs = body.outputs
         return Trace(body.inputs, body.calls, outputs, name, stage=Stage.CLAIMED, language=language)
 
@@ -159,7 +159,7 @@ class TraceEditor:
         return TraceEditor(program, self.tags)
 
     def inherited(self, p: Proxy) -> TagSet:
-        """The tags of ``p`` with those that it inherits so far."""
+        """The tags of ``p``, with the tags that it has inherited so far."""
         return p.tags if self.inheritance is None else self.inheritance.proxy(p).tags
 
     def changed(self, call: BoundSymbol, rule: str, plugin: str = "core", origin: str = "") -> None:
@@ -169,8 +169,8 @@ class TraceEditor:
     def done(self, record: PassRecord | None = None, **changes: Any) -> Trace:
         """The edited program: the calls so far, outputs substituted, and ``changes``.
 
-        ``record``, if given, is added to the history, with the changes that were recorded here. The
-        same object, if calls and outputs are the old ones and no tag is inherited.
+        ``record``, if given, is added to the history, with the recorded changes. The result is the
+        same object if calls and outputs are unchanged and no tag is inherited.
         """
         calls = tuple(self.calls)
         outputs = changes.pop("outputs", ...)
@@ -187,16 +187,16 @@ class TraceEditor:
 
 
 def recorded(trace: Trace, record: PassRecord) -> Trace:
-    """``trace`` as the pass ``record`` made it: the pass is the last in its history."""
+    """``trace`` with the pass ``record`` as the last in its history."""
     return trace.replace(history=(*trace.history, record))
 
 
 def timed(trace: Trace, seconds: float) -> Trace:
-    """``trace``, whose last pass took ``seconds``."""
+    """``trace`` with ``seconds`` as the time of its last pass."""
     *earlier, last = trace.history
     return trace.replace(history=(*earlier, replace(last, seconds=seconds)))
 
 
 def at_stage(trace: Trace, stage: Stage) -> Trace:
-    """``trace`` at ``stage``: what holds from there on holds of it."""
+    """``trace`` with its stage set; the caller guarantees the invariants of ``stage``."""
     return trace.replace(stage=stage)

@@ -1,4 +1,4 @@
-"""Inlining: a call's body in the call's place."""
+"""Inlining: replace a call by the calls of its body."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ __all__ = ["Inlined", "can_inline", "inline"]
 
 @dataclass(frozen=True, slots=True)
 class Inlined:
-    """A body in place of its call: its calls, and the outputs that are another value there.
+    """The calls of an inlined body, and the substitutes of outputs that the calls do not define.
 
-    The tags of such an output go to that value, see `tj_core.edit.tag_propagation.TagInheritance`.
+    A substitute inherits the output's tags, see `tj_core.edit.tag_propagation.TagInheritance`.
     """
 
     calls: tuple[BoundSymbol, ...]
@@ -30,10 +30,11 @@ class Inlined:
 
 
 def can_inline(call: BoundSymbol) -> bool:
-    """Whether ``call``'s body can stand for it.
+    """Decide if ``call`` can be replaced by its body.
 
-    Not where the call mutates, or gives one value out under two kinds of metadata (``detach`` whose
-    body returns its argument): the value itself is then no substitute.
+    It cannot if the call mutates, or if one value of the body has two different metadata outside
+    (``detach``, whose body returns its argument, which may require grad): the value itself is then
+    no substitute.
     """
     if call.body is None or call.effects.mutates or call.effects.rebinds:
         return False
@@ -54,9 +55,9 @@ def inline(call: BoundSymbol, namer: Callable[[str], str], tags: TagRegistry) ->
     """The calls of ``call``'s body under real names, with tags, source, parent and context.
 
     ``namer`` gives free names. An output that the body passes through (an argument, an output
-    twice, or a constant) is given in `values`.
+    twice, or a constant) is in `Inlined.values`.
 
-    :raises TraceError: if the call has no body, or one that cannot stand for it (`can_inline`).
+    :raises TraceError: if the call has no body that can replace it (`can_inline`).
     """
     if call.body is None or not can_inline(call):
         raise TraceError(f"call {call.label!r} cannot be replaced by its body", source=call.source)
@@ -65,7 +66,7 @@ def inline(call: BoundSymbol, namer: Callable[[str], str], tags: TagRegistry) ->
 
 
 class _Scope:
-    """The real names of one body's values."""
+    """The real values behind one body's formal names."""
 
     def __init__(
         self, call: BoundSymbol, body: Body, namer: Callable[[str], str], tags: TagRegistry
@@ -80,7 +81,7 @@ class _Scope:
             self.output(formal, out)
 
     def output(self, formal: Any, out: Proxy) -> None:
-        """Note which of the body's values ``out`` is."""
+        """Note that ``formal``, a value of the body or a constant, is the call's output ``out``."""
         if not isinstance(formal, Proxy) or formal.name in self.env:
             self.passed[out.name] = formal
             return
@@ -91,7 +92,7 @@ class _Scope:
             self.passed[out.name] = formal
 
     def values(self) -> dict[str, Any]:
-        """Outputs that are other values, when all calls are done."""
+        """The outputs that the inlined calls do not define, with their values, after all calls."""
         return {
             name: self.env[formal.name] if isinstance(formal, Proxy) else formal
             for name, formal in self.passed.items()
@@ -117,7 +118,7 @@ class _Scope:
         return self.env[formal.name]
 
     def define(self, formal: Proxy) -> Proxy:
-        """The real value for one that the body's call has among its outputs."""
+        """The real value for an output of a call in the body."""
         if formal.name not in self.env:
             out = self.outputs.get(formal.name)
             if out is None:

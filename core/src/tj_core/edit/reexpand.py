@@ -1,4 +1,4 @@
-"""Expanding calls again: because their inputs changed, or to check what they say of themselves."""
+"""Expand calls again: after a change of their inputs, or to check their metadata."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def derive(
     tags: TagRegistry,
     context: Context = PLAIN_CONTEXT,
 ) -> Expanded | None:
-    """What ``call`` computes and does: as its rule says, else as its body does.
+    """Outputs, effects and body of ``call``, from its rule, else from its body.
 
-    A call whose body was edited, and one that an executor made its own, is what its body is,
-    whatever rules there are for its namespace. None: nobody knows. ``context`` is that of the call
-    in whose body this one is.
+    For a call with an edited body, and for a claimed call around the original one, the body
+    decides, even if there is a rule for the namespace. None if there is neither rule nor body.
+    ``context`` is the context of the call in whose body this one stands.
     """
     if call.regions:
         outputs = returned(call)
         return None if outputs is None else Expanded(outputs, call.effects, call.body)
     if call.body is None and "side_effect" in call.effects.ordered:
-        return None  # running it again, even on nothing, may do what it is there for
+        return None  # a run of it, even on fake tensors, may have the side effect
     rule = None if _is_its_body(call) else expand.get(call.symbol)
     if rule is not None:
         return rule.value(call.replace(context=call.context.over(context)))
@@ -55,7 +55,7 @@ def _is_its_body(call: BoundSymbol) -> bool:
 def _through_body(
     call: BoundSymbol, body: Body, expand: RuleTable[Expand], tags: TagRegistry, context: Context
 ) -> Expanded:
-    """The facts of ``call`` from those of the calls in its body."""
+    """The facts of ``call``, from the calls in its body."""
     inputs = tuple(formals(call).values())
     env: dict[str, Any] = {
         old.name: new for old, new in zip(body.inputs, inputs, strict=True) if old != new
@@ -69,14 +69,14 @@ def _through_body(
 
 
 def _with_autograd(formal: Any, said: Any) -> Any:
-    """A body's value with what the call says of autograd, of which bodies may be silent."""
+    """A body's value with the call's ``requires_grad``, which bodies may leave out."""
     if isinstance(formal, TensorProxy) and isinstance(said, TensorProxy) and said.requires_grad:
         return formal.replace(requires_grad=True)
     return formal
 
 
 def note_new_values(old: BoundSymbol, new: BoundSymbol, env: dict[str, Any]) -> None:
-    """Note in ``env`` what the values that ``old`` defines are now that ``new`` defines them."""
+    """Map in ``env`` the values that ``old`` defines to those of ``new``, where these differ."""
     for before, after in zip(leaves(old.outputs), leaves(new.outputs), strict=True):
         if isinstance(before, Proxy) and before != after:
             env[before.name] = after
@@ -92,11 +92,11 @@ def reexpand(
 ) -> BoundSymbol:
     """``call`` with its arguments looked up in ``env``, expanded again if their metadata changed.
 
-    Names, tags, source, parent and the tags inside the body stay. ``context`` is that of the call
-    in whose body this one is.
+    Names, tags, source, parent and the tags inside the body stay. ``context`` is the context of the
+    call in whose body this one stands.
 
-    :raises RuleMissingError: if nobody knows what the call computes now.
-    :raises TraceError: if the call then has outputs of another structure.
+    :raises RuleMissingError: if there is neither a rule nor a body to expand the call.
+    :raises TraceError: if the outputs then have another structure.
     """
     if not any(p.name in env for p in call.flat_args):
         return call
@@ -117,7 +117,7 @@ def reexpand_all(
     tags: TagRegistry,
     context: Context = PLAIN_CONTEXT,
 ) -> tuple[BoundSymbol, ...]:
-    """`reexpand` of ``calls``, each of which sees in ``env`` what those before it make now."""
+    """`reexpand` each of ``calls``; ``env`` gains the new outputs of each for the later ones."""
     made = []
     for call in calls:
         made.append(reexpand(call, env, expand, tags, context))
@@ -128,7 +128,7 @@ def reexpand_all(
 def _with_new_inputs(
     call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
 ) -> BoundSymbol:
-    """``call`` with regions whose inputs have the metadata of the arguments they are."""
+    """``call`` with regions expanded again for the metadata of the call's arguments."""
     args = call.flat_args
     operands = {id(region.program): region.operands for region in call.regions}
 
@@ -149,19 +149,19 @@ def _with_new_inputs(
 
 
 def _meta_of(arg: Proxy, p: Proxy) -> Proxy:
-    """``arg`` as the region's input ``p``, which may be silent on autograd."""
+    """The region's input ``p`` with the metadata of ``arg``, except for a missing gradient flag."""
     if isinstance(arg, TensorProxy) and isinstance(p, TensorProxy) and not p.requires_grad:
         arg = arg.replace(requires_grad=False)
     return arg.replace(name=p.name, tags=p.tags)
 
 
 def _same_facts(call: BoundSymbol, moved: BoundSymbol) -> bool:
-    """Whether ``moved`` computes and does what ``call`` does, given its arguments' metadata."""
+    """Compare the arguments' metadata, on which the facts of a call depend."""
     if moved is call:
         return True
     before, after = (leaves((c.args, c.kwargs)) for c in (call, moved))
     same = all(_same(a, b) for a, b in zip(before, after, strict=True))
-    # What a call writes to depends on which of its arguments are one value.
+    # Two arguments that are one value are written together.
     if not (call.effects.mutates or call.effects.rebinds):
         return same
     return same and len(formals(call)) == len(formals(moved))
@@ -217,7 +217,7 @@ def _body_tags(old: Body | None, new: Body | None, tags: TagRegistry) -> Body | 
 
 
 def _common_tags(old: Body, new: Body, tags: TagRegistry) -> Body:
-    """A body of other calls: every call gets the tags that all calls of ``old`` had."""
+    """``new``, whose calls differ from those of ``old``, with the tags common to all old calls."""
     held = [dict(c.tags) for c in old.calls]
     first = held[0] if held else {}
     shared = TagSet({k: v for k, v in first.items() if all(h.get(k, h) == v for h in held)})

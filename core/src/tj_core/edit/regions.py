@@ -1,4 +1,4 @@
-"""Regions: what a call with operand programs does, and what becomes of it when those change."""
+"""Regions: outputs and effects of a call with operand programs, also after edits of these."""
 
 from __future__ import annotations
 
@@ -39,11 +39,12 @@ def map_programs(call: BoundSymbol, fn: Callable[[Trace], Trace]) -> BoundSymbol
 
 
 def returned(call: BoundSymbol) -> Any:
-    """The outputs of ``call`` as its regions say, in the structure it has; None if none does.
+    """The outputs of ``call`` as its regions return them; None if no region returns them.
 
-    Values have the regions' own names. Regions say nothing of autograd where they run without it.
+    Values have the regions' own names, and the call's ``requires_grad``, since a region may run
+    without autograd.
 
-    :raises TraceError: if two regions that may run do not return alike.
+    :raises TraceError: if two regions return values of different metadata.
     """
     saying = [region for region in call.regions if region.returns]
     if not saying:
@@ -74,7 +75,7 @@ def _first_outputs(call: BoundSymbol, region: Region) -> list[Any]:
 
 
 def _alike(first: Any, second: Any) -> bool:
-    """Whether two branches may give these for one output; strides may differ, and autograd."""
+    """Compare the values of two branches for one output, without strides, flags and autograd."""
     if isinstance(first, TensorProxy) and isinstance(second, TensorProxy):
         loose = {"requires_grad": False, "strides": (), "flags": ()}
         return first.replace(**loose).same_meta(second.replace(**loose))
@@ -82,7 +83,7 @@ def _alike(first: Any, second: Any) -> bool:
 
 
 def _with_autograd(value: Any, said: Any, exact: bool) -> Any:
-    """A region's value with what the call says of autograd, and of strides unless ``exact``."""
+    """A region's value with the call's ``requires_grad``, and its strides unless ``exact``."""
     if isinstance(value, TensorProxy) and isinstance(said, TensorProxy):
         value = value.replace(requires_grad=said.requires_grad)
         if not exact and len(said.strides) == len(value.strides):
@@ -98,12 +99,12 @@ def _text(value: Any) -> str:
 def with_programs(
     call: BoundSymbol, fn: Callable[[Trace], Trace], *, for_inputs: bool = False
 ) -> BoundSymbol:
-    """``call`` with edited regions, and what it then returns and does.
+    """``call`` with ``fn`` applied to its regions' programs, and outputs and effects to fit.
 
-    What the old regions did it still counts as doing. ``for_inputs`` says that regions changed
-    because the call's arguments did, and that the caller asks for its outputs anew.
+    The effects of the old regions are kept as well. ``for_inputs`` means that regions change
+    because the call's arguments did, and that the caller derives the call's outputs again.
 
-    :raises TraceError: if a region that the outputs do not come from now returns something else.
+    :raises TraceError: if a region whose outputs are not the call's now returns other metadata.
     """
     made = map_programs(call, fn)
     if made is call:
@@ -133,7 +134,7 @@ def _check_same_outputs(call: BoundSymbol, old: Region, new: Region) -> None:
         raise TraceError(
             f"region {new.name!r} of {call.symbol} now returns "
             f"({', '.join(map(_text, after))}), not ({', '.join(map(_text, before))}), "
-            "which the operation counts on",
+            "which the operation relies on",
             source=call.source,
         )
 
@@ -142,10 +143,10 @@ def _check_same_outputs(call: BoundSymbol, old: Region, new: Region) -> None:
 
 
 def summed_effects(call: BoundSymbol) -> Effects:
-    """What running the regions of ``call``, any number of times, does to its arguments.
+    """The effects of any number of runs of the regions of ``call`` on the call's arguments.
 
-    Writes through views count as writes of what is viewed. A write to a value that the operation
-    makes up is a side effect, since nobody knows what it is part of.
+    A write through a view counts as a write to its base. A write to an input that the operation
+    makes is a side effect, since the input may be a part of any argument.
     """
     total = Effects()
     for region in call.regions:
@@ -154,7 +155,7 @@ def summed_effects(call: BoundSymbol) -> Effects:
 
 
 def joined_effects(first: Effects, second: Effects) -> Effects:
-    """What is done by a call that does both, or either."""
+    """The effects of a call that may have those of ``first``, of ``second`` or of both."""
     identical = {(a.output, a.kind, a.index): a for a in (*second.aliases, *first.aliases)}
     return Effects(
         tuple(sorted({*first.mutates, *second.mutates})),
@@ -165,7 +166,7 @@ def joined_effects(first: Effects, second: Effects) -> Effects:
 
 
 def _effects(region: Region, outputs: int) -> Effects:
-    """What running ``region`` does to the arguments of its call, which has so many ``outputs``."""
+    """The effects of a run of ``region`` on the arguments of its call, with ``outputs`` results."""
     program = region.program
     storage = Storage.of(program)
     operands = {p.name: i for p, i in zip(program.inputs, region.operands, strict=True)}
@@ -210,12 +211,12 @@ def _aliases(region: Region, storage: Storage, outputs: int) -> Iterable[Alias]:
 def inline_region(
     call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry
 ) -> tuple[tuple[BoundSymbol, ...], dict[str, Any]]:
-    """The calls of ``region`` in ``call``'s place, and what its outputs are there.
+    """The calls of ``region`` to replace ``call``, and the substitutes of the call's outputs.
 
-    For an operation that does nothing but call its only region, once. The calls keep their own
-    source, context and tags; they get the call's tags that propagate into bodies, and it as parent.
+    For an operation that only calls its one region, once. The calls keep their own source, context
+    and tags; they also get the call's tags that propagate into bodies, and the call as parent.
 
-    :raises TraceError: if the operation makes up inputs of the region.
+    :raises TraceError: if an input of the region is no argument of the call.
     """
     scope = _Inlining(call, region, namer, tags)
     calls = tuple(map(scope.call, region.program.calls))
@@ -223,7 +224,7 @@ def inline_region(
 
 
 class _Inlining:
-    """The names that a region's values have outside of it."""
+    """The values outside of a region for the values inside."""
 
     def __init__(self, call: BoundSymbol, region: Region, namer: Namer, tags: TagRegistry) -> None:
         self.outer, self.region, self.namer, self.tags = call, region, namer, tags
@@ -264,7 +265,7 @@ class _Inlining:
         return self.env[inside.name]
 
     def define(self, inside: Proxy) -> Proxy:
-        """The value outside for one that a call in the region has among its outputs."""
+        """The value outside for an output of a call in the region."""
         if inside.name not in self.env:
             out = self.outputs.get(inside.name)
             if out is None:
@@ -276,7 +277,7 @@ class _Inlining:
         return found
 
     def values(self) -> dict[str, Any]:
-        """The outputs of the call that are another value, or have other metadata there."""
+        """The outputs of the call that are another value, or have other metadata, once inlined."""
         found = {}
         for inside, out in self.results:
             value = self.env[inside.name] if isinstance(inside, Proxy) else inside

@@ -1,9 +1,9 @@
 """Rewriting by rules: each call is offered to the rule of its symbol.
 
-It edits directly. A rule looks at one call and answers with nothing (the call stays the same
-object) or with a `Replacement`; the rewriter puts it in place, at top level and inside bodies,
-carries tags by their declared policies, names, source, parent and context, expands calls again
-whose inputs changed, and records which plugin and rule made each change.
+A rule looks at one call and returns None (the call stays the same object) or a `Replacement`. The
+rewriter puts the replacement in place, at top level and inside bodies; carries over tags by their
+declared policies, names, source, parent and context; expands calls again whose inputs changed; and
+records the plugin and the rule of each change.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ __all__ = ["Editor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """What takes a call's place: calls, and a map from old outputs to new values.
+    """The calls that replace a call, and a map from old outputs to new values.
 
     An old output that ``values`` does not name must be defined by ``calls`` under its own name.
-    ``decomposed`` says that ``calls`` are the call's body, with the tags that propagate there;
-    else tags propagate to what defines the old outputs.
+    ``decomposed`` means that ``calls`` are the call's body, and have the tags that propagate into
+    bodies; if False, tags propagate to the calls that define the old outputs.
     """
 
     calls: tuple[BoundSymbol, ...]
@@ -48,7 +48,7 @@ class Replacement:
 
 
 class Editor:
-    """What a rule may ask of the rewriter while it answers for one call."""
+    """The rewriter's services for a rule, for the one call offered to it."""
 
     __slots__ = ("_call", "_expand", "_namer", "_tags", "trace")
 
@@ -62,7 +62,7 @@ class Editor:
     ) -> None:
         self._call, self._namer, self._expand, self._tags = call, namer, expand, tags
         self.trace = trace
-        """The program, region or body in which the call stands, as it was before any rule."""
+        """The program, region or body of the call, as it was before the first rule."""
 
     def fresh(self, wish: str) -> str:
         """A free name like ``wish``."""
@@ -76,9 +76,11 @@ class Editor:
         context: Any = None,
         **kwargs: Any,
     ) -> BoundSymbol:
-        """A new call in the old one's context, its outputs named ``outputs``, then freshly.
+        """A new call, expanded, in the old call's context unless ``context`` is given.
 
-        :raises RuleMissingError: if no plugin knows what ``symbol`` computes.
+        Its first outputs have the names ``outputs``, further ones free names.
+
+        :raises RuleMissingError: if there is no rule to expand ``symbol``.
         """
         name = Symbol.parse(symbol) if isinstance(symbol, str) else symbol
         made = BoundSymbol(
@@ -95,19 +97,20 @@ class Editor:
         )
 
     def of(self, call: BoundSymbol) -> Editor:
-        """The editor for ``call`` in the old call's place: in another context, say."""
+        """An editor for ``call`` instead of the old call, such as one in another context."""
         return Editor(call, self._namer, self._expand, self._tags, self.trace)
 
     def can_inline(self) -> bool:
-        """Whether the old call has a body that can take its place."""
+        """Decide if the old call can be replaced by its body."""
         return can_inline(self._call)
 
     def inline_region(self, tags: TagSet | None = None) -> Replacement:
-        """The calls of the old call's only region in its place.
+        """A replacement of the old call by the calls of its only region.
 
-        They get ``tags``, else those of the call that propagate into bodies.
+        The calls get those of ``tags``, by default the old call's, that propagate into bodies.
 
-        :raises TraceError: if it has not exactly one, or one with inputs that are no arguments.
+        :raises ValueError: if the call does not have exactly one region.
+        :raises TraceError: if an input of the region is no argument of the call.
         """
         (region,) = self._call.regions
         call = self._call if tags is None else self._call.replace(tags=tags)
@@ -115,9 +118,9 @@ class Editor:
         return Replacement(calls, values, decomposed=True)
 
     def inline(self) -> Replacement:
-        """The old call's body in its place.
+        """A replacement of the old call by its body.
 
-        :raises TraceError: if it has none that could stand there (`can_inline`).
+        :raises TraceError: if the call has no body that can replace it (`can_inline`).
         """
         inlined = inline(self._call, self._namer, self._tags)
         return Replacement(inlined.calls, inlined.values, decomposed=True)
@@ -154,10 +157,10 @@ def rewrite(
 
 @dataclass(frozen=True, slots=True)
 class _Scope:
-    """The top level, a region, or one body, as a program that is edited.
+    """The top level, a region, or one body, as a program under edit.
 
-    In a body, ``context`` and ``inherited`` are the call's whose body it is; what the calls inside
-    add to them is relative.
+    For a body, ``context`` and ``inherited`` (tags) come from the call around it; the contexts and
+    tags of the calls inside are relative to them.
     """
 
     editor: TraceEditor
@@ -168,7 +171,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Edited:
-    """What became of a body (None: nothing); the original, so that its id stays its own."""
+    """An edited body (None if unchanged); the reference to the original keeps its id in use."""
 
     original: Body
     body: Body | None
@@ -177,7 +180,7 @@ class _Edited:
 
 @dataclass(frozen=True, slots=True)
 class _EditedRegion:
-    """What became of a region's program; the original, so that its id stays its own."""
+    """A region's edited program; the reference to the original keeps its id in use."""
 
     original: Trace
     program: Trace
@@ -186,7 +189,7 @@ class _EditedRegion:
 
 @dataclass
 class _Run:
-    """One run of the rewriter."""
+    """One run of the rewriter, with the results for shared bodies and regions by id."""
 
     rules: RuleTable[RewriteRule]
     expand: RuleTable[Expand]
@@ -201,7 +204,7 @@ class _Run:
         editor = scope.editor
         for old in editor.trace.calls:
             call = reexpand(old, editor.values, self.expand, self.tags, scope.context)
-            if call is not old:  # a rule may put something like the new one in its place
+            if call is not old:  # a replacement may define the expanded call's outputs, unchanged
                 editor.values.update(_changed(old, call))
             replaced = self.replaced(call, scope)
             if replaced is not None:
@@ -212,7 +215,7 @@ class _Run:
             note_new_values(old, made, editor.values)
 
     def replaced(self, call: BoundSymbol, scope: _Scope) -> tuple[BoundSymbol, ...] | None:
-        """What a rule puts in ``call``'s place, or None."""
+        """The calls by which a rule replaces ``call``, or None."""
         rule = self.rules.of(call)
         if rule is None:
             return None
@@ -226,7 +229,7 @@ class _Run:
         return _Placing(call, offered, new, scope, self.tags).place()
 
     def offered(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
-        """``call`` as a rule sees it: with the context and tags it would have in place."""
+        """``call`` as shown to a rule: with the context and tags that it would have inlined."""
         if not scope.nested:
             return call
         context = call.context.over(scope.context)
@@ -236,7 +239,7 @@ class _Run:
         return call.replace(context=context, tags=tags)
 
     def descend(self, call: BoundSymbol, scope: _Scope) -> BoundSymbol:
-        """``call`` with the rules applied in its regions and its body, or itself."""
+        """``call`` with the rules applied in its regions and its body; itself if none fires."""
         if self.into_regions and call.regions and not call.executor:
             call = with_programs(call, lambda program: self.region(program, call, scope))
         body = call.body
@@ -253,7 +256,7 @@ class _Run:
         return with_edited_body(call, edited.body)
 
     def region(self, program: Trace, call: BoundSymbol, scope: _Scope) -> Trace:
-        """``program`` edited; one that several calls share stays shared."""
+        """``program`` edited; several calls with one program share the result, too."""
         if id(program) not in self.programs:
             editor = scope.editor.of_region(program)
             self.calls(_Scope(editor))
@@ -280,7 +283,7 @@ class _Run:
 
 @dataclass
 class _Placing:
-    """One replacement on its way into its place."""
+    """The placement of one replacement."""
 
     old: BoundSymbol
     offered: BoundSymbol
@@ -289,7 +292,7 @@ class _Placing:
     tags: TagRegistry
 
     def place(self) -> tuple[BoundSymbol, ...]:
-        """The replacement's calls with what they inherit; the scope learns the new values."""
+        """The replacement's calls with inherited tags and source; substitutes go to the scope."""
         defined = {p.name for call in self.new.calls for p in call.flat_outs}
         inherited = self.inherited(defined)
         calls = tuple(self.inherit(call, inherited) for call in self.new.calls)
@@ -303,7 +306,10 @@ class _Placing:
         return calls
 
     def inherited(self, defined: set[str]) -> dict[str, TagSet]:
-        """By new value, the tags of the old ones it stands for; elders inherit at the end."""
+        """For each value that the new calls define, the tags of the old outputs that it replaces.
+
+        Values defined earlier inherit their tags at the end of the pass.
+        """
         inherited: dict[str, TagSet] = {}
         known = {p.name for p in self.old.flat_args}
         for p in self.old.flat_outs:
@@ -326,7 +332,7 @@ class _Placing:
         return inherited
 
     def inherit(self, call: BoundSymbol, inherited: Mapping[str, TagSet]) -> BoundSymbol:
-        """``call`` with the source, parent and traveling tags of the call it replaces."""
+        """``call`` with the source, the parent and the propagating tags of the replaced call."""
         if call is self.offered:
             return self.old
         old = self.old
@@ -340,7 +346,7 @@ class _Placing:
             outputs=map_tree(tagged, call.outputs, Proxy),
             tags=self.call_tags(call, inherited),
             source=call.source or old.source,
-            # In a body names are formal, and whoever takes its calls out says where they belong.
+            # In a body names are formal; inlining sets the parent of the body's calls.
             parent=None if self.scope.nested else parent,
             context=call.context.beyond(self.scope.context) if self.scope.nested else call.context,
         )

@@ -1,4 +1,4 @@
-"""How tags reach the values that come to stand for others; shared by all that edits traces."""
+"""Propagation of tags to views and to substitutes, for all edits of traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["TagInheritance", "with_view_tags"]
 
 
 def with_view_tags(call: BoundSymbol, tags: TagRegistry) -> BoundSymbol:
-    """``call``, its outputs with the tags that propagate through views from what they alias."""
+    """``call`` with its outputs' tags extended by those of aliased values that go through views."""
     inherited: dict[str, TagSet] = {}
     values = {"arg": call.flat_args, "out": call.flat_outs, "internal": ()}
     for alias in call.effects.aliases:
@@ -37,10 +37,10 @@ def _tagged(call: BoundSymbol, inherited: Mapping[str, TagSet], tags: TagRegistr
 
 
 class TagInheritance:
-    """Values that stand for others that went away, and the tags they inherit from those.
+    """Tags of removed values, inherited by the values that replace them.
 
     A pass collects them while it goes through the calls and applies them at the end, since an heir
-    was defined before.
+    may be defined earlier than the removed value.
     """
 
     __slots__ = ("_inherited", "_tags")
@@ -52,20 +52,20 @@ class TagInheritance:
     def inherit(self, heir: Any, tags: TagSet, source: Source | None = None) -> None:
         """Give ``tags`` to ``heir``; a constant inherits nothing.
 
-        :raises TagError: if they contradict what it inherits from others.
+        :raises TagError: if the tags contradict others that ``heir`` inherits.
         """
         if tags and isinstance(heir, Proxy):
             mine = self._inherited.get(heir.name, NO_TAGS)
             self._inherited[heir.name] = self._tags.merge(mine, tags, source)
 
     def proxy(self, p: Proxy) -> Proxy:
-        """``p`` with what it inherits; itself if that is nothing."""
+        """``p`` with its inherited tags; itself if there are none."""
         inherited = self._inherited.get(p.name)
         merged = self._tags.merge(p.tags, inherited) if inherited else p.tags
         return p if merged == p.tags else p.replace(tags=merged)
 
     def call(self, call: BoundSymbol) -> BoundSymbol:
-        """``call`` with all its proxies so."""
+        """``call`` with the inherited tags on all its proxies."""
         call = call.map_proxies(self.proxy)
         rebinds = call.effects.rebinds
         if not any(p.name in self._inherited for _, p in rebinds):
@@ -74,7 +74,7 @@ class TagInheritance:
         return call.replace(effects=replace(call.effects, rebinds=renewed))
 
     def trace(self, trace: Trace) -> Trace:
-        """``trace`` with all its proxies so; the same object if nobody inherits."""
+        """``trace`` with the inherited tags on all its proxies; the same object if none."""
         if not self._inherited:
             return trace
         return trace.replace(
