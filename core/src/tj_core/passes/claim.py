@@ -1,10 +1,10 @@
 """The claim walk: every call of a trace gets an executor.
 
-Top down: the executors are asked in order for the whole call, the fallback excepted; if nobody
-takes it, its body is searched for calls somebody takes; else the fallback takes the call whole,
-at the highest level at which nobody else wanted any part of it.
+Top down: the executors but the fallback are asked in order for the whole call; if none takes it,
+its body is searched for calls that one takes; else the fallback takes the whole call, at the
+highest level at which no other executor takes any part.
 
-An executor that fuses also gets calls that may stand in its regions. Those that end up in no region
+An executor that fuses also gets calls that may stand in its regions. Calls that end up in no region
 (`tj_core.passes.fuse.plan`) are claimed again without fusion.
 """
 
@@ -39,11 +39,10 @@ NEEDS_GRADIENT = "its outputs need gradients, and no gradient transform has run"
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """Who got a call, and who declined it before and why.
+    """The executor of a call, and the earlier executors that declined it, with reasons.
 
-    ``executor`` is None for a call that was replaced by its body. ``depth`` counts the bodies the
-    call was found in, and the regions of calls. ``fused`` is the symbol of the fusion region that
-    it stands in, if it stands in one.
+    ``executor`` is None for a call that was replaced by its body. ``depth`` is the number of bodies
+    and regions around the call. ``fused`` is the symbol of the call's fusion region, if any.
     """
 
     call: str
@@ -57,9 +56,9 @@ class ClaimRecord:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A claimed trace, the report, and what the symbols made by claiming run as.
+    """A claimed trace, the report, and the implementations of claimed symbols.
 
-    ``hosted`` are those of the symbols that may stand in regions of another executor.
+    ``hosted`` are the claimed symbols that may stand in regions of another executor.
     """
 
     trace: Trace
@@ -69,9 +68,9 @@ class Claimed:
 
 
 def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Claimed:
-    """``trace`` at stage CLAIMED.
+    """``trace`` at stage CLAIMED, every call with one of ``executors``.
 
-    :raises RuleMissingError: if a call is left that no executor runs.
+    :raises RuleMissingError: if no executor runs a call.
     :raises PluginError: if an executor's check raises.
     """
     walk = _Walk(
@@ -87,12 +86,12 @@ def claim(trace: Trace, executors: Sequence[Executor], tags: TagRegistry) -> Cla
 
 
 Path: TypeAlias = "tuple[int, ...]"
-"""Where a call was found: its place in the program, then in the body of that call, and so on."""
+"""The place of a call: its index in the program, then in the body of that call, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Taker:
-    """Who gets a call: an executor for itself, or one that fuses it with others."""
+    """The executor for a call; ``fuses``: in a region with other calls."""
 
     executor: Executor
     fuses: bool = False
@@ -105,12 +104,12 @@ _Key: TypeAlias = "tuple[int, Context, tuple[str, ...]]"
 class _Walk:
     """One claim walk's state.
 
-    ``wanted`` says of bodies whether anybody takes a part, ``reasons`` why those declined who have
-    a claim for one. ``fused`` has the path of each call that an executor wants in a region, by
-    label, ``single`` the paths of calls that an executor, by name, is not to fuse, they and their
-    parts, and why.
-    ``states`` are what executors keep for calls of this program.
-    ``numbers`` are the numbers there are so far, by type and expression over symbols.
+    ``wanted`` caches for bodies if any executor takes a part, ``reasons`` the reasons of executors
+    that have a claim for a part and declined. ``fused`` has the executor and the path of each call
+    that is to stand in a region, by label; ``single`` the calls, by executor and path, that the
+    executor must not fuse, nor their parts, with the reason.
+    ``states`` are the states of the claims for calls of this program.
+    ``numbers`` are the numbers computed so far, by type and expression over symbols.
     """
 
     executors: list[Executor]
@@ -131,7 +130,7 @@ class _Walk:
     path: Path = ()
 
     def settle(self, depth: int) -> None:
-        """Give all calls of the program an executor; those in no region get one for themselves."""
+        """Claim all calls; repeat, without fusion for calls that end up in no region."""
         trace, tags = self.editor.trace, self.editor.tags
         kept = len(self.records), len(self.changes)
         self.program(depth)
@@ -143,7 +142,7 @@ class _Walk:
             self.program(depth)
 
     def program(self, depth: int) -> None:
-        """Give all calls of the program an executor."""
+        """Claim all calls of the program, once."""
         self.numbers = {}
         self.remember(self.editor.trace.inputs)
         for place, call in enumerate(self.editor.trace.calls):
@@ -151,7 +150,10 @@ class _Walk:
             self.call(self.editor.moved(call), depth)
 
     def left_over(self) -> dict[tuple[str, Path], str]:
-        """The highest calls whose parts are in no region, with whoever wanted them there: why."""
+        """The calls to claim without fusion: the highest none of whose parts is in a region.
+
+        By executor and path, each with the reason.
+        """
         if not self.fused:
             return {}
         fusers = Fusers.of(self.executors, self.hosted)
@@ -164,12 +166,12 @@ class _Walk:
         }
 
     def in_regions(self, call: BoundSymbol, rule: Rule[Claim], depth: int) -> BoundSymbol:
-        """``call``, all calls of whose regions have an executor."""
+        """``call`` with all calls in its regions claimed."""
         shared = rule.value.shares_regions and (self.grad_done or not _carries_gradient(call))
         return map_programs(call, lambda program: self.region(program, shared, depth + 1))
 
     def region(self, program: Trace, shared: bool, depth: int) -> Trace:
-        """A region's program; by the fallback alone unless ``shared``; once if calls share it."""
+        """A region's claimed program, by the fallback alone unless ``shared``; cached by id."""
         key = id(program), shared
         if key not in self.regions:
             executors = self.executors if shared else []
@@ -190,7 +192,7 @@ class _Walk:
         return self.regions[key][1]
 
     def call(self, call: BoundSymbol, depth: int) -> None:
-        """Keep ``call`` under an executor's name, or what runs in its place."""
+        """Claim ``call``, or replace it by an earlier number of the same expression."""
         if (known := self.known_number(call)) is not None:
             self.editor.substitute(call.flat_outs[0], known, call.source)
             self.changes.append(Change(call.label, "core", f"{known.name} is that number"))
@@ -205,9 +207,9 @@ class _Walk:
                 self.numbers.setdefault((p.kind, p.expr), self.editor.current(p))
 
     def known_number(self, call: BoundSymbol) -> Proxy | None:
-        """The number that is all that ``call`` returns, if there is one of this expression.
+        """The earlier number with the expression of the one number that ``call`` returns, if any.
 
-        Sizes are read again in many bodies, of values that fusion need not make for that.
+        Many bodies read the same sizes, of values that fusion need not materialise for that.
         """
         if not call.effects.removable or call.regions or len(call.flat_outs) != 1:
             return None
@@ -217,7 +219,7 @@ class _Walk:
         return self.numbers.get((out.kind, out.expr))
 
     def placed(self, call: BoundSymbol, depth: int) -> None:
-        """Keep ``call`` under an executor's name, or what runs in its place."""
+        """Keep ``call`` as its executor's, or else the claimed calls of its body."""
         if call.executor is not None:
             return self.editor.keep(self.owned(call, depth))
         taker, declined = self.ask(call)
@@ -258,21 +260,24 @@ class _Walk:
         return None, tuple(declined)
 
     def why_not_fused(self, executor: Executor, fusion: Fusion, call: BoundSymbol) -> str | None:
-        """Why ``call`` does not stand in a region of ``executor``, or None: it may."""
+        """Reason why ``call`` cannot stand in a region of ``executor``, or None."""
         if (reason := self.why_single(executor.name)) is not None:
             return f"it stands in no region: {reason}"
         if call.on_subclass:
-            return "fuses calls of plain tensors, and this is one of a tensor subclass"
+            return "fuses calls on plain tensors, and this is one on a tensor subclass"
         if not self.grad_done and _carries_gradient(call):
             return NEEDS_GRADIENT
         if call.regions or not call.effects.removable:
             return "it has effects"
         if not names_constants(call, self.editor.trace.language):
-            return "it has a constant that is no tensor and that no text spells"
+            return "it has a constant that is no tensor and has no spelling in Python"
         return ask(executor.owner, fusion.can_fuse, call)
 
     def with_reason_inside(self, call: BoundSymbol, name: str, reason: str) -> tuple[str, str]:
-        """Why executor ``name`` runs no part of ``call``, which it has no claim for."""
+        """The executor's name with its reason to decline, from inside the body if there is one.
+
+        Executors without a claim for ``call`` may have declined a part of its body.
+        """
         executor = next((e for e in self.executors if e.name == name), None)
         if executor is None or executor.rule(call) is not None:
             return name, reason
@@ -286,16 +291,16 @@ class _Walk:
         return name, reason
 
     def why_single(self, name: str) -> str | None:
-        """Why executor ``name`` is not to fuse this call, or one that it is a part of, or None."""
+        """Reason not to let executor ``name`` fuse the call at `path` or one around it, or None."""
         upwards = ((name, self.path[: n + 1]) for n in range(len(self.path)))
         return next((self.single[key] for key in upwards if key in self.single), None)
 
     def check(self, executor: Executor, call: BoundSymbol) -> str | None:
-        """Why ``executor`` does not take ``call``, or None: it does."""
+        """Reason for which ``executor`` does not claim ``call``; None if it does."""
         rule = executor.rule(call)
         if rule is None and call.on_subclass and executor.claims.get(call.symbol) is not None:
             return (
-                "claims calls of plain tensors, and this is one of a tensor subclass: its key is "
+                "claims calls on plain tensors, and this is one on a tensor subclass: its key is "
                 f"{call.kinds[0]}.{call.symbol.qualname}"
             )
         if rule is None:
@@ -311,7 +316,7 @@ class _Walk:
         declined: tuple[tuple[str, str], ...],
         depth: int,
     ) -> BoundSymbol:
-        """``call``, which is to stand in a region of ``executor``."""
+        """``call``, assigned to a region of ``executor``."""
         self.note(call, executor.name, declined, depth)
         self.fused[call.label] = executor.name, self.path
         return call.replace(executor=executor.name)
@@ -323,7 +328,7 @@ class _Walk:
         declined: tuple[tuple[str, str], ...],
         depth: int,
     ) -> BoundSymbol:
-        """The executor's own call, whose body is the call it stands for."""
+        """The executor's own call, with ``call`` as its body."""
         rule = executor.rule(call)
         if rule is None or rule.value.implementation is None:
             raise PluginError(
@@ -348,7 +353,7 @@ class _Walk:
         return with_state(taken, state)
 
     def owned(self, call: BoundSymbol, depth: int) -> BoundSymbol:
-        """A call that an executor got before: half of its pair."""
+        """A call that an executor claimed before the split: one half of its pair."""
         executor = next(e for e in self.executors if e.name == call.executor)
         rule = executor.claims.get(Symbol.parse(call.symbol.name))
         assert rule is not None and rule.value.pair is not None
@@ -357,9 +362,9 @@ class _Walk:
         return call
 
     def better_inside(self, call: BoundSymbol) -> bool:
-        """Whether the fallback gets the body of ``call``, since as a whole the call would copy.
+        """Decide if the fallback runs the body of ``call``, since the whole call would copy.
 
-        Not where it draws random numbers: written to memory, they are in the order of that.
+        Not for random calls: written in place, the numbers are drawn in the order of the memory.
         """
         draws = any(resource.startswith("random") for resource in call.effects.ordered)
         return call.symbol.functional and not draws and self.may_descend(call)
@@ -368,9 +373,9 @@ class _Walk:
         return can_inline(call) and (self.grad_done or not _carries_gradient(call))
 
     def wants_part(self, body: Body | None, context: Context) -> bool:
-        """Whether an executor takes any call of ``body``, of a call under ``context``.
+        """Decide if an executor takes any part of ``body``, the body of a call in ``context``.
 
-        Bodies are shared, so asked once.
+        Cached, since calls share bodies.
         """
         if body is None or not self.executors:
             return False
@@ -381,7 +386,7 @@ class _Walk:
         return self.wanted[key]
 
     def wants(self, call: BoundSymbol, reasons: dict[str, str]) -> bool:
-        """Whether an executor takes ``call`` or a part of it; else ``reasons`` get why not."""
+        """Decide if an executor takes ``call`` or a part of it; if not, add to ``reasons``."""
         taker, declined = self.ask(call)
         if taker is not None:
             return True
@@ -394,7 +399,7 @@ class _Walk:
         return descends
 
     def key(self, body: Body | None, context: Context) -> _Key:
-        """What the answers for ``body`` are remembered by."""
+        """The key of the cached answers for ``body``."""
         names = (
             e.name for e in self.executors if self.single and self.why_single(e.name) is not None
         )

@@ -1,11 +1,12 @@
 """Common subexpression elimination that respects effects, identity, gradients and tags.
 
-A call takes an earlier one's results if nobody can tell: both compute the same from the same values
-in the same context, touch no ordered resource, and no memory involved is ever written; the program
-does not return results of both, which would become one object; no gradient flows through them (it
-would be summed in another order), unless gradients are calls of the program already; what autograd
-saves of the one is not what the program returns of the other, for the caller to write to; no call
-takes both that may look whether they are one object; and their tags can be merged.
+A call is replaced by an earlier one if the difference cannot be observed: both compute the same
+from the same values in the same context, touch no ordered resource, and no memory involved is ever
+written; the program does not return results of both, which would become one object; no gradient
+flows through them (it would be summed in another order), unless gradients are calls of the program
+already; autograd does not save a result of the one while the program returns a result of the other,
+which the caller may write; no call takes both that may test if they are one object; and their tags
+can be merged.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["cse"]
 
 
 def cse(trace: Trace, tags: TagRegistry) -> Trace:
-    """``trace`` without calls that compute what an earlier one did; the same object if none."""
+    """``trace`` without calls that repeat an earlier one; the same object if there are none."""
     editor = TraceEditor(trace, tags)
     run = _Run(trace, tags, alias_facts(trace), editor)
     for call in trace.calls:
@@ -43,7 +44,7 @@ def cse(trace: Trace, tags: TagRegistry) -> Trace:
 
 @dataclass
 class _Run:
-    """One run: ``first`` has the calls that stay, by what they compute but for their bodies."""
+    """One run of the pass; ``first`` has the kept calls by `_key`."""
 
     trace: Trace
     tags: TagRegistry
@@ -65,14 +66,14 @@ class _Run:
         self.curious = [set(objects) for objects in taken]
 
     def step(self, call: BoundSymbol) -> None:
-        """Keep ``call``, over what its arguments are now, unless an earlier one serves for it."""
+        """Keep ``call``, with its arguments substituted, or replace it by an earlier call."""
         call = self.editor.moved(call)
         if call.parent in self.labels:
             call = call.replace(parent=self.labels[call.parent])
         if not self.mergeable(call):
             return self.editor.keep(call)
         elders = self.first.setdefault(_key(call), [])
-        # A backward call has its constants in its body: two with other bodies compute other things.
+        # A backward call has its constants in its body: with another body it computes otherwise.
         elder = next((e for e in elders if _same_body(e.body, call.body)), None)
         if elder is None:
             elders.append(call)
@@ -80,13 +81,13 @@ class _Run:
             self.editor.keep(call)
 
     def tag_elders(self) -> None:
-        """Give the calls that serve for others the tags of those."""
+        """Add to kept calls the tags of the calls that they replace."""
         for i, call in enumerate(self.editor.calls):
             if call.label in self.merged:
                 self.editor.replace(i, call.replace(tags=self.merged[call.label]))
 
     def mergeable(self, call: BoundSymbol) -> bool:
-        """Whether nobody could tell two such calls from one, whatever else the program does."""
+        """Test for a call that may be merged as far as its own effects and gradients go."""
         if not call.effects.removable or call.regions or not call.flat_outs:
             return False
         if not self.gradients_done and any(map(requires_grad, call.flat_outs)):
@@ -94,7 +95,7 @@ class _Run:
         return not any(map(self.facts.is_mutated, (*call.flat_args, *call.flat_outs)))
 
     def merge(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
-        """Let ``elder``'s results stand for ``call``'s, if that may be."""
+        """Replace ``call``'s results by ``elder``'s; return False if this could be observed."""
         pairs = list(zip(call.flat_outs, elder.flat_outs, strict=True))
         if any(self.told_apart(a, b) for a, b in pairs) or not self.agree(call, elder):
             return False
@@ -109,7 +110,7 @@ class _Run:
         return True
 
     def stand_in(self, mine: Proxy, others: Proxy) -> None:
-        """Note what is true of ``others``, now that it stands for ``mine`` too."""
+        """Update the facts about ``others``, which now also replaces ``mine``."""
         one, other = self.objects[mine.name], self.objects[others.name]
         if one in self.returned:
             self.returned.add(other)
@@ -123,7 +124,7 @@ class _Run:
                 known.add(other)
 
     def told_apart(self, a: Proxy, b: Proxy) -> bool:
-        """Whether somebody can tell that ``a`` and ``b`` became one object, or one memory."""
+        """Decide if it can be observed that ``a`` and ``b`` become one object, or one memory."""
         if self.objects[a.name] == self.objects[b.name]:
             return False
         if {self.objects[a.name], self.objects[b.name]} <= self.returned:
@@ -131,18 +132,18 @@ class _Run:
         if any({self.objects[a.name], self.objects[b.name]} <= taken for taken in self.curious):
             return True
         one, other = self.facts.roots[a.name], self.facts.roots[b.name]
-        if one == other:  # two views; what the program returns may tell which one it is a view of
+        if one == other:  # two views; a returned view may show its base
             return one in self.escaping
         return (one in self.escaping and self.is_held(other)) or (
             other in self.escaping and self.is_held(one)
         )
 
     def is_held(self, root: str) -> bool:
-        """Whether the memory is somebody's when the program has returned."""
+        """Test for memory that the caller or autograd holds after the program has returned."""
         return root in self.escaping or root in self.saved
 
     def agree(self, call: BoundSymbol, elder: BoundSymbol) -> bool:
-        """Whether the two may be one as far as their tags go."""
+        """Test if the tags of the two calls, and of their outputs, can be merged."""
         try:
             self.tags.merge(self.merged.get(elder.label, elder.tags), call.tags, call.source)
             for mine, others in zip(call.flat_outs, elder.flat_outs, strict=True):
@@ -153,9 +154,9 @@ class _Run:
 
 
 def _saved(calls: tuple[BoundSymbol, ...]) -> Iterator[str]:
-    """The values that PyTorch's autograd may keep for the backward pass.
+    """The values that PyTorch's autograd may save for the backward pass.
 
-    Their memory is the caller's to write only if the program returned it.
+    The caller may write their memory only if the program returned it.
     """
     for call in calls:
         after = (p for _, p in call.effects.rebinds)
@@ -165,10 +166,11 @@ def _saved(calls: tuple[BoundSymbol, ...]) -> Iterator[str]:
 
 
 def _is_curious(call: BoundSymbol) -> bool:
-    """Whether ``call`` may do something else if two of its arguments are one object.
+    """Test for a call that may behave differently if two of its arguments are one object.
 
-    Attention in PyTorch does (``query is key``). A call of a single operator cannot: it is not
-    written in Python. Where one writes, its functional form copies an object once.
+    Multi-head attention in PyTorch does (``query is key``). A call of a single operator cannot,
+    since operators do not see Python objects; but the functional form of a mutating one copies each
+    object once.
     """
     if len({p.name for p in call.flat_args}) < 2:
         return False
@@ -180,7 +182,7 @@ def _is_curious(call: BoundSymbol) -> bool:
 
 
 def _key(call: BoundSymbol) -> Any:
-    """What two calls have in common that compute the same, beside their bodies."""
+    """A key that is equal for calls that compute the same, apart from their bodies."""
     outputs = map_tree(meta_text, call.outputs, Proxy)
     return (
         call.symbol,
@@ -193,7 +195,7 @@ def _key(call: BoundSymbol) -> Any:
 
 
 def _same_body(one: Body | None, other: Body | None) -> bool:
-    """Whether two bodies compute the same."""
+    """Compare two bodies, nested ones included."""
     if one is other or one is None or other is None or len(one.calls) != len(other.calls):
         return one is other
     return _frozen((one.outputs, one.updates)) == _frozen((other.outputs, other.updates)) and all(
@@ -205,7 +207,7 @@ def _same_body(one: Body | None, other: Body | None) -> bool:
 
 
 def _frozen(tree: Any) -> Any:
-    """``tree`` as something hashable that is equal only where it means the same."""
+    """A hashable form of ``tree``, equal only for trees with the same meaning."""
     kind = type(tree)
     if isinstance(tree, Proxy):
         return tree.name

@@ -13,21 +13,21 @@ __all__ = ["dce"]
 
 
 def dce(trace: Trace) -> Trace:
-    """``trace`` without the calls nobody needs; the same object if there are none.
+    """``trace`` without dead calls; the same object if there are none.
 
-    A call goes if none of its outputs is used and it neither writes an argument nor touches an
+    A call is dead if none of its outputs is used and it neither writes an argument nor touches an
     ordered resource (random numbers, a collective, a stream, a side effect). A call with regions
-    does what its regions do, and calls inside them go by the same rule. Once memory was
-    mutated, calls stay that a dialect says check for that.
+    has their effects, and the calls inside follow the same rule. After the first mutation, calls
+    are kept that may raise because of it (`Dialect.checks_writes`).
     """
     cleaned = _cleaned(trace, mutated=False)
     return trace if cleaned is trace else recorded(cleaned, PassRecord("dce"))
 
 
 def _cleaned(trace: Trace, *, mutated: bool) -> Trace:
-    """The program without such calls, in its regions too; the same object if there are none.
+    """The program without dead calls, in its regions too; the same object if there are none.
 
-    ``mutated``: a call before those of ``trace`` has written.
+    ``mutated``: a call before ``trace`` has written memory.
     """
     first = -1 if mutated else _first_write(trace)
 
@@ -43,6 +43,6 @@ def _cleaned(trace: Trace, *, mutated: bool) -> Trace:
 
 
 def _first_write(trace: Trace) -> int:
-    """The place of the first call that writes or changes metadata, or of the end."""
+    """The index of the first call that writes memory or changes metadata, else of the end."""
     writes = (i for i, c in enumerate(trace.calls) if c.effects.mutates or c.effects.rebinds)
     return next(writes, len(trace.calls))

@@ -84,7 +84,7 @@ def test_a_call_alone_is_no_region() -> None:
     assert shape(g) == ["add"] and not loop.compiled
     (record,) = tj.explain(g).claims
     assert record.executor == "python"
-    why = "it stands in no region: of 2 calls that compute, at least, there are 1"
+    why = "it stands in no region: it needs 2 calls that compute, and has 1"
     assert record.declined == (("loop", why),)
 
 

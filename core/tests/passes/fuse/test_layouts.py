@@ -243,7 +243,7 @@ def test_the_script_of_a_region_says_its_strides(
 LIES = {
     "says nothing": ({}, "has strides (2), not (1)"),
     "says something else": ({1: (3,)}, "has strides (2), not (3)"),
-    "chooses what is not free": ({0: (2,), 1: (2,)}, "the strides of output 0, which are not free"),
+    "chooses what is not free": ({0: (2,), 1: (2,)}, "the strides of output 0, which are fixed"),
 }
 
 

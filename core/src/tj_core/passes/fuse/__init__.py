@@ -1,1 +1,1 @@
-"""Fusion: which calls of a claimed program stand together in regions, and what a region is."""
+"""Fusion: partition the calls of a claimed program into regions, and build the regions."""

@@ -1,4 +1,4 @@
-"""The pass: calls that an executor wants together become calls of regions."""
+"""The fusion pass: replace groups of calls by calls of regions."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ __all__ = ["FusedTrace", "fuse", "with_regions"]
 
 @dataclass(frozen=True, slots=True)
 class FusedTrace:
-    """A trace with regions: the symbols of their calls with what each stands for.
+    """A trace with regions, each with the symbol of its calls.
 
-    ``taken`` are the inputs that it takes with the strides that were chosen for them, by name; all
-    others it takes as the trace says. ``members`` says in which region a call stands, by its label.
+    ``taken`` are the inputs, by name, that the trace takes with chosen strides; all others come
+    with the declared strides. ``members`` maps the label of a call to the symbol of its region.
     """
 
     trace: Trace
@@ -50,11 +50,11 @@ def fuse(
     *,
     all_calls: bool = False,
 ) -> FusedTrace:
-    """``trace``, which is claimed, with a call for each region.
+    """The claimed ``trace`` with a call for each region.
 
-    ``implementations`` are those of claimed calls, ``hosted`` the symbols that may stand in regions
-    of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the session's. With
-    ``all_calls``, those that nobody needs remain, in no region.
+    ``implementations`` are the functions of claimed symbols, ``hosted`` the symbols that may stand
+    in regions of other executors. ``layouts`` are of the inputs and outputs, ``tables`` the
+    session's rule tables. With ``all_calls``, unused calls are kept, outside of regions.
     """
     fusers = Fusers.of(executors, hosted)
     if not fusers.executors:
@@ -69,7 +69,7 @@ def fuse(
 
 
 def with_regions(records: Sequence[ClaimRecord], fused: FusedTrace) -> tuple[ClaimRecord, ...]:
-    """``records``, which say in which region calls stand."""
+    """``records`` with the field ``fused`` set for calls in regions."""
 
     def region(record: ClaimRecord) -> Symbol | None:
         found = fused.members.get(record.call)
@@ -82,8 +82,9 @@ def with_regions(records: Sequence[ClaimRecord], fused: FusedTrace) -> tuple[Cla
 class _Pass:
     """One run of the pass.
 
-    ``single`` is the executor of calls in no region, ``found`` are the regions by symbol,
-    ``members`` their calls by label. ``layouts`` and ``overwritable`` are of the outermost program.
+    ``single`` is the executor of calls outside of regions, ``found`` are the regions by symbol,
+    ``members`` the symbols of regions by label of call. ``layouts`` and ``overwritable`` are for
+    the outermost program.
     """
 
     fusers: Fusers
@@ -129,9 +130,9 @@ class _Pass:
         return region_calls(planned.units, planned.views, trace.outputs, facts)
 
     def unneeded_alone(self, trace: Trace) -> tuple[BoundSymbol, ...]:
-        """The calls of ``trace``, in which those that nobody needs belong to no executor's regions.
+        """The calls of ``trace``, with unused calls assigned to the single executor.
 
-        A region would compute them no more, or raise another error than they do.
+        A region would leave out such a call, or raise another error than the call.
         """
         needed = {*live_calls(trace.calls, trace.outputs, _stays)}
         return tuple(
@@ -139,7 +140,7 @@ class _Pass:
         )
 
     def taken(self, trace: Trace) -> dict[str, Choice]:
-        """The inputs that only regions of the executor read which has chosen their strides."""
+        """The inputs with chosen strides that only regions of the choosing executor read."""
         chosen = dict(self.layouts.chosen)
         if not chosen:
             return chosen

@@ -1,11 +1,12 @@
-"""Groups: which calls can run together, and the order in which everything runs.
+"""Groups: calls that can run together, and the order of groups and single calls.
 
-Each call runs in a slot: a level, and in the level the groups of the executors before all calls
-that run alone. A call is never in an earlier slot than what it needs, so groups are convex. Within
-that, calls stay near their place in the program: a group that is open takes the calls that can join
-it, and what need not wait for it runs right before.
+Each call gets a slot: a level, and within the level the groups of the executors before all single
+calls. No call has an earlier slot than the values that it reads, so that groups are convex. Apart
+from this, calls stay near their place in the program: the open group takes the calls that can join
+it, and a call that need not wait for the group runs right before it.
 
-A view takes no time and no memory, so it belongs to no group: whoever reads one makes it.
+A view takes no time and no memory, so that it belongs to no group: each region that reads a view
+makes the view again.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ __all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_free_view"]
 
 
 class Owner(NamedTuple):
-    """Whose group a call may stand in. Calls in one group have the same.
+    """The owner of a group: calls stand in one group only if their owners are equal.
 
-    ``executor`` is the name of one that fuses, ``context`` what the calls run in, ``devices`` what
-    they compute on: one, but for a copy from one to another.
+    ``executor`` is the name of an executor that fuses, ``context`` the context of the calls,
+    ``devices`` the devices that they compute on: one, or two for a copy between devices.
     """
 
     executor: str
@@ -35,9 +36,9 @@ class Owner(NamedTuple):
 
 
 def devices_of(call: BoundSymbol) -> frozenset[Device]:
-    """The devices that ``call`` computes on; none for one that computes with numbers alone.
+    """The devices that ``call`` computes on; none for a call on numbers alone.
 
-    A tensor of no dimensions may be on the CPU beside others: it is a number.
+    A zero-dimensional argument does not count beside the results: PyTorch lets it be on the CPU.
     """
     made = {p.device for p in call.flat_outs if isinstance(p, TensorProxy)}
     taken = [p for p in call.flat_args if isinstance(p, TensorProxy)]
@@ -49,7 +50,7 @@ _Slot: TypeAlias = "tuple[int, int]"
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Calls of one executor that can run as one, in program order, views not among them."""
+    """Calls of one executor that can run as one, in program order, without views."""
 
     owner: Owner
     calls: tuple[BoundSymbol, ...]
@@ -59,15 +60,15 @@ Unit: TypeAlias = "Group | BoundSymbol"
 
 
 def is_free_view(call: BoundSymbol) -> bool:
-    """Whether ``call`` does nothing but make views of its only value, numbers not counted."""
+    """Test for a call that only makes views of its one argument, numbers not counted."""
     viewed = {p.name for p in call.flat_args if not isinstance(p, NumberProxy)}
     return len(viewed) == 1 and makes_views(call) and call.effects.removable
 
 
 def grouped(calls: Sequence[BoundSymbol], owners: Mapping[int, Owner]) -> list[Unit]:
-    """``calls`` in an order that runs, those that can run as one in groups.
+    """``calls`` in a valid order, with groups of calls that can run as one.
 
-    ``owners`` has the executor of each call that may stand in a group, by place.
+    ``owners`` has the owner of each call that may stand in a group, by index.
     """
     schedule = _Schedule({owner: rank for rank, owner in enumerate(dict.fromkeys(owners.values()))})
     members: dict[_Slot, list[int]] = {}
@@ -83,10 +84,10 @@ def grouped(calls: Sequence[BoundSymbol], owners: Mapping[int, Owner]) -> list[U
 
 @dataclass
 class _Schedule:
-    """Gives each call its slot. ``ranks``: where the groups of an executor stand in a level.
+    """The assignment of slots to calls. ``ranks``: the order of owners' groups in a level.
 
-    ``made`` says in which slot a value is there; ``free`` from which one on the groups of an owner
-    can make a view themselves, which for all others is there when its call has run.
+    ``made`` has the slot in which a value is made. ``free`` has, for a view, the slot from which on
+    the groups of an owner can make it again; for other owners it is made by its own call.
     """
 
     ranks: dict[Owner, int]
@@ -120,12 +121,12 @@ class _Schedule:
         return slot
 
     def ready(self, name: str, owner: Owner | None) -> _Slot | None:
-        """The slot from which on ``owner`` has a value; None of one that nothing makes."""
+        """The slot from which on ``owner`` has a value; None for an input of the program."""
         maker, slot = self.free.get(name, (None, None))
         return slot if maker is not None and maker == owner else self.made.get(name)
 
     def by_itself(self, call: BoundSymbol, needed: _Slot) -> _Slot:
-        """As late as it can be before the group that is open, if it need not wait for that."""
+        """The slot of a single call: right before the open group, unless it must wait for it."""
         level = max(needed[0], self.top - 1, self.floor - 1)
         level = max([level, *(self.ordered.get(name, -1) for name in call.effects.ordered)])
         if _is_barrier(call):
@@ -135,7 +136,7 @@ class _Schedule:
         return level, self.alone
 
     def in_group(self, owner: Owner, needed: _Slot) -> _Slot:
-        """In the group that is open, unless it needs what runs after that began."""
+        """The slot of a call in a group: the open one, unless it needs a later value."""
         rank = self.ranks[owner]
         level = needed[0] if needed[1] <= rank else needed[0] + 1
         mine = self.open.get(owner, 0)
@@ -147,6 +148,6 @@ class _Schedule:
 
 
 def _is_barrier(call: BoundSymbol) -> bool:
-    """Whether everything before stays before it, and everything after it after."""
+    """Test for a call that no other call may be moved across."""
     effects = call.effects
     return bool(effects.mutates or effects.rebinds or "side_effect" in effects.ordered)

@@ -1,4 +1,4 @@
-"""Keys of regions: equal for regions that are the same program but for names."""
+"""Keys of regions: equal for regions that differ only in names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["call_token", "region_key"]
 
 
 def call_token(call: BoundSymbol) -> str:
-    """A text that is equal for calls which differ only in the names of values."""
+    """A text that is equal for calls that differ only in the names of values."""
     words = _Words({})
     args = map_tree(words.operand, (call.args, call.kwargs))
     return repr((call.symbol.qualname, args, words.metadata(call.flat_outs)))
@@ -27,7 +27,7 @@ def call_token(call: BoundSymbol) -> str:
 def region_key(body: Body, *facts: Any) -> str:
     """A short hash of ``body``, whose names are formal, and of ``facts`` with a stable `repr`.
 
-    Symbols in sizes count by the order in which they appear first.
+    Symbols in sizes count by the order of their first appearance.
     """
     names = {p.name: p.name for p in body.inputs}
     names |= {p.name: p.name for call in body.calls for p in call.flat_outs}
@@ -49,7 +49,7 @@ def region_key(body: Body, *facts: Any) -> str:
 
 
 class _Words:
-    """Values, constants and metadata as text; ``names`` are those of values that count."""
+    """Values, constants and metadata as text; values without an entry in ``names`` are unnamed."""
 
     def __init__(self, names: dict[str, str]) -> None:
         self.names = names
@@ -66,7 +66,7 @@ class _Words:
         return [self.meta(p) for p in proxies]
 
     def meta(self, p: Proxy) -> str:
-        """The metadata that a kernel depends on; autograd's part is no part of it."""
+        """The metadata that a kernel depends on, without ``requires_grad``."""
         if isinstance(p, TensorProxy):
             plain = p.replace(requires_grad=False, shape=(), strides=())
             return f"{meta_text(plain)} {self.dims(p.shape)} {self.dims(p.strides)}"

@@ -1,4 +1,4 @@
-"""Strides that are not those in a trace: executors choose them for values between programs."""
+"""Layouts that executors choose, in place of declared strides, for values between programs."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """What a program's regions may choose, and what was chosen in the program before.
+    """The values whose strides regions may choose, and the inputs with chosen strides.
 
-    ``readers``: the values that the program returns to later programs alone, by name, with the
-    calls there that read them. ``chosen``: inputs whose strides are not those in the trace.
+    ``readers``: the values, by name, that the program returns only to later programs, with their
+    reading calls there. ``chosen``: inputs whose strides differ from the declared ones.
     """
 
     readers: Mapping[str, Sequence[BoundSymbol]] = field(default_factory=dict)
     chosen: Mapping[str, Choice] = field(default_factory=dict)
 
     def may_choose(self, executor: Executor, name: str) -> bool:
-        """Whether ``executor`` may choose the strides of a value: it runs all that reads it."""
+        """Decide if ``executor`` may choose the strides of a value: it must run all its readers."""
         fusion = executor.fusion
         if fusion is None or name not in self.readers:
             return False
         return all(_takes(executor, fusion, call, name) for call in self.readers[name])
 
     def strides(self, executor: str, name: str) -> tuple[int, ...] | None:
-        """The strides that ``executor`` has chosen for a value, if it has."""
+        """The strides that ``executor`` has chosen for a value, or None."""
         choice = self.chosen.get(name)
         return choice.strides if choice is not None and choice.executor == executor else None
 
 
 def _takes(executor: Executor, fusion: Fusion, call: BoundSymbol, name: str) -> bool:
-    """Whether ``executor`` takes ``call``, or the parts of it that read the value ``name``."""
+    """Test if ``executor`` takes ``call``, or all parts of it that read the value ``name``."""
     if ask(executor.owner, fusion.can_fuse, call) is None:
         return True
     if call.body is None:

@@ -1,12 +1,13 @@
-"""Inputs that a region may overwrite, where its program writes their new values to them at the end.
+"""Inputs that a region may overwrite, since the program copies their new values back at the end.
 
-A cache that gets one more row is not to be copied for that. A region may write to it if all that is
-seen of the write is the new value, and if the region, and the program, do the same when they run
-again on what it has written: after an error the program runs again, as it was acquired.
+A cache that gets one more row need not be copied. A region may write to it if only the new value is
+visible afterwards, and if region and program are idempotent: run again on the written input, they
+give the same. After an error the program runs again, as it was acquired.
 
-Rule table ``overwrites`` says of a symbol what it does to its first argument, as a function of the
-call: ``"some"``, if the result has the elements of that but for some, and which these are and what
-they become depends on the other arguments alone; ``"all"``, if none of its elements count.
+Rule table ``overwrites`` tells, for a symbol and as a function of the call, how the result depends
+on the first argument: ``"some"``, if the result is a copy of it with some elements replaced, and
+their places and new values depend on the other arguments alone; ``"all"``, if the result depends on
+none of its elements.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tj_core.verify.wellformed import same_metadata
 __all__ = ["OVERWRITES", "Overwritable", "Overwrites", "Writes", "overwritable"]
 
 OVERWRITES = "overwrites"
-"""The table's name."""
+"""Name of the rule table."""
 
 Overwrites = Callable[[BoundSymbol], "Literal['some', 'all'] | None"]
 """A rule of the table; None: the result depends on all elements of the first argument."""
@@ -38,9 +39,9 @@ Overwrites = Callable[[BoundSymbol], "Literal['some', 'all'] | None"]
 
 @dataclass(frozen=True, slots=True)
 class Writes:
-    """What a region may write: inputs, by the names of their new values.
+    """The inputs that a region may overwrite, by the names of their new values.
 
-    ``checks`` have to run before the program's first call.
+    ``checks`` must run before the program's first call.
     """
 
     inputs: Mapping[str, str] = field(default_factory=dict)
@@ -49,11 +50,11 @@ class Writes:
 
 @dataclass(frozen=True, slots=True)
 class Overwritable:
-    """Values that may be written to an input: the inputs, by the names of their new values.
+    """The inputs of a program that may be overwritten, by the names of their new values.
 
-    ``rules`` are those of the table. ``order`` has the places of the calls in the program, by what
-    they make; ``units`` are these calls in the order in which they run, each region to be as one.
-    ``reads`` counts the units that read a value.
+    ``rules`` is the table ``overwrites``. ``order`` has the index of the call behind each value;
+    ``units`` are the calls in the order in which they run, those of a planned region together.
+    ``reads`` has the number of units that read a value.
     """
 
     inputs: Mapping[str, TensorProxy]
@@ -64,16 +65,16 @@ class Overwritable:
     reads: Mapping[str, int] = field(default_factory=dict)
 
     def among(self, units: Sequence[Sequence[BoundSymbol]]) -> Overwritable:
-        """Where the program runs as ``units``."""
+        """A copy for a program that runs as ``units``."""
         reads = Counter(p.name for calls in units for p in free_values(calls))
         return replace(self, units=units, reads=reads)
 
     def writes(
         self, unit: int, returned: Sequence[Proxy], may: Callable[[TensorProxy], bool]
     ) -> Writes:
-        """What the region that is ``unit`` may write of what it has ``returned``.
+        """The inputs that the region with index ``unit`` may overwrite by values it ``returned``.
 
-        ``may`` says of an input whether the executor writes to it.
+        ``may`` returns True for an input that the executor can overwrite.
         """
         candidates = [p for p in returned if p.name in self.inputs]
         if not candidates:
@@ -109,9 +110,9 @@ class Overwritable:
 def overwritable(
     trace: Trace, tables: Mapping[str, RuleTable[Any]], others: Collection[Symbol] = frozenset()
 ) -> Overwritable | None:
-    """What is known of ``trace`` before it has regions; None if nothing in it can be overwritten.
+    """The overwritable inputs of ``trace``, which has no regions yet; None if there are none.
 
-    ``tables`` are the session's, ``others`` the symbols that executors have claimed.
+    ``tables`` are the session's rule tables, ``others`` the symbols that executors have claimed.
     """
     outputs = [p for p in leaves(trace.outputs) if isinstance(p, Proxy)]
     tagged = [p for p in outputs if NEW_VALUE_OF in p.tags]
@@ -146,7 +147,7 @@ def _seen(
     written: Mapping[str, str],
     rules: RuleTable[Overwrites],
 ) -> frozenset[str]:
-    """The inputs in ``written`` whose old value would show when ``calls`` run again.
+    """The inputs in ``written`` whose overwriting would change a second run of ``calls``.
 
     ``written`` are inputs, by the names of their new values.
     """
@@ -156,7 +157,7 @@ def _seen(
         made = _made(call, values, rules)
         for p in call.flat_outs:
             values[p.name] = made
-            if p.name in written:  # from here on it is what the input is
+            if p.name in written:  # from here on the input has this value
                 values[p.name] = _NEW
                 if made.inputs and made.like != written[p.name]:
                     lost |= made.inputs
@@ -165,10 +166,10 @@ def _seen(
 
 @dataclass(frozen=True, slots=True)
 class _Old:
-    """What a value has of old values of inputs: it depends on those of ``inputs``.
+    """The dependence of a value on old values of ``inputs``.
 
-    ``like``, if given, is the only one, and the value has its elements, but for some that depend on
-    none.
+    ``like``, if given, is the only such input; the value is a copy of it with some elements
+    replaced that depend on no old value.
     """
 
     inputs: frozenset[str] = frozenset()
@@ -179,7 +180,7 @@ _NEW = _Old()
 
 
 def _made(call: BoundSymbol, values: Mapping[str, _Old], rules: RuleTable[Overwrites]) -> _Old:
-    """What the results of ``call`` have."""
+    """The dependence of the results of ``call`` on old values."""
     given = [values.get(p.name, _NEW) for p in call.flat_args]
     known = _NEW.inputs.union(*(value.inputs for value in given))
     rule = rules.get(call.symbol) if known else None

@@ -1,8 +1,7 @@
-"""The plan of fusion: which calls of a claimed program stand in which group.
+"""The plan of fusion: the assignment of a claimed program's calls to groups.
 
-It is asked twice. While calls are claimed: the calls that end up in no group are claimed again
-without fusion, so that the highest call they are part of runs as one. After that: the groups become
-regions.
+Made twice: while calls are claimed, to claim those in no group again without fusion, so that the
+highest call around them runs as one; and after claiming, to make regions of the groups.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ __all__ = ["Fusers", "Plan", "plan"]
 
 @dataclass(frozen=True)
 class Fusers:
-    """The executors that fuse, by name, in order; ``hosted`` are symbols that may stand in regions.
+    """The executors that fuse, by name, in order.
 
-    Those are claimed calls whose implementation can be traced.
+    ``hosted`` are symbols of claimed calls whose implementation can be traced, so that they may
+    stand in another executor's regions.
     """
 
     executors: Mapping[str, Executor]
@@ -41,11 +41,11 @@ class Fusers:
 
     @staticmethod
     def of(executors: Sequence[Executor], hosted: Collection[Symbol] = frozenset()) -> Fusers:
-        """Those among ``executors``."""
+        """The executors among ``executors`` that fuse."""
         return Fusers({e.name: e for e in executors if e.fusion is not None}, hosted)
 
     def owner(self, call: BoundSymbol) -> Owner | None:
-        """Whose region ``call`` may stand in."""
+        """The owner of the groups that ``call`` may stand in, or None."""
         name = call.executor
         if name is not None and name in self.executors and call.symbol.namespace != name:
             return Owner(name, call.context, devices_of(call))
@@ -55,15 +55,15 @@ class Fusers:
         return None
 
     def fusion(self, name: str) -> Fusion:
-        """How executor ``name`` fuses."""
+        """The `Fusion` record of executor ``name``."""
         fusion = self.executors[name].fusion
         assert fusion is not None
         return fusion
 
     def parts(self, name: str, calls: Sequence[BoundSymbol]) -> Sequence[Sequence[BoundSymbol]]:
-        """``calls`` as executor ``name`` wants them: whole, or cut where they repeat.
+        """``calls`` whole, or cut into repeated parts, as executor ``name`` decides.
 
-        :raises PluginError: if the executor fails to say.
+        :raises PluginError: if the executor's ``whole`` raises.
         """
         whole = self.fusion(name).whole
         owner = self.executors[name].owner
@@ -72,13 +72,13 @@ class Fusers:
         return parts(calls, call_token)
 
     def refusal(self, name: str, calls: Sequence[BoundSymbol]) -> str | None:
-        """Why executor ``name`` does not run ``calls`` as one, or None.
+        """Reason why executor ``name`` does not run ``calls`` as one region, or None.
 
-        :raises PluginError: if its check fails.
+        :raises PluginError: if the executor's ``check`` raises.
         """
         fusion = self.fusion(name)
         if len(calls) < fusion.minimum:
-            return f"of {fusion.minimum} calls that compute, at least, there are {len(calls)}"
+            return f"it needs {fusion.minimum} calls that compute, and has {len(calls)}"
         check = fusion.check
         if check is None:
             return None
@@ -87,10 +87,10 @@ class Fusers:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """``units`` in an order that runs.
+    """Groups and single calls, ``units``, in a valid order.
 
-    ``views`` are those that regions can make themselves. ``refused`` are calls an executor wanted
-    that stand in no group, by label, each with the reason.
+    ``views`` are the views that regions can make again. ``refused`` are calls for regions that
+    stand in no group, by label, each with the reason.
     """
 
     units: tuple[Unit, ...]
@@ -101,7 +101,7 @@ class Plan:
 def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
     """The plan for ``calls``.
 
-    :raises PluginError: if an executor's check of a group fails.
+    :raises PluginError: if an executor's check of a group raises.
     """
     owners = _owners(calls, fusers)
     views = {
@@ -125,14 +125,14 @@ def plan(calls: Sequence[BoundSymbol], fusers: Fusers) -> Plan:
                 refused |= {c.label: reason for c in part if c.symbol not in fusers.hosted}
     read = {p.name for u in units if isinstance(u, Group) for c in u.calls for p in c.flat_args}
     alone = _unread_views(views, read)
-    # Why a group is refused says more than that nothing is left to read its views.
+    # The reason to refuse a group explains more than the fact that its views have no reader.
     return Plan(tuple(units), views, dict.fromkeys(alone, "no region reads the view") | refused)
 
 
 def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:
-    """Whose region each call may stand in, by place.
+    """The owner of each call that may stand in a group, by index.
 
-    Calls that compute with numbers alone are on the device of the first that do not.
+    Calls on numbers alone count for the device of the first call on tensors.
     """
     owners = {i: owner for i, call in enumerate(calls) if (owner := fusers.owner(call)) is not None}
     first = next((owner.devices for owner in owners.values() if owner.devices), frozenset())
@@ -142,7 +142,7 @@ def _owners(calls: Sequence[BoundSymbol], fusers: Fusers) -> dict[int, Owner]:
 
 
 def _unread_views(views: Mapping[str, tuple[Owner, BoundSymbol]], read: set[str]) -> list[str]:
-    """The labels of view calls that no region makes, not even for another view."""
+    """The labels of view calls that no region needs, not even for another view."""
     for name, (_, view) in reversed(list(views.items())):
         if name in read:
             read = read | {p.name for p in view.flat_args}

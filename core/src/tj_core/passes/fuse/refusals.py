@@ -1,11 +1,11 @@
-"""Calls that may refuse their arguments for the values these have, an index out of bounds say.
+"""Calls that may raise because of their arguments' values, such as an index out of bounds.
 
-What comes before such a call in the program has happened then, what comes after it has not. Where a
-region changes that order for what can be seen, the program asks beforehand.
+At such an error, the writes of earlier calls have happened, and those of later calls have not.
+Where a region changes this order visibly, the program runs checks at its start.
 
-Rule table ``refuses`` says of a symbol, as a function of the call, by which calls: those raise if
-the call will. There are none for a call that never refuses a value; None is for one of which that
-cannot be said.
+Rule table ``refuses`` gives, for a symbol and as a function of the call, the checks: calls that
+raise if the call would. The sequence is empty for a call that never raises for a value; None means
+unknown.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from tj_core.ir.trace import BoundSymbol, Trace
 __all__ = ["REFUSES", "Refusals", "Refuses"]
 
 REFUSES = "refuses"
-"""The table's name."""
+"""Name of the rule table."""
 
 Refuses = Callable[[BoundSymbol], "Sequence[BoundSymbol] | None"]
 """A rule of the table."""
 
 MOST_CALLS = 8
-"""So many calls run again at the start of a program, at most, to know what one argument will be."""
+"""Most calls that run again at the start of a program to compute one check's arguments."""
 
 MOST_ELEMENTS = 1 << 16
-"""Of each of their results."""
+"""Most elements of each result of such a call."""
 
 
 @dataclass(frozen=True)
 class Refusals:
-    """What the ``rules`` of the table say of the calls of ``trace``.
+    """The checks for calls of ``trace``, by the ``rules`` of the table.
 
     ``others`` are symbols that executors have claimed.
     """
@@ -51,12 +51,15 @@ class Refusals:
 
     @functools.cached_property
     def makers(self) -> Mapping[str, BoundSymbol | None]:
-        """What makes each value of the program; None for its inputs."""
+        """The call behind each value of the program; None for inputs."""
         inputs: dict[str, BoundSymbol | None] = dict.fromkeys(p.name for p in self.trace.inputs)
         return inputs | {p.name: c for c in self.trace.calls for p in c.flat_outs}
 
     def checks(self, calls: Iterable[BoundSymbol]) -> list[BoundSymbol] | None:
-        """What raises at the start of the program if one of ``calls`` will; None if none can."""
+        """Checks, for the start of the program, that raise if one of ``calls`` will.
+
+        None if there is a call without known checks, or a check that cannot run so early.
+        """
         found: list[BoundSymbol] = []
         for call in calls:
             made = self.of(call)
@@ -66,7 +69,7 @@ class Refusals:
         return found
 
     def of(self, call: BoundSymbol) -> Sequence[BoundSymbol] | None:
-        """What the rules say of ``call``, or of all calls of its body."""
+        """The checks of ``call`` by its rule; none if no call of its body needs one; else None."""
         if makes_views(call):
             return ()
         rule = self.rules.get(call.symbol)
@@ -77,9 +80,9 @@ class Refusals:
         return ()
 
     def steps(self, check: BoundSymbol) -> list[BoundSymbol] | None:
-        """The calls that make the arguments of ``check`` of the program's inputs, last first.
+        """The calls that compute the arguments of ``check`` from the program's inputs, last first.
 
-        None if these are too many, or do more than that.
+        None if there are too many, or one of them must not run twice.
         """
         found: dict[str, BoundSymbol] = {}
         todo = [p.name for p in check.flat_args]
@@ -94,12 +97,12 @@ class Refusals:
         return list(found.values())
 
     def may_run_twice(self, call: BoundSymbol) -> bool:
-        """Whether nobody sees that ``call`` has run once more, and it takes no time."""
+        """Test for a call that may run once more unnoticed, and is cheap."""
         small = all(map(_is_small, call.flat_outs))
         return small and call.effects.removable and call.symbol not in self.others
 
     def first(self, checks: Iterable[BoundSymbol], executor: str | None) -> list[BoundSymbol]:
-        """What the program begins with where it begins with ``checks``, run by ``executor``."""
+        """The first calls of the program: ``checks``, run by ``executor``, and their arguments'."""
         distinct = {(c.symbol, repr((c.args, c.kwargs))): c for c in checks}
         needed = {step.label for check in distinct.values() for step in self.steps(check) or ()}
         fresh = self.trace.namer() if needed else str

@@ -1,4 +1,4 @@
-"""Regions: groups of calls as single calls of the executor that runs them."""
+"""Regions: replace groups of calls by single calls of their executor."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from tj_core.passes.fuse.overwriting import Overwritable, Writes
 __all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
 
 Views: TypeAlias = "Mapping[str, tuple[Owner, BoundSymbol]]"
-"""Values that are views which a region of their owner can make itself, by name."""
+"""Views that regions of their owner can make again, by name of value."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedCall:
-    """A region's call in the program, the region that it runs, and the labels of its calls.
+    """A region's call in the program, the region itself, and the labels of the calls in it.
 
-    ``checks`` have to run before the program's first call.
+    ``checks`` must run before the program's first call.
     """
 
     call: BoundSymbol
@@ -42,10 +42,9 @@ class FusedCall:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is known of all regions of a program; ``executors`` are those that fuse, by name.
+    """The facts common to all regions of a program; ``executors`` are those that fuse, by name.
 
-    ``fallback`` runs calls in no region that nobody has claimed. ``all_calls``: those remain that
-    nobody needs.
+    ``fallback`` runs the checks. ``all_calls``: unused calls are kept.
     """
 
     language: Notation
@@ -57,21 +56,21 @@ class Facts:
     all_calls: bool = False
 
     def writes(self, unit: int, owner: str, returned: Sequence[Proxy]) -> Writes:
-        """What a region of ``owner`` that is ``unit`` of the program may write to inputs."""
+        """The inputs that the region of ``owner`` at index ``unit`` may overwrite."""
         fusion = self.executors[owner].fusion
         if self.overwritable is None or fusion is None or fusion.overwrites is None:
             return Writes()
         return self.overwritable.writes(unit, returned, fusion.overwrites)
 
     def may_choose(self, owner: str, p: Proxy) -> bool:
-        """Whether the regions of ``owner`` may choose the strides of ``p``, where they make it."""
+        """Decide if a region of ``owner`` that makes ``p`` may choose its strides."""
         fitting = isinstance(p, TensorProxy) and all(isinstance(n, int) for n in p.strides)
         return fitting and self.layouts.may_choose(self.executors[owner], p.name)
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A region in the making: all its calls, views among them, and what it makes."""
+    """A planned region: all its calls, views included, and the values that it makes."""
 
     owner: Owner
     calls: tuple[BoundSymbol, ...]
@@ -81,7 +80,7 @@ class _Draft:
 def region_calls(
     units: Sequence[Unit], views: Views, outputs: Any, facts: Facts
 ) -> list[FusedCall | BoundSymbol]:
-    """``units`` with a call for each group; what nobody needs is left out; see `Facts`."""
+    """``units`` with a call for each group, without unused calls unless `Facts.all_calls`."""
     drafts = [_draft(u, views) if isinstance(u, Group) else u for u in units]
     if facts.overwritable is not None:
         calls = [d.calls if isinstance(d, _Draft) else (d,) for d in drafts]
@@ -118,7 +117,7 @@ def _draft(group: Group, views: Views) -> _Draft:
 
 @dataclass
 class _Drawing:
-    """Collects the calls of a region; it makes the views that they read itself."""
+    """The calls of one region, with the views that they read."""
 
     owner: Owner
     views: Views
@@ -132,7 +131,7 @@ class _Drawing:
         self.calls.append(call)
 
     def chains(self, call: BoundSymbol) -> Iterable[BoundSymbol]:
-        """The views that ``call`` reads and that are not there, bases first."""
+        """The missing views that ``call`` reads, bases first."""
         found: dict[str, BoundSymbol] = {}
         todo = [p.name for p in call.flat_args]
         while todo:
@@ -152,7 +151,7 @@ def _fused_call(
     read: Collection[str],
     writes: Writes,
 ) -> FusedCall:
-    """The call that makes ``returned``, of which the program itself reads those in ``read``."""
+    """The region's call, which returns ``returned``; other calls of the program read ``read``."""
     inputs = free_values(draft.calls)
     calls = tuple(_plain(c, facts) for c in draft.calls)
     body = closed_body(inputs, calls, returned)
@@ -194,14 +193,14 @@ def _fused_call(
 def _places(
     overwritten: Mapping[str, str], returned: Sequence[Proxy], inputs: Sequence[Proxy]
 ) -> dict[int, int]:
-    """``overwritten``, by places among what is ``returned`` and the ``inputs``."""
+    """``overwritten`` as indices: of new values in ``returned``, of old ones in ``inputs``."""
     places = {p.name: i for i, p in enumerate(inputs)}
     found = ((i, overwritten.get(p.name)) for i, p in enumerate(returned))
     return {i: places[name] for i, name in found if name is not None}
 
 
 def _common_tags(calls: Iterable[BoundSymbol], backward: bool) -> TagSet:
-    """The tags that all ``calls`` have; one of the backward makes the region one."""
+    """The tags that all ``calls`` have, and BACKWARD if one of them has it."""
     first, *others = (dict(call.tags) for call in calls)
     shared = {k: v for k, v in first.items() if all(k in t and t[k] == v for t in others)}
     tags = TagSet(shared)
@@ -213,7 +212,7 @@ def _formal(p: Proxy, name: str) -> Proxy:
 
 
 def _plain(call: BoundSymbol, facts: Facts) -> BoundSymbol:
-    """``call`` as it stands in a body: under the context and at the line of the region's call."""
+    """``call`` in the form for a body, which has the context and source of the region's call."""
     executor = call.executor if _hosted(call, facts) else None
     return call.replace(source=None, parent=None, context=PLAIN_CONTEXT, executor=executor)
 
@@ -223,13 +222,13 @@ def _hosted(call: BoundSymbol, facts: Facts) -> bool:
 
 
 def names_constants(call: BoundSymbol, language: Notation) -> bool:
-    """Whether all constants of ``call`` are spelled, or are tensors that a region can take."""
+    """Test if each constant of ``call`` has a spelling, or is a tensor that a region can take."""
     found = (language.observe(constant.value) for constant in _constants([call]))
     return all(isinstance(p, TensorProxy) and p.subclass is None for p in found)
 
 
 def _constants(calls: Iterable[BoundSymbol]) -> tuple[Constant, ...]:
-    """The constants of ``calls`` that no text spells, each once: values beside the program."""
+    """The constants of ``calls`` without a spelling in Python, each once."""
     trees = [(call.args, call.kwargs) for call in calls]
     found = (x for x in leaves(trees) if isinstance(x, Constant) and not x.named)
     return tuple({id(c.value): c for c in found}.values())
@@ -243,7 +242,7 @@ def _lifted(body: Body, constants: Sequence[Constant], language: Notation) -> Bo
     formal: dict[int, Proxy] = {}
     for i, constant in enumerate(constants, first):
         seen = language.observe(constant.value)
-        assert isinstance(seen, TensorProxy)  # `names_constants` was asked before
+        assert isinstance(seen, TensorProxy)  # `names_constants` was checked while claiming
         formal[id(constant.value)] = _formal(seen, formal_input(i))
 
     def lifted(leaf: Any) -> Any:

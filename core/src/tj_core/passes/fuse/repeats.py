@@ -1,8 +1,8 @@
-"""Repeated structure: the layers of a model are found in a flat list of calls.
+"""Repeated structure: find the layers of a model in a flat list of calls.
 
 Calls become tokens, equal for calls that differ only in the names of values. The longest stretch
 in which a sequence of tokens follows itself is cut into its periods, where the fewest values cross
-the cuts; what stands before and after is searched in turn. A stretch of a list of calls in program
+the cuts; the calls before and after are searched in turn. A stretch of a list of calls in program
 order is convex, so every part can be a region, and equal parts are compiled once.
 """
 
@@ -17,13 +17,13 @@ from tj_core.ir.trace import BoundSymbol
 __all__ = ["parts"]
 
 SHORTEST = 8
-"""Calls in the shortest period that is worth a region of its own."""
+"""Number of calls in the shortest period that is worth a region of its own."""
 
 LEAST_GAIN = 24
-"""Calls that need not be compiled again, at least; also at least a tenth of all."""
+"""Least number of calls that need not be compiled again; also at least a tenth of all."""
 
 CANDIDATES = 32
-"""Periods that are tried: the most frequent distances of equal stretches."""
+"""Number of periods to try: the most frequent distances of equal stretches."""
 
 
 def parts(
@@ -39,7 +39,7 @@ def parts(
 
 
 class _Crossing:
-    """How many values made from a place on are needed behind a cut."""
+    """The number of values made after a place and needed behind a cut."""
 
     def __init__(self, calls: Sequence[BoundSymbol]) -> None:
         self.made = {p.name: i for i, call in enumerate(calls) for p in call.defined()}
@@ -52,7 +52,7 @@ class _Crossing:
 
 
 def _cuts(tokens: list[int], low: int, high: int, crossing: _Crossing) -> list[int]:
-    """Where ``tokens[low:high]`` is cut."""
+    """The indices at which to cut ``tokens[low:high]``."""
     found = _longest(tokens[low:high])
     if found is None or found.gain < max(LEAST_GAIN, len(tokens) // 10):
         return []
@@ -65,7 +65,7 @@ def _cuts(tokens: list[int], low: int, high: int, crossing: _Crossing) -> list[i
 
 
 class _Repeat:
-    """``length`` tokens from ``start`` on, each of which stands again a ``period`` later."""
+    """``length`` tokens from ``start`` on, each of which recurs a ``period`` later."""
 
     __slots__ = ("length", "period", "start")
 
@@ -84,7 +84,7 @@ def _longest(tokens: list[int]) -> _Repeat | None:
 
 
 def _periods(tokens: list[int]) -> list[int]:
-    """The usual distances of equal stretches, each long enough to be worth a region."""
+    """The usual distances of equal stretches, in multiples long enough to be worth a region."""
     last: dict[tuple[int, ...], int] = {}
     distances: Counter[int] = Counter()
     for place in range(len(tokens) - SHORTEST + 1):
@@ -98,7 +98,7 @@ def _periods(tokens: list[int]) -> list[int]:
 
 
 def _run(tokens: list[int], period: int) -> _Repeat:
-    """The longest stretch in which every token stands again a ``period`` later."""
+    """The longest stretch in which every token recurs a ``period`` later."""
     best, start = _Repeat(period, 0, 0), 0
     same = [a == b for a, b in zip(tokens, tokens[period:], strict=False)]
     for place, equal in enumerate([*same, False]):
@@ -110,7 +110,7 @@ def _run(tokens: list[int], period: int) -> _Repeat:
 
 
 def _phase(found: _Repeat, low: int, crossing: _Crossing) -> tuple[int, int]:
-    """Where the first period begins so that the fewest values cross, and how many there are."""
+    """Start of the first period with the fewest values across the cuts, and number of periods."""
     choices = []
     for offset in range(found.period):
         times = (found.length + found.period - offset) // found.period
