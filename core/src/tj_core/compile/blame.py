@@ -1,4 +1,4 @@
-"""Whose fault it is that a pass fails: a transform before it may have made a wrong trace."""
+"""Find the cause of a failed pass: an earlier transform may have made an ill-formed trace."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ __all__ = ["blaming"]
 def blaming(
     traces: Sequence[Trace], makers: Mapping[int, Ranked], tags: TagRegistry, strict: bool
 ) -> Iterator[None]:
-    """What fails inside because one of ``makers`` made a wrong trace is that one's failure.
+    """Attribute a failure inside the block to the transform behind the first ill-formed trace.
 
-    Those are the transforms that made ``traces``, by place.
+    ``makers`` are the transforms that made ``traces``, by index.
 
-    :raises PassError: if the transform falls back.
-    :raises PluginError: if it does not.
+    :raises PassError: if the transform has ``falls_back``, and the mode is not ``strict``.
+    :raises PluginError: for other transforms.
     """
     try:
         yield
@@ -49,7 +49,7 @@ def blaming(
 def _wrong_trace(
     traces: Sequence[Trace], makers: Mapping[int, Ranked], tags: TagRegistry
 ) -> tuple[Ranked, VerificationError] | None:
-    """The first transform whose trace is not well-formed, and what is wrong with it."""
+    """The transform behind the first ill-formed trace, with the verifier's error; or None."""
     for place, trace in enumerate(traces):
         try:
             verify(trace, tags=tags)

@@ -1,7 +1,7 @@
-"""Runs of claimed calls that are held against the trace: the first of each, or every one.
+"""Runs of claimed calls that are checked against the trace: the first of each, or every one.
 
-A kernel that does something else than the trace says is found when its program first runs; after
-that it is called directly. To verify values, every run is repeated as the call's body on copies.
+A kernel that deviates from the trace is found when its program first runs; after that run it is
+called directly. To verify values, every run is repeated by the call's body on copies.
 """
 
 from __future__ import annotations
@@ -29,35 +29,37 @@ __all__ = [
 ]
 
 Alive = MutableMapping[Hashable, Any]
-"""Values in use, by the memory they are in."""
+"""Values in use, by their memory."""
 
 Reference = Callable[[BoundSymbol, Trace], "Callable[..., Any] | None"]
-"""The body of a call of a trace as a function of the call's arguments, each value once; None for a
-call that has no body to be compared with."""
+"""A function that makes a function of a call's body, of the call's distinct arguments.
+
+Its arguments are a call and the trace around it; None for a call without a body.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """How claimed calls are held against the trace.
+    """The checks of claimed calls against the trace.
 
-    ``owners`` are executors by name, as messages call them. With ``reference`` values are compared
-    in every run.
+    ``owners`` maps executors' names to their descriptions in messages. With ``reference``, values
+    are compared in every run.
     """
 
     owners: Mapping[str, str] = field(default_factory=dict)
     reference: Reference | None = None
 
     def owner(self, call: BoundSymbol) -> str:
-        """Whose call it is."""
+        """The executor of ``call`` in words."""
         return self.owners.get(call.executor or "", f"executor {call.executor!r}")
 
 
 class FirstRun:
-    """Stands for the kernel of ``call`` until that has run once, under ``name``.
+    """A placeholder for the kernel of ``call``, under the global ``name``, until its first run.
 
-    ``alive`` is what kernels of the program have returned and is still in use, by its memory.
-    ``program`` is the function in whose globals this stands; a weak reference, so that the two are
-    no cycle.
+    ``alive`` are results of the program's kernels that are still in use, by their memory.
+    ``program`` is the function in whose globals the placeholder stands; a weak reference, to avoid
+    a reference cycle.
     """
 
     __slots__ = ("alive", "call", "kernel", "name", "owner", "program", "runtime")
@@ -80,9 +82,9 @@ class FirstRun:
         self.program: ReferenceType[Any] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the kernel, and compare.
+        """Run the kernel, check the run against the trace, and put the kernel in this one's place.
 
-        :raises PluginError: if it does something else than the trace says.
+        :raises PluginError: if the run deviates from the trace.
         """
         result = self.checked(args, kwargs)
         rebind(self.program, self.name, self.kernel)
@@ -91,7 +93,7 @@ class FirstRun:
     def checked(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], held: Collection[Hashable] = ()
     ) -> Any:
-        """What the kernel returns, held against the trace; ``held`` is more memory in use."""
+        """The kernel's result, checked against the trace; ``held`` is further memory in use."""
         call = self.call
         given = given_values(call, args, kwargs)
         run = Run(given, self.runtime, call.effects, {*self.alive, *held})
@@ -102,7 +104,7 @@ class FirstRun:
         return result
 
     def error(self, problem: str) -> PluginError:
-        """What the kernel did wrong, as an error that names it."""
+        """An error that names the executor, the call and the kernel's ``problem``."""
         call = self.call
         return PluginError(
             f"{self.owner} ran {call.symbol.path} for {call.label!r}, and {problem}",
@@ -112,9 +114,9 @@ class FirstRun:
 
 
 class EveryRun(FirstRun):
-    """Stands for the kernel of ``call`` for good: each run is repeated by ``reference`` on copies.
+    """A permanent placeholder for the kernel of ``call``: ``reference`` repeats each run on copies.
 
-    What it returned is held until the next run, so that memory which is used again is found.
+    Results are held until the next run, so that a kernel that uses their memory again is found.
     """
 
     __slots__ = ("last", "reference")
@@ -125,7 +127,7 @@ class EveryRun(FirstRun):
         self.last: dict[Hashable, Any] = {}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the kernel, and compare what it returns and writes with what the body does.
+        """Run the kernel, and compare its results and its writes with those of the body.
 
         :raises PluginError: if the two differ.
         """
@@ -145,20 +147,20 @@ class EveryRun(FirstRun):
 
 
 def rebind(program: ReferenceType[Any] | None, name: str, function: Callable[..., Any]) -> None:
-    """Let ``program``, if it lives, call ``function`` under ``name``."""
+    """Bind the global ``name`` of ``program``, if it still exists, to ``function``."""
     found = program() if program is not None else None
     if found is not None:
         found.__globals__[name] = function
 
 
 def note_alive(alive: Alive, outputs: Any, result: Any, runtime: tuple[RuntimeValues, ...]) -> None:
-    """Note in ``alive`` which memory the values in ``result`` are in."""
+    """Add the values in ``result`` to ``alive``, by their memory."""
     for memory, value in in_memory(outputs, result, runtime):
-        with contextlib.suppress(TypeError):  # not all values can be referred to weakly
+        with contextlib.suppress(TypeError):  # not all values have weak references
             alive[memory] = value
 
 
 def copied(value: Any, runtime: tuple[RuntimeValues, ...]) -> Any:
-    """``value`` in memory of its own."""
+    """A copy of ``value`` in memory of its own; the value itself if no dialect knows it."""
     dialect = next((d for d in runtime if d.observe(value) is not None), None)
     return value if dialect is None else dialect.copy(value)

@@ -1,4 +1,4 @@
-"""Executable programs from traces: what runs, next to what is printed.
+"""Executable programs from traces.
 
 The generated function is the printed program with callables bound to flat names, values deleted
 after their last use, and every line mapped to the call it runs, so that an error raised by a call
@@ -39,18 +39,18 @@ from tj_core.text.printer import INDENT, call_text, value_text
 __all__ = ["Implementation", "Program", "generate"]
 
 Implementation: TypeAlias = "Callable[..., Any] | RegionKernel"
-"""What runs a symbol that was made while calls were claimed."""
+"""The implementation of a symbol that claiming or fusion made."""
 
 
 NO_CHECKS = Checks()
-"""The first run of each claimed call is held against the trace, and nothing else."""
+"""Checks of the first run of each claimed call only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
     """A generated function, its source, and the call behind each of its lines.
 
-    ``inputs`` are what the function takes, with the strides that they come with.
+    ``inputs`` are the function's inputs, with their actual strides.
     """
 
     function: Callable[..., Any]
@@ -69,11 +69,11 @@ def generate(
 ) -> Program:
     """The program of ``trace``.
 
-    A symbol runs as ``implementations`` says, else as the trace's language resolves it. What the
-    former do is held against the trace as ``checks`` says. A ``boxed`` program takes one list and
-    empties it, so that the caller holds no argument alive.
+    A symbol runs by its entry in ``implementations``, else by the function that the trace's
+    language resolves it to. ``checks`` are the checks of the former. A ``boxed`` program takes one
+    list and empties it, so that the caller keeps no argument alive.
 
-    :raises TraceError: if a call uses a value that nothing before it defines.
+    :raises TraceError: if a call uses a value that no earlier call defines.
     """
     _check_defined(trace)
     writer = _Writer(trace, implementations or {}, boxed, checks)
@@ -88,7 +88,7 @@ def generate(
 
 
 class _Writer:
-    """Writes one program's text and collects the globals it runs with."""
+    """The text of one program, and the globals that it runs with."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class _Writer:
         return "\n".join([*out, INDENT + result, ""])
 
     def statements(self, line: int) -> Iterator[str]:
-        """The statements inside the ``try``; ``line`` is the number of the first."""
+        """The statements inside the ``try``; ``line`` is the line number of the first."""
         context = Context()
         indent = INDENT * 2
         uses = last_uses(self.trace.calls, self.trace.outputs)
@@ -145,7 +145,7 @@ class _Writer:
             line += 1
 
     def statement(self, call: BoundSymbol, dead: list[str]) -> str:
-        """The line that runs ``call``, and deletes the values that are ``dead`` after it."""
+        """The line that runs ``call`` and then deletes the ``dead`` values."""
         kernel = self.implementations.get(call.symbol)
         if isinstance(kernel, RegionKernel):
             return self.in_box(call, kernel, dead)
@@ -153,7 +153,7 @@ class _Writer:
         return f"{text}{_deletion(dead)}"
 
     def in_box(self, call: BoundSymbol, kernel: RegionKernel, dead: list[str]) -> str:
-        """A region's call: it gets its arguments in a list, so that it can free the dead ones."""
+        """A region's call, with its arguments in a list, so that the region can free dead ones."""
         args = {p.name for p in call.flat_args}
         before = [name for name in dead if name in args]
         after = [name for name in dead if name not in args]
@@ -163,7 +163,7 @@ class _Writer:
         return f"{self.box} = [{values}]{_deletion(before)}; {run}{_deletion(after)}"
 
     def given(self, argument: Any, *, plain: bool) -> str:
-        """An argument as a region gets it, ``plain`` where it may require a gradient."""
+        """The text of a region's argument, made ``plain`` if it may require a gradient."""
         text = value_text(argument, str, self.constant)
         if not plain or value_names(argument).isdisjoint(self.differentiable):
             return text
@@ -196,7 +196,10 @@ class _Writer:
         return self.bound[key]
 
     def claimed(self, call: BoundSymbol, implementation: Callable[..., Any], wish: str) -> str:
-        """The name of an executor's implementation, each call's own, which checks its first run."""
+        """The global of one call's implementation, which checks its first run or every run.
+
+        Each call has a global of its own.
+        """
         name, runtime = self.free(wish), self.trace.language.runtime
         kernel = with_plain_arguments(implementation, call, self.differentiable, runtime)
         parts = kernel, call, runtime, self.checks.owner(call), name, self.alive
@@ -207,7 +210,7 @@ class _Writer:
         return name
 
     def reference(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """What every run of ``call`` is compared with."""
+        """The function that repeats every run of ``call``, if values are compared."""
         make = self.checks.reference
         ordered = any(not resource.startswith(STATE) for resource in call.effects.ordered)
         return None if make is None or ordered else make(call, self.trace)
@@ -224,7 +227,7 @@ class _Writer:
         return self.bound[key]
 
     def region(self, region: Region) -> str:
-        """A region is a program of its own: it sees nothing of the one that its call is in."""
+        """The global of a region's program, which is generated on its own."""
         key = ("region", id(region.program))
         if key not in self.bound:
             program = generate(region.program, self.implementations, checks=self.checks)
@@ -232,7 +235,7 @@ class _Writer:
         return self.bound[key]
 
     def manager(self, text: str) -> str:
-        """A context manager is made anew at each entry, so its expression is a thunk."""
+        """The expression that makes a context manager, anew at each entry, by a global function."""
         if text not in self.bound:
             evaluate = self.trace.language.evaluate
             self.bind(text, "_context", evaluate(f"lambda: {text}"))
@@ -269,7 +272,7 @@ def _unused_inputs(trace: Trace) -> list[str]:
 
 
 def _annotate(error: Exception, file: str, lines: Mapping[int, BoundSymbol]) -> None:
-    """Add to ``error`` a note that names the call of ``file`` that raised it, and its source."""
+    """Add a note to ``error`` with the call of ``file`` that raised it, and the user's line."""
     call = _raising(error.__traceback__, file, lines)
     if call is None:
         return

@@ -1,7 +1,8 @@
 """Fewer garbage collections while a program is compiled.
 
-A compilation makes many objects that stay, and Python looks for cycles after every few hundred of
-them; in a process that has imported PyTorch this takes a tenth of the time of a first call.
+A compilation makes many objects that stay alive, and Python looks for cycles after every few
+hundred of them; in a process that has imported PyTorch this takes a tenth of the time of a first
+call.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterator
 __all__ = ["NEW_OBJECTS", "collecting_less"]
 
 NEW_OBJECTS = 50_000
-"""A collection of the youngest objects after so many, where Python's default is 700 or 2,000."""
+"""Threshold of the youngest generation, in new objects; Python's default is 700 or 2,000."""
 
 _lock = threading.Lock()
 _inside = 0  # compilations, in all threads
@@ -25,8 +26,8 @@ _before: tuple[int, int, int] | None = None  # the thresholds that the last of t
 def collecting_less() -> Iterator[None]:
     """Collect garbage after 50,000 new objects inside of the block, also in other threads.
 
-    Blocks nest. Collections that are switched off, or rarer already, remain so, and thresholds
-    that someone sets inside of the block remain set.
+    Blocks nest. Collections that are switched off, or rarer already, are left alone, and so are
+    thresholds that other code sets inside of the block.
     """
     global _inside, _before
     with _lock:
@@ -45,7 +46,7 @@ def collecting_less() -> Iterator[None]:
 
 
 def _raise_threshold() -> tuple[int, int, int] | None:
-    """The thresholds that were, if they are others now; a threshold of 0 means never."""
+    """Raise the threshold and return the old ones; None if it is higher already, or 0 (never)."""
     found = gc.get_threshold()
     if not 0 < found[0] < NEW_OBJECTS:
         return None

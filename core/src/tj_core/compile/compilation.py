@@ -1,4 +1,4 @@
-"""What a trace became: every pass's trace, the claims, the program."""
+"""The result of a compilation: every pass's trace, the claims, the program."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How a program came about.
+    """The origin of a program and its regions.
 
-    Of its regions, how many were compiled, found in the session, and ``kept`` on disk;
-    ``finished`` programs, 1 or 0, were kept on disk themselves.
+    ``compiled``, ``found`` and ``kept`` are the numbers of regions that were compiled, found in the
+    session, and read from disk; ``finished`` is 1 if the program itself was read from disk, else 0.
     """
 
     compiled: int = 0
@@ -32,10 +32,7 @@ class Counts:
 
 
 class Later(Sequence[T]):
-    """A sequence of which only the ``first`` and the ``last`` items are there already.
-
-    ``between`` makes the others when they are asked for.
-    """
+    """A lazy sequence: ``between`` makes the items between the ``first`` and the ``last`` ones."""
 
     def __init__(
         self, first: Sequence[T], between: Callable[[], Sequence[T]], last: Sequence[T]
@@ -44,7 +41,7 @@ class Later(Sequence[T]):
 
     @property
     def whole(self) -> tuple[T, ...]:
-        """All items."""
+        """All items; makes those between."""
         return (*self.first, *self.between(), *self.last)
 
     @overload
@@ -63,13 +60,13 @@ class Later(Sequence[T]):
         return self.whole[index]
 
     def __len__(self) -> int:
-        """How many items there are."""
+        """The number of items; makes those between."""
         return len(self.whole)
 
 
 @dataclass(frozen=True, slots=True)
 class Track:
-    """What one trace became on its way to a program; ``regions`` are those that it calls."""
+    """The traces, claims and program of one trace; ``regions`` are those that the program calls."""
 
     traces: Sequence[Trace]
     claims: Sequence[ClaimRecord]
@@ -79,13 +76,13 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """Everything one acquired trace became: each pass's trace, the claims, the program.
+    """The result for one acquired trace: each pass's trace, the claims, the program.
 
-    ``function`` is what runs: the program's, or what a plugin made of several programs or put
-    around it. ``others`` are the programs beside the main one by name: ``"backward"``, and
-    ``"epilogue"``, what stands around; those not yet compiled have a trace only. ``declined`` are
-    the transforms that did not take the program, and why. ``regions`` are those that the main
-    program calls, ``counts`` how it and they came about.
+    ``function`` is the function to call: the program's, or a plugin's around one or several
+    programs. ``others`` are the programs beside the main one by name: ``"backward"``, and
+    ``"epilogue"`` for the code around it; a program that is not compiled yet is a trace.
+    ``declined`` are the transforms that declined the program, with reasons. ``regions`` are those
+    that the main program calls, ``counts`` the origin of program and regions.
     """
 
     traces: Sequence[Trace]

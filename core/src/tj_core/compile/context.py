@@ -1,4 +1,4 @@
-"""What a pass may use: the tables and registries of the session it runs in."""
+"""The context of a pass: the tables and registries of its session."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ __all__ = ["PassContext"]
 
 @dataclass(frozen=True, slots=True)
 class PassContext:
-    """Handed to every transform: its name and plugin; the session's tables, tags, executors.
+    """The argument of every transform: its name and plugin; the session's tables, tags, executors.
 
-    ``earlier`` are the traces that the passes before made, the acquired one first; ``produced`` the
-    stages that some transform of this pipeline takes traces to. ``strict`` is the config's.
-    ``states`` are what executors keep for calls of the program: see `Executor.with_state`.
-    ``outcome`` holds what the transform has said through the methods below.
+    ``earlier`` are the traces of the passes before, the acquired one first; ``produced`` the stages
+    that a transform of this pipeline produces. ``strict`` is the config's.
+    ``states`` are the states of claims for calls of the program: see `Claim`.
+    ``outcome`` collects the effects of the methods below.
     """
 
     name: str
@@ -42,16 +42,16 @@ class PassContext:
     outcome: Outcome = field(default_factory=Outcome, compare=False)
 
     def decline(self, answer: Decline) -> Trace:
-        """Say that the transform cannot take the program; returns the trace that it was given.
+        """Decline the program, and return the trace that the transform was given.
 
-        The program is compiled from its acquired trace, without this transform and without those
-        of the same plugin that make later stages. `tj.explain` shows why.
+        Compilation starts again from the acquired trace, without this transform and without those
+        of the same plugin that make later stages. `tj.explain` shows the reason.
         """
         self.outcome.declined = answer
         return self.earlier[-1]
 
     def skip_stage(self) -> Trace:
-        """Say that nobody needs the stage that the transform produces; returns the trace."""
+        """Leave out the stage that the transform produces, and return the unchanged trace."""
         self.outcome.skipped = True
         return self.earlier[-1]
 
@@ -64,30 +64,30 @@ class PassContext:
         flexible: Collection[str] = frozenset(),
         kept: Any = NOT_KEPT,
     ) -> None:
-        """Say that several programs run in the place of one.
+        """Replace the one program by a function around several programs.
 
-        The program of the trace that the transform returns is handed to ``assemble``, together
-        with a function that compiles another trace under a name, at any time and on any thread,
-        to a program that takes one list and empties it. What ``assemble`` returns runs in the
-        program's place. ``others`` are traces by name, to be shown before they are compiled.
-        ``boxed`` is for the program of the returned trace.
+        ``assemble`` gets the program of the trace that the transform returns, and a function that
+        compiles another trace under a name, at any time and on any thread, to a program that takes
+        one list and empties it. It returns the function to call in the program's place. ``others``
+        are traces by name, shown until they are compiled. ``boxed`` is for the program of the
+        returned trace.
 
-        ``flexible`` are values that this program returns and that reach nobody but inputs of the
-        same name in the other programs. Executors may choose their strides; a program that
-        another executor reads them in gets copies laid out as its trace says. `Program.inputs` are
-        as they come.
+        ``flexible`` are values that this program returns only for inputs of the same name in the
+        other programs. Executors may choose their strides; where another executor reads them, the
+        program gets copies with the declared strides. `Program.inputs` have the actual strides.
 
-        ``kept`` is what `Transform.restore` says the same from in another process: a tree of
-        traces, proxies, texts and numbers. Without it, the program is not kept on disk.
+        ``kept`` is the argument with which `Transform.restore` repeats this call in another
+        process: a tree of traces, proxies, texts and numbers. Without it, the program is not kept
+        on disk.
         """
         self.outcome.assembly = Assembly(others, assemble, boxed, flexible, kept)
 
     def wrap(self, wrap: Wrap, epilogue: Trace | None = None, *, kept: Any = NOT_KEPT) -> None:
-        """Say what runs around the program.
+        """Put a function around the program.
 
-        ``wrap`` gets what runs the program, a function of its inputs, and a `Recompiler` for calls
-        that the trace is not right for; it returns what runs in its place. ``epilogue``, if given,
-        is the trace of what it puts around, to be shown. ``kept``: see `assemble`.
+        ``wrap`` gets the function of the program's inputs and a `Recompiler` for calls that the
+        trace does not fit, and returns the function to call instead. ``epilogue``, if given, is a
+        trace of the code around the program, to be shown. ``kept``: see `assemble`.
         """
         self.outcome.wrappers.append(Wrapper(wrap, epilogue, kept))
 

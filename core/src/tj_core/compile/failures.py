@@ -1,8 +1,8 @@
-"""What fails inside tj's own passes: an error in strict mode, else a program that falls back.
+"""Failures inside tj's own passes: an error in strict mode, else a program that falls back.
 
 A program that PyTorch runs must run. So a failure of a pass of tj's own becomes a `PassError`,
-which frontends turn into one warning and the original program. What somebody else answers for (a
-plugin that broke its contract, a configuration, rules that conflict) stays that error.
+which frontends turn into one warning and the original program. Errors with another cause (a plugin
+that broke its contract, a configuration, rules that conflict) are raised unchanged.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tj_core.source import Source
 __all__ = ["Locate", "call_of", "own_pass", "source_of", "warn_of"]
 
 Locate = Callable[[Any], Source | None]
-"""Where in the user's program something is that a pass holds in a variable; None if nowhere."""
+"""A function from the value of a pass's variable to its line in the user's program, or None."""
 
 _OTHERS = (
     CaptureError,
@@ -41,23 +41,24 @@ _OTHERS = (
     RuleMissingError,
     TagError,
 )
-"""Errors that say themselves who is to mend what, or that frontends know."""
+"""Errors that name their cause and remedy themselves, or that frontends handle."""
 
 
 def call_of(value: Any) -> Source | None:
-    """The line of a call."""
+    """The source line of a call; None for other values."""
     return value.source if isinstance(value, BoundSymbol) else None
 
 
 @dataclass(frozen=True)
 class own_pass:
-    """What fails inside is a failure of tj's own pass ``name``.
+    """Turn a failure inside the block into the failure of tj's own pass ``name``.
 
-    In ``strict`` mode it stays as it is, and so do errors of the classes ``but``. ``locate`` finds
-    the user's line, where the error has none. A class: from Python 3.12, a context manager that is
-    written as a generator keeps the frames of an error that it replaces, and their arguments.
+    In ``strict`` mode errors are unchanged, and so are errors of the classes ``but``. ``locate``
+    finds the user's line for an error without one. A class, since from Python 3.12 a context
+    manager that is written as a generator keeps the frames of a replaced error alive, and their
+    arguments.
 
-    :raises PassError: in its place.
+    :raises PassError: in place of the error.
     """
 
     name: str
@@ -74,7 +75,7 @@ class own_pass:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Raise the `PassError`, if there is an error of tj's own."""
+        """Raise the `PassError`, if the block raised an error of tj's own."""
         if not isinstance(error, Exception) or isinstance(error, (*_OTHERS, *self.but)):
             return
         if not self.strict:
@@ -82,12 +83,12 @@ class own_pass:
 
 
 def warn_of(error: PassError) -> None:
-    """Say that the program goes on without what failed, long after it was captured."""
+    """Warn of a failure after capture, of a part that runs by the fallback executor instead."""
     warnings.warn(TjWarning(f"tj: {error}"), stacklevel=3)
 
 
 def source_of(error: Exception, locate: Locate) -> Source | None:
-    """The user's line that was worked on: by the error, else by the innermost variables."""
+    """The user's line behind ``error``: its own, else that of the innermost variable with one."""
     if isinstance(error, TjError) and error.source is not None:
         return error.source
     found = None
@@ -98,7 +99,7 @@ def source_of(error: Exception, locate: Locate) -> Source | None:
 
 def _scopes(traceback: TracebackType | None) -> Iterator[Mapping[str, Any]]:
     while traceback is not None:
-        # Not this file's own: a look at a frame's variables keeps them, and one is the error.
+        # Not this file's frames: `f_locals` keeps a frame's variables alive, here the error itself.
         if traceback.tb_frame.f_code.co_filename != __file__:
             yield traceback.tb_frame.f_locals
         traceback = traceback.tb_next

@@ -34,7 +34,7 @@ __all__ = ["FusedRegions", "without_executor"]
 class FusedRegions:
     """The regions that a session has compiled, by key.
 
-    In ``strict`` mode a region that fails is an error. ``kept`` are those on disk, if any are.
+    In ``strict`` mode a region that fails is an error. ``kept`` are the regions on disk, if used.
     """
 
     tags: TagRegistry
@@ -47,7 +47,7 @@ class FusedRegions:
     def compile(
         self, regions: Iterable[tuple[Symbol, FusionRegion]], executors: Sequence[Executor]
     ) -> tuple[dict[Symbol, RegionKernel], Counts]:
-        """What runs ``regions``, by the symbols of their calls; new ones are compiled.
+        """The kernels of ``regions``, by symbol, and their counts; compiles new regions.
 
         :raises PluginError: in strict mode, if an executor cannot compile a region.
         """
@@ -65,7 +65,7 @@ class FusedRegions:
     def together(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
-        """Compile ``regions`` of one executor at once; one by one, if that fails as a whole."""
+        """Compile ``regions`` of one executor together; one by one, if that raises."""
         assert owner.fusion is not None
         without = partial(without_executor, executors=executors, tags=self.tags)
         rest = owner.name, owner.owner, without, self.warn
@@ -73,16 +73,17 @@ class FusedRegions:
         kept = self.kept if self.kept is not None and self.kept.serves(executors) else None
         try:
             compiled(owner, kernels, kept)
-        except Exception:  # one of them is at fault; `single` finds it, and says so
+        except Exception:  # one region is the cause: `single` finds it and reports it
             for kernel in kernels:
                 self.single(owner, kernel)
             return
         self.kernels |= {kernel.region.key: kernel for kernel in kernels}
 
     def single(self, owner: Executor, kernel: RegionKernel) -> None:
-        """Compile one region; if that fails, it runs without the executor.
+        """Compile one region; if the executor fails, the region runs without it.
 
-        It is known only then: where the failure is raised, the next program tries again.
+        In strict mode the failure is raised and the region not recorded, so that the next program
+        tries again.
         """
         try:
             compiled(owner, [kernel])
@@ -91,9 +92,9 @@ class FusedRegions:
         self.kernels[kernel.region.key] = kernel
 
     def warn(self, kernel: RegionKernel, reason: Exception | str, sizes: Mapping[str, int]) -> None:
-        """Say that a region runs without its executor, or does so for ``sizes``.
+        """Warn that a region runs without its executor, always or for ``sizes``.
 
-        :raises PluginError: instead, in strict mode.
+        :raises PluginError: in strict mode, instead of the warning.
         """
         what = f"{type(reason).__name__}: {reason}" if isinstance(reason, Exception) else reason
         where = f" for {', '.join(f'{k} = {n}' for k, n in sizes.items())}" if sizes else ""
@@ -119,9 +120,9 @@ def _owner(item: tuple[Symbol, FusionRegion]) -> str:
 def compiled(
     owner: Executor, kernels: Sequence[RegionKernel], kept: KeptRegions | None = None
 ) -> None:
-    """Let ``owner`` compile the regions of ``kernels``; those in ``kept`` are taken from there.
+    """Let ``owner`` compile the regions of ``kernels``, or restore them from ``kept``.
 
-    What is compiled is in ``kept`` afterwards.
+    Compiled regions are then added to ``kept``.
     """
     fusion = owner.fusion
     assert fusion is not None
@@ -139,7 +140,7 @@ def compiled(
 def _made(
     owner: Executor, fusion: Fusion, region: FusionRegion, kept: KeptRegions | None
 ) -> tuple[Fused, bool]:
-    """A region, with the seconds that it took, and whether it was kept."""
+    """The compiled or restored region, with its seconds; and True if it was restored."""
     start = time.perf_counter()
     found = kept.find(owner, region) if kept is not None else None
     fused = found or fusion.fuse(region)
@@ -147,7 +148,7 @@ def _made(
         raise TypeError(f"fuse returned {type(fused).__name__}, not Fused")
     if not fused.strides.keys() <= region.flexible:
         fixed = min(fused.strides.keys() - region.flexible)
-        raise ValueError(f"it chose the strides of output {fixed}, which are not free")
+        raise ValueError(f"it chose the strides of output {fixed}, which are fixed")
     timed = fused if fused.seconds else replace(fused, seconds=time.perf_counter() - start)
     return timed, found is not None
 
@@ -164,5 +165,5 @@ def without_executor(
 
 
 def _unowned(body: Body) -> Body:
-    """``body``, whose calls nobody has claimed."""
+    """``body`` with its calls unclaimed."""
     return Body(body.inputs, tuple(c.replace(executor=None) for c in body.calls), body.outputs)

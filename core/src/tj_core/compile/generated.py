@@ -1,4 +1,4 @@
-"""Generated functions: the one place where source text becomes a function."""
+"""Generated functions, made of source text in this one place."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _serial = itertools.count()
 def define(source: str, name: str, scope: dict[str, Any], title: str = "tj") -> Callable[..., Any]:
     """The function ``name`` that ``source`` defines, with the globals ``scope``.
 
-    Its file, ``<title number>``, is listed for tracebacks and debuggers for as long as any of its
-    code exists. The name is not left in ``scope``, so that the function is freed with its last
-    reference, without the cycle collector.
+    The text is in `linecache`, for tracebacks and debuggers, as file ``<title number>`` for as long
+    as any of its code objects exists. The name is not left in ``scope``: without this reference
+    cycle, the function is freed with its last reference.
     """
     file = f"<{title} {next(_serial)}>"
     code = compile(source, file, "exec")
@@ -31,7 +31,7 @@ def define(source: str, name: str, scope: dict[str, Any], title: str = "tj") -> 
 
 
 def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
-    """The code of the functions that ``code`` defines, those inside of others too."""
+    """The code objects of all functions that ``code`` defines, nested ones included."""
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield constant
@@ -39,7 +39,7 @@ def _inside(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def _unlist_with(codes: list[types.CodeType], file: str) -> None:
-    """Remove ``file`` when the last of ``codes`` is gone: frames hold theirs."""
+    """Remove ``file`` from `linecache` with the last of ``codes``, which running frames hold."""
     left = len(codes)
 
     def gone() -> None:

@@ -1,4 +1,4 @@
-"""The finished program of one run: looked for before its passes run, and kept after them."""
+"""The finished program of one pipeline run: looked up before the passes, stored after them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ __all__ = ["Keeping"]
 
 @dataclass(frozen=True)
 class Keeping:
-    """The program of ``trace``, which is found by ``key`` among those that are ``kept``.
+    """The entry for the program of ``trace``, under ``key`` in ``kept``.
 
-    ``executors`` and ``sizes`` are those that it is compiled with, ``assumed`` the conditions on
-    sizes that are guards before. ``said`` is what transforms give to be kept, by name.
+    ``executors`` and ``sizes`` are those of the compilation, ``assumed`` the conditions on sizes
+    that are guards before it. ``said`` has, by name of transform, the payloads for
+    `Transform.restore`.
     """
 
     kept: KeptPrograms
@@ -46,7 +47,7 @@ class Keeping:
         sizes: ProgramSizes | None,
         more: object,
     ) -> Keeping | None:
-        """The program of ``trace``; None if it cannot be kept. See `KeptPrograms.key`."""
+        """The entry for the program of ``trace``; None if it has no key. See `KeptPrograms.key`."""
         key = kept.key(trace, before, transforms, executors, sizes, more)
         if key is None:
             return None
@@ -55,9 +56,10 @@ class Keeping:
     def find(
         self, transforms: Sequence[Ranked], context: Callable[[Ranked], PassContext]
     ) -> tuple[Finished, list[Outcome]] | None:
-        """The program, if it is there, and what ``transforms`` say again of how it runs.
+        """The stored program, with the outcomes that ``transforms`` restore; None if there is none.
 
-        ``context`` is for one of these. Conditions that passes made guards become guards again.
+        ``context`` makes a context for a transform. The program's conditions on sizes become guards
+        again.
         """
         found = self.kept.find(self.key, self.sizes)
         if found is None:
@@ -72,18 +74,18 @@ class Keeping:
                 assert ranked.transform.restore is not None
                 ranked.transform.restore(again := context(ranked), value)
                 outcomes.append(again.outcome)
-        except Exception as error:  # it is compiled, which says what is wrong if something is
+        except Exception as error:  # compiled instead: a real fault shows again there
             self.kept.lose(self.key, error)
             return None
         return found, outcomes
 
     def note(self, ranked: Ranked, said: Outcome) -> None:
-        """Note what a transform has said, if it does not say it in each process."""
+        """Note the payloads of a transform that does not run if the program is found on disk."""
         if ranked.transform.after >= Stage.FUNCTIONAL:
             self.said.extend((ranked.transform.name, value) for value in said.kept())
 
     def keep(self, fused: FusedTrace, reached: set[Stage], shown: Shown) -> None:
-        """Keep what the passes have made of the program."""
+        """Store the finished program, unless a transform has no payload to restore from."""
         if any(value is NOT_KEPT for _, value in self.said):
             return
         now = self.sizes.assumed if self.sizes is not None else ()

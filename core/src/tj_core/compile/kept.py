@@ -1,7 +1,7 @@
 """Compiled regions that are kept on disk, for processes that compile the same ones later.
 
-An executor that fuses says what a compiled region is as text (`Fused.kept`), makes the region again
-from that (`Fusion.restore`), and says what else the text depends on (`Fusion.fingerprint`).
+An executor that fuses serialises a compiled region as text (`Fused.kept`), restores the region from
+it (`Fusion.restore`), and names everything else that it depends on (`Fusion.fingerprint`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["KeptRegions", "are_among"]
 
 
 def are_among(records: Iterable[object], known: Iterable[object]) -> bool:
-    """Whether each of ``records`` is itself one of ``known``; of others nobody knows the code."""
+    """Test if all ``records`` are the same objects as in ``known``; others' code is unknown."""
     return {id(record) for record in records} <= {id(record) for record in known}
 
 
@@ -27,8 +27,8 @@ def are_among(records: Iterable[object], known: Iterable[object]) -> bool:
 class KeptRegions:
     """The regions in ``entries``, of a session with ``executors``.
 
-    ``session`` says what all that it compiles depends on; None where that is not known, and nothing
-    is kept.
+    ``session`` returns a text of everything that its compilations depend on; None if unknown:
+    nothing is kept then.
     """
 
     entries: Entries
@@ -36,30 +36,30 @@ class KeptRegions:
     session: Callable[[], str | None]
 
     def serves(self, executors: Sequence[Executor]) -> bool:
-        """Whether a program's ``executors`` are the session's: of others nothing is known."""
+        """Test if a program's ``executors`` are all the session's."""
         return are_among(executors, self.executors)
 
     def find(self, owner: Executor, region: FusionRegion) -> Fused | None:
-        """``region`` as an earlier process compiled it, if one has."""
+        """``region`` as compiled by an earlier process, or None."""
         key = self.key(owner, region)
         text = None if key is None else self.entries.get(key)
         if text is None or owner.fusion is None or owner.fusion.restore is None:
             return None
         try:
             return owner.fusion.restore(region, text)
-        except Exception as error:  # it is compiled, which says what is wrong if something is
+        except Exception as error:  # compiled instead: a real fault shows again there
             self.entries.warn(f"{owner.owner} cannot use what was kept of {region.name}", error)
             return None
 
     def keep(self, owner: Executor, region: FusionRegion, fused: Fused) -> None:
-        """Keep ``region``, which ``owner`` has compiled, if it can be kept."""
+        """Store ``region``, compiled by ``owner``, if it has a text and a key."""
         key = self.key(owner, region) if fused.kept else None
         if key is not None:
             title = f"{owner.name}.{region.name}, {len(region.body.calls)} calls"
             self.entries.put(key, fused.kept, title)
 
     def key(self, owner: Executor, region: FusionRegion) -> str | None:
-        """All that the compiled region depends on, as text; None if that is not known."""
+        """A text of everything that the compiled region depends on; None if unknown."""
         fusion = owner.fusion
         if fusion is None or fusion.restore is None or fusion.fingerprint is None:
             return None

@@ -1,8 +1,9 @@
 """Finished programs that are kept on disk, for processes that compile the same ones later.
 
-What the passes after FUNCTIONAL make of a program is kept: the traces, the regions, who claimed
-what, and what transforms said of how it runs. A program is found by the traces before, and by all
-else that these passes depend on. Compiled regions are kept apart (`tj_core.compile.kept`).
+The results of the passes after FUNCTIONAL are kept: the traces, the regions, the claims, and
+transforms' payloads to restore their wrappers. The key is made of the traces before, and of
+everything else that these passes depend on. Compiled regions are kept apart
+(`tj_core.compile.kept`).
 """
 
 from __future__ import annotations
@@ -38,12 +39,12 @@ __all__ = ["Finished", "KeptPrograms", "Shown", "implementations"]
 _Say = Callable[[], "str | None"]
 
 MOST = 512
-"""Programs in a folder; one of a large model takes some hundred kilobytes."""
+"""Number of programs in a folder; one of a large model takes some hundred kilobytes."""
 
 
 @dataclass(frozen=True)
 class Shown:
-    """What became of a program on the way, which nobody needs to run it."""
+    """The intermediate traces and the claims of a program, which are only for show."""
 
     traces: tuple[Trace, ...]
     claims: tuple[ClaimRecord, ...]
@@ -51,11 +52,11 @@ class Shown:
 
 @dataclass(frozen=True)
 class Finished:
-    """What passes made of a program: claimed calls and regions.
+    """A finished program: claimed calls and regions.
 
-    ``said`` are transforms by name, with what they say again how it runs from; ``assumed`` the
+    ``said`` are names of transforms with their payloads for `Transform.restore`; ``assumed`` the
     conditions on sizes that became guards; ``reached`` the stages on the way. ``shown`` reads the
-    rest.
+    traces and claims.
     """
 
     fused: FusedTrace
@@ -69,8 +70,8 @@ class Finished:
 class KeptPrograms:
     """The finished programs in ``entries``, of a session with ``executors`` and ``transforms``.
 
-    ``session`` says what all that it compiles depends on; None where that is not known, and nothing
-    is kept.
+    ``session`` returns a text of everything that its compilations depend on; None if unknown:
+    nothing is kept then. ``lost`` are the keys of entries that could not be used.
     """
 
     entries: Entries
@@ -89,11 +90,10 @@ class KeptPrograms:
         sizes: ProgramSizes | None,
         more: object,
     ) -> str | None:
-        """What a program is found by; None if it cannot be kept.
+        """The key of a program; None if the program cannot be kept.
 
-        ``trace`` is the one that is compiled; ``before``, with ``more``, says all that it follows
-        from. ``transforms`` and ``executors`` are those that it is compiled with,
-        ``sizes`` those of it that are symbols.
+        ``trace`` is the trace to compile; ``before`` and ``more`` determine it. ``transforms`` and
+        ``executors`` are those of the compilation, ``sizes`` its symbolic sizes.
         """
         own = are_among([r.transform for r in transforms], self.transforms)
         if not own or not are_among(executors, self.executors):
@@ -106,7 +106,7 @@ class KeptPrograms:
             text = encoded(tuple(before), symbols, self.language.runtime, history=False)
         except NotPlainError:
             return None
-        # Of a number, the values of its symbols decide as those of sizes do.
+        # Passes may decide on the symbols of numbers as on those of sizes.
         for p in trace.inputs:
             if isinstance(p, NumberProxy) and p.expr:
                 symbols.update(size_symbols(p.expr))
@@ -119,7 +119,7 @@ class KeptPrograms:
         return _digest(surroundings, repr(names), repr(more), known, text)
 
     def surroundings(self, trace: Trace, executors: Sequence[Executor]) -> str | None:
-        """What compiling ``trace`` depends on beside it; None if that is not known."""
+        """A text of all else that the compilation of ``trace`` depends on; None if unknown."""
         symbols = {call.symbol: None for call in trace.walk()}
         says: list[_Say] = [self.session, functools.partial(self.language.fingerprint, [*symbols])]
         for executor in executors:
@@ -129,34 +129,35 @@ class KeptPrograms:
                 says.append(executor.fingerprint)
         try:
             said = [say() for say in says]
-        except Exception as error:  # a plugin's; programs run without what is kept
+        except Exception as error:  # a plugin's fingerprint failed: compile without a key
             self.entries.warn("finished programs are not kept: a fingerprint failed", error)
             return None
         return None if None in said else "\n".join(map(str, said))
 
     def find(self, key: str, sizes: ProgramSizes | None) -> Finished | None:
-        """The program that was kept under ``key``, with ``sizes``; None if there is none."""
+        """The program under ``key``, with its symbols from ``sizes``; None if there is none."""
         text = self.entries.get(key) if key not in self.lost else None
         if text is None:
             return None
         try:
             dim = SymDim if sizes is None else sizes.dim
             return _read(text, self.language, self.executors, dim)
-        except Exception as error:  # it is compiled, and kept anew
+        except Exception as error:  # the program is compiled, and kept again
             self.lose(key, error)
             return None
 
     def lose(self, key: str, error: Exception) -> None:
-        """Say that the program under ``key`` cannot be used; it is not looked for again."""
+        """Warn that the entry under ``key`` cannot be used, and ignore it from now on."""
         self.lost.add(key)
         self.entries.warn("a finished program cannot be used, and is compiled again", error)
 
     def keep(
         self, key: str, finished: Finished, before: Trace, executors: Sequence[Executor]
     ) -> None:
-        """Keep a program, made of ``before``, under ``key``, unless something in it has no text.
+        """Store a program, made of ``before``, under ``key``, if it can be serialised.
 
-        What ``executors`` have found out meanwhile may hold for this process alone.
+        Fingerprints are asked again, since the compilation may have changed those of ``executors``
+        to unknown.
         """
         trace = finished.fused.trace
         if self.surroundings(before, executors) is None:
@@ -190,7 +191,7 @@ def _written(finished: Finished) -> str:
     claims = tuple(
         (r.call, r.symbol, r.source, r.executor, r.declined, r.depth, r.fused) for r in shown.claims
     )
-    # Whether symbols may be kept was asked before.
+    # The key exists only if symbols may be kept: so no names of symbols are needed here.
     values = fused.trace.language.runtime
     parts = (runs, (shown.traces, claims))
     return " ".join(_packed(encoded(part, set(), values)) for part in parts)
@@ -251,7 +252,7 @@ def _restored(
 def implementations(
     fused: FusedTrace, executors: Sequence[Executor]
 ) -> Mapping[Symbol, Callable[..., Any]]:
-    """What runs the calls that executors have claimed, those of regions apart."""
+    """The implementations of claimed symbols, without those of regions."""
     owners = {e.name for e in executors if not e.fallback}
     found = {call.symbol for call in _outside_bodies(fused.trace) if call.executor in owners}
     regions = {symbol for symbol, _ in fused.regions}

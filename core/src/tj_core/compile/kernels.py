@@ -1,14 +1,14 @@
-"""What runs a region: the executor's compiled function, or its operations one by one.
+"""Kernels of regions: the executor's compiled function, or the operations one by one.
 
-What an executor compiled is not believed: its first run in each program is held against the trace,
-with the inputs at hand. Where it raises or returns something else, the region runs without the
-executor from then on, wherever it stands, and one warning says so. Where it wrote to an input, or
-to a result that is in use, that is an error: the program cannot go on with what it has. What an
-executor compiles later, for other sizes, is held against the trace in the same way; if that fails,
-the region runs without the executor for such sizes alone.
+Compiled functions are not trusted: the first run in each program is checked against the trace, with
+the actual inputs. If the function raises or returns other metadata, the region runs without the
+executor from then on, in all programs, with one warning. A write to an input, or to a result that
+is in use, is an error: the program cannot go on with overwritten values. Functions that an executor
+compiles later, for other sizes, are checked in the same way; on failure, the region runs without
+the executor for such sizes alone.
 
-A function that has never run runs twice: one that returns its results in the same memory each time
-is found then, and not when it has overwritten what somebody still reads.
+A new function runs twice, to find one that returns its results in the same memory each time, before
+it overwrites values in use.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ __all__ = ["EveryRegionRun", "FirstRegionRun", "RegionKernel"]
 
 @dataclass
 class RegionKernel:
-    """What runs ``region`` of ``executor``, which messages call ``owner``.
+    """The kernel of ``region`` of ``executor``, called ``owner`` in messages.
 
-    ``without`` makes a function that does the same without the executor; ``warn`` gets the
-    reason, and the sizes if it fails for them alone. ``failure`` is the reason, once there is one.
-    ``confirmed``: it has run, as the trace says. ``places`` are the programs that call ``function``
-    directly, each with the name that it has there. ``detached`` is as of `Fusion`.
+    ``without`` makes an equivalent function that does not use the executor; ``warn`` is called on
+    failure, with the reason, and with the sizes if it concerns them alone. ``failure`` is the
+    reason of a failure, else None. ``confirmed``: a run has agreed with the trace. ``places`` are
+    the programs that call ``function`` directly, each with the name of its global. ``detached``:
+    see `Fusion`.
     """
 
     region: FusionRegion
@@ -55,14 +56,14 @@ class RegionKernel:
     places: list[tuple[ReferenceType[Any], str]] = field(default_factory=list)
 
     def use(self, fused: Fused, kept: bool = False) -> None:
-        """Run the region as ``fused``, which is ``kept`` of another process."""
+        """Run the region by ``fused``; ``kept``: restored from another process."""
         self.fused, self.kept = fused, kept
         self.function = fused.function if fused.boxed else _boxed(fused.function)
 
     def fail(self, reason: Exception | str, without: Boxed | None = None) -> None:
-        """Run the region without the executor from now on, by ``without`` if that is made already.
+        """Run the region without the executor from now on, by ``without`` if given.
 
-        :raises Exception: what ``warn`` raises, in strict mode.
+        :raises PluginError: from ``warn``, in strict mode.
         """
         self.failure = str(reason) or type(reason).__name__
         self.function = without or self.without(self.region)
@@ -72,7 +73,7 @@ class RegionKernel:
         self.warn(self, reason, {})
 
     def place(self, program: ReferenceType[Any] | None, name: str) -> None:
-        """Let ``program`` call the function directly, under ``name``."""
+        """Bind the global ``name`` of ``program`` to the function, and note the place."""
         rebind(program, name, self.function)
         self.places = [place for place in self.places if place[0]() is not None]
         if program is not None:
@@ -84,7 +85,7 @@ class RegionKernel:
         return {} if self.fused is None or self.failure is not None else self.fused.strides
 
     def outputs(self, call: BoundSymbol) -> tuple[Proxy, ...]:
-        """What ``call``, one of the region, returns, with the strides that the executor chose."""
+        """The outputs of ``call``, a call of the region, with the executor's choice of strides."""
         chosen = self.strides
         return tuple(
             p.replace(strides=chosen[i]) if i in chosen else p for i, p in enumerate(call.flat_outs)
@@ -103,9 +104,9 @@ class RegionKernel:
         """See `FusionRegion.first_run`.
 
         :raises PluginError: if an input was written.
-        :raises Exception: what the region's operations raise for these inputs.
+        :raises Exception: an error of the region's operations for these inputs.
         """
-        if not self.confirmed:  # `checked` looks at what comes of it
+        if not self.confirmed:  # `checked`, which is running, checks the results
             return make()(box)
         inputs, call = list(box), self.call
         box.clear()
@@ -129,11 +130,11 @@ class RegionKernel:
         *,
         new: bool,
     ) -> tuple[Sequence[Any], Exception | str | None]:
-        """What the function returns that ``make`` makes, and what is wrong with that.
+        """The result of the function that ``make`` makes, and the problem with it, or None.
 
-        A ``new`` one runs twice.
+        A ``new`` function runs twice.
 
-        :raises PluginError: if an input was written, or an earlier result.
+        :raises PluginError: if an input, or an earlier result, was written.
         """
         result: Sequence[Any] = ()
         wrong: Exception | str | None
@@ -152,7 +153,7 @@ class RegionKernel:
     def misplaced(
         self, inputs: list[Any], runtime: tuple[RuntimeValues, ...]
     ) -> Exception | str | None:
-        """What is wrong with inputs that should have strides of the executor's choice."""
+        """The problem with inputs that lack the strides of the executor's choice, or None."""
         if not self.region.strides:
             return None
         found = next(differences(self.region.actual_inputs, inputs, runtime), None)
@@ -166,13 +167,13 @@ class RegionKernel:
         alive: Alive,
         held: Collection[Hashable] = (),
     ) -> Sequence[Any]:
-        """What the region returns for the inputs in ``box``, held against ``call``.
+        """The region's result for the inputs in ``box``, checked against ``call``.
 
-        ``held`` is memory in use beside ``alive``. What raises without the executor, too, is no
-        fault of it.
+        ``held`` is memory in use beside ``alive``. An error that the operations raise, too, is
+        raised, and does not count as the executor's failure.
 
-        :raises PluginError: if it wrote to an input.
-        :raises Exception: what the region's operations raise for these inputs.
+        :raises PluginError: if an input, or an earlier result, was written.
+        :raises Exception: an error of the region's operations for these inputs.
         """
         inputs = list(box)
         box.clear()
@@ -193,7 +194,7 @@ class RegionKernel:
         return result
 
     def error(self, problem: str) -> PluginError:
-        """What the region did wrong, as an error that names the executor."""
+        """An error that names the executor, the region and its ``problem``."""
         return PluginError(
             f"{self.owner} ran region {self.region.key}, and {problem}",
             source=self.region.source,
@@ -202,9 +203,9 @@ class RegionKernel:
 
 
 class FirstRegionRun:
-    """Stands for ``kernel`` in one program until ``call`` has run there once, under ``name``.
+    """A placeholder for ``kernel``, the global ``name`` of one program, until ``call`` has run.
 
-    ``alive`` is what kernels of the program have returned and is still in use, by its memory.
+    ``alive`` are results of the program's kernels that are still in use, by their memory.
     """
 
     __slots__ = ("alive", "call", "kernel", "name", "program", "runtime")
@@ -225,9 +226,9 @@ class FirstRegionRun:
         self.program: ReferenceType[Any] | None = None
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
-        """Run the region for the inputs in ``box``.
+        """Run the region for the inputs in ``box``, with checks.
 
-        :raises PluginError: if it wrote to one.
+        :raises PluginError: if an input, or an earlier result, was written.
         """
         kernel = self.kernel
         if kernel.failure is not None:
@@ -239,9 +240,9 @@ class FirstRegionRun:
 
 
 class EveryRegionRun(FirstRegionRun):
-    """Stands for ``kernel`` for good: each run is repeated without the executor, on copies.
+    """A permanent placeholder for ``kernel``: each run is repeated without the executor, on copies.
 
-    What it returned is held until the next run, so that memory which is used again is found.
+    Results are held until the next run, so that a kernel that uses their memory again is found.
     """
 
     __slots__ = ("last", "steps", "without")
@@ -253,9 +254,9 @@ class EveryRegionRun(FirstRegionRun):
         self.last: dict[Hashable, Any] = {}
 
     def __call__(self, box: list[Any]) -> Sequence[Any]:
-        """Run the region for the inputs in ``box``, and compare what it returns.
+        """Run the region for the inputs in ``box``, and compare its results.
 
-        :raises PluginError: if that has other values, or an input was written.
+        :raises PluginError: if values differ, or an input was written.
         """
         copies = [copied(value, self.runtime) for value in box]
         result = self.kernel.checked(self.call, box, self.runtime, self.alive, self.last)
@@ -267,7 +268,7 @@ class EveryRegionRun(FirstRegionRun):
 
 
 def _longest_chain(calls: Iterable[BoundSymbol]) -> int:
-    """The most calls that depend on each other, one on the next."""
+    """The length of the longest chain of calls, each of which reads a result of the one before."""
     depth: dict[str, int] = {}
     for call in calls:
         before = max((depth.get(name, 0) for name in value_names(call.flat_args)), default=0)

@@ -1,4 +1,4 @@
-"""Values between programs whose strides an executor has chosen: how they come, and how they go."""
+"""Values between programs with strides of an executor's choice, and copies with declared ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["choices", "declared", "readers", "relaid", "taking"]
 def readers(assembly: Assembly, runtime: Sequence[RuntimeValues]) -> dict[str, list[BoundSymbol]]:
     """The values whose strides may be chosen, by name, with the calls that read them later.
 
-    There are none if some dialect cannot lay values out again.
+    Empty if a dialect cannot copy values to other strides (`RuntimeValues.laid_out`).
     """
     if any(dialect.laid_out is None for dialect in runtime):
         return {}
@@ -35,7 +35,7 @@ def readers(assembly: Assembly, runtime: Sequence[RuntimeValues]) -> dict[str, l
 
 
 def choices(trace: Trace, implementations: Mapping[Symbol, Any]) -> dict[str, Choice]:
-    """The values of ``trace`` whose strides were chosen by what runs its regions, by name."""
+    """The values of ``trace`` whose strides its regions' executors have chosen, by name."""
     found = {}
     for call in trace.calls:
         kernel = implementations.get(call.symbol)
@@ -47,14 +47,14 @@ def choices(trace: Trace, implementations: Mapping[Symbol, Any]) -> dict[str, Ch
 
 
 def declared(inputs: Sequence[Proxy], places: Iterable[int]) -> dict[int, tuple[int, ...]]:
-    """The strides that ``inputs`` say, of those at ``places``."""
+    """The declared strides of the tensors among ``inputs`` at ``places``, by index."""
     return {i: p.strides for i in places if isinstance(p := inputs[i], TensorProxy)}  # type: ignore[misc]
 
 
 def relaid(
     function: Boxed, strides: Mapping[int, tuple[int, ...]], runtime: Sequence[RuntimeValues]
 ) -> Boxed:
-    """``function``, with inputs laid out as ``strides`` says, by place."""
+    """``function`` for inputs of any strides: copies them to ``strides``, by index, first."""
     if not strides:
         return function
 
@@ -75,9 +75,9 @@ def _dialect(value: Any, runtime: Sequence[RuntimeValues]) -> Callable[[Any, Seq
 def taking(
     program: Program, trace: Trace, come: Mapping[str, Choice], taken: Mapping[str, Choice]
 ) -> Program:
-    """``program`` of ``trace`` for inputs that ``come`` with other strides than the trace says.
+    """``program`` of ``trace`` for inputs that ``come`` with chosen strides.
 
-    It takes those in ``taken`` as they are; the others are laid out before it runs.
+    Inputs in ``taken`` are passed as they are; others are copied to the declared strides first.
     """
     places = {p.name: i for i, p in enumerate(trace.inputs) if p.name in come}
     if not places:

@@ -1,4 +1,4 @@
-"""Warnings that a session gives once, about what is installed and not about one program."""
+"""Warnings that a session gives once, about the installed plugins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["UnfusedTraining"]
 
 @dataclass
 class UnfusedTraining:
-    """A warning that executors which fuse get nothing of programs that need gradients.
+    """The warning that executors cannot fuse programs that need gradients.
 
     Without a transform that makes stage JOINT, PyTorch's autograd differentiates the program, so
     that PyTorch's kernels have to run it.
@@ -33,7 +33,7 @@ class UnfusedTraining:
     def look_at(
         self, acquired: Trace, executors: Sequence[Executor], transforms: Sequence[Ranked]
     ) -> None:
-        """Warn if ``acquired`` is the first program that needs gradients and nobody takes them."""
+        """Warn at the first program that needs gradients, if no transform takes them."""
         if self.given or any(t.transform.produces is Stage.JOINT for t in transforms):
             return
         fusing = [e.name for e in executors if e.fusion is not None]

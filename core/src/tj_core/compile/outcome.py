@@ -1,4 +1,4 @@
-"""What a pass says beside the trace that it returns: how its program runs, or that it declines."""
+"""The outcome of a pass beside its trace: wrappers and assemblies of programs, declines."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ __all__ = ["NOT_KEPT", "Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", 
 
 
 class Recompiler(Protocol):
-    """Compiles a program once more, when a call needs another form of it than the one that runs."""
+    """The compiler of further forms of a program, for calls that the first form does not fit."""
 
     def acquired(self) -> Compilation:
-        """The program as it was acquired: no transforms to stages, and no call is removed."""
+        """The acquired program, without transforms to stages and without removal of calls."""
         ...
 
     def compiled(self, trace: Trace) -> Compilation:
-        """``trace``, which stands for the program at stage ACQUIRED, through all passes."""
+        """The compilation of ``trace``, a substitute for the acquired trace, by all passes."""
         ...
 
     def keep(self, name: str, compilation: Compilation) -> None:
-        """Show what ``compilation`` went through under ``name``, beside the program's traces."""
+        """Show the traces of ``compilation`` under ``name``, beside those of the program."""
         ...
 
 
 NOT_KEPT: Any = object()
-"""What was said cannot be said again in another process."""
+"""The payload of a wrap or assemble call that cannot be restored in another process."""
 
 Assemble = Callable[[Program, Callable[[str, Trace], Program]], Callable[..., Any]]
 Wrap = Callable[[Callable[..., Any], Recompiler], Callable[..., Any]]
@@ -50,7 +50,7 @@ class Assembly:
 
 @dataclass(frozen=True, slots=True)
 class Wrapper:
-    """What runs around a program; see `PassContext.wrap`."""
+    """A function around a program; see `PassContext.wrap`."""
 
     wrap: Wrap
     epilogue: Trace | None = None
@@ -59,7 +59,7 @@ class Wrapper:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one run of a transform said."""
+    """The outcome of one run of a transform."""
 
     declined: Decline | None = None
     skipped: bool = False
@@ -67,6 +67,6 @@ class Outcome:
     wrappers: list[Wrapper] = field(default_factory=list)
 
     def kept(self) -> list[Any]:
-        """What all that was said is said again from, one by one: `NOT_KEPT`, where it is not."""
+        """The payloads of all assemble and wrap calls; `NOT_KEPT` for one that has none."""
         assembly = [] if self.assembly is None else [self.assembly.kept]
         return [*assembly, *(wrapper.kept for wrapper in self.wrappers)]

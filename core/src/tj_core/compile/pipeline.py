@@ -50,11 +50,11 @@ __all__ = ["Pipeline"]
 class Pipeline:
     """The passes of one session, in order.
 
-    Transforms run after their stage by order of ``transforms`` given here, which the session has
+    Transforms run after their stage in the order of ``transforms``, which the session has
     sorted: config, else priority, else name. A transform with ``produces`` moves the trace to
-    that stage. ``later`` is told of programs that are compiled when they are first needed: the
-    seconds, and how they came about. ``finished`` are the programs that are kept on disk.
-    ``notice`` looks at each acquired trace, and may warn of what is installed.
+    that stage. ``later`` is called for programs that are compiled at their first use: with the
+    seconds, and the counts of regions. ``finished`` are the programs that are kept on disk.
+    ``notice`` looks at each acquired trace, and may warn of missing plugins.
     """
 
     transforms: Sequence[Ranked]
@@ -76,10 +76,10 @@ class Pipeline:
     def compile(
         self, acquired: Trace, *, boxed: bool = False, sizes: ProgramSizes | None = None
     ) -> Compilation:
-        """The program of ``acquired``, of whose symbols ``sizes`` knows, and how it came about.
+        """Compile ``acquired``, whose symbolic sizes are ``sizes``.
 
-        :raises PassError: from a pass of tj's own, unless in strict mode.
-        :raises TjError: from a plugin's pass; a note names it.
+        :raises PassError: for a failure of a pass of tj's own, unless in strict mode.
+        :raises TjError: for a failure of a plugin's pass, with the transform's name.
         """
         self.notice(acquired)
         pipeline: Pipeline = self
@@ -98,9 +98,9 @@ class Pipeline:
             declined.append((ranked.transform.name, answer))
 
     def fallback(self, trace: Trace, *, boxed: bool = False) -> Compilation:
-        """The program of ``trace`` by the fewest passes: the fallback executor runs every call.
+        """Compile ``trace`` by the fewest passes: the fallback executor runs every call.
 
-        For a program that a pass failed on when its first part had run already.
+        For a part of a program on which a pass fails after an earlier part has run.
         """
         owners = {call.executor for call in trace.calls}
         executors = [e for e in self.executors if e.fallback or e.name in owners]
@@ -109,25 +109,25 @@ class Pipeline:
 
     @property
     def checks(self) -> Checks:
-        """How claimed calls are held against the trace as they run."""
+        """The checks of claimed calls against the trace at run time."""
         owners = {executor.name: executor.owner for executor in self.executors}
         return Checks(owners, self.reference if self.check == CHECK_VALUES else None)
 
     def reference(self, call: BoundSymbol, trace: Trace) -> Callable[..., Any] | None:
-        """The body of ``call`` as the fallback executor runs it."""
+        """The body of ``call`` as a function that the fallback executor runs; None without one."""
         program = body_program(call, trace)
         return None if program is None else self.fallback(program).function
 
     def own(self, name: str) -> contextlib.AbstractContextManager[None]:
-        """While a pass of tj's own runs: see `own_pass`."""
+        """The context manager around a pass of tj's own: see `own_pass`."""
         return own_pass(name, strict=self.strict)
 
     def reads(self, tag: str) -> bool:
-        """Whether a transform reads the tag called ``tag``."""
+        """Test if a transform reads the tag ``tag``."""
         return any(tag in ranked.transform.reads for ranked in self.transforms)
 
     def keeping_all_calls(self) -> Pipeline:
-        """This pipeline, without the passes that remove or merge calls."""
+        """The pipeline without the passes that remove or merge calls."""
         return replace(self, cse=False, dce=False)
 
 
@@ -135,13 +135,13 @@ class Pipeline:
 class _Run:
     """One trace on its way through the pipeline.
 
-    ``declined`` is the transform that did not take the program, where the run ended. ``makers`` are
-    the transforms that made traces, by place. ``chosen`` are the strides of inputs that are not
-    those in the trace, ``states`` what executors keep for calls, ``fused`` is what fusion made.
-    ``sizes`` are those that are symbols.
+    ``declined`` is the transform that declined the program, which ended the run. ``makers`` are
+    the transforms that made traces, by index. ``chosen`` are the chosen strides of inputs,
+    ``states`` the states of claims for calls, ``fused`` is the trace with regions, ``sizes`` are
+    the symbolic sizes.
 
-    ``keeping`` is the finished program on disk. Of one that was found, ``hidden`` are the traces
-    that lead to it: their place, and what reads them when somebody asks.
+    ``keeping`` is the entry on disk. ``hidden`` is for a program found there: the index of its
+    intermediate traces among ``traces``, and a function that reads them.
     """
 
     pipeline: Pipeline
@@ -167,7 +167,7 @@ class _Run:
     def through(self, first: Stage) -> None:
         """Run the passes of the stages from ``first`` on, until a transform declines.
 
-        Those from FUNCTIONAL to CLAIMED have run if the program is found finished on disk.
+        If the finished program is on disk, the passes from FUNCTIONAL to CLAIMED are skipped.
         """
         self.transforms(stage for stage in Stage if first <= stage < Stage.FUNCTIONAL)
         if self.declined is None and first < Stage.SPLIT:
@@ -189,7 +189,7 @@ class _Run:
                     self.transform(ranked)
 
     def give_owners(self) -> None:
-        """Give every call an executor."""
+        """Remove dead and repeated calls, and give every other call an executor."""
         if self.pipeline.dce:
             self.own_step("dce", dce)
         if self.pipeline.cse:
@@ -197,7 +197,7 @@ class _Run:
         self.claim()
 
     def looked_for(self, trace: Trace, before: Sequence[Trace], *more: object) -> Keeping | None:
-        """The program of ``trace``, which follows from the others, as it may be found on disk."""
+        """The entry on disk for ``trace``, which ``before`` and ``more`` determine, or None."""
         p = self.pipeline
         if p.finished is None:
             return None
@@ -208,7 +208,7 @@ class _Run:
         return found
 
     def recall(self) -> bool:
-        """Go on with the finished program, if it is on disk."""
+        """Take the finished program from disk, and return True, if there is one."""
         if self.keeping is None:
             return False
         start = time.perf_counter()
@@ -230,7 +230,7 @@ class _Run:
         return True
 
     def keep(self, known: int) -> None:
-        """Keep the program for other processes; the first ``known`` traces they make themselves."""
+        """Store the program for other processes, without the first ``known`` traces."""
         if self.keeping is not None:
             start = time.perf_counter()
             fused = self.fused or FusedTrace(self.traces[-1])
@@ -239,7 +239,7 @@ class _Run:
             self.spend("keep the program", start)
 
     def check(self, trace: Trace) -> None:
-        """Verify ``trace``, as the pipeline is told to."""
+        """Verify ``trace`` at the pipeline's level."""
         if self.pipeline.check:
             start = time.perf_counter()
             verify(
@@ -252,11 +252,11 @@ class _Run:
             self.spend("verify", start)
 
     def spend(self, name: str, start: float) -> None:
-        """Count the seconds since ``start`` as those of pass ``name``."""
+        """Add the seconds since ``start`` to those of pass ``name``."""
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
     def step(self, name: str, plugin: str, apply: Any, maker: Ranked | None = None) -> None:
-        """Run one pass, ``maker``'s or tj's own, on the latest trace and keep what it made."""
+        """Run a pass, ``maker``'s or tj's own, on the latest trace; append and check its trace."""
         before = self.traces[-1]
         start = time.perf_counter()
         after = apply(before)
@@ -277,17 +277,17 @@ class _Run:
         self.check(after)
 
     def own_step(self, name: str, apply: Callable[[Trace], Trace]) -> None:
-        """One of the core's own passes."""
+        """Run one of the core's own passes."""
         with self.pipeline.own(name), self.blaming():
             self.step(name, "core", apply)
 
     def blaming(self) -> contextlib.AbstractContextManager[None]:
-        """While a pass of the core's runs: see `tj_core.compile.blame.blaming`."""
+        """The context manager around a pass of the core: see `tj_core.compile.blame.blaming`."""
         p = self.pipeline
         return blaming(self.traces, self.makers, p.tags, p.strict)
 
     def context(self, ranked: Ranked) -> PassContext:
-        """What a transform may use."""
+        """A context for one run of a transform."""
         p = self.pipeline
         stages = (other.transform.produces for other in p.transforms)
         return PassContext(
@@ -304,9 +304,9 @@ class _Run:
         )
 
     def track(self) -> tuple[Sequence[Trace], Sequence[ClaimRecord]]:
-        """The traces that the passes have made, and who claimed what.
+        """The traces of the passes, and the claims.
 
-        Those of a finished program are read when somebody asks.
+        Those of a program from disk are read at their first use.
         """
         if self.hidden is None:
             return tuple(self.traces), self.claims
@@ -315,7 +315,7 @@ class _Run:
         return traces, Later((), lambda: shown().claims, ())
 
     def transform(self, ranked: Ranked) -> None:
-        """Run a transform on the latest trace, and keep what it said."""
+        """Run a transform on the latest trace, and note its outcome."""
         transform, p = ranked.transform, self.pipeline
         context = self.context(ranked)
 
@@ -332,7 +332,7 @@ class _Run:
         try:
             with own_pass(transform.name, strict=theirs), self.blaming():
                 self.step(transform.name, ranked.plugin, apply, ranked)
-        except (PassError, PluginError):  # they say who it was
+        except (PassError, PluginError):  # these name the pass or the plugin
             raise
         except TjError as error:
             add_note(error, f"tj: in transform {transform.name!r} of plugin {ranked.plugin!r}")
@@ -351,12 +351,12 @@ class _Run:
         self.note(said)
 
     def note(self, said: Outcome) -> None:
-        """Keep what a transform has said of how its program runs."""
+        """Keep the assembly and the wrappers of a transform's outcome."""
         self.assembly = said.assembly or self.assembly
         self.wrappers += said.wrappers
 
     def claim(self) -> None:
-        """Give calls their executors, and put those of some of them into regions."""
+        """Claim all calls, and fuse them if an executor fuses."""
 
         def apply(trace: Trace) -> Trace:
             claimed = claim(trace, self.pipeline.executors, self.pipeline.tags)
@@ -370,7 +370,7 @@ class _Run:
             self.fuse()
 
     def fuse(self) -> None:
-        """Put the regions of executors that fuse into the program, and compile them."""
+        """Replace groups of calls by regions, and compile these."""
         p = self.pipeline
 
         def apply(trace: Trace) -> Trace:
@@ -385,7 +385,7 @@ class _Run:
         self.compile_regions(self.fused.regions)
 
     def compile_regions(self, found: Sequence[tuple[Symbol, FusionRegion]]) -> None:
-        """Compile the regions that the program calls, or find what was compiled."""
+        """Compile the regions that the program calls, or find them compiled."""
         p, start = self.pipeline, time.perf_counter()
         with p.own("compile regions"), self.blaming():
             regions = p.regions or FusedRegions(p.tags, p.strict)
@@ -404,7 +404,7 @@ class _Run:
         return program
 
     def finish(self, boxed: bool) -> Compilation:
-        """All that became of the trace."""
+        """Assemble and wrap the program, and return the compilation."""
         program = self.program(self.assembly.boxed if self.assembly else boxed)
         function = program.function
         others = self.others
@@ -426,23 +426,23 @@ class _Run:
         )
 
     def regions(self) -> tuple[RegionKernel, ...]:
-        """What runs the regions of the program."""
+        """The kernels of the program's regions."""
         return tuple(k for k in self.implementations.values() if isinstance(k, RegionKernel))
 
     def later(self, name: str, trace: Trace, others: dict[str, Track | Trace]) -> Program:
-        """The program of another trace of the same compilation, made when it is first needed."""
+        """The program of another trace of the same compilation, compiled at its first use."""
         with self.pipeline.lock:
             come = self.come(trace)
             try:
                 return self._later(name, trace, others, come)
-            except PassError as error:  # the forward has run: the program cannot start again
+            except PassError as error:  # the first program has run: too late for eager
                 warn_of(error)
                 made = self.pipeline.fallback(trace, boxed=True)
                 others[name] = Track(made.traces, made.claims, made.program)
                 return taking(made.program, trace, come, {})
 
     def come(self, trace: Trace) -> dict[str, Choice]:
-        """The inputs of ``trace`` that this program, which has run, returns with other strides."""
+        """The inputs of ``trace`` that this program returns with chosen strides."""
         if self.fused is None or self.assembly is None:
             return {}
         made = choices(self.fused.trace, self.implementations)
@@ -475,7 +475,7 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Recompiler:
-    """See `Recompiler`: of one run."""
+    """The `Recompiler` bound to one pipeline run."""
 
     run: _Run
 

@@ -1,8 +1,9 @@
-"""Kernels get their arguments apart from differentiation: what requires a gradient is detached.
+"""Detached arguments for kernels: values that require a gradient are detached first.
 
-A program that is differentiated as a whole runs below autograd, and yet its inputs are the user's,
-whose flags are their own. Libraries refuse such tensors (DLPack does). Whether an input requires a
-gradient may differ from call to call; which values may require one is known when code is generated.
+A program that is differentiated as a whole runs below autograd, and yet its inputs are the user's
+tensors with their own flags. Libraries refuse tensors that require a gradient (DLPack does). The
+flag of an input may differ from call to call; the values that may have it are known when code is
+generated.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ __all__ = ["differentiable", "plain_of", "records", "with_plain_arguments"]
 def differentiable(trace: Trace) -> frozenset[str]:
     """The names of the values that may require a gradient when the program of ``trace`` runs.
 
-    They are its inputs, what is one of them or a view of one (PyTorch says of a view that it
-    requires what its base does, also where no gradients are recorded), and what the trace says
-    requires one, from its making or from a later call on.
+    These are its inputs, their views (in PyTorch, a view requires grad if its base does, also where
+    no gradients are recorded), outputs that are one of them, and values that require a gradient by
+    the trace, from the start or from a later call on.
     """
     names = {p.name for p in trace.inputs if isinstance(p, TensorProxy)}
     for call in trace.calls:
@@ -43,12 +44,12 @@ def differentiable(trace: Trace) -> frozenset[str]:
 
 
 def plain_of(runtime: tuple[RuntimeValues, ...]) -> Callable[[Any], Any] | None:
-    """What makes a value plain; None where no dialect says so."""
+    """The first dialect's function that makes a value plain, or None."""
     return next((d.plain for d in runtime if d.plain is not None), None)
 
 
 def records(context: Context, runtime: tuple[RuntimeValues, ...]) -> bool:
-    """Tell whether calls in ``context`` become part of differentiation."""
+    """Test if autograd records calls in ``context``."""
     return any(d.records is not None and d.records(context) for d in runtime)
 
 
@@ -58,9 +59,9 @@ def with_plain_arguments(
     names: Collection[str],
     runtime: tuple[RuntimeValues, ...],
 ) -> Callable[..., Any]:
-    """``kernel``, as ``call`` calls it, with those arguments plain that are called ``names``.
+    """``kernel`` for the arguments of ``call``, with those called ``names`` made plain.
 
-    What it returns of its arguments are these themselves, as ``call`` declares.
+    Outputs that ``call`` declares to be an argument are the argument itself, not its plain form.
     """
     plain = plain_of(runtime)
     if plain is None or not any(p.name in names for p in call.flat_args):
@@ -71,7 +72,7 @@ def with_plain_arguments(
 
 
 class _Text:
-    """The text of a function that takes what ``call`` gives; no name in it is a keyword's."""
+    """The text of a function with the parameters of ``call``, and no clash with its keywords."""
 
     def __init__(self, call: BoundSymbol, names: frozenset[str]) -> None:
         self.call, self.names = call, names
@@ -102,16 +103,16 @@ class _Text:
         )
 
     def given(self, text: str, tree: Any) -> str:
-        """An argument as the kernel gets it: plain where it may require a gradient."""
+        """The text of an argument for the kernel: plain if it may require a gradient."""
         if not any(_called(p, self.names) for p in leaves(tree)):
             return text
         return f"{self.plain if isinstance(tree, Proxy) else self.tree}({text})"
 
     def returned(self, identical: Mapping[int, str]) -> Iterator[str]:
-        """The lines that return the result, but for outputs of the call that are arguments.
+        """The lines that return the result, with ``identical`` outputs replaced by arguments.
 
-        Another tree than that of the outputs is returned as it is, and so is None in an argument's
-        place: results are held against the trace after this.
+        A result of another structure is returned unchanged, and so is None in the place of an
+        argument: the check against the trace comes later, and must see them.
         """
         if not identical:
             yield f"    return {self.result}"
@@ -131,7 +132,7 @@ class _Text:
         yield f"    return {_tree(outs, given)}"
 
     def out(self, leaf: Any) -> str:
-        """The name of an output; ``leaf`` is its number, or a dict of numbers."""
+        """The variable for an output; ``leaf`` is the output's number, or a dict of numbers."""
         number = next(leaves(leaf), None)
         if number not in self.outs:
             self.outs[number] = self.own(f"_out_{number}")
@@ -143,7 +144,7 @@ def _called(p: Any, names: Collection[str]) -> bool:
 
 
 def _places(tree: Any, text: str) -> Iterator[tuple[Any, str]]:
-    """The leaves of ``tree``, which ``text`` evaluates to, each with what it is in there."""
+    """The leaves of ``tree``, the value of expression ``text``, each with its own expression."""
     if isinstance(tree, tuple | list):
         for i, item in enumerate(tree):
             yield from _places(item, f"{text}[{i}]")

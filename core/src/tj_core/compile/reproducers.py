@@ -1,4 +1,4 @@
-"""A region that failed, as a script that compiles and runs it again: `tj_core.extend.reproduce`."""
+"""Scripts that compile and run a failed region again, by `tj_core.extend.reproduce`."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Reproducers", "script"]
 SCRIPT = '''"""Region {key}, which failed in {owner}:
 {reason}
 
-Written by tj under Python {python}. It compiles the region again, runs it on made-up inputs, and
-holds what it returns against its operations one by one.
+Written by tj under Python {python}. Compiles the region again, runs it on generated inputs, and
+compares the results with those of its operations, run one by one.
 """
 
 from tj_core.extend import reproduce
@@ -31,14 +31,14 @@ reproduce({executor!r}, {arguments}trace="""
 
 @dataclass
 class Reproducers:
-    """Writes scripts to a new folder among the temporary files, made with the first."""
+    """Scripts in a new temporary folder, made with the first script."""
 
     folder: Path | None = field(default=None)
 
     def save(self, kernel: RegionKernel, reason: str, sizes: Mapping[str, int]) -> Path | None:
-        """The script for a region that failed because of ``reason``; None if none can be saved.
+        """Write the script for a region that failed for ``reason``; None if it cannot be written.
 
-        ``sizes``: those for which it failed, if they are not those it was traced with.
+        ``sizes``: the sizes of the failed run, if they differ from the traced ones.
         """
         try:
             if self.folder is None:
@@ -72,5 +72,5 @@ def script(kernel: RegionKernel, reason: str, sizes: Mapping[str, int]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """``text`` as it may stand between three quotes."""
+    """``text`` with escapes, to stand between triple quotes."""
     return re.sub(r'\\|"""', lambda m: "".join("\\" + c for c in m[0]), text)

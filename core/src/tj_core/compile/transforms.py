@@ -23,9 +23,9 @@ __all__ = ["Ranked", "Transform", "without"]
 
 
 class Apply(Protocol):
-    """A transform's work: a trace in, the edited trace out; the same object for no change.
+    """A function from a trace to the edited trace; the same object for no change.
 
-    Whatever else there is to say goes to the context: see `PassContext`.
+    Other results go to the context: see `PassContext`.
     """
 
     def __call__(self, trace: Trace, context: PassContext, /) -> Trace: ...
@@ -38,16 +38,17 @@ class Transform:
     ``produces`` names the stage the trace has reached when this transform is done, for the owner
     of a stage; None for a transform that stays inside the stage. Inside a stage transforms run in
     the order of their plugins where the config gives one, else by descending ``priority``, then
-    by name; those of a `tj.jit` call come after the plugins', by priority, else as given. Of the
-    plugins' those that produce a stage come last.
+    by name; those of a `tj.jit` call come after the plugins', by priority, else as given. Plugins'
+    transforms that produce a stage come last.
 
-    ``falls_back``: a program on which it fails runs without tj, with a warning that names the
-    transform; else that is the plugin's error. ``reads`` names tags that only transforms read:
-    frontends put `STATIC_MEMORY_LOCATION` on the inputs of a program if one reads it.
+    ``falls_back``: a program on which the transform fails runs without tj, with a warning that
+    names the transform; if False, the failure is the plugin's error. ``reads`` names tags that only
+    transforms read: frontends put `STATIC_MEMORY_LOCATION` on the inputs of a program only if a
+    transform reads it.
 
-    ``restore``, for a transform after FUNCTIONAL that says how programs run: what it says with
-    ``kept``, it says again from that, in a process that finds the finished program on disk. It is
-    called in the place of ``apply``, with what was kept.
+    ``restore`` is for a transform after FUNCTIONAL that calls `PassContext.assemble` or
+    `PassContext.wrap` with ``kept``. It repeats this call in a process that finds the finished
+    program on disk: called in place of ``apply``, with the context and the value of ``kept``.
     """
 
     name: str
@@ -75,14 +76,14 @@ class Transform:
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A transform and the plugin it is from; a user's own come from ``user``."""
+    """A transform and the plugin that registered it; ``user`` for those of a `tj.jit` call."""
 
     plugin: str
     transform: Transform
 
 
 def without(transforms: Sequence[Ranked], declined: Ranked) -> tuple[Ranked, ...]:
-    """``transforms`` but the one that declined and those of its plugin that make later stages."""
+    """``transforms`` without ``declined`` and those of its plugin that make later stages."""
 
     def builds_on_it(ranked: Ranked) -> bool:
         made, missing = ranked.transform.produces, declined.transform.produces
