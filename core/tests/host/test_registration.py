@@ -136,7 +136,7 @@ def test_whoever_reads_a_table_says_what_is_in_it() -> None:
 
 
 def test_claims_are_claims() -> None:
-    with pytest.raises(PluginError, match=r"what it has for 'num.neg' is a function, not a Claim"):
+    with pytest.raises(PluginError, match=r"its entry for 'num.neg' is a function, not a Claim"):
         session(**claims("num.neg", nothing))
 
 

@@ -1,4 +1,4 @@
-"""``tj cache``: what is kept on disk for later processes."""
+"""The command ``tj cache``, which lists and clears the caches on disk."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["add_cache"]
 
 CORE = ("programs", "regions")
-"""The folders of what the core keeps; plugins have folders of their names."""
+"""The core's folders in the cache folder; plugins have folders with their names."""
 
 
 def add_cache(commands: Any) -> None:
-    """Add the command to a parser's."""
+    """Add the command ``cache`` to ``commands``, the subparsers of ``tj``."""
     parser = commands.add_parser("cache", help="show or clear what is kept for later processes")
     parser.add_argument("action", nargs="?", default="size", choices=sorted(_ACTIONS))
     parser.set_defaults(run=_run)
@@ -76,7 +76,7 @@ _ACTIONS: dict[str, Callable[[Path], None]] = {"size": _size, "list": _list, "cl
 
 
 def _kinds(folder: Path) -> Iterator[tuple[str, list[Path]]]:
-    """The kinds of files there are, each with its files: only such as tj writes."""
+    """The kinds of entries, each with its files; only files of the form that tj writes."""
     for kind in (*CORE, *sorted(found.name for found in discover())):
         place = folder / kind
         files = [p for p in sorted(place.glob("*")) if p.suffix in (".json", ".new")]

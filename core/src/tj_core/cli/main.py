@@ -1,8 +1,8 @@
 """The command line ``tj``: its own commands, and those of plugins.
 
-``plugins`` and ``config`` show what they can even where a session would not start; all other
-commands need one. A `TjError` is one message on stderr and exit status 2; what the user's program
-raises is shown with its traceback.
+``plugins`` and ``config`` list as much as possible even if no session can start; all other commands
+need a session. A `TjError` is one message on stderr and exit status 2; an error of the user's
+program is shown with its traceback.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _run(argv: list[str]) -> int:
     options = _global_options()
     known, rest = options.parse_known_args(argv)
     parser, commands = _parser()
-    # The own commands, and help, must work where a plugin does not.
+    # tj's own commands, and help, must work even if a plugin is broken.
     if not rest or rest[0] in ("-h", "--help"):
         with reported(print_error):
             _add_plugin_commands(known, commands)
@@ -182,7 +182,7 @@ def _config(args: argparse.Namespace) -> int:
 
 
 def _plugin_tables(config: Config, manager: PluginManager) -> dict[str, dict[str, Value[Any]]]:
-    """The options of each loaded plugin; of the others what is written in the file."""
+    """The options of each loaded plugin, and the tables of others as written in the file."""
     tables: dict[str, dict[str, Value[Any]]] = {}
     for name in manager.names:
         resolved = manager.resolved_options(name)
@@ -203,7 +203,7 @@ def _rows(prefix: str, table: Mapping[str, Value[Any]]) -> list[list[str]]:
 
 
 def _toml(value: object) -> str:
-    """A value as one writes it in ``pyproject.toml``; ``-`` for one that is left out."""
+    """A value in TOML, as in ``pyproject.toml``; ``-`` for None, which TOML cannot spell."""
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_toml, value))}]"
     if isinstance(value, bool):
@@ -214,7 +214,7 @@ def _toml(value: object) -> str:
 
 
 def _report(manager: PluginManager) -> int:
-    """Say what keeps a session from starting, after the listing that shows the rest."""
+    """Print the errors that keep a session from starting, and return the exit status."""
     for error in manager.problems:
         print_error(error)
     return 2 if manager.problems else 0
@@ -251,7 +251,7 @@ def _run_target(args: argparse.Namespace) -> object:
 
 @contextlib.contextmanager
 def _as_environment(args: argparse.Namespace) -> Iterator[None]:
-    """Put the global options where sessions that the user's program makes will see them."""
+    """Put the global options into the environment, for sessions of the user's program."""
     found = {
         "TJ_PLUGINS": None if args.plugins is None else ",".join(args.plugins),
         "TJ_DISABLE": None if args.disable is None else ",".join((*args.disable, REST)),

@@ -18,7 +18,7 @@ _FORM = "a target is file.py:function or package.module:function"
 
 
 def load_target(text: str) -> Callable[[], Any]:
-    """Import what ``text`` names, as Python would import it from the working directory.
+    """Import the function that ``text`` names, as Python would from the working directory.
 
     :raises TjError: if there is no such file, module or function.
     """
@@ -52,7 +52,7 @@ def _from_name(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        # A module that the user's own module misses is the user's error, not a bad target.
+        # A missing import of the user's own module is the user's error, not a bad target.
         if error.name is None or not (name + ".").startswith(error.name + "."):
             raise
         raise TjError(f"there is no module {name!r}", hint=_FORM) from error

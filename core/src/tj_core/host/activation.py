@@ -1,7 +1,7 @@
-"""Who plays: from what is installed and what the config says to loaded plugins, in order.
+"""Resolve installed and configured plugins to loaded plugins, in order.
 
-The policy stands here: whose failure is an error (a plugin that the project names), whose is a
-warning (one that is merely installed), and what is recorded about either.
+The failure of a plugin that the project names is an error, that of one that is merely installed a
+warning; both are recorded.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ State = Literal["loaded", "blocked", "unavailable", "failed", "installed"]
 
 @dataclass(frozen=True, slots=True)
 class PluginState:
-    """What became of one known plugin.
+    """The state of one known plugin.
 
-    ``state``: ``loaded``; ``blocked`` by ``disable``; ``unavailable``, it says it cannot work here;
-    ``failed``, it is broken; ``installed``, but not selected. ``reason`` says why, or of a loaded
-    one what it lacks where that has been asked. ``error`` is the error behind a failure, ``order``
-    the place among the loaded ones, ``requested`` whether the project names the plugin.
+    ``state``: ``loaded``; ``blocked`` by ``disable``; ``unavailable`` on this machine; ``failed``,
+    if it is broken; ``installed``, but not selected. ``reason`` explains the state; for a loaded
+    plugin it may name a lack (`tj_lacking`). ``error`` is the error behind a failure, ``order`` the
+    place among the loaded plugins, ``requested`` is True if the project names the plugin.
     """
 
     name: str
@@ -66,13 +66,13 @@ Report = Callable[[TjError], None]
 
 
 def raise_error(error: TjError) -> NoReturn:
-    """The report of a session: the error is raised."""
+    """Raise ``error``: the ``report`` function of a session."""
     raise error
 
 
 @contextlib.contextmanager
 def reported(report: Report) -> Iterator[None]:
-    """Hand a `TjError` of the block to ``report``."""
+    """Pass a `TjError` of the block to ``report``."""
     try:
         yield
     except TjError as error:
@@ -88,8 +88,8 @@ def activate(
 ) -> Activation:
     """Select from the ``known`` plugins and load the selected ones.
 
-    ``objects`` are the plugins that were passed in. What is fatal goes to ``report``; where that
-    returns, the plugin is recorded as failed and the others go on.
+    ``objects`` are the plugin objects that were passed in. Fatal errors go to ``report``; if it
+    returns, the plugin is recorded as failed and the others are loaded.
     """
     selection = Selection((), (), (), frozenset())
     with reported(report):

@@ -1,8 +1,8 @@
-"""The project's configuration: where it is, what the core reads from it, and what wins.
+"""The project's configuration: its file, the core's keys, and the precedence of sources.
 
 A value comes from the strongest of: the call, the command line, the environment (``TJ_<KEY>``),
 ``[tool.tj]`` in the nearest ``pyproject.toml``, the default. Plugins' tables ``[tool.tj.<name>]``
-are kept here unread until their plugin has said which keys it has.
+are kept here unread until their plugin has declared its keys.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config",
 T = TypeVar("T")
 
 REST = "..."
-"""In a list of names: the defaults stand here."""
+"""The item that stands for the defaults in a list of names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,27 +33,27 @@ class CoreOptions:
 
     - ``plugins``: the plugins to load, in order of priority; ``"..."`` stands for all others that
       are installed. Left out: all that are installed.
-    - ``disable``: plugins that are not even imported. ``"..."`` stands for what weaker sources
-      disable.
+    - ``disable``: plugins that are not even imported. ``"..."`` stands for the plugins that weaker
+      sources disable.
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.
-    - ``minversion``: the oldest tj-core that will do.
-    - ``check``: what is verified after every pass: 0 nothing, 1 form, 2 also all metadata;
-      ``"sample"`` is 2 for one program in eight, 1 for the others. 3 is 2, and whatever other
-      executors than the fallback run is compared with its body, values included, in every run.
-    - ``cse``: whether a call takes the results of an earlier one that computes the same.
-    - ``memo``: whether expansions are remembered between calls.
-    - ``strict``: whether what tj goes on without is an error: a broken plugin that nobody
-      named, a program on which a pass of tj's own fails.
-    - ``max_entries``: how many specialisations of one function are kept.
-    - ``recompile_limit``: how many of these there may be for values of one Python object, such as
-      strings; calls with other values run as they are.
+    - ``minversion``: the oldest version of tj-core that is accepted.
+    - ``check``: the level of verification after every pass: 0 none, 1 form, 2 also all metadata;
+      ``"sample"`` is 2 for one program in eight, 1 for the others. 3 is 2, and compares every run
+      of a call by an executor other than the fallback with the call's body, values included.
+    - ``cse``: replace a call by an earlier one that computes the same.
+    - ``memo``: remember expansions between calls.
+    - ``strict``: raise an error instead of going on without tj or a plugin: for a broken plugin
+      that the project does not name, and for a program on which a pass of tj's own fails.
+    - ``max_entries``: the number of specialisations of one function that are kept.
+    - ``recompile_limit``: the number of these for values of one Python object, such as strings;
+      calls with other values run eagerly.
     - ``frontend``: the frontend's name; left out, the first that accepts the program.
     - ``executors``: the executors to ask, in order; ``"..."`` stands for all others.
     - ``freeze``: a promise that parameters are not written any more once a program is compiled, so
       that executors may keep them in another form.
-    - ``cache_dir``: the folder for what later processes use again; the user's cache folder if it is
-      not given; ``"none"`` keeps nothing.
-    - ``trace_hooks``: whether every call of a hook is printed to stderr.
+    - ``cache_dir``: the folder of the caches on disk; by default in the user's cache folder;
+      ``"none"`` keeps nothing.
+    - ``trace_hooks``: print every call of a hook to stderr.
     """
 
     plugins: tuple[str, ...] | None = None
@@ -79,11 +79,11 @@ class CoreOptions:
 
 
 CORE_KEYS = tuple(f.name for f in fields(CoreOptions))
-"""The names that no plugin can have."""
+"""The core's keys, which no plugin can have as its name."""
 
 
 OF_TESTS = ("TJ_FULL", "TJ_SAMPLE", "TJ_ONE_IN", "TJ_FUZZ", "TJ_FUZZ_FRONTEND", "TJ_FUZZ_FX")
-"""Variables that tj's own tests read."""
+"""Environment variables of tj's own tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Config:
     """The resolved core keys, and the plugins' tables as they were written.
 
     ``core`` holds the values, ``config["check"]`` one value with its origin. ``file`` is the
-    project's ``pyproject.toml``, None where there is none.
+    project's ``pyproject.toml``, or None.
     """
 
     core: CoreOptions
@@ -118,8 +118,8 @@ class Config:
         """Fill ``plugin``'s options dataclass from all sources.
 
         ``call`` holds values of this one call, stronger than all others; ``known`` are the names
-        of all plugins, to tell whose variable ``TJ_A_B_C`` is. An option that is called like a
-        core key is what that key says, if nobody says otherwise.
+        of all plugins, to find the owner of a variable ``TJ_A_B_C``. An option with the name of a
+        core key defaults to the value of that key, if it is set.
 
         :raises ConfigError: naming the source and the key that is unknown or of the wrong type.
         """
@@ -136,11 +136,11 @@ class Config:
         )
 
     def _set(self, keys: Collection[str]) -> Layer:
-        """The core keys among ``keys`` that somebody has set."""
+        """The core keys among ``keys`` that a source other than the default has set."""
         return {key: self[key] for key in keys if self.origins.get(key, DEFAULT) != DEFAULT}
 
     def check_tables(self, known: Collection[str]) -> None:
-        """Refuse options for plugins that are not there.
+        """Check that all tables and options belong to ``known`` plugins.
 
         :raises ConfigError: naming the file and the table.
         """
@@ -155,11 +155,11 @@ class Config:
                     )
 
     def check_environment(self, known: Collection[str]) -> None:
-        """Refuse a variable ``TJ_...`` that was meant for another name; ``known`` are the plugins.
+        """Check the names of variables ``TJ_...``; ``known`` are the plugins.
 
-        What is like no name of tj's may be somebody else's: that is a warning.
+        A name that resembles none of tj's may belong to another program, and gives a warning only.
 
-        :raises ConfigError: naming the variable.
+        :raises ConfigError: for a misspelled name, with the name that was probably meant.
         """
         mine = [*map(_variable, CORE_KEYS), "TJ_CONFIG", *OF_TESTS]
         prefixes = tuple(map(_prefix, known))
@@ -212,7 +212,7 @@ def load_config(
 
 
 def strength(origin: str) -> int:
-    """How strong a source is, as a number: the smaller the stronger."""
+    """The precedence of a source as a number: the smaller the stronger."""
     order = ("call", "cli", "env")
     found = (i for i, kind in enumerate(order) if origin == kind or origin.startswith(kind + " "))
     return next(found, len(order) + (origin == DEFAULT))
@@ -237,7 +237,7 @@ def _split(
 
 
 def _disabled(layers: list[Layer]) -> Layer:
-    """The strongest ``disable``, with ``"..."`` replaced by what weaker layers say."""
+    """The strongest ``disable``, with ``"..."`` replaced by the names of weaker layers."""
     merged: Value[Any] | None = None
     for each in reversed(layers):
         value = each.get("disable")

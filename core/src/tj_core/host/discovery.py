@@ -1,7 +1,7 @@
-"""What is installed: the entry points of group ``tj``, read from metadata alone.
+"""Discovery of installed plugins: the entry points of group ``tj``, read from metadata alone.
 
-Nothing is imported here, neither a plugin nor, until the first call, the metadata reader: the
-first is the loader's business (`tj_core.host.loading`), the second keeps ``import tj_core`` fast.
+Plugins are imported later, by the loader (`tj_core.host.loading`). The metadata reader is imported
+at the first call, to keep ``import tj_core`` fast.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ UNKNOWN = "0+unknown"
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An installed plugin that nothing has been imported of.
+    """An installed plugin, which is not imported yet.
 
-    ``name`` is what users type, ``target`` the entry point's value (``tj_x.plugin``).
+    ``name`` is the name that users type, ``target`` the entry point's value (``tj_x.plugin``).
     """
 
     name: str
@@ -80,7 +80,7 @@ def core_version() -> str:
 
 
 def distribution_requires(distribution: str) -> tuple[str, ...]:
-    """What an installed distribution requires, as its metadata says it; () if it is unknown."""
+    """The requirements of a distribution, from its metadata; () if it is not installed."""
     import importlib_metadata
 
     try:

@@ -1,4 +1,4 @@
-"""What all that a session compiles depends on: the code and options of tj and its plugins."""
+"""The fingerprint of a session: the code and options of tj and its plugins."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["session_fingerprint"]
 
 
 def session_fingerprint(plugins: PluginManager) -> str | None:
-    """The versions, files and options behind ``plugins`` as text.
+    """The versions, files and options of ``plugins`` as text.
 
-    None if that is not known, of plugins that are objects of the program itself.
+    None if a plugin is an object of the program, whose code is unknown.
     """
     lines = [f"{sys.implementation.cache_tag} {platform.platform()} {platform.machine()}"]
     lines.append(f"tj-core {core_version()} {_files(Path(tj_core.__file__).parent)}")
@@ -34,7 +34,7 @@ def session_fingerprint(plugins: PluginManager) -> str | None:
 
 
 def _code(file: Path) -> Path:
-    """The folder of the package that ``file`` is in; the file itself if it is in none."""
+    """The folder of the package around ``file``; the file itself if there is none."""
     found = file
     while (found.parent / "__init__.py").is_file():
         found = found.parent
@@ -43,7 +43,7 @@ def _code(file: Path) -> Path:
 
 @functools.cache
 def _files(code: Path) -> str:
-    """The files of a package by size and time, as a process has found them first."""
+    """A hash of a package's files, by size and time; cached, as of the first call."""
     import hashlib
 
     facts = [f"{path.relative_to(code)} {s.st_size} {s.st_mtime_ns}" for path, s in _all(code)]

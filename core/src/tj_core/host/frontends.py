@@ -1,4 +1,4 @@
-"""Ways from a user's program to a trace."""
+"""Frontends: ways from a user's program to a trace."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ __all__ = ["Frontend"]
 class Frontend:
     """A way from a user's program to a trace.
 
-    ``accepts`` says whether the frontend wants the object; the first accepting one by descending
-    ``priority`` wraps it. ``wrap`` returns what ``tj.jit`` returns: a callable that behaves as the
-    object it wraps and carries the `Jitted` it was given as ``__tj__``.
+    ``accepts`` returns True for an object that the frontend can capture; the first accepting
+    frontend by descending ``priority`` wraps the object. ``wrap`` returns the result of ``tj.jit``:
+    a callable that behaves as the object and has the given `Jitted` as ``__tj__``.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""One call of one hook of one plugin: attributed, observable, and never raised bare."""
+"""Calls of one hook of one plugin, with observers, and errors that name the plugin."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["HookCall", "Observer", "call_hook", "how_to_disable", "print_call"]
 
 @dataclass(frozen=True, slots=True)
 class HookCall:
-    """What happened when a hook was called: its result, or its error, and how long it took."""
+    """The record of one call of a hook: its result or its error, and its seconds."""
 
     plugin: str
     hook: str
@@ -49,12 +49,12 @@ def call_hook(
     arguments: Mapping[str, Any],
     observers: tuple[Observer, ...] = (),
 ) -> object:
-    """Call ``hook`` as the plugin called ``found.name`` in ``manager`` implements it.
+    """Call the implementation of ``hook`` of the plugin ``found`` in ``manager``.
 
-    Wrappers of other plugins run around it. Returns None for a plugin that implements no such
+    Wrappers of other plugins run around it. Returns None if the plugin does not implement the
     hook.
 
-    :raises PluginError: with plugin, version and hook, from whatever the plugin raised.
+    :raises PluginError: with plugin, version and hook, for any error of the plugin.
     """
     caller = manager.subset_hook_caller(hook, _others(manager, hook, found.name))
     start = time.perf_counter()
@@ -62,7 +62,7 @@ def call_hook(
     try:
         results = caller(**arguments)
         result = results[0] if results else None
-    except (Exception, SystemExit) as raised:  # the program that uses tj goes on
+    except (Exception, SystemExit) as raised:  # a plugin must not end the user's process
         error = raised
     seconds = time.perf_counter() - start
     for observer in observers:
@@ -73,12 +73,12 @@ def call_hook(
 
 
 def how_to_disable(plugin: str) -> str:
-    """The advice that goes with every error for which a plugin is to blame."""
+    """The hint of errors that a plugin has caused."""
     return f'to do without it: disable = ["{plugin}"] in [tool.tj], or TJ_DISABLE={plugin}'
 
 
 def _others(manager: pluggy.PluginManager, hook: str, plugin: str) -> list[Any]:
-    """The plugins whose results are not wanted; wrappers stay, they have none of their own."""
+    """The plugins to leave out of a call; wrappers of other plugins stay, without results."""
     impls = getattr(manager.hook, hook).get_hookimpls()
     return [i.plugin for i in impls if i.plugin_name != plugin and not i.wrapper]
 
@@ -97,7 +97,7 @@ def _attributed(
 
 
 def _culprit(manager: pluggy.PluginManager, hook: str, error: Exception | SystemExit) -> str | None:
-    """The plugin whose implementation is the innermost in the traceback: it or a wrapper."""
+    """The plugin whose implementation or wrapper is the innermost in the traceback."""
     impls = getattr(manager.hook, hook).get_hookimpls()
     owner = {getattr(i.function, "__code__", None): i.plugin_name for i in impls}
     blamed = None

@@ -1,17 +1,17 @@
-"""The contract between tj and its plugins: every hook there is.
+"""The contract between tj and its plugins: the specifications of all hooks.
 
 A plugin is a module (the value of its entry point in group ``tj``) or an object whose functions
 are marked with `hookimpl`. The entry point's name is the plugin's name, its config table is
-``[tool.tj.<name>]``. A plugin module imports only the standard library and ``tj_core``; what is
-heavy (torch, a kernel library) is imported inside the hooks.
+``[tool.tj.<name>]``. A plugin module imports only the standard library and ``tj_core``; heavy
+libraries (torch, a kernel library) are imported inside the hooks.
 
 Every hook but `tj_plugin_registered` is called at most once per session and per plugin, in the
 order the project's config gives, and returns records. An implementation may leave out arguments
 it does not need, so hooks can grow; how one shrinks is the policy in `tj_core.deprecated`.
-``options`` is always the plugin's own options object: what
-`tj_options` declared, filled from the config, or None where it declared nothing.
+``options`` is always the plugin's own options object: the dataclass of `tj_options`, filled from
+the config, or None without one.
 
-A hook's docstring says when it is called, what it returns, and since when it exists.
+A hook's docstring tells when the hook is called, its result, and the first version with the hook.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 __all__ = ["PLUGIN_API", "hookimpl", "hookspec"]
 
 PLUGIN_API = 1
-"""Raised when a hook or record changes its meaning, so that existing plugins would go wrong without
-a word; not when one is added, or removed after its warnings. A plugin may set ``TJ_PLUGIN_API`` in
-its module; another value than this one refuses to load."""
+"""Version of the contract, raised when a hook or record changes its meaning so that existing
+plugins would silently go wrong; not for an addition, or a removal after warnings. A plugin may set
+``TJ_PLUGIN_API`` in its module; with another value than this one, it is refused."""
 
 hookspec = pluggy.HookspecMarker("tj")
 hookimpl = pluggy.HookimplMarker("tj")
@@ -44,7 +44,7 @@ hookimpl = pluggy.HookimplMarker("tj")
 
 @hookspec
 def tj_available() -> str | None:
-    """Say whether the plugin can work on this machine.
+    """Check that the plugin can work on this machine.
 
     Called first, right after the plugin's module is imported; no other hook of an unavailable
     plugin is called. Being unavailable is a state, not an error, unless the project asked for the
@@ -57,12 +57,12 @@ def tj_available() -> str | None:
 
 @hookspec
 def tj_lacking(cache_dir: str | None) -> str | None:
-    """Say what a plugin that works lacks on this machine, for ``tj plugins``.
+    """Describe a shortcoming of the loaded plugin on this machine, for ``tj plugins``.
 
     Called for that list only, of loaded plugins. It must be quick, and import nothing heavy.
 
-    :param cache_dir: the folder that the project's config names, for what is kept on disk.
-    :returns: None if it lacks nothing, else what: ``"PyTorch 2.15.0 was not tested"``.
+    :param cache_dir: the folder of the caches on disk that the project's config names.
+    :returns: None if there is none, else a text: ``"PyTorch 2.15.0 was not tested"``.
     Since 0.1.
     """
 
@@ -107,7 +107,7 @@ def tj_frontends(options: Any) -> tuple[Frontend, ...]:  # type: ignore[empty-bo
 
 @hookspec
 def tj_dialects(options: Any) -> tuple[Dialect, ...]:  # type: ignore[empty-body]
-    """Register namespaces of symbols and what they mean as Python.
+    """Register namespaces of symbols and their meaning in Python.
 
     Called when the session starts.
 

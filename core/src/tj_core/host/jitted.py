@@ -1,4 +1,4 @@
-"""What stands behind a jitted callable: its session, options, compiled entries and statistics."""
+"""The state of a jitted callable: its session, options, compiled entries and statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Entry", "Fallback", "Guard", "JitOptions", "Jitted", "Stats", "jitte
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """A condition under which an entry is valid, as Python text, and where it comes from."""
+    """A condition under which an entry is valid, as Python text, and its source line."""
 
     text: str
     source: Source | None = None
@@ -35,7 +35,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """A part of the program that runs without tj, why, and where in the user's code."""
+    """A part of the program that runs without tj: the reason, and the user's line."""
 
     reason: str
     source: Source | None = None
@@ -51,9 +51,9 @@ class JitOptions:
 
 @dataclass(eq=False)
 class Entry:
-    """One compiled specialisation: what became of its trace, and when it is valid.
+    """One compiled specialisation, with the guards under which it is valid.
 
-    ``compilation`` is None for a program in which nothing is computed on tensors.
+    ``compilation`` is None for a program that computes nothing on tensors.
     """
 
     compilation: Compilation | None
@@ -64,8 +64,8 @@ class Entry:
 class Stats:
     """Counters of one jitted callable; ``seconds`` are compile time by pass.
 
-    ``calls`` = ``hits`` + ``misses``; a miss compiles. ``evicted`` counts entries dropped because
-    there were too many, ``invalidated`` those dropped because an object they depend on died.
+    ``calls`` = ``hits`` + ``misses``; a miss compiles. ``evicted`` counts entries dropped for
+    ``max_entries``, ``invalidated`` those dropped because an object they depend on was freed.
     ``memo_hits`` and ``memo_misses`` count expansions taken from and put into the session's memo.
     Of the distinct regions of each program, ``region_hits`` were compiled in the session before,
     ``region_kept`` were taken from the cache on disk, and ``region_misses`` were compiled.
@@ -98,7 +98,7 @@ class Stats:
 
     @contextlib.contextmanager
     def timing(self, name: str) -> Iterator[None]:
-        """Count the seconds of a ``with`` block as those of pass ``name``."""
+        """Add the seconds of a ``with`` block to those of pass ``name``."""
         start = time.perf_counter()
         try:
             yield
@@ -106,7 +106,7 @@ class Stats:
             self.add_seconds({name: time.perf_counter() - start})
 
     def add(self, seconds: dict[str, float], counts: Counts) -> None:
-        """Add what compiling a program took, and how it came about."""
+        """Add the seconds of a compilation, and the counts of its regions."""
         self.add_seconds(seconds)
         self.region_hits += counts.found
         self.region_kept += counts.kept
@@ -124,7 +124,7 @@ class Jitted:
 
     It travels inside the compiled object, never in thread state. ``lock`` is held while compiling.
     ``arguments`` are those of `tj.jit`, and ``again`` jits another object in the same way.
-    ``original`` says what runs the program as it is.
+    ``original`` returns the callable that runs the program without tj.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class Jitted:
     ) -> Compilation:
         """Run the session's pipeline on ``acquired`` and count its seconds.
 
-        ``sizes`` are those of the program that are symbols.
+        ``sizes`` are the symbolic sizes of the program.
         """
         compilation = self.pipeline.compile(acquired, boxed=boxed, sizes=sizes)
         self.stats.add(compilation.seconds, compilation.counts)
@@ -173,7 +173,7 @@ class Jitted:
         self.stats.entries = len(self.entries)
 
     def drop(self, entry: Entry) -> None:
-        """Forget ``entry`` if it is still there."""
+        """Remove ``entry``, if it is still kept."""
         if entry in self.entries:
             self.entries.remove(entry)
         if self.last is entry:
@@ -182,7 +182,7 @@ class Jitted:
 
 
 def jitted_of(fn: Any) -> Jitted:
-    """The state behind what `tj.jit` returned.
+    """The state of the callable ``fn``, a result of `tj.jit`.
 
     :raises TjError: if ``fn`` is no jitted callable.
     """

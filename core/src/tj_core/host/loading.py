@@ -1,8 +1,8 @@
-"""Loading one plugin: import it, check it against the contract, ask whether it can work.
+"""Load one plugin: import it, check it against the contract, and check its availability.
 
-A plugin is tried in a pluggy manager of its own first, so what fails here has left no trace in
-the session's. Everything that is wrong with the plugin is raised; what to do about that depends on
-who asked for the plugin and is decided in `tj_core.host.plugins`.
+A plugin is tried in a pluggy manager of its own first, so that a failure does not affect the
+session's manager. Every fault of the plugin is raised; `tj_core.host.activation` decides if it is
+an error of the session or a warning.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from tj_core.host.requirements import check_core_range
 __all__ = ["INLINE", "Loaded", "Unavailable", "inline_plugin", "load", "new_manager"]
 
 INLINE = "inline"
-"""Stands for the distribution of a plugin object that was passed in."""
+"""The name of the distribution of plugin objects that were passed in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A plugin that keeps the contract and can work."""
+    """A plugin that keeps the contract and is available."""
 
     found: Found
     plugin: Any
@@ -45,7 +45,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """A plugin that says it cannot work here, and why."""
+    """A plugin that cannot work on this machine, with its reason."""
 
     found: Found
     hooks: tuple[str, ...]
@@ -54,10 +54,10 @@ class Unavailable:
 
 
 def new_manager(*, warn: bool = True) -> pluggy.PluginManager:
-    """A pluggy manager that knows tj's hooks and no plugin.
+    """A pluggy manager with tj's hook specifications and no plugin.
 
-    Registering a plugin with it warns of what the plugin implements that is deprecated, unless
-    ``warn`` is False: a session's plugins have been warned of when each was loaded.
+    Registration of a plugin warns of deprecated hooks and arguments, unless ``warn`` is False: for
+    a session's plugins, the warning was given when each was loaded.
     """
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(hookspecs)
@@ -82,7 +82,8 @@ def load(
     """Load one plugin; ``plugin`` is its object if it was passed in, None to import it.
 
     :raises ConfigError: if the user's options do not fit the plugin's.
-    :raises Exception: whatever importing it raises, and `PluginError` for a broken contract.
+    :raises PluginError: if the plugin breaks the contract.
+    :raises Exception: any error of the plugin's import.
     """
     if found.name in CORE_KEYS:
         raise PluginError(f"{found.name!r} is a key of [tool.tj], so no plugin can have that name")
@@ -102,9 +103,9 @@ def load(
 
 
 def inline_plugin(plugin: object) -> tuple[Found, object]:
-    """Describe a plugin object that was passed in, and make it one that pluggy can hold.
+    """The record of a plugin object that was passed in, and the object in a hashable form.
 
-    :raises PluginError: if it has no name.
+    :raises PluginError: if the object has no name.
     """
     name = getattr(plugin, "tj_name", None) or getattr(plugin, "__name__", None)
     if not isinstance(name, str):
@@ -123,7 +124,7 @@ def _import(target: str) -> Any:
     module, _, attribute = target.partition(":")
     try:
         found = importlib.import_module(module.strip())
-    except SystemExit as error:  # of a script; the program that uses tj goes on
+    except SystemExit as error:  # raised by a script; it must not end the user's process
         raise PluginError(f"importing it raised SystemExit({error})") from error
     path = attribute.partition("[")[0].strip()
     return functools.reduce(getattr, path.split("."), found) if path else found
@@ -152,9 +153,9 @@ def _priority(plugin: object) -> int:
 def _check_hooks(name: str, plugin: object) -> tuple[str, ...]:
     """The hooks that ``plugin`` implements, in the order of the hookspecs.
 
-    pluggy would accept what is refused here: a hook without its marker (never called), one under
-    an unknown name (an error that shows an object, not a plugin), and an order of its own. Unknown
-    arguments it refuses without saying which there are.
+    Refused here, and accepted by pluggy: a hook without its marker (never called), a hook with an
+    unknown name (pluggy's late error does not name the plugin), and marks for an order of its own.
+    For an unknown argument, pluggy's error does not list the known ones.
     """
     manager = new_manager()
     specs = _hook_names(manager)
@@ -246,19 +247,19 @@ def _options(
 
 @dataclass(frozen=True, slots=True)
 class _NoOptions:
-    """The options of a plugin that declares none: any key in its table is unknown."""
+    """The options of a plugin without declared options: any key in its table is unknown."""
 
 
 def _file(plugin: object) -> str:
     holder = plugin if inspect.ismodule(plugin) or inspect.isclass(plugin) else type(plugin)
     try:
         return inspect.getsourcefile(holder) or ""
-    except (TypeError, OSError):  # a built-in type, or typed in: `python -c` has no file
+    except (TypeError, OSError):  # a built-in type, or code without a file, as of `python -c`
         return ""
 
 
 def _hashable(name: str, plugin: object) -> object:
-    """``plugin``, or for one without a hash a stand-in with the same attributes.
+    """``plugin``, or a module with the same attributes for a plugin that is not hashable.
 
     pluggy keeps plugins in sets; a namespace or a plain dataclass instance cannot be in one.
     """

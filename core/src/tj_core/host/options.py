@@ -1,8 +1,8 @@
 """Typed options: a frozen dataclass declares the keys, layers of values fill it.
 
-The core's own keys and every plugin's table go through here, so both have the same types, the
-same errors and the same record of where a value came from. Which layers there are, and where
-their values are read, is `tj_core.host.config`'s business.
+The core's own keys and every plugin's table go through here, so that both have the same types, the
+same errors and the same record of origins. `tj_core.host.config` defines the layers and reads
+their values.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ _UNIONS = (Union, types.UnionType)
 
 @dataclass(frozen=True, slots=True)
 class Value(Generic[T]):
-    """A value and where it came from: ``"env TJ_CHECK"``, ``"default"``, ``"call"``."""
+    """A value and its origin: ``"env TJ_CHECK"``, ``"default"``, ``"call"``."""
 
     value: T
     origin: str
 
 
 DEFAULT = "default"
-"""The origin of a value that nobody has set."""
+"""The origin of a value that no source has set."""
 
 Layer = Mapping[str, Value[Any]]
 """The values of one source, by key; layers are passed strongest first."""
@@ -83,14 +83,14 @@ def schema(cls: type[Any]) -> dict[str, Any]:
 
 
 def layer(values: Mapping[str, object], origin: str) -> dict[str, Value[Any]]:
-    """A layer whose values all come from ``origin``, but for those that are `Value` already."""
+    """A layer with the origin ``origin`` for all values that are not a `Value` already."""
     return {k: v if isinstance(v, Value) else Value(v, origin) for k, v in values.items()}
 
 
 def env_layer(cls: type[Any], prefix: str, environ: Mapping[str, str]) -> dict[str, Value[Any]]:
     """The values of ``cls``'s keys in the environment, each under ``prefix`` + KEY.
 
-    :raises ConfigError: if a text does not read as a value of the key's type.
+    :raises ConfigError: if a text is not a value of the key's type.
     """
     found = {}
     for key, kind in schema(cls).items():
@@ -103,10 +103,10 @@ def env_layer(cls: type[Any], prefix: str, environ: Mapping[str, str]) -> dict[s
 def resolve(cls: type[T], layers: Sequence[Layer]) -> Resolved[T]:
     """Fill ``cls`` from ``layers``, the strongest first, else from its own defaults.
 
-    Values of weaker layers are checked too: a wrong one is a mistake even where it is overridden.
+    Values of weaker layers are checked too: a wrong one is a mistake even if it is overridden.
 
     :raises ConfigError: naming origin and key, for an unknown key, a wrong type, a missing value,
-        or what the class itself refuses.
+        or a value that the class itself refuses.
     """
     kinds = schema(cls)
     values: dict[str, Any] = {}
@@ -173,7 +173,7 @@ def _checked(key: str, value: Value[Any], kinds: Mapping[str, Any]) -> object:
 
 
 def _conform(value: object, kind: Any) -> object:
-    """``value`` as a ``kind``; ValueError if it is none."""
+    """``value`` converted to type ``kind``; ValueError if it has another type."""
     if kind in _SCALARS:
         return _SCALARS[kind].check(value)
     if get_origin(kind) is Literal:
@@ -236,7 +236,7 @@ class _Scalar:
 
 
 def _only(kind: type[Any]) -> Callable[[Any], object]:
-    """A check for exactly ``kind``: a bool is an int to Python, never to a config file."""
+    """A check for exactly ``kind``: in Python a bool is an int, in a config file it is not."""
 
     def check(value: Any) -> object:
         if type(value) is not kind:
@@ -286,7 +286,7 @@ def _from_env(variable: str, text: str, kind: Any) -> object:
 
 
 def _read(text: str, kind: Any) -> object:
-    """``text`` as a ``kind``; ValueError if it is none. Lists are comma separated."""
+    """``text`` read as type ``kind``; ValueError if it cannot be. Lists are comma separated."""
     if kind in _SCALARS:
         return _SCALARS[kind].read(text)
     if get_origin(kind) is Literal:
@@ -300,7 +300,7 @@ def _read(text: str, kind: Any) -> object:
 def _readable(kind: Any) -> list[Any]:
     """The members of a union in the order to try them.
 
-    An empty text is an empty list rather than nothing, and nothing rather than an empty string.
+    An empty text is an empty list rather than None, and None rather than an empty string.
     """
     rank = {type(None): 1, str: 2}
     members = get_args(kind)

@@ -1,8 +1,8 @@
 """The plugin manager of a session: the loaded plugins, and one typed method per hook.
 
-What is installed comes from `discovery`, who of it is loaded from `activation`. Here the hooks of
-the loaded plugins are called, each plugin by itself, so that every record and every error is
-attributed to the plugin it comes from.
+`discovery` finds the installed plugins, `activation` loads some of them. Here the hooks of the
+loaded plugins are called, each plugin by itself, so that every record and every error is
+attributed to its plugin.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ R = TypeVar("R")
 def split_plugins(
     plugins: Sequence[str | object] | None,
 ) -> tuple[tuple[str, ...] | None, tuple[object, ...]]:
-    """Part a list of names and plugin objects into all names, in order, and the objects.
+    """Split a list of names and plugin objects into all names, in order, and the objects.
 
     :raises PluginError: for an object without a name.
     """
@@ -50,7 +50,7 @@ def split_plugins(
 
 
 def default_observers(config: Config) -> tuple[Observer, ...]:
-    """Who watches hook calls: the printer if ``trace_hooks`` is on."""
+    """The observers of hook calls: the printer if ``trace_hooks`` is on."""
     return (print_call,) if config.core.trace_hooks else ()
 
 
@@ -64,13 +64,13 @@ class PluginManager:
     def __init__(
         self, config: Config, objects: Sequence[object] = (), *, lenient: bool = False
     ) -> None:
-        """List, select and load.
+        """List, select and load plugins.
 
-        ``objects`` are the plugins that were passed in, whose names `split_plugins` has put into
-        the config's ``plugins``.
+        ``objects`` are the plugin objects that were passed in, whose names `split_plugins` has put
+        into the config's ``plugins``.
 
-        :raises TjError: for anything wrong with the config, with a plugin that the project names
-            or, in strict mode, with any plugin. Else a broken plugin is a `TjWarning`.
+        :raises TjError: for a fault of the config, of a plugin that the project names or, in
+            strict mode, of any plugin. Otherwise a broken plugin is a `TjWarning`.
         """
         self.problems: list[TjError] = []
         report = self.problems.append if lenient else raise_error
@@ -102,14 +102,17 @@ class PluginManager:
         return tuple(self._loaded)
 
     def state(self, name: str) -> PluginState:
-        """The record of one known plugin; KeyError for another."""
+        """The record of one known plugin.
+
+        :raises KeyError: for an unknown name.
+        """
         return {s.name: s for s in self.states}[name]
 
     def rank(self, plugin: str) -> int:
         """The priority of a loaded plugin's rules, higher wins.
 
-        Plugins that the project names have ranks of their own that follow its order; the others
-        have what they declare as ``TJ_PRIORITY``.
+        Plugins that the project names have ranks of their own that follow its order; the rank of
+        others is their ``TJ_PRIORITY``.
         """
         return self._ranks[plugin]
 
@@ -123,9 +126,9 @@ class PluginManager:
         return self._loaded[plugin].options
 
     def lacking(self, plugin: str) -> str:
-        """Words of a loaded plugin on what it lacks on this machine; empty if that is nothing.
+        """A loaded plugin's description of a shortcoming on this machine; empty if none.
 
-        :raises PluginError: if it says so in another form than text, or its hook raises.
+        :raises PluginError: if the hook raises, or returns neither None nor text.
         """
         said = self._call("tj_lacking", plugin, {"cache_dir": self._cache_dir})
         if said is not None and not isinstance(said, str):
@@ -165,8 +168,8 @@ class PluginManager:
     def executors(self) -> tuple[tuple[str, Executor], ...]:
         """The records of ``tj_executors``, each with its plugin's name.
 
-        Programs run without an executor, too. So one whose plugin is installed and fails, and that
-        the project does not name, is a warning; all of its plugin's executors are left out.
+        Programs run without an executor, too. So the failure of a plugin that the project does not
+        name is a warning, and all executors of the plugin are left out.
         """
         return self._collect("tj_executors", Executor, "name", dispensable=True)
 
@@ -179,7 +182,8 @@ class PluginManager:
     def _registered(self) -> Any:
         """One pluggy manager with all loaded plugins.
 
-        pluggy calls the last registered first, so registering backwards gives the project's order.
+        pluggy calls the last registered plugin first: registration in reverse gives the project's
+        order.
         """
         manager = new_manager(warn=False)
         for name in reversed(self.names):
@@ -188,13 +192,13 @@ class PluginManager:
         return manager
 
     def _announce(self) -> None:
-        """Tell every plugin that wants to know who else is there, itself included."""
+        """Call ``tj_plugin_registered`` of each plugin for each loaded plugin, itself included."""
         for observer in self._implementing("tj_plugin_registered"):
             for name in self.names:
                 self._call("tj_plugin_registered", observer, {"name": name})
 
     def _implementing(self, hook: str) -> list[str]:
-        """The plugins that implement ``hook`` rather than wrap that of others, in order."""
+        """The plugins that implement ``hook``, in order; not those with a wrapper only."""
         impls = getattr(self._pluggy.hook, hook).get_hookimpls()
         own = {impl.plugin_name for impl in impls if not impl.wrapper}
         return [name for name in self.names if name in own]
@@ -205,10 +209,10 @@ class PluginManager:
     def _collect(
         self, hook: str, kind: type[R], key: str, *, dispensable: bool = False
     ) -> tuple[tuple[str, R], ...]:
-        """What all plugins return from ``hook``; asked once, then remembered.
+        """The records that all plugins return from ``hook``, each with its plugin; cached.
 
-        ``key`` is the field by which no two records may agree, empty if they may. Where records
-        are ``dispensable``, a plugin that fails and that the project does not name has none.
+        ``key`` is the field that must differ between records, empty for none. If records are
+        ``dispensable``, a failing plugin that the project does not name has none.
         """
         if hook not in self._records:
             pairs = [

@@ -1,6 +1,7 @@
-"""What plugins register, held against what is known: operations, tables, types of rules.
+"""Checks of registered rules: names of operations, names of tables, types of rules.
 
-A rule under a name that no operation has, or in a table that nobody reads, would never be asked.
+A rule for an operation that does not exist, or in a table without a reader, would silently never
+apply.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from tj_core.text.language import Language
 __all__ = ["Names", "check_claims", "check_rules", "readers"]
 
 OWN: Mapping[str, Any] = dict.fromkeys(("context", "expand", OVERWRITES, REFUSES), Callable)
-"""The tables that the core reads, and the type of their rules."""
+"""The tables that the core reads, with the type of their rules."""
 
 
 def readers(tables: Iterable[RuleTable[Any]]) -> dict[str, Any]:
-    """The tables that somebody reads, with the type of their rules."""
+    """The tables that the core or a plugin reads, with the type of their rules."""
     return {**OWN, **{t.name: t.rule_type for t in tables if t.rule_type is not None}}
 
 
 def check_rules(whose: str, table: RuleTable[Any], known: Mapping[str, Any], names: Names) -> None:
-    """Refuse a ``table`` that was meant for another name, rules of another type, unknown keys.
+    """Check the name of a ``table``, the types of its rules, and its keys.
 
-    Of a table that nobody reads, and that is called like none which is read, nothing is known: the
-    plugin that reads it may not be here.
+    A table without a reader is accepted if its name resembles no other: the plugin that reads it
+    may not be installed.
 
-    :raises PluginError: naming ``whose`` it is.
+    :raises PluginError: with the table's owner, ``whose``.
     """
     if table.name == "claim":
         raise PluginError(
@@ -52,20 +53,20 @@ def check_rules(whose: str, table: RuleTable[Any], known: Mapping[str, Any], nam
                 f"{whose}: the rule for {rule.key!r} in table {table.name!r} is a "
                 f"{type(rule.value).__name__}, not a {_called(rule_type)}"
             )
-    # Whoever reads a table knows the names in it, some of which are of other versions.
+    # A table with a type is its reader's: some of its keys may belong to other versions.
     if table.name != "context" and table.rule_type is None:
         names.check(f"{whose}, table {table.name!r}", table)
 
 
 def check_claims(executor: Executor, names: Names) -> None:
-    """Refuse claims and decompositions that are none, and keys that no call has.
+    """Check the types of claims and decompositions, and their keys.
 
     :raises PluginError: naming the executor.
     """
     for rule in executor.claims:
         if not isinstance(rule.value, Claim):
             raise PluginError(
-                f"{executor.owner}: what it has for {rule.key!r} is a "
+                f"{executor.owner}: its entry for {rule.key!r} is a "
                 f"{type(rule.value).__name__}, not a Claim",
                 hint="claims.set(symbol, Claim(implementation, check))",
             )
@@ -82,10 +83,10 @@ def check_claims(executor: Executor, names: Names) -> None:
 
 
 class Names:
-    """The names of operations that a session's dialects know.
+    """The check of names of operations against a session's dialects.
 
-    What does not exist may exist in another version, so it is a warning; ``strict`` makes it an
-    error.
+    An unknown operation may exist in another version of its library, so that it gives a warning;
+    ``strict`` makes it an error.
     """
 
     def __init__(self, language: Language, strict: bool) -> None:
@@ -93,16 +94,16 @@ class Names:
         self.strict = strict
 
     def check(self, whose: str, table: RuleTable[Any]) -> None:
-        """Look at the keys of ``table``.
+        """Check the keys of ``table``.
 
-        :raises PluginError: for one that can be no operation's name.
+        :raises PluginError: for a key that cannot be the name of an operation.
         """
         for rule in table:
             if rule.key != "*":
                 self.check_key(whose, rule.key)
 
     def check_key(self, whose: str, key: str) -> None:
-        """See `check`. The operation may follow the name of a tensor subclass."""
+        """Check one key, which may begin with the name of a tensor subclass; see `check`."""
         key = self.without_subclass(key)
         namespace, _, name = key.partition(".")
         if not namespace.isidentifier() or not name:
@@ -114,20 +115,20 @@ class Names:
             meant = did_you_mean(namespace, self.language.names())
             raise PluginError(f"{whose}: there is no namespace {namespace!r} for {key!r}.{meant}")
         known = self.language.known_instead(Symbol.parse(key)) if name != "*" else ()
-        if known and key not in known:  # an attribute is known, and no callable
+        if known and key not in known:  # a name in `known` may be an attribute, not a callable
             self.unknown(f"{whose}: there is no operation {key!r}.{_meant(key, known)}")
 
     def check_spelling(self, whose: str, table: RuleTable[Any]) -> None:
-        """Look for keys that are another spelling of an operation than programs have."""
+        """Check for keys whose operation has another name in programs."""
         for rule in table:
             if not rule.key.endswith("*"):
                 found = self.language.spelled(Symbol.parse(self.without_subclass(rule.key)))
                 if found is not None:
-                    said = f"in programs {rule.key!r} is called {found!r}, which is to be claimed"
+                    said = f"in programs {rule.key!r} is called {found!r}: claim that name"
                     self.unknown(f"{whose}: {said}")
 
     def without_subclass(self, key: str) -> str:
-        """The operation in ``key``, which the name of a class may come before."""
+        """The operation in ``key``, without the name of a tensor subclass before it."""
         kind, _, operation = key.partition(".")
         namespace, _, name = operation.partition(".")
         if kind in self.language.names() or namespace not in self.language.names() or not name:
@@ -135,12 +136,12 @@ class Names:
         return operation
 
     def meant_without_namespace(self, key: str) -> str:
-        """What ``key`` is with a namespace."""
+        """A suggestion of ``key`` with a namespace, or an empty text."""
         full = [f"{n}.{key}" for n in sorted(self.language.names()) if self.language.has(n, key)]
         return f" Did you mean {full[-1]!r}?" if full else ""
 
     def unknown(self, message: str) -> None:
-        """Say that a rule is for nothing."""
+        """Warn that a rule never applies; raise in strict mode."""
         if self.strict:
             raise PluginError(message)
         warnings.warn(TjWarning(f"tj: {message}"), stacklevel=2)

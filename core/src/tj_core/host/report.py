@@ -1,4 +1,4 @@
-"""The claims report: who runs and who differentiates each operation, who declined and why."""
+"""The claims report: the executor and the gradient rule of each operation, and all declines."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ REGIONS = ("region", "program", "calls", "operations", "seconds", "state")
 
 @dataclass(frozen=True, slots=True)
 class RegionUse:
-    """A region that a program calls: in which one (``""`` is the main one), and how often."""
+    """A region, the program that calls it (``""`` is the main one), and the number of calls."""
 
     kernel: RegionKernel
     program: str
@@ -34,12 +34,12 @@ class RegionUse:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The claims of one compiled program, and what runs without tj. `str` is a plain table.
+    """The claims of one compiled program, and its fallbacks. `str` is a plain table.
 
-    ``declined`` are the transforms that did not take the program, and why. ``gradients`` says whose
-    rule each call was differentiated by, and who declined that; ``others`` are the claims of the
-    programs beside the main one that have been compiled, by name. ``regions`` are what executors
-    fused: ``region.fused.source`` is the text of what one compiled.
+    ``declined`` are the transforms that declined the program, with reasons. ``gradients`` are the
+    gradient rule of each call, with its plugin, and declines; ``others`` are the claims of the
+    compiled programs beside the main one, by name. ``regions`` are the fused regions:
+    ``kernel.fused.source`` is the text of the generated code.
     """
 
     claims: tuple[ClaimRecord, ...]
@@ -62,7 +62,7 @@ class Explanation:
         return found
 
     def declines(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        """The calls that an executor declined for one reason, by both; the most frequent first."""
+        """The declined calls by executor and reason; the most frequent reason first."""
         found: dict[tuple[str, str], list[str]] = {}
         for record in (*self.claims, *chain.from_iterable(self.others.values())):
             for name, reason in record.declined:

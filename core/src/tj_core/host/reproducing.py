@@ -1,4 +1,4 @@
-"""Run a region that failed again: what the scripts call that tj saves for such regions."""
+"""Run a failed region again: the function that tj's saved scripts for such regions call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def reproduce(
 ) -> None:
     """Compile a region by ``executor``, run it, and compare it with its operations one by one.
 
-    ``trace`` is its text, ``sizes`` the values of symbols in it; ``backward``, ``flexible``,
-    ``strides`` and ``overwritten`` are as of a `FusionRegion`. It says so when all is well.
+    ``trace`` is the text of the region, ``sizes`` are the values of its symbols; for ``backward``,
+    ``flexible``, ``strides`` and ``overwritten`` see `FusionRegion`. Prints a line on success.
 
     :raises TjError: if there is no such executor, or it does not fuse.
-    :raises PluginError: for what is wrong with the compiled region.
-    :raises Exception: what the executor raises.
+    :raises PluginError: if the compiled region deviates from its operations.
+    :raises Exception: any error of the executor.
     """
     session = session or Session()
     owner = next((e for e in session.executors if e.name == executor and e.fusion), None)
@@ -76,7 +76,7 @@ def _region(text: str, sizes: Mapping[str, int], backward: bool, session: Sessio
 
 
 def _hosted(call: BoundSymbol, executors: tuple[Executor, ...]) -> Callable[..., Any] | None:
-    """What runs a call that another executor claimed."""
+    """The implementation of a call that another executor claimed, or None."""
     owner = next((e for e in executors if e.name == call.symbol.namespace), None)
     rule = owner.claims.get(Symbol.parse(call.symbol.name)) if owner is not None else None
     return rule.value.implementation if rule is not None else None

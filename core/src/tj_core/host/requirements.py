@@ -1,4 +1,4 @@
-"""What is demanded of the environment: by a project, and by a plugin's distribution."""
+"""Requirements on the environment: a project's, and those of a plugin's distribution."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["check_core_range", "check_requirements"]
 
 
 def check_requirements(config: Config) -> None:
-    """Compare ``required`` and ``minversion`` with what is installed.
+    """Compare ``required`` and ``minversion`` with the installed distributions.
 
     :raises ConfigError: if a text is not a requirement or a version.
     :raises PluginError: if something is missing or of another version.
@@ -61,10 +61,10 @@ def _check_one(text: str, origin: str) -> None:
 def check_core_range(found: Found) -> None:
     """Compare the tj-core that the plugin's distribution requires with the one that runs.
 
-    Installers see to it, but not where distributions are built, linked or upgraded by hand. A
-    tj-core that runs without being installed has no version, and passes.
+    Installers check this range, but not where distributions are built, linked or upgraded by hand.
+    A tj-core that runs without being installed has no version, and passes.
 
-    :raises PluginError: if it is of another version.
+    :raises PluginError: if tj-core has another version.
     """
     from packaging.requirements import Requirement
 

@@ -1,6 +1,6 @@
-"""Which of the installed plugins take part, and in what order.
+"""Selection of the plugins to load from those installed, and their order.
 
-Names and the project's config go in, names come out; nothing is imported.
+A function of names and the project's config; nothing is imported.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ __all__ = ["Selection", "ranks", "select"]
 class Selection:
     """The plugins to load.
 
-    ``before`` and ``after`` are those the project names, on either side of ``"..."``; ``rest`` are
-    those it does not name and ``"..."`` stands for, by name. ``blocked`` are those it disables.
+    ``before`` and ``after`` are the plugins that the project names, on either side of ``"..."``;
+    ``rest`` are the unnamed ones behind ``"..."``, by name. ``blocked`` are the disabled ones.
     """
 
     before: tuple[str, ...]
@@ -34,15 +34,15 @@ class Selection:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All plugins to load; ``rest`` is ordered by priority only when it has been loaded."""
+        """All plugins to load; priorities, which order ``rest``, are known only after loading."""
         return self.before + self.rest + self.after
 
 
 def select(config: Config, known: Collection[str]) -> Selection:
-    """Choose from the ``known`` plugins what ``plugins`` and ``disable`` say.
+    """Select from the ``known`` plugins, by the options ``plugins`` and ``disable``.
 
-    :raises PluginError: if they name a plugin that is not there.
-    :raises ConfigError: if a name stands twice, or one is asked for and disabled.
+    :raises PluginError: if an option names a plugin that is not installed.
+    :raises ConfigError: if a name stands twice, or is both asked for and disabled.
     """
     blocked = frozenset(_known(config, "disable", known))
     listed = config.core.plugins
@@ -55,10 +55,10 @@ def select(config: Config, known: Collection[str]) -> Selection:
 
 
 def ranks(selection: Selection, priorities: Mapping[str, int]) -> dict[str, int]:
-    """The priority of each loaded plugin's rules, higher wins; it agrees with the order.
+    """The priority of each loaded plugin's rules, higher wins, consistent with the order.
 
-    Named plugins get ranks of their own, before ``"..."`` above and after it below those that are
-    not named, which keep the priority they declare.
+    Plugins named before ``"..."`` rank above the unnamed ones, which keep their declared priority,
+    and plugins named after it below.
     """
     declared = [priorities[name] for name in selection.rest if name in priorities]
     top, bottom = max([0, *declared]), min([0, *declared])
@@ -69,7 +69,7 @@ def ranks(selection: Selection, priorities: Mapping[str, int]) -> dict[str, int]
 
 
 def _around(listed: Iterable[str], origin: str) -> tuple[list[str], bool, list[str]]:
-    """The names before ``"..."``, whether there is one, and the names after it."""
+    """The names before ``"..."``, True if it is in the list, and the names after it."""
     names = list(listed)
     for name in names:
         if names.count(name) > 1:
@@ -94,7 +94,7 @@ def _known(config: Config, key: str, known: Collection[str]) -> tuple[str, ...]:
 
 
 def _check_contradiction(config: Config, both: Collection[str]) -> None:
-    """A stronger source may disable what a weaker one names; anything else is a mistake."""
+    """Check the plugins in ``both`` lists: only a stronger source may disable a named plugin."""
     asked, disabled = config["plugins"].origin, config["disable"].origin
     if both and strength(disabled) >= strength(asked):
         names = ", ".join(map(repr, sorted(both)))

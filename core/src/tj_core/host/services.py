@@ -1,4 +1,4 @@
-"""What a session offers to those who compile programs in it."""
+"""The interface of a session for frontends and commands."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["Services"]
 
 
 class Services(Protocol):
-    """A session, as frontends and commands see it: `tj_core.host.session.Session` is one.
+    """The interface of `tj_core.host.session.Session` for frontends and commands.
 
-    The session holds the records of frontends and commands, so these cannot name its class.
+    A session holds the records of frontends and commands; their modules cannot import its class.
     """
 
     config: Config
@@ -39,5 +39,5 @@ class Services(Protocol):
         transforms: Iterable[Transform] = (),
         executors: Sequence[str | Executor] | None = None,
     ) -> Pipeline:
-        """The session's passes, then ``transforms``; ``executors`` are asked in that order."""
+        """The session's passes, then ``transforms``; ``executors`` are asked in the given order."""
         ...

@@ -1,7 +1,7 @@
-"""A session: the plugins of one configuration, and everything they registered, ready for use.
+"""A session: the plugins of one configuration, and all their records, ready for use.
 
-It is made lazily, from the project's config; importing tj discovers nothing. A jitted callable
-holds its session, so two sessions live side by side.
+The project's session is made at its first use; importing tj discovers nothing. A jitted callable
+holds its session, so that two sessions can live side by side.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Session:
     keys, and tables of plugins by name. ``start`` is where the search for the project's config
     begins.
 
-    :raises ConfigError: for a config that is wrong.
-    :raises PluginError: for a plugin that was asked for and does not work.
+    :raises ConfigError: for a wrong configuration.
+    :raises PluginError: for a plugin that the project names and that cannot be loaded.
     """
 
     @collecting_less()
@@ -96,7 +96,7 @@ class Session:
         }
 
     def _keep(self) -> None:
-        """Use what is kept on disk, if anything is; without fusion, programs are soon made."""
+        """Set up the caches on disk; not without fusion, where compilation is quick."""
         folder = cache_folder(self.config.core.cache_dir)
         if folder is None or not any(e.fusion for e in self.executors):
             return
@@ -123,7 +123,7 @@ class Session:
         return Names(self.language, self.config.core.strict)
 
     def _owned(self, plugin: str, executor: Executor) -> Executor:
-        """``executor`` with what says whose it is."""
+        """``executor`` with its plugin as provider and as owner of its claims."""
         claims = executor.claims.stamped(plugin, self.plugins.rank(plugin)).frozen()
         return replace(executor, claims=claims, provider=self.plugins.identity(plugin))
 
@@ -144,7 +144,8 @@ class Session:
     def frontend_for(self, fn: Any, name: str | None = None) -> Frontend:
         """The frontend called ``name``, or the config's, or the first that accepts ``fn``.
 
-        :raises PluginError: if there is none; the message says how to install one.
+        :raises ConfigError: if no frontend has the name.
+        :raises PluginError: if no frontend accepts ``fn``; the message tells how to install one.
         """
         wanted = name or self.config.core.frontend
         if wanted is not None:
@@ -160,10 +161,10 @@ class Session:
         transforms: Iterable[Transform] = (),
         executors: Sequence[str | Executor] | None = None,
     ) -> Pipeline:
-        """The session's passes, then ``transforms``; ``executors`` are asked in that order.
+        """The session's passes, then ``transforms``; ``executors`` are asked in the given order.
 
         Inside a stage the plugins' transforms run by the plugins' order, else priority, else
-        name, those that produce a stage last; ``transforms`` by priority, else in the order given.
+        name, those that produce a stage last; ``transforms`` by priority, else in the given order.
         """
         own = sorted(self.transforms, key=self._place)
         users = sorted(transforms, key=lambda t: -t.priority)
@@ -186,7 +187,7 @@ class Session:
         )
 
     def _place(self, ranked: Ranked) -> tuple[Any, ...]:
-        """What the plugins' transforms are ordered by."""
+        """The key to sort the plugins' transforms by."""
         plugin, transform = ranked.plugin, ranked.transform
         leaves = transform.produces is not None
         return leaves, -self.plugins.rank(plugin), -transform.priority, transform.name
@@ -207,14 +208,14 @@ class Session:
         result: list[Executor] = []
         for item in found:
             result += [item] if isinstance(item, Executor) else rest
-        # Every program runs: the fallbacks are there whatever the list says.
+        # Every program must run: the fallbacks are added even if the list leaves them out.
         return (*result, *(e for e in rest if e.fallback and e not in result))
 
 
 def _executor_dialect(executor: Executor) -> Dialect:
-    """What the symbols of claimed calls mean: ``null.torch.add`` is null's ``torch.add``.
+    """The dialect of an executor's claimed calls: ``null.torch.add`` is null's ``torch.add``.
 
-    :raises PluginError: for a name that printed programs could not use.
+    :raises PluginError: if the executor's name is no identifier, as printed programs need.
     """
     if not executor.name.isidentifier() or keyword.iskeyword(executor.name):
         raise PluginError(
@@ -253,7 +254,7 @@ _current: Session | None = None
 
 
 def current_session() -> Session:
-    """The process's session for the project in the working directory, made when first asked for."""
+    """The process's session for the project in the working directory, made at the first call."""
     global _current
     with _lock:
         if _current is None:

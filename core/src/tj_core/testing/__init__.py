@@ -1,4 +1,4 @@
 """Help for testing plugins: pytest fixtures in `tj_core.testing.plugins`.
 
-Empty on purpose: pytest is imported only by the modules in here, and only when one is asked for.
+Empty on purpose: only the modules in here import pytest, and none of them is imported by default.
 """

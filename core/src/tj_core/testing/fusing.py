@@ -31,11 +31,11 @@ SCALAR = {
 
 
 class LoopPlugin:
-    """Computes additions, products, negatives, reciprocals and `over` of one size in one loop.
+    """An executor that fuses additions, products, negatives, reciprocals and `over` into one loop.
 
-    ``compiled`` has the regions that it compiled, in order, ``batches`` how many of them together.
-    ``change``, if given, gets and returns the function of a region, to plant faults. ``overwrites``
-    is as of `Fusion`.
+    ``compiled`` has the compiled regions, in order, ``batches`` the number of each batch.
+    ``change``, if given, gets and returns the function of a region, to plant faults. For
+    ``overwrites`` see `Fusion`.
     """
 
     def __init__(
@@ -71,24 +71,24 @@ class LoopPlugin:
         return (Executor(self.tj_name, claims, fusion=fusion),)
 
     def can_fuse(self, call: BoundSymbol) -> bool | Decline:
-        """Operations that have a loop."""
+        """Accept operations that have a loop."""
         name = call.symbol.qualname
         return True if name in self.operations else Decline(f"has no loop for {name}")
 
     def check(self, calls: Sequence[BoundSymbol]) -> bool | Decline:
-        """A loop has one size."""
+        """Accept calls on vectors of one size, which a loop needs."""
         sizes = {getattr(p, "shape", None) for call in calls for p in call.flat_outs}
         return True if len(sizes) == 1 else Decline("a loop has one size")
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Count the regions that are compiled at once."""
+        """Count the regions that are compiled together."""
         before = len(self.compiled)
         yield
         self.batches.append(len(self.compiled) - before)
 
     def fuse(self, region: FusionRegion) -> Fused:
-        """A loop over the elements, which runs all operations for one after another."""
+        """A loop over the elements, which runs all operations for each element."""
         self.compiled.append(region)
         source = loop_text(region)
         scope = {f"call{i}": region.resolve(c) for i, c in enumerate(region.body.calls)}
@@ -97,16 +97,16 @@ class LoopPlugin:
 
 
 def one_by_one(region: FusionRegion) -> Fused:
-    """A region whose operations run one by one: a fuser of any dialect, for tests."""
+    """Run the operations of a region one by one: a ``fuse`` function for any dialect."""
     trace = TraceEditor.program_of(region.body, region.language, "one_by_one")
     return Fused(generate(trace, region.implementations, boxed=True).function, boxed=True)
 
 
 def as_text(region: FusionRegion) -> Fused:
-    """A region as the text that its formal names make: a fuser of any dialect, for tests.
+    """Compile a region to Python with its formal names: a ``fuse`` function for any dialect.
 
-    Each formal name is a variable as it stands, so a name that means two values computes another
-    result, as it does in the code that a compiler makes.
+    Each formal name is a variable, so that a name with two values computes a wrong result, as in
+    the generated code of a compiler.
     """
     scope = {f"call{i}": region.resolve(c) for i, c in enumerate(region.body.calls)}
     source = region_text(region, scope)

@@ -1,8 +1,8 @@
 """A tiny dialect of vectors (lists of floats), with a frontend and executors: tj without torch.
 
-It proves that the core stands alone, and is small enough to read whole: each operation has a
-meaning in Python, an expansion, and the composite one a body. Use `NumericPlugin` as an inline
-plugin: ``Session(plugins=[NumericPlugin()])``.
+It shows that the core works without PyTorch, and is small enough to read whole: each operation has
+a meaning in Python and an expansion, and the composite one has a body. Use `NumericPlugin` as an
+inline plugin: ``Session(plugins=[NumericPlugin()])``.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _example(p: Proxy) -> list[float] | None:
 
 
 class Spread(list[float]):
-    """A vector with other strides: its floats stand two apart, for all that anybody can see."""
+    """A vector with stride 2, in its metadata only."""
 
 
 def _observe(value: Any) -> Proxy | None:
@@ -280,7 +280,7 @@ def _as_known(given: BoundSymbol) -> bool | Decline:
 
 
 class NumericPlugin:
-    """The dialect, its frontend, and an executor that runs it in Python, asked last."""
+    """The dialect, its frontend, and a fallback executor that runs it in Python."""
 
     tj_name = "numeric"
 
@@ -306,9 +306,9 @@ class NumericPlugin:
 
 
 class NullPlugin:
-    """An executor that claims every call of some symbols and runs nothing: it returns ``answer``.
+    """An executor that claims every call of some symbols and returns ``answer``, without a kernel.
 
-    It shows what a third party writes, and lets tests see claiming without any kernel.
+    An example of a third party's plugin, and a tool for tests of claiming.
     """
 
     def __init__(
@@ -337,7 +337,7 @@ class NullPlugin:
 
 
 class _Num:
-    """``num.add`` in printed programs."""
+    """The namespace ``num`` in printed programs, as in ``num.add``."""
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name not in MEANING:

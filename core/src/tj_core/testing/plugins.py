@@ -27,7 +27,7 @@ __all__ = [
 
 
 class FakeDist:
-    """Installs distributions that exist only in a test: see the fixture `fake_dist`."""
+    """An installer of distributions that exist only in a test: see the fixture `fake_dist`."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._root = root
@@ -53,7 +53,7 @@ class FakeDist:
         :param distribution: the distribution's name, else ``tj-<name>``.
         :param target: the entry point's value, else the module.
         :param entry_points: the entry points of group ``tj``, else one for ``name``.
-        :param requires: what the distribution requires: ``tj-core>=0.1,<0.2``.
+        :param requires: the distribution's requirements: ``tj-core>=0.1,<0.2``.
         """
         distribution = distribution or f"tj-{name}"
         folder = self._root / f"site{len(list(self._root.iterdir()))}"
@@ -89,7 +89,7 @@ def load_plugins(
 ) -> PluginManager:
     """A plugin manager for ``plugins``, names and objects; for the defaults if there are none.
 
-    ``keys`` are config keys and tables of plugins, ``environ`` stands for the environment.
+    ``keys`` are config keys and tables of plugins, ``environ`` replaces the environment.
     """
     from tj_core.host.config import load_config
     from tj_core.host.plugins import PluginManager, split_plugins
@@ -100,7 +100,7 @@ def load_plugins(
 
 
 def plugin_object(name: str, /, **hooks: object) -> types.SimpleNamespace:
-    """A plugin object called ``name`` whose hooks return the values given."""
+    """A plugin object called ``name`` whose hooks return the given values."""
     made = types.SimpleNamespace(tj_name=name)
     for hook, value in hooks.items():
         setattr(made, hook, _constant(hook, value))
@@ -130,7 +130,7 @@ def fake_dist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeD
 
 @pytest.fixture
 def only_fake_dists(fake_dist: FakeDist, monkeypatch: pytest.MonkeyPatch) -> FakeDist:
-    """`fake_dist`, with all plugins hidden that are really installed."""
+    """`fake_dist`, with all really installed plugins hidden."""
     from tj_core.host import discovery
 
     real = discovery._entry_points

@@ -1,8 +1,8 @@
-"""A rehearsal: programs are compiled and run, their regions without the executor.
+"""Rehearsals: compile and run programs with regions that run without their executor.
 
-What an executor compiles for several programs together (`Fusion.together`) exists when the last of
-them is compiled. In a rehearsal nobody calls it earlier; afterwards the same session has the
-regions of all programs, and runs them in earnest.
+Code that an executor compiles for several programs together (`Fusion.together`) exists only after
+the last of them. A rehearsal does not call it earlier; afterwards the same session has the compiled
+regions of all programs, and runs them by the executor.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["rehearsal"]
 
 @contextlib.contextmanager
 def rehearsal(session: Session) -> Iterator[None]:
-    """Compile inside of the block what ``session`` fuses; at its end, the executors finish it.
+    """Collect the regions that ``session`` fuses in the block; compile them together at its end.
 
     Callables that were jitted inside must not be called afterwards: jit them again.
     """
@@ -40,7 +40,7 @@ def rehearsal(session: Session) -> Iterator[None]:
 
 
 class _Rehearsed:
-    """A stand-in for the runs of regions; executors may keep `first_run` for later."""
+    """A replacement for the runs of regions; executors may keep `first_run` for later."""
 
     def __init__(self) -> None:
         self.over = False
@@ -62,7 +62,7 @@ class _Rehearsed:
         self.run, self.first_run = run, first_run
 
     def _run(self, kernel: RegionKernel, box: list[Any]) -> Sequence[Any]:
-        """Let the executor compile for sizes that it has not seen; run the operations else."""
+        """Let the executor compile for new sizes; otherwise run the operations."""
         sizes = tuple(value for value in box if isinstance(value, int))
         if sizes and kernel.failure is None and (kernel.region.key, sizes) not in self.seen:
             self.seen.add((kernel.region.key, sizes))
