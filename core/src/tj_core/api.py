@@ -1,4 +1,4 @@
-"""The functions a user types: jit a program, and look at what became of it."""
+"""The functions a user types: jit a program, and look at its traces, claims and guards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["backend_state", "explain", "guards", "jit", "last_trace", "last_trac
 
 @dataclass(frozen=True, slots=True)
 class _Arguments:
-    """What `jit` was called with, apart from the program."""
+    """The arguments of one call of `jit`, apart from the program."""
 
     plugins: Sequence[str | object] | None
     executors: Sequence[str | Executor] | None
@@ -40,13 +40,13 @@ class _Arguments:
                 raise ConfigError(f"tj.jit: {name} must be {words}, not {shown}")
 
     def as_dict(self) -> dict[str, Any]:
-        """As keywords of `jit`, for another call of it."""
+        """The arguments as keywords, for another call of `jit`."""
         named = {k: getattr(self, k) for k in self.__slots__ if k not in ("options", "session")}
         return {**named, **self.options}
 
 
 def _all(*kinds: type[Any]) -> Callable[[Any], bool]:
-    """Whether a value is a list of instances of ``kinds``."""
+    """A test for a list or tuple of instances of ``kinds``."""
     return lambda value: (
         isinstance(value, list | tuple) and all(isinstance(item, kinds) for item in value)
     )
@@ -60,7 +60,7 @@ _ARGUMENTS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "frontend": (lambda value: isinstance(value, str), "a name"),
     "session": (lambda value: isinstance(value, Session), "a Session"),
 }
-"""What arguments of `jit` must be, and in words; any of them may be None."""
+"""Tests of `jit`'s arguments, with the expected kinds in words; any argument may be None."""
 
 
 @overload
@@ -86,15 +86,15 @@ def jit(
 ) -> Any:
     """Compile ``fn``, a function or an ``nn.Module``, when first called and as often as needed.
 
-    Usable as a decorator, with and without arguments. What comes back behaves as ``fn``: same
+    Usable as a decorator, with and without arguments. The result behaves as ``fn``: same
     values, gradients, aliases, side effects and exceptions.
 
     :param plugins: an ordered list of plugin names (or objects), ``"..."`` for the defaults.
     :param executors: the executors to ask, in order; ``"..."`` for all others. PyTorch itself is
         always asked last.
     :param transforms: passes of your own, in addition to the plugins'.
-    :param autocast: a data type: calls run under autocast to it. Needs a plugin that provides it.
-    :param dynamic: whether sizes are symbols: True all, False none, None those that change.
+    :param autocast: a data type: calls run under autocast to it, by a plugin for autocast.
+    :param dynamic: True for all sizes as symbols, False for none, None for those that change.
     :param frontend: the frontend's name, instead of the first that accepts ``fn``.
     :param session: the session to compile in, instead of the project's.
     :param options: config keys (``check=2``), and plugins' options (``inductor={"minimum": 3}``).
@@ -181,13 +181,12 @@ def last_trace(
     which: Literal["forward", "backward", "epilogue", "shared"] = "forward",
     stage: Stage | str | None = None,
 ) -> Trace:
-    """The program that runs, or the last one at ``stage`` (``"ACQUIRED"``).
+    """The trace that runs, or the last one at ``stage`` (``"ACQUIRED"``).
 
-    ``which``: the program, the one that computes its gradients, or the one around it, which writes
-    to memory and makes the views that are returned; or the one for arguments that share memory in
-    the way of the last call that did so in a new one.
+    ``which``: the program; its backward; its epilogue, which writes to memory and makes the views
+    that are returned; or the program for arguments that share memory, as compiled last.
 
-    :raises TjError: if there is none.
+    :raises TjError: if there is no such trace.
     """
     traces = last_traces(fn) if which == "forward" else _other_traces(jitted_of(fn), which)
     if stage is None:
@@ -236,7 +235,7 @@ def _stage(name: object) -> Stage:
 
 
 def explain(fn: Any) -> Explanation:
-    """Who runs each operation of ``fn``'s newest entry, who declined it, why; prints as a table."""
+    """The executor of each operation of ``fn``'s newest entry, and declines; prints as a table."""
     state = jitted_of(fn)
     last_traces(fn)
     assert state.last is not None and state.last.compilation is not None

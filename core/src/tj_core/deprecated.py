@@ -1,4 +1,4 @@
-"""What tj is going to remove from its contract with plugins: one warning class per release.
+"""Deprecations in the contract with plugins: one warning class per release of tj.
 
 Adding is free. A hook may be added, and an argument to a hook: an implementation names the
 arguments it wants. A field with a default may be added to a record. Removing takes four releases;
@@ -33,14 +33,14 @@ __all__ = ["Deprecated01Warning", "TjDeprecationWarning"]
 
 
 class TjDeprecationWarning(TjWarning):
-    """Base of the warnings of what a later release of tj will not have.
+    """Base of the warnings of names and arguments that a later release of tj removes.
 
-    It is no `DeprecationWarning`: Python hides these from users, who need to know in time that a
+    No `DeprecationWarning`: Python hides these from users, who need to know in time that a
     plugin they rely on will stop loading.
     """
 
     since: ClassVar[str]
-    """The minor release that deprecates it."""
+    """The minor release that deprecates the name, such as ``0.1``."""
 
 
 class Deprecated01Warning(TjDeprecationWarning):

@@ -1,8 +1,8 @@
-"""What is kept on disk for later processes: entries of text, in a folder of the user's own.
+"""Texts kept on disk for later processes, one file per entry, in a folder of the user's own.
 
-An entry is a JSON file, so that nothing is unpickled, and holds the whole key that it was kept
-under. It is written beside its place and moved there, so that a reader sees all of it or nothing.
-A folder that others can write to is not used, since what is kept may be run.
+An entry is a JSON file, so that nothing is unpickled, and holds its whole key. The file is written
+under another name and then moved to its own, so that a reader sees the whole entry or none.
+A folder that others can write to is not used, since entries may hold code that is run.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tj_core.errors import TjWarning
 __all__ = ["Entries", "cache_folder", "check_own", "is_own", "own_folder", "replace_file"]
 
 MOST = 4096
-"""Entries in a folder: the ones that nobody has used for longest make room."""
+"""Number of entries in a folder; the least recently used make room."""
 
 FORM = 1
-"""Raised when the meaning of entries changes: those of another form are not used."""
+"""Version of the file format, raised when the meaning of entries changes; others are not read."""
 
 
 def cache_folder(configured: str | None = None) -> Path | None:
-    """The folder for what programs may make again; ``configured`` is what ``cache_dir`` says.
+    """The folder of the caches; ``configured`` is the value of the option ``cache_dir``.
 
-    None where that is ``"none"``, or the user has no home, and nothing is kept.
+    None, and nothing is kept, if the option is ``"none"`` or the user has no home folder.
     """
     if configured is not None:
         return Path(configured).expanduser() if configured not in ("", "none") else None
@@ -45,19 +45,19 @@ def cache_folder(configured: str | None = None) -> Path | None:
     else:
         try:
             base = Path.home() / ("Library/Caches" if sys.platform == "darwin" else ".cache")
-        except RuntimeError:  # as in a container, where nobody knows the user
+        except RuntimeError:  # no home folder: a container's user id may have no entry in passwd
             return None
     return base / "tj"
 
 
 def is_own(path: Path | int) -> bool:
-    """Whether a file or folder is this user's, and nobody else's to write."""
+    """Test if a file or folder belongs to the current user, and no other user can write to it."""
     return _shared(path) is None
 
 
 def _shared(path: Path | int) -> str | None:
-    """Why a file or folder is not this user's alone; None if it is."""
-    if not hasattr(os, "getuid"):  # Windows: folders of users are their own
+    """Reason not to trust a file or folder: its owner or its mode; None if there is none."""
+    if not hasattr(os, "getuid"):  # Windows has no user ids; a user's folder is private there
         return None
     found = os.stat(path)
     if found.st_uid != os.getuid():
@@ -68,9 +68,9 @@ def _shared(path: Path | int) -> str | None:
 
 
 def _replaceable(folder: Path) -> str | None:
-    """Why others can put another folder into the place of one in ``folder``; None if they cannot.
+    """Reason why other users could replace a folder in ``folder``; None if there is no such reason.
 
-    In a sticky folder, as /tmp is, nobody can. What belongs to root, root may do anywhere.
+    In a sticky folder, such as /tmp, only owners can. A folder of root is trusted.
     """
     if not hasattr(os, "getuid"):
         return None
@@ -83,7 +83,7 @@ def _replaceable(folder: Path) -> str | None:
 
 
 def _user(number: int) -> str:
-    """User ``number``, by name if that is known."""
+    """User ``number`` in words, with the name if the system knows one."""
     import pwd
 
     try:
@@ -93,9 +93,9 @@ def _user(number: int) -> str:
 
 
 def check_own(folder: Path) -> None:
-    """See to it that ``folder`` is this user's, and that nobody else can put another in its place.
+    """Check that ``folder`` is the current user's, and that no other user can replace it.
 
-    :raises OSError: if it is not, or is not there; the message says whose it is.
+    :raises OSError: if not, with the owner or the mode in the message; or if there is no folder.
     """
     for path, reason in ((folder, _shared(folder)), (folder.parent, _replaceable(folder.parent))):
         if reason is not None:
@@ -105,9 +105,9 @@ def check_own(folder: Path) -> None:
 
 
 def own_folder(path: Path) -> None:
-    """Make the folder ``path``, for this user alone, and the one that it is in.
+    """Make the folder ``path``, with mode 0700, and the folders above that are missing.
 
-    :raises OSError: if it cannot be made, or others can write to it.
+    :raises OSError: if a folder cannot be made, or other users can write to it.
     """
     for folder in (path.parent, path):
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -115,9 +115,9 @@ def own_folder(path: Path) -> None:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put ``text`` into ``path`` at once: no reader sees half of it.
+    """Write ``text`` to ``path`` atomically: readers see the old file or the whole new one.
 
-    :raises OSError: if that cannot be done.
+    :raises OSError: if the file cannot be written.
     """
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
@@ -132,9 +132,9 @@ def replace_file(path: Path, text: str) -> None:
 
 @dataclass
 class Entries:
-    """Texts by key in ``folder``, ``most`` at a time.
+    """Texts by key, in files in ``folder``; at most ``most`` of them.
 
-    What goes wrong there is one warning, and nothing is kept.
+    Errors of the file system give one warning per object; the entry is then neither read nor kept.
     """
 
     folder: Path
@@ -142,7 +142,7 @@ class Entries:
     warned: bool = field(default=False, init=False)
 
     def get(self, key: str) -> str | None:
-        """What is kept under ``key``; None if nothing is, or nothing that can be used."""
+        """The text under ``key``; None if there is no entry, or none that can be read."""
         path = self.path(key)
         try:
             check_own(self.folder)
@@ -151,7 +151,7 @@ class Entries:
                 if reason is not None:
                     raise PermissionError(f"it {reason}")
                 value = _value(file.read(), key)
-            with contextlib.suppress(OSError):  # a folder that can only be read is used, too
+            with contextlib.suppress(OSError):  # a read-only folder is used, too
                 os.utime(path)
             return value
         except FileNotFoundError:
@@ -161,7 +161,7 @@ class Entries:
             return None
 
     def put(self, key: str, value: str, title: str) -> None:
-        """Keep ``value`` under ``key``; ``title`` is what lists say of it."""
+        """Keep ``value`` under ``key``; ``title`` describes the entry in lists (``tj cache``)."""
         path = self.path(key)
         text = json.dumps({"form": FORM, "title": title, "key": key, "value": value})
         try:
@@ -172,7 +172,7 @@ class Entries:
             self.warn(f"{path} cannot be written", error)
 
     def make_room(self) -> None:
-        """Remove entries, so that there is room for one more."""
+        """Remove the least recently used entries until there is room for one more."""
         ages: dict[Path, float] = {}
         for path in self.folder.glob("*.json"):
             with contextlib.suppress(FileNotFoundError):  # another process has removed it
@@ -185,7 +185,7 @@ class Entries:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
     def titles(self) -> Iterator[tuple[Path, str]]:
-        """The files of the entries, each with what it says of itself."""
+        """The files of the entries, each with the entry's title."""
         for path in sorted(self.folder.glob("*.json")):
             try:
                 yield path, str(json.loads(path.read_text("utf-8"))["title"])
@@ -193,7 +193,7 @@ class Entries:
                 yield path, "cannot be read"
 
     def warn(self, text: str, error: Exception) -> None:
-        """Say once that something is wrong."""
+        """Warn that ``error`` made an entry unusable, once per object."""
         if not self.warned:
             self.warned = True
             reason = f"{type(error).__name__}: {error}"

@@ -91,7 +91,7 @@ class ParseError(TraceError):
 
 
 class CannotExpandError(TjError):
-    """The facts of a call cannot be known without running it; a frontend may know some of them."""
+    """The facts of a call are unknown before the call runs; a frontend may know some of them."""
 
 
 class CaptureError(TjError):
@@ -99,9 +99,9 @@ class CaptureError(TjError):
 
 
 class PassError(TjError):
-    """A pass of tj's own failed; the frontend runs the program as PyTorch does, and says so.
+    """A pass of tj's own failed; the frontend warns, and runs the program as PyTorch does.
 
-    The cause is what the pass raised.
+    ``__cause__`` is the exception that the pass raised.
     """
 
     def __init__(self, name: str, cause: Exception, *, source: Source | None = None) -> None:

@@ -1,10 +1,10 @@
-"""What authors of plugins import: the records, hooks and types of the plugin contract.
+"""The names that authors of plugins import: records, hooks and types of the plugin contract.
 
-`tj_core` is the users' page, this one the authors'. What stands in other modules may change with
-any version. What stands here keeps this policy:
+`tj_core` is the users' page, this one the authors'. All other modules of the core may change with
+any version. The names here follow a policy:
 
-- A name is added at any time; so are keyword arguments with a default, fields of records that have
-  one, and members of `Stage`. Match stages and error classes by name, not by exhaustion.
+- A name is added at any time; so are keyword arguments and fields of records that have a default,
+  and members of `Stage`. Match stages and error classes by name, not by exhaustion.
 - A name, an argument or a field is removed or renamed as `tj_core.deprecated` says: it warns for
   two minor releases at least, is an error by default in the next, and then gone.
 - The text of messages, `repr` of records and the form of printed traces may change with any minor

@@ -1,4 +1,4 @@
-"""Where in the user's program a call comes from."""
+"""Source lines: the place in the user's program that a call comes from."""
 
 from __future__ import annotations
 
