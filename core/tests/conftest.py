@@ -1,4 +1,4 @@
-"""Fixtures for all tests of the core, and the guard that none of them leaves traces behind."""
+"""Fixtures for all tests of the core, and the check that tests leave the environment alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _guarded(env_unchanged: None) -> None:
 
 @pytest.fixture
 def own_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, only_fake_dists: object) -> None:
-    """An empty project: no config, variable or installed plugin of whoever runs the tests."""
+    """An empty project, without the config, variables and plugins of the tests' user."""
     for name in [n for n in os.environ if n.startswith("TJ_")]:
         monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)

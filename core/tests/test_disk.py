@@ -1,4 +1,4 @@
-"""What is kept on disk: entries by key, for this user alone."""
+"""Entries on disk: by key, for the current user alone."""
 
 import json
 import os
@@ -152,7 +152,7 @@ for i in range(300):
 
 
 def test_a_reader_never_sees_half_an_entry(tmp_path):
-    """Two processes write all the time; a warning of a reader would be an error."""
+    """Two processes write all the time; any warning of a reader fails the test."""
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), name]) for name in "ab"
     ]

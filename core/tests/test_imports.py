@@ -1,4 +1,4 @@
-"""What importing tj costs and touches, and the shape of its sources."""
+"""The modules and the time that importing tj takes, and the layout of its sources."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 
 
 def python(code):
-    """What ``code`` prints in a fresh process."""
+    """The output of ``code`` in a fresh process."""
     path = f"import sys; sys.path.insert(0, {str(ROOT.parent)!r})\n"
     done = subprocess.run(
         [sys.executable, "-c", path + code], capture_output=True, text=True, check=True
@@ -87,7 +87,7 @@ PLUGINS = (
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: str(f.relative_to(ROOT)))
 def test_the_core_names_no_plugin(file):
-    """Advice to install one is text for people; the code looks none up."""
+    """Hints name distributions in text for people only; the code looks up no name."""
     tree = ast.parse(file.read_text("utf-8"))
     words = [
         n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)

@@ -119,6 +119,7 @@ def replace_file(path: Path, text: str) -> None:
 
     :raises OSError: if the file cannot be written.
     """
+    # In the same folder: a replacement is atomic within a file system only.
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".new")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -147,7 +148,7 @@ class Entries:
         try:
             check_own(self.folder)
             with path.open(encoding="utf-8") as file:
-                reason = _shared(file.fileno())
+                reason = _shared(file.fileno())  # of the open file, which no one can exchange
                 if reason is not None:
                     raise PermissionError(f"it {reason}")
                 value = _value(file.read(), key)

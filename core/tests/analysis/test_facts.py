@@ -1,4 +1,4 @@
-"""Liveness and storage: facts that passes ask for, of a program written by hand."""
+"""Liveness and storage of a program written by hand."""
 
 from __future__ import annotations
 

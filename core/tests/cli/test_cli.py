@@ -40,14 +40,14 @@ def tj_cli_commands(): return (CliCommand(NAME, "show", configure, run),)
 
 @pytest.fixture(autouse=True)
 def _clean_path(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Targets put their folder on the path and into the modules; take them off again."""
+    """Restore ``sys.path`` and ``sys.modules``, which targets change."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
     sys.modules.pop("program", None)
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
-    """Status, stdout and stderr of ``tj argv``."""
+    """Exit status, stdout and stderr of ``tj argv``."""
     status = cli.main(argv)
     out, err = capsys.readouterr()
     return status, out, err
@@ -184,7 +184,7 @@ PROGRAM = "def main(): return 'jitted'\ndef none(): pass\ndef fails(): return 1 
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
-    """Stand-ins for what prints, and the arguments that they got."""
+    """Replacements for the printing functions, which record their arguments."""
     import tj_core
 
     calls: list[Any] = []

@@ -1,4 +1,4 @@
-"""Kernels that do something else than the trace says are found when a program first runs.
+"""Kernels that deviate from the trace are found when a program first runs.
 
 Claims of the numeric dialect; `plugins/autograd/tests/run/test_first_run.py` has PyTorch's.
 """
@@ -190,7 +190,7 @@ def test_values_that_differ_are_counted_as_results() -> None:
 
 
 def fused(change: Callable[[Callable[..., Any]], Callable[..., Any]], check: int = 2) -> Any:
-    """``-x * x`` in one region, whose function ``change`` makes."""
+    """``-x * x`` in one region, whose function ``change`` replaces."""
     session = tj.Session(
         plugins=[LoopPlugin(change=change), NumericPlugin()],
         overrides={"check": check, "strict": False},

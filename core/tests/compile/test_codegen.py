@@ -1,4 +1,4 @@
-"""Programs: what they free and when, how they fail, how they look to debuggers."""
+"""Generated programs: lifetime of values, notes on errors, source for debuggers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tj_core.text.language import EMPTY_LANGUAGE, Language
 
 
 class Cell:
-    """A value that counts how many of its kind are alive."""
+    """A value that counts the live values of its class."""
 
     alive = 0
 

@@ -1,4 +1,4 @@
-"""What becomes of an error inside of a pass of tj's own."""
+"""Errors inside of a pass of tj's own."""
 
 from __future__ import annotations
 

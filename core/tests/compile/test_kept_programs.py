@@ -1,4 +1,4 @@
-"""Finished programs on disk: what passes made of a program is found, and not made again."""
+"""Finished programs on disk: found by later sessions, and not compiled again."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ LOOPS = Fusion(PLUGIN.can_fuse, PLUGIN.fuse)
 
 
 class Sessions:
-    """Sessions one after another, with one folder: each compiles a program or finds it.
+    """Consecutive sessions with one cache folder, each of which compiles or finds a program.
 
     ``ran`` are the names of the transforms that ran.
     """
@@ -64,7 +64,7 @@ class Sessions:
         return claims
 
     def fuse(self, says=lambda: "loops", **more):
-        """An executor that fuses, too; ``says`` is the fingerprint of its regions."""
+        """A further executor that fuses; ``says`` is the fingerprint of its regions."""
         fusion = LOOPS
         if says is not None:
             fusion = replace(fusion, restore=lambda r, _: one_by_one(r), fingerprint=says)
@@ -78,7 +78,7 @@ class Sessions:
         self.transforms += (Transform(name, noted, after, **more),)
 
     def compile(self, trace=None, *, sizes=None, given=(), says=lambda: "session", **more):
-        """What a new session makes of ``trace``; ``given`` are transforms of the call's own."""
+        """The compilation of ``trace`` in a new session; ``given`` are further transforms."""
         kept = KeptPrograms(self.entries, self.executors, self.transforms, LANGUAGE, says)
         ranked = [Ranked("mine", t) for t in (*self.transforms, *given)]
         tags = TagRegistry()
@@ -127,7 +127,7 @@ def test_a_program_is_found_with_all_that_became_of_it(sessions):
 
 
 def test_passes_before_and_after_run_in_each_process(sessions):
-    """What is kept begins at FUNCTIONAL and ends where every call has an executor."""
+    """Passes from FUNCTIONAL to CLAIMED are kept; those before and after run again."""
     for stage in Stage:
         sessions.transform(stage.name, stage)
     sessions.compile()
@@ -161,7 +161,7 @@ def test_what_is_not_said_to_be_kept_is_not(sessions):
 
 
 def split(trace, context):
-    """The program in two: ``later`` compiles the second half when it is first run."""
+    """Cut the program in two; ``later`` compiles the second half at its first run."""
     first, second = trace.calls
     later = Trace((X, Y), (second,), Z, "backward", Stage.SPLIT, language=LANGUAGE)
     assembled(context, (later,))
@@ -323,7 +323,7 @@ def test_guards_of_passes_are_made_again(sessions):
 
 
 def test_values_of_numbers_count_as_those_of_sizes_do(sessions):
-    """Passes decide on both; a program for another value is another one, and nothing is wrong."""
+    """Passes decide on sizes and numbers: a program for another value has another key."""
     for value, hit in ((2, False), (5, False), (2, True), (5, True)):
         sizes = Sizes(value)
         trace = Trace(

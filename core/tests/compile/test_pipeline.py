@@ -1,4 +1,4 @@
-"""The pipeline: order of passes, stages, what is said of a broken pass."""
+"""The pipeline: order of passes, stages, errors of broken passes."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ def test_a_pass_of_tjs_own_that_fails_is_named_with_the_users_line():
 
 
 def dropping(after, falls_back=False):
-    """A transform that leaves out the first call of a program, though another one needs it."""
+    """A transform that drops the first call of a program, though another call needs it."""
     line = Source("model.py", 7, "y = -x")
     second = call("neg", Y, outputs=Z, source=line)
     made = program(call("neg", X, outputs=Y), second, outputs=Z)

@@ -1,4 +1,4 @@
-"""Kernels get plain arguments, whatever their keywords are called."""
+"""Kernels get plain arguments, for any names of keywords."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rule a call gets where it computes with a tensor subclass."""
+"""Rules for calls on tensor subclasses."""
 
 from __future__ import annotations
 

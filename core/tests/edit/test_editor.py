@@ -1,4 +1,4 @@
-"""The trace editor: what the passes that use it do not show one by one."""
+"""The trace editor, beyond its use by passes."""
 
 from __future__ import annotations
 

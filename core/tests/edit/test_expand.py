@@ -83,7 +83,7 @@ def test_nested_bodies_are_kept_for_later():
 
 
 def test_inner_arguments_that_coincide_share_a_formal():
-    """``f(x)`` = ``g(x, x)``, where ``g`` was expanded for two values of which one is handed on."""
+    """``f(x)`` = ``g(x, x)``, where ``g`` was expanded for two values and returns one of them."""
     g = call("g", V0, A0, outputs=V1, body=Body((A0, A1), (call("add", A0, A1, outputs=V0),), V0))
     same = call("h", A0, outputs=V0, body=Body((A0,), (), A0))
     made = call("f", X, outputs=Y, body=Body((A0,), (same, g), V1))
@@ -127,7 +127,7 @@ def test_bodies_that_cannot_stand_for_their_call(made):
 
 
 def test_inlining_is_linear():
-    """Every value is looked at a fixed number of times, however many there are."""
+    """The number of visits to each value does not depend on the number of values."""
     seen = []
 
     class Counting(dict):

@@ -1,4 +1,4 @@
-"""The rewriter: what it edits, what it leaves alone, what it carries."""
+"""The rewriter: edited calls, untouched calls, and inherited names, tags and sources."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _cast(given):
 
 @expand.register("num.detach")
 def _detach(given):
-    """Passes its argument on, under other metadata."""
+    """An operation that returns its argument with other metadata."""
     a0 = given.args[0].replace(name="a0")
     return Expanded(a0.replace(name="_0", requires_grad=False), body=Body((a0,), (), a0))
 
@@ -42,7 +42,7 @@ def made(name, *args, out="y", **more):
 
 
 def chain(*names, inputs=(X,)):
-    """``names`` one after the other, each three arguments at most."""
+    """Calls of ``names`` in order, each with at most three arguments."""
     calls, last = [], inputs[0]
     arity = {"axpy": 3, "add": 2, "mul": 2}
     for i, name in enumerate(names):
@@ -65,7 +65,7 @@ def apply(trace, rule, *keys, check=True, **more):
 
 
 def to(symbol, **more):
-    """A rule: the same arguments, another operation."""
+    """A rule that replaces the operation and keeps the arguments."""
     return lambda c, edit: Replacement((edit.call(symbol, *c.args, outputs=(c.outputs.name,)),))
 
 
@@ -296,7 +296,7 @@ def test_inlining_inside_a_body():
 
 
 def test_outputs_that_a_body_no_longer_computes():
-    """One becomes the argument, one becomes another output, one a constant."""
+    """Outputs become the argument, another output, and a constant."""
     a0 = vector("a0", 2)
     v = [vector(f"_{i}", 2) for i in range(3)]
     calls = (
@@ -328,7 +328,7 @@ def test_outputs_that_a_body_no_longer_computes():
 
 
 def test_outputs_keep_what_bodies_do_not_say():
-    """A body's values say nothing of autograd, the call's do."""
+    """Values in bodies have no ``requires_grad``; outputs of calls do."""
     g = X.replace(requires_grad=True)
     axpy = made("axpy", X, X, X)
     body = Body((vector("a0", 2, requires_grad=True),), axpy.body.calls, axpy.body.outputs)
@@ -347,7 +347,7 @@ def test_outputs_keep_what_bodies_do_not_say():
 
 
 def cast(c, edit):
-    """The value in another data type, under the same name."""
+    """A rule that changes the data type of an output and keeps its name."""
     inner = edit.call("num.noise", *c.args)
     return Replacement(
         (inner, edit.call("num.cast", inner.outputs, F32, outputs=(c.outputs.name,)))

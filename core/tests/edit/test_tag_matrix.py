@@ -1,8 +1,8 @@
 """The full matrix of tag policies: every operation that makes or moves carriers, every policy.
 
-Each operation is run once for each of the sixteen policies, with the tag on a call and on a value;
-what the table says decides whether the carrier that stands for the old one has the tag. The table
-is also in ``docs/tags.md``.
+Each operation is run once for each of the sixteen policies, with the tag on a call and on a value.
+The table has the expected policy under which the new carrier has the tag. It is also in
+``docs/tags.md``.
 """
 
 from __future__ import annotations
@@ -214,9 +214,9 @@ def printed_and_read(w):
 
 @dataclass(frozen=True)
 class Row:
-    """What an operation does to the tag of a call, and of a value: a policy, or always.
+    """The policy by which an operation carries over the tag of a call, and of a value, or "always".
 
-    Empty where it leaves none behind that stands for the old one.
+    Empty if the operation leaves no new carrier.
     """
 
     what: str
@@ -276,7 +276,7 @@ def test_what_travels_to_the_backward(policy):
 
 
 def test_views_that_the_program_made_itself():
-    """Frontends put what travels through views on the outputs of calls that alias arguments."""
+    """Frontends put tags that go through views on outputs that alias arguments."""
     from tj_core.edit.tag_propagation import with_view_tags
 
     registry = TagRegistry([("test", Tag("T", through_views=True)), ("test", Tag("U"))])

@@ -1,4 +1,4 @@
-"""Tags: sets, the registry, merging, and how tags travel through everything that edits traces."""
+"""Tags: sets, the registry, merging, and propagation by all edits of traces."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_traveling_keeps_what_the_policy_lets_through():
 
 
 def made(name, *args, out="y", tags=(), value=(), **more):
-    """A call of the dialect, expanded, its first output and itself tagged."""
+    """A call of the dialect, expanded, with tags on the call and on its first output."""
     plain = call(name, *args, tags=TagSet(tags), **more)
     bound = bind_outputs(plain, expansions.require(plain).value(plain), lambda i: f"{out}{i or ''}")
     first = bound.flat_outs[0]
@@ -229,7 +229,7 @@ def test_tags_into_the_body_when_it_takes_the_place():
 
 
 def tagged_body(axpy):
-    """`axpy` whose body's product carries a tag, and whose product call does."""
+    """`axpy` with a tag on the product in its body, and on the product's call."""
     body = axpy.body
     mul, add = body.calls
     product = mul.outputs.replace(tags=TagSet(["SAVE"]))
@@ -318,7 +318,7 @@ def test_tags_survive_re_expansion():
     axpy = tagged_body(made("axpy", neg.outputs, X, X, out="b", tags=EVERY, value=EVERY))
 
     def wider(c, edit):
-        """Replace both arguments by ones that need gradients: other metadata from here on."""
+        """Replace both arguments by values that need gradients: later metadata changes."""
         new = vector("w", 2, requires_grad=True)
         return Replacement((call("neg", *c.args, outputs=new),), {"a": new})
 

@@ -1,4 +1,4 @@
-"""Where configuration comes from, what wins, and what is refused."""
+"""Configuration: sources, precedence, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is listed as installed, from metadata alone."""
+"""Installed plugins, listed from metadata alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the contract with plugins changes: what goes on working, what warns, what is refused."""
+"""Changes of the contract with plugins: additions, deprecations, removals."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ FOUND = Found("x", "tj-x", "1.0", "tj_x")
 
 
 class MadeUpWarning(TjDeprecationWarning):
-    """What a release deprecates that there never was."""
+    """A deprecation of an invented release."""
 
     since = "0.0"
 
 
 @pytest.fixture
 def specs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """A function that gives tj other hooks than it has, besides its own."""
+    """A function that adds hooks to tj's own."""
 
     def use(*functions: Any) -> None:
         made = types.ModuleType("made_up_hookspecs")
@@ -52,7 +52,7 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 @pytest.fixture
 def as_users_see_them() -> Iterator[None]:
-    """Python's own filters, not those of the tests."""
+    """Python's default warning filters in place of the tests'."""
     with warnings.catch_warnings():
         warnings.resetwarnings()
         yield
@@ -80,7 +80,7 @@ def line_of(function: Any) -> tuple[str, int]:
 
 
 def tj_tags(options, session):  # what `tj_tags` may become
-    """Takes an argument more."""
+    """A hook with an additional argument."""
 
 
 def test_old_plugins_do_without_an_added_argument(specs: Callable[..., None]) -> None:
@@ -148,7 +148,7 @@ def lowerings() -> Any:
 def test_a_deprecated_hook_warns_once_at_the_implementation(specs: Callable[..., None]) -> None:
     @hookspec(warn_on_impl=MadeUpWarning("tj_old: implement tj_tags"))
     def tj_old(options):
-        """A hook on its way out."""
+        """A deprecated hook."""
 
     specs(tj_old)
 
@@ -167,7 +167,7 @@ def test_a_deprecated_hook_warns_once_at_the_implementation(specs: Callable[...,
 def removed_argument() -> Any:
     @hookspec(warn_on_impl_args={"old": MadeUpWarning("tj_tags: `old` is `options`")})
     def tj_tags(options, old):
-        """A hook with an argument on its way out."""
+        """A hook with a deprecated argument."""
 
     return tj_tags
 
@@ -235,7 +235,7 @@ def test_what_is_gone_is_an_error_with_advice() -> None:
 
 
 def test_a_deprecation_is_seen_without_being_asked_for() -> None:
-    """Python's default filters show it, also where the code is not the user's own."""
+    """Python's default filters show the warning, also for code outside of ``__main__``."""
     code = (
         "import warnings; from tj_core.extend import Deprecated01Warning as W; "
         "warnings.warn_explicit(W('goes'), W, 'plugin.py', 7)"

@@ -1,4 +1,4 @@
-"""What plugins register: asked once, validated, attributed; and every hook by itself."""
+"""Records of plugins: collected once, validated, attributed; and each hook by itself."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_hook_tj_lacking(fake_dist: FakeDist) -> None:
 
 
 def test_executors_that_fail_are_left_out(fake_dist: FakeDist) -> None:
-    """A program runs without them; one that the project names is an error, as in strict mode."""
+    """A failure of tj_executors is a warning; an error for a named plugin, and in strict mode."""
     fake_dist("x", "@hookimpl\ndef tj_executors(): raise ImportError('no name')")
     fake_dist("y", "@hookimpl\ndef tj_executors(): return ()")
     made = manager()
@@ -295,7 +295,7 @@ def test_hook_tj_cli_commands(fake_dist: FakeDist) -> None:
 
 
 def hooks() -> dict[str, Any]:
-    """Every hook there is."""
+    """A plugin that implements every hook."""
     return {n: f for n, f in vars(hookspecs).items() if hasattr(f, "tj_spec")}
 
 

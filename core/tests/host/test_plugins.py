@@ -1,4 +1,4 @@
-"""Selecting, ordering and loading plugins, and who is blamed for what."""
+"""Selecting, ordering and loading plugins, and attribution of their errors."""
 
 from __future__ import annotations
 

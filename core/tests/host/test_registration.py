@@ -1,4 +1,4 @@
-"""What plugins register is looked at when a session starts: nothing is silently without effect."""
+"""Checks of plugins' records when a session starts: no rule is silently without effect."""
 
 from __future__ import annotations
 

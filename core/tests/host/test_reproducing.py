@@ -27,7 +27,7 @@ def f(x: Any, y: Any) -> Any:
 
 
 class Broken(LoopPlugin):
-    """Fails as ``how`` says, until it is None."""
+    """An executor that fails in the way ``how``, until this is None."""
 
     def __init__(self, how: str | None) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def saved(how: str) -> Path:
 
 
 def run(script: Path, monkeypatch: pytest.MonkeyPatch, how: str | None) -> None:
-    """Run a script where the plugins of this file are those that are installed."""
+    """Run a script with the plugins of this file as the installed ones."""
     reproduce: Callable[..., None] = extend.reproduce
     here = session(Broken(how))
     monkeypatch.setattr(extend, "reproduce", lambda *a, **k: reproduce(*a, **k, session=here))

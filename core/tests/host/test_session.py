@@ -1,4 +1,4 @@
-"""Sessions: what plugins registered, ready for use; none shared, none made unasked."""
+"""Sessions: records of plugins, ready for use; no shared state, no session at import."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tj_core.testing.numeric import MEANING, NullPlugin, NumericPlugin
 
 
 class Plugin:
-    """An inline plugin of whatever records it is given."""
+    """An inline plugin with the given records."""
 
     def __init__(self, name, **records):
         self.tj_name = name

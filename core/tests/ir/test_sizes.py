@@ -208,7 +208,7 @@ def test_strides_agree_where_there_are_elements() -> None:
 
 
 def test_contexts_of_subclasses_are_compared_but_in_bodies() -> None:
-    """There the context of a value may say something of autograd, which is silent in bodies."""
+    """The context of a tensor subclass may depend on autograd, which bodies leave out."""
     kinds = (SubclassInfo("lib.My", (("a", tensor(2)),), context) for context in ("1", "2"))
     said, derived = (tensor(2).replace(subclass=kind) for kind in kinds)
     other = tensor(2).replace(subclass=SubclassInfo("lib.Other", (("a", tensor(2)),), "1"))

@@ -1,4 +1,4 @@
-"""Claiming: who is asked for what, in which order, and what is written down about it."""
+"""Claiming: the order of executors and bodies, and the records of claims."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def claimed(trace, *executors, check=True):
 
 
 def rows(done):
-    """Who got what, and who declined it, as plain data."""
+    """The claims and declines as plain data."""
     return [
         (r.call, r.symbol.name, r.executor, [n for n, _ in r.declined], r.depth)
         for r in done.records
@@ -117,7 +117,7 @@ def test_reasons_are_kept():
 
 
 def test_the_reason_is_that_of_the_part_which_it_would_run():
-    """Of an executor that has no claim for the whole: why its parts did not get it, either."""
+    """An executor without a claim for the whole call gives its reason for a part."""
     no = executor("a", "num.add", check=lambda c: Decline(f"size {c.flat_args[0].shape[0]}"))
     done = claimed(axpy(), no, PYTHON)
     assert rows(done) == [("y", "axpy", "python", ["a"], 0)]
@@ -280,7 +280,7 @@ def test_under_another_context_it_is_asked_again_and_sees_it():
 
 
 def deep(levels):
-    """A call whose body's body's ... body negates."""
+    """A call with nested bodies, of which the innermost negates."""
     a0, v = vector("a0", 2), vector("_0", 2)
     inner = call("neg", a0, outputs=v)
     for _ in range(levels):

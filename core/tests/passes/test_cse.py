@@ -1,4 +1,4 @@
-"""Common subexpressions: merged where nobody can tell, kept apart everywhere else."""
+"""Common subexpressions: merged where it cannot be observed, kept apart elsewhere."""
 
 import os
 
@@ -41,14 +41,14 @@ EXPANSIONS = RuleTable("expand") | expansions
 
 @EXPANSIONS.register("num.view")
 def _view(given_call):
-    """The argument's memory, as another object."""
+    """A view: the argument's memory as another object."""
     out = given_call.args[0].replace(name="_0", tags=TagSet())
     return Expanded(out, Effects(aliases=(Alias(0, "arg"),)))
 
 
 @EXPANSIONS.register("num.curious")
 def _curious(given_call):
-    """Two calls, of which the function does only one if its arguments are one object."""
+    """An operation of two calls, one of which it leaves out if its arguments are one object."""
     inputs = formals(given_call)
     a, b = (inputs[p.name] for p in given_call.flat_args)
     calls = (
@@ -79,7 +79,7 @@ def after(*calls, outputs, inputs=(X, Y), stage=Stage.ACQUIRED):
 
 
 def merged(*calls, outputs, **more):
-    """The names of the calls that are gone."""
+    """The names of the merged calls."""
     before, found = after(*calls, outputs=outputs, **more)
     gone = {c.label for c in before.calls} - {c.label for c in found.calls}
     assert (found is before) is not bool(gone)
@@ -145,7 +145,7 @@ def test_constants_are_told_apart_by_type_and_bits(one, other, same):
     ("one", "other", "same"), [(2, 2, True), (2, 3, False), (0.0, -0.0, False), (1, True, False)]
 )
 def test_bodies_with_other_constants_compute_other_things(one, other, same, deep):
-    """The call of a backward says nothing of constants: they are in its body alone."""
+    """A call of a backward has no constants among its arguments, only in its body."""
 
     def backward(constant, out):
         a0, result = vector("a0", 2), vector("_0", 2)
@@ -359,7 +359,7 @@ def test_roots_and_writes():
 
 
 class Vec:
-    """A vector whose memory another one may share, as tensors do."""
+    """A vector that can share memory with another vector, as tensors do."""
 
     def __init__(self, data):
         self.data = data
@@ -400,7 +400,7 @@ def programs(draw):
 
 
 def run(trace):
-    """All that a caller can tell: values, inputs, who is whom, and who shares memory with whom."""
+    """The observable result: values, inputs, identity of objects, and shared memory."""
     claims = RuleTable("claim")
     claims.set("num.*", Claim(None))
     done = claim(trace, [Executor("python", claims, fallback=True)], TAGS)

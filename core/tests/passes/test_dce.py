@@ -1,4 +1,4 @@
-"""Dead calls go; what anybody can notice stays."""
+"""Dead calls are removed, unless their effects can be observed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ X, Y, Z, W = (vector(n, 2) for n in "xyzw")
 
 
 def tracked(c):
-    """What autograd would say: a call of values that require a gradient looks at their version."""
+    """The rule of autograd: a call on values that require grad checks their version counters."""
     return any(p.requires_grad for p in c.flat_args) and c.context.get("grad") is not False
 
 

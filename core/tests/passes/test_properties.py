@@ -1,4 +1,4 @@
-"""Random programs: what holds of every trace, and of every pass over every trace."""
+"""Random programs: properties of every trace, and of every pass on every trace."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def checked(trace, level=2):
 
 
 def results(trace, implementations=None):
-    """What the program returns and what it leaves in its inputs."""
+    """The results of the program, and its inputs after the run."""
     arguments = [[1.0, 2.0, -3.0, 0.5], [0.25, -1.0, 2.0, 3.0]]
     return copy.deepcopy(generate(trace, implementations).function(*arguments)), arguments
 
@@ -184,7 +184,7 @@ METAS = st.fixed_dictionaries(
 
 
 class Ref(int):
-    """A place in an argument tree for one of the values there are."""
+    """A reference, in a tree of arguments, to one of the existing values."""
 
 
 def _trees():
@@ -230,7 +230,7 @@ MEDIUM, SMALL = programs(length=5), programs(length=2)
 
 @st.composite
 def decorated(draw, programs=MEDIUM, inner=True):
-    """A program with everything a trace can hold; it means nothing, but it is well formed."""
+    """A well-formed program, without meaning, with everything that a trace can hold."""
     trace = draw(programs)
     context = draw(CONTEXTS)
     new = {}
@@ -468,7 +468,7 @@ def test_passing_views_on_keeps_the_values(trace):
 
 @given(programs(mutation=False))
 def test_changed_inputs_expand_again(trace):
-    """Everything downstream follows, and its metadata derives again."""
+    """Metadata of all later calls is derived again."""
     gradients = {p.name: p.replace(requires_grad=True) for p in trace.inputs}
     first = call("neg", trace.inputs[0], outputs=vector("n", SIZE))
     uses = tuple(
@@ -495,7 +495,7 @@ def test_changed_inputs_expand_again(trace):
 
 
 def again(made):
-    """``made``, expanded for its arguments as they are now."""
+    """``made``, expanded for its present arguments."""
     names = [p.name for p in made.flat_outs]
     return bind_outputs(made, expand.require(made).value(made), lambda i: names[i])
 

@@ -1,4 +1,4 @@
-"""Calls with operand programs: what they do, and that every pass treats regions as programs."""
+"""Calls with operand programs: their effects, and the passes' edits of regions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ LANGUAGE = Language(
 
 
 def program(name, inputs, *steps, outputs=None, **more):
-    """``steps`` are operation and arguments by name; the n-th result is called ``t<n>``."""
+    """A program of ``steps``, operation and names of arguments; the n-th result is ``t<n>``."""
     values = {p.name: p for p in inputs}
     calls = []
     for n, (operation, *args) in enumerate(steps):
@@ -211,7 +211,7 @@ def test_dead_calls_inside_of_regions_go():
 
 
 def branches():
-    """One of two programs, each with a call that nobody needs."""
+    """One of two programs, each with an unused call."""
     yes = body(("neg", "x"), ("reciprocal", "x"), outputs=["t0"], operands=(1,))
     no = body(("reciprocal", "x"), ("neg", "x"), outputs=["t1"], operands=(1,))
     no = replace(no, program=no.program.replace(name="no"))
@@ -522,7 +522,7 @@ def test_dce_inlining_and_text_keep_what_programs_do(trace):
 @settings(deadline=None, max_examples=80)
 @given(nested())
 def test_summed_effects_say_all_that_is_written(trace):
-    """A program as a region: what it really wrote is among what the call says it writes."""
+    """A program as a region: its actual writes are among the declared writes of its call."""
     made = call("once", Region(trace.replace(name="body"), (0, 1), True), X, Y, outputs=(Z,))
     effects = summed_effects(made)
     _, after = outcome(trace)
@@ -546,7 +546,7 @@ def test_constants_inside_travel_with_the_whole_program():
 
 
 def test_the_context_of_a_region_is_that_of_its_call():
-    """It is said only where it differs."""
+    """The context of a region is printed only if it differs from its call's."""
     language = Language(
         [Dialect("num", (), lambda s: WORDS[s.name])],
         {"grad": lambda value: f"contextlib.nullcontext({value})"},

@@ -1,4 +1,4 @@
-"""A rehearsal compiles the regions of many programs together, and runs none of them."""
+"""Rehearsals compile the regions of many programs together, and run none of them."""
 
 from __future__ import annotations
 

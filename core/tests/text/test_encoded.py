@@ -1,4 +1,4 @@
-"""Traces as data for another process: what is read is what was written."""
+"""Traces as data for another process, which read back equal."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_numbers_that_are_equal_stay_what_they_are():
 
 
 def whole():
-    """A trace with all that a trace may have."""
+    """A trace with every kind of contents."""
     body = Body((X.replace(name="a0"),), (call("neg", X, outputs=Z),), Z, ((0, Z),))
     inner = Trace((X,), (call("neg", X, outputs=Y),), Y, "inner", language=EMPTY_LANGUAGE)
     effects = Effects((0,), ((0, X),), (Alias(0, "arg", 0, True),), ("random:cpu",), (("m", 0, 1),))

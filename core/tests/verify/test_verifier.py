@@ -1,4 +1,4 @@
-"""The verifier: every fault it knows, at top level and in bodies, and how it tells of them."""
+"""The verifier: every kind of fault, at top level and in bodies, with its message."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ def axpy():
 
 
 def lying(lie):
-    """`axpy` with a lie in its body, which its output repeats."""
+    """`axpy` with a wrong fact in its body, which its output repeats."""
     body = axpy().body
     mul, add = body.calls
     mul = mul.replace(outputs=mul.outputs.replace(**lie))

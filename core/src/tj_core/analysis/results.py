@@ -304,7 +304,7 @@ def _same(said: tuple[Dim, ...], found: tuple[Dim, ...]) -> bool:
 
 
 def _strides(p: TensorProxy, found: TensorProxy) -> tuple[Dim, ...]:
-    """The strides that matter: without those of empty tensors and of dimensions of size one."""
+    """The strides that addresses depend on: not in empty tensors or dimensions of size one."""
     if 0 in found.shape:
         return ()
     return tuple(s for s, size in zip(p.strides, found.shape, strict=False) if size != 1)

@@ -162,7 +162,7 @@ def _plugin_row(state: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(value: object) -> str:
-    # One line a row: a reason may quote an error of several.
+    # One line per row, even if a reason quotes an error of several lines.
     return "-" if value is None or value == "" else " ".join(str(value).split())
 
 

@@ -41,7 +41,7 @@ class Later(Sequence[T]):
 
     @property
     def whole(self) -> tuple[T, ...]:
-        """All items; makes those between."""
+        """The whole sequence as a tuple; makes the items between."""
         return (*self.first, *self.between(), *self.last)
 
     @overload
@@ -60,7 +60,7 @@ class Later(Sequence[T]):
         return self.whole[index]
 
     def __len__(self) -> int:
-        """The number of items; makes those between."""
+        """The number of items; makes the items between."""
         return len(self.whole)
 
 

@@ -65,7 +65,7 @@ class FusedRegions:
     def together(
         self, owner: Executor, regions: Sequence[FusionRegion], executors: Sequence[Executor]
     ) -> None:
-        """Compile ``regions`` of one executor together; one by one, if that raises."""
+        """Compile ``regions`` of one executor together; after a failure, one by one."""
         assert owner.fusion is not None
         without = partial(without_executor, executors=executors, tags=self.tags)
         rest = owner.name, owner.owner, without, self.warn

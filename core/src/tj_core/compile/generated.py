@@ -49,4 +49,4 @@ def _unlist_with(codes: list[types.CodeType], file: str) -> None:
             linecache.cache.pop(file, None)
 
     for code in codes:
-        weakref.finalize(code, gone).atexit = False
+        weakref.finalize(code, gone).atexit = False  # `linecache` ends with the process

@@ -33,7 +33,7 @@ def _unchecked(make: Callable[[], Boxed], box: list[Any]) -> Sequence[Any] | Non
 
 @dataclass(frozen=True, slots=True)
 class FusionRegion:
-    """Calls that one executor runs as one.
+    """Several calls that an executor runs as one.
 
     ``body`` holds the calls under formal names: inputs ``a0, a1, ...`` (values of the program, then
     tensor constants), values ``_0, _1, ...``; its outputs are a tuple of proxies. None of its calls
@@ -140,8 +140,8 @@ class Fusion:
 
     ``kernel``, if given, returns True for a call, accepted by `can_fuse`, that shares a kernel with
     its neighbours, so that values between them take no memory and recomputing them costs next to
-    nothing; False for one with a kernel of its own in the region, such as a matrix product. Without
-    it, all calls share kernels.
+    nothing; False for one with a kernel of its own in the region, such as a matrix product. By
+    default, all calls share kernels.
     ``cost``, if given, estimates the seconds to run a call again; None without an estimate. The
     planning of saved values uses both.
 

@@ -207,7 +207,7 @@ def _rebased(
     for formal in body.inputs:
         index = formal_index(formal.name)
         env[formal.name] = inputs[now[index][1].name] if index in now else constants[index]
-    # Values that calls define keep names; formals of the body are not among them.
+    # `env` maps inputs only: the values that calls define keep their names.
     current = substitution(env)
     return Body(
         tuple(inputs.values()),

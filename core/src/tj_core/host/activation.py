@@ -134,7 +134,7 @@ def _outcome(
 ) -> Loaded | Unavailable | TjError:
     try:
         outcome = load(found, plugin, config, known, observers)
-    except ConfigError as error:  # the user's own mistake, whoever wanted the plugin
+    except ConfigError as error:  # a mistake in the config: fatal for any plugin
         report(error)
         return error
     except Exception as cause:

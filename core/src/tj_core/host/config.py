@@ -32,7 +32,7 @@ class CoreOptions:
     """The keys of ``[tool.tj]``.
 
     - ``plugins``: the plugins to load, in order of priority; ``"..."`` stands for all others that
-      are installed. Left out: all that are installed.
+        are installed. By default all installed plugins.
     - ``disable``: plugins that are not even imported. ``"..."`` stands for the plugins that weaker
       sources disable.
     - ``required``: requirements (``"tj-nvfuser>=0.1,<0.2"``) that must be installed.

@@ -51,7 +51,7 @@ class JitOptions:
 
 @dataclass(eq=False)
 class Entry:
-    """One compiled specialisation, with the guards under which it is valid.
+    """A compiled specialisation of a program, with its guards.
 
     ``compilation`` is None for a program that computes nothing on tensors.
     """
@@ -120,7 +120,7 @@ class Stats:
 
 
 class Jitted:
-    """The state of one jitted callable. Frontends fill it; the API reads it.
+    """The state of one jitted callable, filled by frontends and read by the API.
 
     It travels inside the compiled object, never in thread state. ``lock`` is held while compiling.
     ``arguments`` are those of `tj.jit`, and ``again`` jits another object in the same way.

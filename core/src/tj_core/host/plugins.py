@@ -180,7 +180,7 @@ class PluginManager:
     # ---------------------------------------------------------------------- calling
 
     def _registered(self) -> Any:
-        """One pluggy manager with all loaded plugins.
+        """A pluggy manager with the loaded plugins.
 
         pluggy calls the last registered plugin first: registration in reverse gives the project's
         order.

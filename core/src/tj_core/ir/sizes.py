@@ -302,7 +302,7 @@ def _canonical(tree: Operation) -> Operation:
 
 
 def _combined(tree: Operation, parts: list[_Polynomial]) -> _Polynomial | None:
-    """The polynomial that an operation makes of polynomials; None if there is no such one."""
+    """The polynomial that an operation makes of polynomials; None for other operations."""
     match tree.name, parts:
         case "add", [a, b]:
             return _sum(a, b)

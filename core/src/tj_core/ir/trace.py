@@ -90,7 +90,7 @@ class Region:
 
 @dataclass(frozen=True)
 class BoundSymbol:
-    """One call. Immutable; `replace` makes an edited copy.
+    """A call of an operation. Immutable; `replace` makes an edited copy.
 
     ``args`` and ``kwargs`` are trees (tuples, lists, dicts, slices) whose leaves are proxies,
     constants and regions; ``outputs`` is one of tuples and lists. ``parent`` names the call this
@@ -295,7 +295,7 @@ class Trace:
 class Notation(Protocol):
     """The spelling of programs in Python, and the evaluation of the spelled text.
 
-    `tj_core.text.language.Language` implements it.
+    `tj_core.text.language.Language` is the implementation.
     """
 
     def print(self, trace: Trace, *, sources: bool, bodies: bool) -> str:

@@ -92,7 +92,7 @@ def _made(
     texts = (text for p in call.flat_args for text in _texts(p))
     known = {s for text in (*texts, *sizes.values()) for s in size_symbols(text)}
     pairs = (p for p in _pairs(derived, said) if p[0].isidentifier())
-    found = (*_of_booleans(derived, said), *reversed(list(pairs)))  # the last one counts
+    found = (*_of_booleans(derived, said), *reversed(list(pairs)))  # the first of `pairs` wins
     return {mine: theirs for mine, theirs in found if mine not in known}
 
 

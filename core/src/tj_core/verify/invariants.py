@@ -70,7 +70,7 @@ def _functional(trace: Trace) -> Broken:
 
 
 def _returned(call: BoundSymbol) -> set[str] | None:
-    """The arguments that a claimed call writes, if it returns all of them; else None."""
+    """The names of the arguments that a claimed call writes, if all are returned; else None."""
     effects, args = call.effects, call.flat_args
     returned = {a.index for a in effects.aliases if a.kind == "arg"}
     if not call.executor or not returned >= set(effects.mutates):

@@ -1,4 +1,4 @@
-"""Regions on vectors: which calls stand together, what runs, and what equal regions share."""
+"""Regions on vectors: groups of calls, order of execution, shared kernels of equal regions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def program(g: Any) -> Trace:
 
 
 def shape(g: Any) -> list[str]:
-    """Who runs what, in order: regions with the operations inside."""
+    """The calls of the claimed program, in order; regions with the operations inside."""
     return [
         f"{c.executor}({', '.join(i.symbol.path for i in c.body.calls)})"
         if c.symbol.namespace == c.executor and c.body
@@ -89,7 +89,7 @@ def test_a_call_alone_is_no_region() -> None:
 
 
 def test_what_is_left_over_goes_to_the_highest_call() -> None:
-    """An ``axpy`` of whose parts no region takes any is one call again."""
+    """An ``axpy`` none of whose parts is in a region is one call again."""
 
     def f(a: Any, x: Any, y: Any) -> Any:
         return a.axpy(x, y).noise()
@@ -141,7 +141,7 @@ def test_calls_with_effects_keep_their_order() -> None:
 
 
 def test_two_executors_share_a_program() -> None:
-    """Each has its own regions; a value may go back and forth."""
+    """Each executor has its own regions; values may go back and forth."""
 
     def f(x: Any, y: Any) -> Any:
         a = x + y + x
@@ -190,7 +190,7 @@ def test_all_regions_of_a_program_are_compiled_together() -> None:
 
 
 def test_layers_are_found_without_marks() -> None:
-    """Calls that repeat, with nothing between them that would cut, are compiled once."""
+    """Repeated calls in one group are cut into parts, which are compiled once."""
 
     def layer(x: Any, y: Any) -> Any:
         for _ in range(3):
@@ -209,7 +209,7 @@ def test_layers_are_found_without_marks() -> None:
 
 
 class WholePlugin(LoopPlugin):
-    """Says by ``whole`` whether calls that repeat stay in one loop."""
+    """An executor that keeps repeated calls in one loop if ``whole``."""
 
     def __init__(self, whole: Callable[[Sequence[BoundSymbol]], bool]) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ def test_a_value_that_only_the_region_reads_is_not_returned() -> None:
 
 
 def test_calls_that_nobody_needs_stay_where_all_are_wanted() -> None:
-    """They run alone: a region would compute them no more."""
+    """Unused calls run alone, since a region would leave them out."""
 
     def f(x: Any, y: Any) -> Any:
         a = x + y
@@ -283,7 +283,7 @@ def test_calls_that_nobody_needs_stay_where_all_are_wanted() -> None:
 
 
 class Axpy:
-    """Claims axpy with a function that may stand in the regions of others."""
+    """An executor that claims axpy, with a function that may stand in others' regions."""
 
     tj_name = "fast"
 
@@ -329,7 +329,7 @@ def test_a_claimed_call_alone_is_no_region_of_a_host() -> None:
 
 
 def test_a_region_that_failed_in_strict_mode_fails_again() -> None:
-    """A failure that is raised leaves no region behind that is known and has no function."""
+    """A raised failure leaves no region without a function in the session."""
 
     def f(x: Any, y: Any) -> Any:
         a = (x + y).mul(x).noise()
@@ -424,7 +424,7 @@ def test_a_region_that_fails_falls_back_once(fault: str) -> None:
 
 
 def test_a_region_that_cannot_be_compiled_falls_back_alone() -> None:
-    """Of two regions one cannot be compiled: the other one is."""
+    """One of two regions cannot be compiled; the other region is compiled."""
 
     def f(x: Any, y: Any) -> Any:
         a = (x + y).mul(x).noise()
@@ -477,7 +477,7 @@ def test_stats_count_the_regions_that_were_compiled_and_found() -> None:
 
 
 def test_a_region_is_on_one_device() -> None:
-    """Two devices compute in turns: each has its region, and what copies between them is alone."""
+    """Two devices compute in turns: each has its region, and copies between them run alone."""
     loop = LoopPlugin()
     (executor,) = loop.tj_executors()
     first, second = Device("cuda", 0), Device("cuda", 1)

@@ -1,4 +1,4 @@
-"""Groups of made-up programs: whatever a unit reads is there when it runs."""
+"""Groups of made-up programs: each unit runs after the units that make its inputs."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def programs(draw: st.DrawFn) -> tuple[list[BoundSymbol], dict[int, Owner]]:
 
 
 def missing(calls: Sequence[BoundSymbol], owners: dict[int, Owner]) -> list[str]:
-    """Values that a unit reads before they are there, but for views that its group makes."""
+    """Values that a unit reads before they are made, without views that its group makes."""
     views = {c.outputs.name: (owners.get(i), c) for i, c in enumerate(calls) if is_free_view(c)}
     there, found = {"x"}, []
 

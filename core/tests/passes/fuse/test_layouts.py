@@ -31,7 +31,7 @@ X, Y = [1.0, -2.0, 4.0], [0.5, 3.0, 2.0]
 
 
 class Spreading(LoopPlugin):
-    """Returns flexible results ``Spread``, and says so of those in ``said``, or of all."""
+    """An executor that returns flexible results as ``Spread``, and declares the strides ``said``."""
 
     def __init__(self, said: dict[int, tuple[int, ...]] | None = None, **more: Any) -> None:
         super().__init__(**more)
@@ -39,7 +39,7 @@ class Spreading(LoopPlugin):
         self.took: list[list[type]] = []
 
     def fuse(self, region: FusionRegion) -> Fused:
-        """The loop; what runs notes the types of its arguments."""
+        """A loop that records the types of its arguments."""
         fused = super().fuse(region)
 
         def run(*args: Any) -> list[Any]:
@@ -53,7 +53,7 @@ class Spreading(LoopPlugin):
 
 @dataclass
 class Halving:
-    """Runs the calls from ``place`` on in a program of their own; all that it reads is saved."""
+    """Run the calls from ``place`` on in a second program, which reads saved values only."""
 
     place: int
     tj_name: str = "halving"
@@ -92,7 +92,7 @@ class Halving:
 
 
 def f(x: Any, y: Any) -> Any:
-    """The sum is saved and returned, the product is only saved; two more calls read them."""
+    """The sum is saved and returned, the product only saved; two later calls read both."""
     a = x + y
     b = -(a * x)
     c = b * y
@@ -153,7 +153,7 @@ def test_values_are_compared_whatever_their_strides(check: Any) -> None:
 
 
 def test_a_program_that_another_executor_reads_it_in_gets_a_copy() -> None:
-    """``fuse`` refuses the region when it is compiled, so its calls run one by one."""
+    """``fuse`` refuses the region at compile time, so that its calls run one by one."""
     loop = Spreading()
     fuse, took = loop.fuse, []
 
@@ -179,7 +179,7 @@ def test_a_value_that_comes_otherwise_is_not_read_as_what_it_should_be() -> None
 
 
 def test_a_call_in_no_region_gets_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The executor would take it, and does not: one call alone is no region."""
+    """The executor accepts the call, but does not run it: a single call is no region."""
     took = []
     neg = MEANING["neg"]
     monkeypatch.setitem(MEANING, "neg", lambda x: took.append(type(x)) or neg(x))
@@ -221,7 +221,7 @@ def test_strides_are_not_free_if_the_program_itself_reads_the_value() -> None:
 def test_the_script_of_a_region_says_its_strides(
     chooses: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the region that chooses strides, or of the one that reads what was chosen."""
+    """The failing region chooses strides, or reads a value with chosen strides."""
     loop, broken = Spreading(), Spreading(change=lambda f: lambda *a: [x[:-1] for x in f(*a)])
     right, wrong = loop.fuse, broken.fuse
     loop.fuse = lambda region: (  # type: ignore[method-assign]

@@ -33,10 +33,10 @@ X, Y = [1.0, 2.0, 3.0], [0.0, 5.0, 0.0]
 
 
 class Writing:
-    """Says that results of the program become inputs: ``written`` has these by place.
+    """A plugin that makes results of the program new values of inputs, ``written`` by index.
 
-    ``refused``: operations of which it is not known whether they refuse a value; ``asked``: those
-    that `num.asked` refuses beforehand.
+    ``refused``: operations without known checks; ``asked``: operations with the check
+    `num.asked`.
     """
 
     tj_name = "writing"
@@ -76,7 +76,7 @@ class Writing:
 
 
 def fused(f: Callable[..., Any], writing: Writing, *more: Any, **facts: Any) -> tuple[Any, Any]:
-    """``f`` with a fuser that may overwrite all, and that fuser."""
+    """``f`` with a fuser that may overwrite any input, and the fuser."""
     loop = LoopPlugin(**{"overwrites": lambda p: True, **facts})
     plugins = [loop, writing, *more, NumericPlugin()]
     return tj.jit(f, session=Session(plugins, overrides={"check": 2, "strict": True})), loop

@@ -117,7 +117,7 @@ def _draft(group: Group, views: Views) -> _Draft:
 
 @dataclass
 class _Drawing:
-    """The calls of one region, with the views that they read."""
+    """The calls of one region, collected with the views that calls read."""
 
     owner: Owner
     views: Views
@@ -200,7 +200,7 @@ def _places(
 
 
 def _common_tags(calls: Iterable[BoundSymbol], backward: bool) -> TagSet:
-    """The tags that all ``calls`` have, and BACKWARD if one of them has it."""
+    """The common tags of ``calls``, and BACKWARD for a region of a backward pass."""
     first, *others = (dict(call.tags) for call in calls)
     shared = {k: v for k, v in first.items() if all(k in t and t[k] == v for t in others)}
     tags = TagSet(shared)
