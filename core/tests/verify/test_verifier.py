@@ -152,16 +152,16 @@ FAULTS = [
     ("lost the context grad", program(NEG, context=Context.of(grad=True))),
     # ---- bodies
     (
-        "has a body over \\(a0: cpu f64\\[3\\]\\)",
+        "has a body with the inputs \\(a0: cpu f64\\[3\\]\\)",
         program(call("f", X, body=Body((vector("a0", 3),), (), None))),
     ),
     (
         "has a body with the inputs \\(\\), but its arguments need \\(a0",
         program(call("f", X, body=Body((), (), None))),
     ),
-    ("has a body over", program(call("f", X, X, body=Body((A0, A1), (), None)))),
+    ("has a body with the inputs", program(call("f", X, X, body=Body((A0, A1), (), None)))),
     (
-        "has a body over",
+        "has a body with the inputs",
         program(call("f", X, body=Body((A0.replace(tags=TagSet(["SAVE"])),), (), None))),
     ),
     ("a body in which num.neg uses '_1', which nothing", in_body(call("neg", V1, outputs=V0))),

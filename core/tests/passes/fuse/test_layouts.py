@@ -31,7 +31,7 @@ X, Y = [1.0, -2.0, 4.0], [0.5, 3.0, 2.0]
 
 
 class Spreading(LoopPlugin):
-    """An executor that returns flexible results as ``Spread``, and declares the strides ``said``."""
+    """An executor that returns flexible results as ``Spread``, and declares ``said`` strides."""
 
     def __init__(self, said: dict[int, tuple[int, ...]] | None = None, **more: Any) -> None:
         super().__init__(**more)
