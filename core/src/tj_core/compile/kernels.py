@@ -63,7 +63,7 @@ class RegionKernel:
     def fail(self, reason: Exception | str, without: Boxed | None = None) -> None:
         """Run the region without the executor from now on, by ``without`` if given.
 
-        :raises PluginError: from ``warn``, in strict mode.
+        :raises Exception: from ``warn``, as in strict mode.
         """
         self.failure = str(reason) or type(reason).__name__
         self.function = without or self.without(self.region)

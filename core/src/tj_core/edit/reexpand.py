@@ -29,7 +29,8 @@ def derive(
     """Outputs, effects and body of ``call``, from its rule, else from its body.
 
     For a call with an edited body, and for a claimed call around the original one, the body
-    decides, even if there is a rule for the namespace. None if there is neither rule nor body.
+    decides, even if there is a rule for the namespace. None without a rule and a body, and for a
+    side effect without a body.
     ``context`` is the context of the call in whose body this one stands.
     """
     if call.regions:
