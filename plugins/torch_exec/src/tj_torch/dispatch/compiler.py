@@ -1,4 +1,4 @@
-"""One graph to one program, whoever captured it; shared by all frontends."""
+"""Compile one FX graph to one program; shared by all frontends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ __all__ = ["GraphCompiler", "check_handlers"]
 
 @dataclass(frozen=True)
 class GraphCompiler:
-    """Acquires a trace from an FX graph and runs the session's pipeline on it."""
+    """Compiler of one callable's graphs: acquires a trace and runs the session's pipeline on it.
+
+    With ``probe``, `settle` looks for private names of PyTorch that this process lacks.
+    """
 
     jitted: Jitted
     dialects: TorchDialects
@@ -66,9 +69,9 @@ class GraphCompiler:
         sources: Mapping[int, str],
         parameters: Sequence[str] = (),
     ) -> Compilation:
-        """The program of ``graph``; counts its seconds and memo use in the jitted's statistics.
+        """Compile ``graph``; add the seconds and the memo's hits and misses to the statistics.
 
-        :raises CaptureError: if the graph does not say what the program does.
+        :raises CaptureError: if the graph does not show all that the program does.
         :raises PassError: if a pass of tj's own fails.
         """
         session = self.jitted.session
@@ -104,7 +107,10 @@ class GraphCompiler:
         sources: Mapping[int, str],
         parameters: Sequence[str],
     ) -> Callable[..., Any]:
-        """The program of ``graph`` for ``values``, for which the guards hold; else the graph."""
+        """Compile ``graph`` anew for ``values``, which differ from its examples in being leaves.
+
+        The guards hold for these values. Returns the graph's own forward if that fails.
+        """
         with dynamo.compiling(), self.jitted.lock:
             try:
                 return self.compile(graph, values, sources, parameters).function
@@ -114,9 +120,9 @@ class GraphCompiler:
 
     @contextlib.contextmanager
     def own(self, name: str, *but: type[Exception]) -> Iterator[None]:
-        """While the frontend's own pass ``name`` runs; errors of the classes ``but`` are known.
+        """Run the frontend's own pass ``name`` inside; errors of classes ``but`` pass unchanged.
 
-        :raises CaptureError: if a call's facts cannot be known, and nothing makes up for them.
+        :raises CaptureError: if a call cannot be expanded on fake tensors.
         :raises PassError: if the pass fails.
         """
         strict = self.jitted.session.config.core.strict
@@ -128,7 +134,7 @@ class GraphCompiler:
 
     @contextlib.contextmanager
     def counting(self) -> Iterator[None]:
-        """Count what is taken from the memo meanwhile in the jitted's statistics."""
+        """Add the memo's hits and misses meanwhile to the jitted's statistics."""
         memo, stats = self.dialects.memo, self.jitted.stats
         hits, misses = memo.hits, memo.misses
         try:
@@ -138,15 +144,16 @@ class GraphCompiler:
             stats.memo_misses += memo.misses - misses
 
     def finish(self, acquired: Acquired) -> Compilation:
-        """The program of what was acquired; counts the seconds of both."""
+        """Run the pipeline on the acquired trace; count the seconds of acquisition, too."""
         self.jitted.stats.add_seconds(acquired.seconds)
         return self.jitted.compile(acquired.trace, sizes=self.dialects.sizes)
 
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """A ``torch.compile`` backend: each graph becomes an entry of its own.
 
-        A graph that no trace can hold runs as it was captured, and so does one in another mode.
-        Where a graph does not say what the program does, Dynamo runs that part as it is.
+        A graph that no trace can hold runs as captured, as under forward-mode AD or inside of
+        a tensor's ``__torch_dispatch__``. Where a graph does not show all that the program does,
+        Dynamo runs that frame as it is.
         """
         dynamo.guard_forward_mode()
         mode = below_mode()
@@ -176,18 +183,18 @@ class GraphCompiler:
         return _while_unchanged(compilation.function, graph, examples)
 
     def settle(self) -> None:
-        """See that this process knows which private names of PyTorch are lost in it."""
+        """Turn off, in this process, features whose private names this PyTorch lacks."""
         settle(self.probe, self.jitted.session.config.core.cache_dir)
 
     def hooked(
         self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]
     ) -> Callable[..., Any]:
-        """``fn`` under PyTorch's own hook, with `backend` for its graphs.
+        """Wrap ``fn`` in PyTorch's eval-frame hook, with `backend` for its graphs.
 
-        ``on_skip`` gets the reason why a part of it runs as it is, and the stack.
+        ``on_skip`` is called with the reason and the stack when Dynamo leaves a frame uncompiled.
         """
         dynamo.record_calls(tag)
-        # Dynamo keeps every backend for good; this one lives as long as who calls its programs.
+        # Dynamo never drops a backend, so the backend must not keep this compiler alive.
         owner = weakref.ref(self)
 
         def tj(graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
@@ -201,9 +208,9 @@ class GraphCompiler:
 def _while_unchanged(
     function: Callable[..., Any], graph: torch.fx.GraphModule, examples: Sequence[Any]
 ) -> Callable[..., Any]:
-    """``function`` while the classes of its arguments, ``examples``, are as now; else the graph.
+    """``function`` as long as the classes of its arguments have the same methods; else the graph.
 
-    Of a subclass's methods Dynamo guards none that an operation is called by.
+    Dynamo has no guards on the methods of a tensor subclass that implement its operations.
     """
     kinds = {type(e): None for e in examples if isinstance(e, torch.Tensor)}
     check, _ = extra_guards((), (), (), dict.fromkeys(b for k in kinds for b in own_bases(k)))
@@ -213,21 +220,21 @@ def _while_unchanged(
 
 
 def check_handlers() -> None:
-    """See that the handlers of tensor subclasses have written nothing while a program was compiled.
+    """Check that handlers of tensor subclasses wrote no Python state during compilation.
 
-    :raises CaptureError: naming what they have written.
+    :raises CaptureError: naming the state that was written.
     """
     if name := changed_state():
         raise CaptureError(f"operations on a tensor subclass change {name}: it runs as it is")
 
 
 def _line(value: Any) -> Source | None:
-    """The user's line of a node or a call that a pass holds."""
+    """Source line in the user's program of an FX node or a call."""
     return node_source(value) if isinstance(value, torch.fx.Node) else call_of(value)
 
 
 def _holding(compilation: Compilation, held: tuple[Held, ...]) -> Compilation:
-    """``compilation``, whose function is to be called without its last inputs, which are these."""
+    """``compilation`` with a function that supplies the last inputs, ``held``, itself."""
     function = compilation.function
 
     def run(*args: Any) -> Any:

@@ -49,14 +49,18 @@ _RUN_LATER = (
     inspect.isasyncgenfunction,
     inspect.isgeneratorfunction,
 )
-"""Kinds of functions that a call does not run."""
+"""Tests for functions whose call returns before the body has run."""
 
 _INITIALIZING_CALLS = 3
-"""So many calls may give lazy modules their parameters; a program that goes on makes them anew."""
+"""Most calls that may initialize lazy modules; a program with more makes a new one each time."""
 
 
 class Dispatcher:
-    """Owns the rows of one jitted callable: guard checks and compiled functions."""
+    """State of one jitted callable: its rows, each a guard check with a compiled function.
+
+    ``elsewhere`` runs all calls once the whole program cannot be captured. ``elsewhere_calls``
+    counts these, ``found_late`` the calls whose entry another thread has just compiled.
+    """
 
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         self.target = target
@@ -75,26 +79,29 @@ class Dispatcher:
         jitted.refresh = _weakly(self._count)
 
     def take_call(self) -> Callable[..., Any]:
-        """What the user calls. It owns this object, which therefore does not keep it."""
+        """Hand over the callable for the user.
+
+        The callable owns the dispatcher; a back reference would be a cycle.
+        """
         call, self._call = self._call, None
         assert call is not None
         return call
 
     @property
     def limit(self) -> int:
-        """The most entries for values of one Python object."""
+        """Most entries that may differ in the value of one Python object."""
         return self.jitted.session.config.core.recompile_limit
 
     @cached_property
     def hooked(self) -> Callable[..., Any]:
-        """The program under PyTorch's own hook, made when it is first needed."""
+        """The program under PyTorch's eval-frame hook."""
         return self.compiler.hooked(self.root, _weakly(self._skipped))
 
     def _skipped(self, reason: str, stack: Any) -> None:
         self.entries.fall_back(f"not captured: {_first_lines(reason)}", stack_source(stack))
 
     def hits(self) -> int:
-        """Calls that found what they needed compiled, here or below PyTorch's hook."""
+        """Number of calls that found a compiled entry, here or below PyTorch's hook."""
         compiled_there = self.jitted.stats.misses - len(self.entries)
         found = self.own_hits() + self.found_late
         return found + max(0, self.elsewhere_calls - compiled_there)
@@ -105,14 +112,14 @@ class Dispatcher:
     # ------------------------------------------------------------------ misses
 
     def miss(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Compile for these arguments and run; or run without tj, saying why."""
+        """Compile for these arguments and run; or record a fallback and run without tj."""
         mode = ambient_mode()
         tracer = None if mode else interpreting((args, kwargs))
         if mode is not None or tracer is not None:
             self.entries.fall_back(
                 f"called under {mode or tracer}; the original function runs", None
             )
-            # A tracer knows the module that the user holds, which is part of the model it traces.
+            # A tracer knows the user's module, which is part of the model that it traces.
             original = self.target if mode else self.jitted.original()
             return original(*args, **kwargs)
         if self.elsewhere is not None:
@@ -124,25 +131,25 @@ class Dispatcher:
             self.elsewhere = self.target
             return self.target(*args, **kwargs)
         self.compiler.settle()
-        if dynamo.function_modes():  # such as `with torch.device(...)`: only the hook knows them
+        if dynamo.function_modes():  # as `with torch.device(...)`: guarded by the hook alone
             return self._run_elsewhere(self.hooked, args, kwargs)
         try:
-            # One program at a time, of all: sessions share expansions, Dynamo its state. Dynamo's
-            # lock comes first, as it does where Dynamo calls us.
+            # One compilation at a time in the process: sessions share expansions, and Dynamo has
+            # global state. Dynamo's lock is taken first, as where Dynamo calls the backend.
             given = _tensors(self.target, args, kwargs)
             with dynamo.compiling(given), self.jitted.lock, collecting_less():
                 row = self._compile(frame, args, kwargs)
         except dynamo.Uninitialized:
             return self._initialize(args, kwargs)
         except dynamo.CaptureFailure as error:
-            failure = error.with_traceback(None)  # which would hold this frame, and it the error
+            failure = error.with_traceback(None)  # the traceback holds this frame: a cycle
         except (CaptureError, PassError) as error:
             self.entries.fall_back_from(error)
             self.elsewhere = self.target
             return self.target(*args, **kwargs)
         else:
             return row[1](*args, **kwargs)
-        # Outside of the handler, so that what the program raises is not chained to Dynamo's error.
+        # Outside of the handler, so that the program's own error is not chained to Dynamo's.
         return self._without_capture(failure, args, kwargs)
 
     def _compile(self, frame: dict[str, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Row:
@@ -178,7 +185,7 @@ class Dispatcher:
             return entry, self._guarded(captured, entry)
 
     def _guarded(self, captured: dynamo.Capture, entry: Entry) -> Row:
-        """The row of ``entry``, which learns its guards as text."""
+        """Build the row of ``entry``, and set the function that prints its guards."""
         compilation = entry.compilation
         function = None if compilation is None else compilation.function
         built = captured.build(function, self.entries.on_dead(entry))
@@ -196,16 +203,17 @@ class Dispatcher:
         entry.guards = lambda: _guards(captured_guards(), texts)
         if not any(isinstance(e, torch.Tensor) for e in captured.examples):
             check = _outside_of_modes(check)
-        # What computes nothing on tensors needs no program; Dynamo has evaluated it as it saw fit.
+        # A program without tensor operations has no graph: the function itself runs, since Dynamo
+        # may have evaluated parts of it at capture.
         run = self._noting(self.target) if compilation is None else built.run
         return _both(built.check, check), run
 
     # ------------------------------------------------------------------ without capture
 
     def _initialize(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that gives lazy modules their parameters; calls after it can be captured.
+        """Run a call that initializes lazy modules; later calls can be captured.
 
-        Where that never ends, since the program makes a lazy module each time, it runs as it is.
+        A program that makes a new lazy module in each call is not captured at all.
         """
         self.initializing += 1
         if self.initializing > _INITIALIZING_CALLS:
@@ -216,11 +224,11 @@ class Dispatcher:
     def _without_capture(
         self, failure: dynamo.CaptureFailure, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Run what could not be captured.
+        """Run a call of a program that could not be captured.
 
-        If the program seems to raise, the original says how: its exception is the one the user
-        expects; if there is none, the original runs from now on. Else the program's capturable
-        parts are compiled through PyTorch's own hook from now on.
+        If Dynamo found that the program raises, the original function runs: its exception is the
+        one the user expects. If it raises none, the original runs from now on. Otherwise there is
+        a graph break: the parts are compiled through PyTorch's eval-frame hook from now on.
         """
         source = stack_source(failure.stack)
         if failure.raised:
@@ -230,7 +238,7 @@ class Dispatcher:
                 _note_line(self.jitted, error, "while compiling", source)
                 raise
             self.entries.fall_back(f"not captured: {_first_lines(failure.reason)}", source)
-            self.elsewhere = self.target  # under the hook it would seem to raise, too
+            self.elsewhere = self.target  # under the hook, Dynamo would find an error, too
             return result
         reason = f"graph break: {_first_lines(failure.reason)}"
         self.entries.fall_back(reason, source, silent=failure.wanted)
@@ -244,7 +252,7 @@ class Dispatcher:
         return self._noting(function)(*args, **kwargs)
 
     def _noting(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``; what the program raises there has a note of the user's line."""
+        """``function`` with the user's line added as a note to the errors it raises."""
         jitted = self.jitted
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -258,7 +266,7 @@ class Dispatcher:
 
 
 class HookDispatcher(Dispatcher):
-    """Leaves every call to PyTorch's own hook from the start, graph breaks or not."""
+    """Dispatcher that leaves all calls to PyTorch's eval-frame hook from the start."""
 
     def __init__(self, target: Any, jitted: Jitted, compiler: GraphCompiler) -> None:
         super().__init__(target, jitted, compiler)
@@ -266,12 +274,12 @@ class HookDispatcher(Dispatcher):
 
 
 def _never(_: dict[str, Any]) -> bool:
-    """The check of what is compiled for nobody."""
+    """Guard check that never holds."""
     return False
 
 
 def _note_line(jitted: Jitted, error: Exception, when: str, other: Source | None) -> None:
-    """Name the user's line in ``error``, or ``other``, if no note of tj's does so yet."""
+    """Add a note with the user's line, else ``other``, to ``error``, unless tj added one before."""
     if isinstance(error, TjError) or any(n.startswith("tj:") for n in notes(error)):
         return
     source = raising_source(error) or other
@@ -280,7 +288,7 @@ def _note_line(jitted: Jitted, error: Exception, when: str, other: Source | None
 
 
 def _weakly(method: Callable[..., None]) -> Callable[..., None]:
-    """``method`` of an object that is not kept alive; nothing once it is gone."""
+    """``method`` through a weak reference to its object; does nothing once the object is gone."""
     reference = weakref.WeakMethod(method)
 
     def call(*args: Any) -> None:
@@ -292,7 +300,10 @@ def _weakly(method: Callable[..., None]) -> Callable[..., None]:
 
 
 def _outside_of_modes(check: Callable[[], bool] | None) -> Callable[[], bool]:
-    """For programs without tensors to take, on which other modes would show."""
+    """``check`` that also fails under a mode that `ambient_mode` names.
+
+    For programs without tensor arguments; guards on tensors would show such a mode.
+    """
     if check is None:
         return lambda: ambient_mode() is None
     return lambda: ambient_mode() is None and check()
@@ -311,14 +322,14 @@ def _guards(captured: list[str], extra: tuple[str, ...]) -> tuple[Guard, ...]:
 
 
 def _tensors(target: Any, *arguments: Any) -> Iterator[Any]:
-    """Possible tensors in a call's arguments, and those of a module."""
+    """Leaves of a call's arguments, and parameters and buffers of a module."""
     yield from pytree.tree_leaves(arguments)
     if isinstance(target, torch.nn.Module):
         yield from itertools.chain(target.parameters(), target.buffers())
 
 
 def _parameters(target: Any) -> tuple[str, ...]:
-    """The names of ``target``'s positional parameters, as far as they can be known."""
+    """Names of ``target``'s parameters; empty where Python knows no signature."""
     fn = target.forward if isinstance(target, torch.nn.Module) else target
     try:
         return tuple(inspect.signature(fn).parameters)

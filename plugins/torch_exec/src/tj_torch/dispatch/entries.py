@@ -1,4 +1,4 @@
-"""The compiled entries of one jitted callable: kept, evicted, invalidated; and its fallbacks."""
+"""Compiled entries of one jitted callable: add, evict, invalidate; and its fallbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 
 def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: bool = False) -> None:
-    """Record a fallback of ``jitted``, and warn of it once, unless the user asked for it."""
+    """Record a fallback of ``jitted``; warn of it once, unless ``silent``."""
     fallback = Fallback(reason, source)
     if fallback in jitted.stats.fallbacks:
         return
@@ -28,7 +28,7 @@ def fall_back(jitted: Jitted, reason: str, source: Source | None, *, silent: boo
 
 
 def fall_back_from(jitted: Jitted, error: CaptureError | PassError) -> None:
-    """Record that a program runs without tj because of ``error``, and warn of it once."""
+    """Record a fallback of ``jitted`` because of ``error``, and warn of it once."""
     captured = isinstance(error, PassError)
     reason = error.message if captured else f"not captured: {error.message}"
     fall_back(jitted, f"{reason}; {error.hint}" if captured else reason, error.source)
@@ -39,9 +39,9 @@ def _warn(text: str) -> None:
 
 
 class Entries(Generic[R]):
-    """Entries and their rows: what the dispatching function looks through, oldest first.
+    """Entries of a jitted callable and their rows, which the dispatching function tries in order.
 
-    ``publish`` gets the rows whenever they change.
+    Oldest first. ``publish`` is called with all rows whenever they change.
     """
 
     def __init__(self, jitted: Jitted, publish: Callable[[tuple[R, ...]], None]) -> None:
@@ -54,9 +54,9 @@ class Entries(Generic[R]):
         return len(self._by_entry)
 
     def add(self, entry: Entry, row: R) -> None:
-        """Keep ``entry``; the oldest ones go, loudly, where there are more than the config says.
+        """Add ``entry``; drop the oldest, with a warning, beyond ``max_entries`` of the config.
 
-        If that is interrupted, the rows are those that were.
+        If this is interrupted, the rows are as before.
         """
         try:
             self._by_entry[entry] = row
@@ -77,7 +77,7 @@ class Entries(Generic[R]):
             )
 
     def dead(self, entry: Entry, *, evicted: bool = False) -> None:
-        """Something the entry depends on is gone, or its place is wanted: so must the entry be."""
+        """Drop ``entry``: an object that it depends on is gone, or it is evicted."""
         if entry not in self._by_entry:
             return
         self._forget(entry)
@@ -88,20 +88,20 @@ class Entries(Generic[R]):
         self._refresh()
 
     def clear(self) -> None:
-        """The program is another one: no entry is valid."""
+        """Drop all entries, as the program has changed."""
         for entry in list(self._by_entry):
             self.dead(entry)
 
     def fall_back(self, reason: str, source: Source | None, *, silent: bool = False) -> None:
-        """Record a fallback, and warn of it once, unless the user asked for it."""
+        """Record a fallback; warn of it once, unless ``silent``."""
         fall_back(self.jitted, reason, source, silent=silent)
 
     def fall_back_from(self, error: CaptureError | PassError) -> None:
-        """Record that the program runs without tj because of ``error``, and warn of it once."""
+        """Record a fallback because of ``error``, and warn of it once."""
         fall_back_from(self.jitted, error)
 
     def on_dead(self, entry: Entry) -> Callable[[], None]:
-        """A call of `dead` that keeps neither this nor ``entry`` alive; nothing once one is."""
+        """Callback that calls `dead` for ``entry``, with weak references to both objects."""
         owners, entries = weakref.ref(self), weakref.ref(entry)
 
         def call() -> None:

@@ -1,4 +1,4 @@
-"""The frontends tj-torch registers."""
+"""Frontends that tj-torch registers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,11 @@ __all__ = ["frontends"]
 
 
 def frontends(probe: bool = False) -> tuple[Frontend, ...]:
-    """The frontends, for sessions whose option ``probe`` is as given.
+    """Make the frontends ``dynamo``, ``dynamo_hook`` and ``fx`` for the session's option ``probe``.
 
-    ``dynamo`` is the default; ``dynamo_hook``, for programs with graph breaks; and ``fx``.
-
-    ``dynamo`` captures whole programs and dispatches calls itself; at a graph break it turns to
-    ``dynamo_hook``, which compiles the program's parts through PyTorch's eval-frame hook. ``fx``
-    takes graphs as they are; it is the one for an ExportedProgram, which cannot be called.
+    ``dynamo``, the default, captures whole programs and dispatches calls itself; at a graph break
+    it turns to ``dynamo_hook``, which compiles the program's parts through PyTorch's eval-frame
+    hook. ``fx`` takes graphs; it is the frontend of an ExportedProgram, which is not callable.
     """
     return (
         Frontend("fx", is_exported, _fx, priority=20),
@@ -37,7 +35,7 @@ def frontends(probe: bool = False) -> tuple[Frontend, ...]:
 
 def _fx(program: Any, jitted: Jitted) -> Any:
     jitted.fn = module = graph_module(program)
-    # Copies are graphs as well, which other frontends would take first.
+    # Copies are graphs as well; without `frontend=` the default frontend would take them.
     kept = {k: jitted.arguments[k] for k in ("executors", "transforms", "autocast", "dynamic")}
     jitted.again = lambda other: jit(other, frontend="fx", session=jitted.session, **kept)
     jitted.arguments = {**jitted.arguments, "frontend": "fx"}
@@ -46,7 +44,7 @@ def _fx(program: Any, jitted: Jitted) -> Any:
 
 
 def _recompile(self: Any) -> Any:
-    """As the wrapped module's: the code that changes is its class's."""
+    """Recompile the wrapped module: ``recompile`` sets ``forward`` of the module's own class."""
     return self.__tj__.fn.recompile()
 
 

@@ -1,7 +1,7 @@
-"""The frontend ``fx``: a ``torch.fx.GraphModule``, or a ``torch.export.ExportedProgram``.
+"""Frontend ``fx``, for a ``torch.fx.GraphModule`` or a ``torch.export.ExportedProgram``.
 
-PyTorch's own generated code stays in charge of how the module is called and what it returns. What
-stood between, the graph's nodes, is one call of a function that checks guards and runs a program.
+PyTorch's generated ``forward`` still binds the arguments and builds the result. Between them, one
+call of a function that checks guards and runs a program takes the place of the graph's nodes.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from tj_torch.torch_private.runtime import pytree
 __all__ = ["FxDispatcher", "graph_module", "is_exported"]
 
 Row = Callable[..., "tuple[Any, ...] | None"]
-"""An entry: the graph's outputs for its placeholders' values, or None if a guard fails."""
+"""Function from the placeholders' values to the graph's outputs; None if a guard fails."""
 
 
 def is_exported(program: Any) -> bool:
-    """Whether ``program`` is a ``torch.export.ExportedProgram``."""
+    """Test for a ``torch.export.ExportedProgram``."""
     return isinstance(program, torch.export.ExportedProgram)
 
 
 def graph_module(program: Any) -> torch.fx.GraphModule:
-    """The GraphModule of ``program``; an ExportedProgram's is its ``module()``.
+    """GraphModule of ``program``: itself, or ``module()`` of an ExportedProgram.
 
-    :raises TjError: for everything else.
+    :raises TjError: for any other object.
     """
     if is_exported(program):
         return program.module()
@@ -65,7 +65,7 @@ def graph_module(program: Any) -> torch.fx.GraphModule:
 
 
 class _Elsewhere(Exception):
-    """Raised inside PyTorch's generated code where something else must run the whole call."""
+    """Leave PyTorch's generated code, and have ``run`` execute the whole call instead."""
 
     def __init__(self, run: Callable[..., Any]) -> None:
         super().__init__()
@@ -73,7 +73,11 @@ class _Elsewhere(Exception):
 
 
 class FxDispatcher:
-    """Owns the entries of one jitted GraphModule."""
+    """State of one jitted GraphModule: its entries, and the graph they were compiled from.
+
+    ``elsewhere`` runs all calls where the graph cannot be compiled; ``open`` is the dispatcher of
+    a program whose guards Dynamo has to make.
+    """
 
     def __init__(
         self, module: torch.fx.GraphModule, jitted: Jitted, compiler: GraphCompiler
@@ -92,7 +96,7 @@ class FxDispatcher:
         self.call = dynamo.inlined_as(self._call(), calling(module))
 
     def take_call(self) -> Callable[..., Any]:
-        """What the user calls."""
+        """Callable for the user."""
         return self.call
 
     def _publish(self, rows: tuple[Row, ...]) -> None:
@@ -102,7 +106,10 @@ class FxDispatcher:
         self.jitted.stats.hits = self.own_hits + (self.open.hits() if self.open else 0)
 
     def renew(self) -> None:
-        """Start over with the graph that the module has now; if interrupted, again next time."""
+        """Drop all entries and read the module's graph again.
+
+        ``code`` is set last: if this is interrupted, the next call does it again.
+        """
         self.code: Any = None
         code = type(self.module).forward
         self.entries.clear()
@@ -124,7 +131,7 @@ class FxDispatcher:
         return next(iter(reversed(self.graph.nodes))).args[0]
 
     def _shell(self) -> Callable[..., Any]:
-        """The module's ``forward`` with one call of `dispatch` in place of the graph's calls."""
+        """The module's ``forward`` with one call of `_dispatching` for the graph's nodes."""
         shell = torch.fx.Graph()
         copies: dict[torch.fx.Node, torch.fx.Node] = {}
         for node in self.graph.find_nodes(op="placeholder"):
@@ -141,7 +148,7 @@ class FxDispatcher:
     # ------------------------------------------------------------------ calls
 
     def _call(self) -> Callable[..., Any]:
-        """What the user calls."""
+        """Make the callable for the user."""
         state, module = self, self.module
         cls, held = type(module), vars(module)
         forward_hooks, pre_hooks, backward_hooks, backward_pre_hooks = hooks_of(module)
@@ -173,7 +180,7 @@ class FxDispatcher:
         return call
 
     def unhooked(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward, whose hooks are the caller's concern."""
+        """Run the forward without the module's hooks, which the caller runs."""
         try:
             return self.forward(self.module, *args, **kwargs)
         except _Elsewhere:
@@ -181,7 +188,7 @@ class FxDispatcher:
         return self.module.forward(*args, **kwargs)
 
     def miss(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...]:
-        """Compile for these values of the placeholders, and run; or leave the call to others."""
+        """Compile for these values of the placeholders and run, or raise `_Elsewhere`."""
         mode = ambient_mode() or interpreting(values)
         if mode is not None:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
@@ -191,7 +198,7 @@ class FxDispatcher:
         return found
 
     def _newest(self, values: tuple[Any, ...], tried: tuple[Row, ...]) -> tuple[Any, ...] | None:
-        """Run a row that others have added meanwhile, else one compiled now; None: ask again."""
+        """Run a row that another thread added, else compile one; None if no new row holds."""
         try:
             with dynamo.compiling(), self.jitted.lock:
                 rows = [row for row in self.rows if row not in tried]
@@ -215,7 +222,7 @@ class FxDispatcher:
         return found
 
     def _without_capture(self, failure: CaptureError | PassError) -> Callable[..., Any]:
-        """The original, from now on, unless it raises: then its exception is what the user gets."""
+        """Callable that runs the original module; so do all later calls, if it does not raise."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             try:
@@ -295,8 +302,11 @@ def _where(check: Callable[[tuple[Any, ...]], bool], run: Callable[..., tuple[An
 def _outputs(
     values: list[Any],
 ) -> tuple[tuple[Any, ...], Callable[[tuple[Any, ...]], tuple[Any, ...]] | None]:
-    """The trace's outputs, and what makes the graph's of them, if those are more than tensors."""
-    # PyTorch's own flattening makes tuples of sizes.
+    """The trace's outputs, and a function from their values to the graph's outputs.
+
+    None instead of the function if all outputs are plain proxies.
+    """
+    # PyTorch's own flattening turns a torch.Size into a tuple.
     flat, spec = pytree.tree_flatten(values, is_leaf=lambda v: type(v) is torch.Size)
     outputs = tuple(v for v in flat if isinstance(v, Proxy))
     if len(outputs) == len(values) and all(isinstance(v, Proxy) for v in values):
@@ -312,7 +322,7 @@ def _outputs(
 
 
 def _dispatching(state: FxDispatcher) -> Callable[..., Any]:
-    """The function in the place of the graph's calls."""
+    """Make the function that takes the place of the graph's nodes."""
 
     def tj_program(*values: Any) -> tuple[Any, ...]:
         rows = state.rows
@@ -327,7 +337,7 @@ def _dispatching(state: FxDispatcher) -> Callable[..., Any]:
 
 
 def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
-    """``nn.Module.__call__`` of the module, with the compiled forward."""
+    """``nn.Module.__call__`` of the module, hooks included, around the compiled forward."""
     cls = type(state.module)
     shim: Any = object.__new__(
         type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)})
@@ -337,7 +347,7 @@ def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
 
 
 def _nodes(tree: Any) -> list[torch.fx.Node]:
-    """The nodes in an output's tree, in order."""
+    """Nodes in an output's tree, in order."""
     found: list[torch.fx.Node] = []
 
     def note(node: torch.fx.Node) -> torch.fx.Node:

@@ -1,4 +1,4 @@
-"""Programs that hold for leaves of autograd, or for tensors that are none; guards do not tell."""
+"""Choose between programs by which arguments are autograd leaves, which Dynamo does not guard."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def while_leaves(
     check: Check | None,
     make: Callable[[Sequence[Any]], Callable[..., Any]],
 ) -> Compilation:
-    """``compilation``, whose function is for values for which ``check`` is true.
+    """``compilation`` that runs its function where ``check`` holds for the values, else another.
 
-    ``make`` makes, once, what runs for others: it has a check of its own.
+    ``make`` compiles the other at its first call; that one has a check of its own.
     """
     if check is None:
         return compilation

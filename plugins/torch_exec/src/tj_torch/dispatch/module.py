@@ -1,4 +1,4 @@
-"""Jitted modules: the same module in every respect, except that calling it runs the program.
+"""Jitted modules: wrappers that share the module's state, and run the program when called.
 
 A jitted module is an instance of a subclass of the module's own class that shares the module's
 ``__dict__``: parameters, buffers, hooks, submodules and plain attributes are one set, whichever
@@ -23,17 +23,17 @@ NO_MEMBERS: Mapping[str, Any] = types.MappingProxyType({})
 
 
 class JittedModule:
-    """What a jitted module adds to the class it wraps. `isinstance` tests for one."""
+    """Base class of all jitted modules, beside the module's own class; for `isinstance`."""
 
     __slots__ = ()
     __tj__: Jitted
     _tj_call: Any
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Not the wrapped class's: a wrapper is no new kind of module."""
+        """Skip the wrapped class's hook, since the user defined no subclass."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the compiled program, hooks included; compile first where no entry fits."""
+        """Run the compiled program, hooks included; compile first if no entry's guards hold."""
         return self._tj_call(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -55,17 +55,17 @@ def _rebuild(module: torch.nn.Module, arguments: dict[str, Any]) -> Any:
 
 
 class Dispatching(Protocol):
-    """What runs the calls of a jitted program, and the program's state."""
+    """Interface of dispatchers: the state of a jitted program and its callable."""
 
     jitted: Jitted
 
     def take_call(self) -> Callable[..., Any]:
-        """What the user calls; asked for once."""
+        """Hand over the callable for the user; called once."""
         ...
 
 
 def calling(module: torch.nn.Module) -> Callable[..., Any]:
-    """What Dynamo looks through where it meets a call of the jitted module."""
+    """Function that Dynamo inlines for a call of the jitted ``module``."""
 
     def tj_root(*args: Any, **kwargs: Any) -> Any:
         return module(*args, **kwargs)
@@ -76,10 +76,10 @@ def calling(module: torch.nn.Module) -> Callable[..., Any]:
 def wrap_module(
     module: torch.nn.Module, dispatcher: Dispatching, members: Mapping[str, Any] = NO_MEMBERS
 ) -> Any:
-    """``module`` jitted; ``members`` take the place of its class's."""
+    """Make the jitted ``module``; ``members`` override those of its class."""
     wrapper: Any = object.__new__(
         _wrapper_type(type(module), members)
-    )  # its own may ask for arguments
+    )  # not cls.__new__, which may require arguments
     object.__setattr__(wrapper, "__dict__", module.__dict__)
     object.__setattr__(wrapper, "__tj__", dispatcher.jitted)
     object.__setattr__(wrapper, "_tj_call", dispatcher.take_call())
@@ -88,9 +88,9 @@ def wrap_module(
 
 
 def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
-    """The class of all jitted modules of class ``cls`` with ``members``, made when first asked for.
+    """Class of the jitted modules of class ``cls`` with ``members``; one for all of them.
 
-    The class itself knows its subclasses, for as long as one of them is used.
+    Python's own list of ``cls``'s subclasses, weak references, serves as the cache.
     """
     known: type
     for known in type.__subclasses__(cls):
@@ -110,7 +110,7 @@ def _wrapper_type(cls: type, members: Mapping[str, Any]) -> type:
 
 
 def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
-    """A call of ``module`` as it is: its class's, of ``wrapper`` while that is there."""
+    """Function that returns the unjitted ``__call__``, bound to ``wrapper`` while that is alive."""
     reference = weakref.ref(wrapper)
 
     def original() -> Callable[..., Any]:
@@ -123,7 +123,7 @@ def _original(module: Any, wrapper: Any) -> Callable[[], Callable[..., Any]]:
 
 
 def _shared_slots(cls: type) -> dict[str, property]:
-    """What makes attributes that ``cls`` keeps in slots those of the wrapped module."""
+    """Properties that forward attributes in ``cls``'s slots to the wrapped module."""
     found: dict[str, property] = {}
     for name in dir(cls):
         slot = inspect.getattr_static(cls, name)

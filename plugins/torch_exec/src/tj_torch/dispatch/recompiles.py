@@ -1,4 +1,4 @@
-"""Compiling again and again for other values of one Python object: where it stops, and why."""
+"""Limit of recompilations for values of one Python object."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 __all__ = ["Explain", "recurs"]
 
 Explain = Callable[[dict[str, Any]], Any]
-"""Dynamo's check of an entry's guards on a frame's locals, which says what does not hold."""
+"""Dynamo's check of an entry's guards on a frame's locals, with the first guard that fails."""
 
 
 def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str | None:
-    """The reason not to compile for ``frame``; None where there is none.
+    """Reason not to compile for ``frame``, None if there is none.
 
-    There is one if ``limit`` of the ``entries`` do not hold for the value of one Python object.
+    Compilation stops once ``limit`` of the ``entries`` fail on the value of the same object.
     """
     asked = list(entries)
     if len(asked) < limit:
@@ -34,20 +34,20 @@ def recurs(entries: Iterable[Explain], frame: dict[str, Any], limit: int) -> str
 
 
 def _failing(found: Any) -> str:
-    """The guard that does not hold, as Dynamo shows it; empty if all hold."""
+    """Text of the guard that fails, as Dynamo prints it; empty if all hold."""
     return "" if found.result or not found.verbose_code_parts else str(found.verbose_code_parts[0])
 
 
 def _compared(guard: str) -> str | None:
-    """The expression that ``guard`` compares with a constant; None if it says something else."""
-    if guard.startswith("not "):  # what is empty: others have a length
+    """Expression that ``guard`` compares with a constant; None for other guards."""
+    if guard.startswith("not "):  # guard on an empty container; its siblings compare len()
         return f"len({next(_beginnings(guard.removeprefix('not ')))})"
     name, _, rest = guard.partition(" == ")
     return name if any(map(_is_literal, _beginnings(rest))) else None
 
 
 def _beginnings(text: str) -> Iterator[str]:
-    """Where ``text`` may end but for what Dynamo adds, a line of the user's and a hint."""
+    """Prefixes of ``text`` that may be the guard, without the source line and hint that follow."""
     for found in re.finditer(r"\s+(?:# |\(HINT)|$", text):
         yield text[: found.start()]
 

@@ -1,9 +1,9 @@
-"""The two functions generated per jitted program: the frame that is captured, and the call.
+"""Two generated functions per jitted program: the frame to capture, and the callable.
 
-``root`` is what Dynamo looks through: it calls the program, so that hooks of modules are captured
-and guarded too. ``call`` is what the user calls: it checks the guards of the compiled entries in
-order and runs the first that holds. Plain functions get both with their own parameters, which
-saves packing arguments twice; everything else gets ``*args, **kwargs``.
+Dynamo traces ``root``, which calls the program, so that hooks of modules are captured and guarded
+too. The user calls ``call``, which checks the guards of the compiled entries in order and runs the
+first that holds. Both have the parameters of a plain function, which saves packing arguments
+twice; for everything else they take ``*args, **kwargs``.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def make(fn, miss, modes, duals):
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """What was generated for one program. ``publish`` sets the rows, ``hits`` counts."""
+    """Functions generated for one program; ``publish`` sets the rows, ``hits`` counts the hits."""
 
     root: types.FunctionType
     call: Callable[..., Any]
@@ -68,10 +68,10 @@ def make_frame(
 ) -> Frame:
     """Generate the functions for ``fn``.
 
-    ``miss`` is called where no row holds, with the frame's locals and the arguments. No row holds
-    while ``modes``, the number of modes that interpret the program, is not zero, or a level of
-    forward-mode AD is entered, which ``duals`` counts: guards do not see these. Each root has
-    a code object with a name of its own: Dynamo keeps what it learns of dynamic sizes per code.
+    ``miss`` is called with the frame's locals and the arguments if no row holds. No row is tried
+    while ``modes``, the number of modes that interpret the program, is not zero, or within a level
+    of forward-mode AD, which ``duals`` counts: Dynamo has no guards on these. Each root has a code
+    object with a name of its own, since Dynamo keeps what it learns of dynamic sizes per code.
     """
     names = _plain_parameters(fn)
     number = next(_serial)
@@ -93,15 +93,15 @@ def make_frame(
             "keywords": "{}",
         }
     scope: dict[str, Any] = {}
-    # No code of this title is passed over by Dynamo: the root is what it captures.
+    # Dynamo skips generated code by its file name, but not under this title: it traces the root.
     make = define(_SOURCE.format(root=root, **fields), "make", scope, "tj_root")
     return Frame(*make(fn, miss, modes, duals))
 
 
 def _plain_parameters(fn: Any) -> list[str] | None:
-    """The parameters of a function that takes them all by position, without defaults; else None.
+    """Parameters of a function that takes them all by position and without defaults; else None.
 
-    Defaults stay with the function, which may change them.
+    A copy of the defaults would miss later changes of ``__defaults__``.
     """
     if not isinstance(fn, types.FunctionType):
         return None
@@ -115,7 +115,7 @@ def _plain_parameters(fn: Any) -> list[str] | None:
 
 
 def _used() -> frozenset[str]:
-    """The names that the functions with a program's parameters use beside these."""
+    """Names that the generated functions use beside the program's parameters."""
     empty = dict.fromkeys(("parameters", "arguments", "locals"), "")
     source = _SOURCE.format(root="root", positional="()", keywords="{}", **empty)
     (make,) = _inside(compile(source, "", "exec"))
@@ -128,4 +128,4 @@ def _inside(code: types.CodeType) -> list[types.CodeType]:
 
 
 _TAKEN = _used()
-"""Names that parameters cannot have there."""
+"""Names that a program's parameters must not have in the generated functions."""
