@@ -1,4 +1,4 @@
-"""The call that stands for ``assert`` in programs."""
+"""Call for an ``assert`` statement in programs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["asserted"]
 
 
 def asserted(condition: Any, *message: str) -> None:
-    """Raise what ``assert condition`` raises, with ``message`` if there is one.
+    """Do ``assert condition, message``.
 
     :raises AssertionError: if the condition does not hold.
     """

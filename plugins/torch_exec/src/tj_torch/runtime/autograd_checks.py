@@ -1,4 +1,4 @@
-"""Arguments of which PyTorch may refuse to change what they are to autograd."""
+"""Check arguments for `detach_` and `requires_grad_`, which PyTorch refuses for some tensors."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def if_autograd_allows(
     freed: Sequence[int],
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """``run``, or ``otherwise`` where PyTorch would refuse something on the way.
+    """``run``, or ``otherwise`` where PyTorch would raise for one of the arguments.
 
-    None of the arguments at the places ``detached``, which are cut off from autograd, may be a
-    view; those at ``freed``, which are to require no gradient any more, must be leaves.
+    Arguments at ``detached`` are detached in place and must not be views; those at ``freed`` stop
+    requiring grad and must be leaves.
     """
 
     def computation(*args: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Forms of tensors: plain memory, memory that stands for something else, and all others."""
+"""Forms of tensors by dispatch keys: plain memory, lazy bits, wrapper subclasses, others."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["Form", "form_of"]
 
 
 class Form(enum.Enum):
-    """The form of a tensor, by which somebody may read its memory.
+    """Form of a tensor, for code that reads its memory.
 
-    ``PLAIN``: its elements are what its memory holds. ``BITS``: its conjugate or negative bit is
-    set, or it is a tensor of zeros without any memory; a copy of it is plain. ``WRAPPED``: Python
-    says what operations on it do. ``OTHER``: it is sparse, quantized, of another library, or stands
-    for a batch.
+    ``PLAIN``: memory holds the elements. ``BITS``: the conjugate or negative bit is set, or it is
+    a zero tensor without memory; a copy is plain. ``WRAPPED``: operations are in Python
+    (``__torch_dispatch__``). ``OTHER``: sparse, quantized, nested, of another library, or a
+    wrapper of `torch.func`.
     """
 
     PLAIN = "plain"
@@ -29,13 +29,13 @@ class Form(enum.Enum):
 
 
 def form_of(tensor: torch.Tensor) -> Form:
-    """The form of ``tensor``."""
+    """Form of ``tensor``."""
     keys = key_set(tensor)
     return _known(keys.raw_repr()) or _form(keys)
 
 
 FORMS: dict[int, Form] = {}
-"""The forms that are known, by the sets of keys as numbers."""
+"""Cache of forms by the raw representation of the dispatch key set."""
 
 _known: Any = FORMS.get
 

@@ -1,4 +1,4 @@
-"""Functions that bring their own backward: regions run as a `torch.autograd.Function`."""
+"""Run captured forward and backward as a `torch.autograd.Function`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ __all__ = ["Read", "autograd_function", "check_reads"]
 
 
 class Read(Protocol):
-    """A constant of the program's that a captured backward relies on."""
+    """A constant of the program that a captured backward reads."""
 
     @property
     def name(self) -> str:
-        """What the program calls it."""
+        """Name in the program."""
 
     @property
     def value(self) -> Any:
-        """What it was when the backward was captured."""
+        """Value at capture."""
 
     def current(self) -> Any:
-        """What it is now."""
+        """Value now."""
 
 
 def check_reads(reads: Sequence[Read]) -> None:
-    """See that constants are what they were when a backward that reads them was captured.
+    """Check that constants a backward reads have the values they had at capture.
 
-    :raises TjError: naming the one that is not.
+    :raises TjError: naming the first that has changed.
     """
     for read in reads:
         now = read.current()
@@ -60,14 +60,14 @@ def autograd_function(
     once: bool = False,
     reads: Sequence[Read] = (),
 ) -> Any:
-    """What a user's `torch.autograd.Function` computes, with its own backward.
+    """Apply a user's `torch.autograd.Function` with its own backward.
 
-    ``forward(*args)`` returns the function's outputs, and the values that its backward uses;
-    ``backward(*tangents, *values)`` the gradients of ``args``. ``saved`` are the indices of values
-    that were saved with ``save_for_backward``, whose versions are checked (others were kept on the
-    context); ``non_differentiable`` and ``dirty`` those of outputs that were marked so.
-    Where the backward is not to be differentiated (``once``), it raises there. ``reads`` are
-    constants that it relies on: it raises if they have changed.
+    ``forward(*args)`` returns the function's outputs and the values that its backward uses;
+    ``backward(*tangents, *values)`` returns the gradients of ``args``. ``saved`` are indices of
+    values saved with ``save_for_backward``, whose versions are checked; the others were kept on
+    the context. ``non_differentiable`` and ``dirty`` are indices of outputs marked so.
+    With ``once``, differentiating the backward raises. ``reads`` are constants that the backward
+    reads: it raises if one has changed.
     """
     pair = _Pair(forward, backward, saved, non_differentiable, dirty, reads)
     return (_Once if once else _Function).apply(pair, *args)  # type: ignore[no-untyped-call]
@@ -75,7 +75,7 @@ def autograd_function(
 
 @dataclass(frozen=True, slots=True)
 class _Pair:
-    """The two halves of a function, and how values and outputs are marked."""
+    """Forward and backward of a function, and the marks of its values and outputs."""
 
     forward: Callable[..., Any]
     backward: Callable[..., Any]
@@ -86,7 +86,7 @@ class _Pair:
 
 
 class _Function(torch.autograd.Function):
-    """Runs a pair; the pair itself is the first argument."""
+    """Function that runs a `_Pair`, its first argument."""
 
     @staticmethod
     def forward(ctx: Any, pair: _Pair, *inputs: Any) -> Any:
@@ -104,7 +104,7 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *tangents: Any) -> Any:
         check_reads(ctx.pair.reads)
         values = list(ctx.kept)
-        # Not asked for where there are none: freed, they are an error even then.
+        # `saved_tensors` raises once they are freed, even if there were none.
         for i, tensor in zip(ctx.checked, ctx.saved_tensors if ctx.checked else (), strict=True):
             values[i] = tensor
         gradients = ctx.pair.backward(*tangents, *values)

@@ -1,9 +1,9 @@
-"""What functional forms of calls run as: the same operation, with nothing it was given written.
+"""Functional forms of calls: the same operation without writes to its arguments.
 
-``f.functional`` takes what ``f`` takes and returns new values beside ``f``'s result;
-``f.inverse`` takes a new value of a view that ``f`` made and returns the viewed tensor's. Both run
-``f`` itself on copies, so that PyTorch says what they mean: what they decompose into and how they
-are differentiated is read off these functions, like everything else (`tj_torch.ops`).
+``f.functional`` takes the arguments of ``f`` and returns the new values of written ones before
+``f``'s result; ``f.inverse`` takes a new value of a view that ``f`` made and returns the new value
+of the base. Both run ``f`` itself on copies, so that their decompositions and derivatives are read
+off these functions on fake tensors, as for all operations (`tj_torch.ops`).
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Functional:
-    """``fn`` with its writes as results.
+    """``fn`` that returns new values instead of writing to its arguments.
 
-    ``mutated`` are the places, among the tensors in the arguments, of those that ``fn`` writes,
-    ``versions``, if given, how often each of them was written before: autograd notes that of what
-    it saves. The result is a tuple: their new values, then what ``fn`` returns.
+    ``mutated`` are the positions, among the tensors in the arguments, of those that ``fn`` writes.
+    ``versions``, if given, are their version counters before the call, which autograd records with
+    saved tensors. The result is a tuple: the new values, then the result of ``fn``.
     """
 
     fn: Callable[..., Any]
@@ -47,9 +47,9 @@ class Functional:
         versions: Collection[int] = (),
         **kwargs: Any,
     ) -> tuple[Any, ...]:
-        """New values, and the result, of ``fn(*args, **kwargs)``."""
+        """Run ``fn(*args, **kwargs)`` on copies; return the new values, then its result."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
-        # One tensor under two names stays one.
+        # One copy per tensor, also for one that is passed twice.
         copies = {id(given[i]): _copied(given[i]) for i in mutated}
         for copy, count in zip(copies.values(), versions, strict=False):
             set_version(copy, count)
@@ -60,10 +60,10 @@ class Functional:
 
 @dataclass(frozen=True, slots=True)
 class Inverse:
-    """What a viewed tensor is once the view that ``fn`` makes of it has another value.
+    """New value of a tensor after a write to the view that ``fn`` makes of it.
 
-    Of the tensors in the arguments, ``argument`` says which is viewed, and of those in ``fn``'s
-    result ``output`` says which is the view.
+    ``argument`` is the position of the viewed tensor among the tensors in the arguments, ``output``
+    that of the view among the tensors in ``fn``'s result.
     """
 
     fn: Callable[..., Any]
@@ -71,7 +71,7 @@ class Inverse:
     def __call__(
         self, value: torch.Tensor, output: int, argument: int, /, *args: Any, **kwargs: Any
     ) -> torch.Tensor:
-        """The new value of the tensor that ``fn(*args, **kwargs)`` views."""
+        """New value of the tensor that ``fn(*args, **kwargs)`` views, whose view is ``value``."""
         given = [x for x in leaves((args, kwargs)) if isinstance(x, torch.Tensor)]
         viewed = given[argument]
         copy = _copied(viewed)
@@ -79,14 +79,14 @@ class Inverse:
         views = [x for x in leaves(self.fn(*args, **kwargs)) if isinstance(x, torch.Tensor)]
         views[output].copy_(value)
         if (views[output].is_conj(), views[output].is_neg()) != (copy.is_conj(), copy.is_neg()):
-            return _copied(copy)  # in a body it is the conjugate of a value, not computed yet
+            return _copied(copy)  # in a body, `copy` is a lazy conjugate or negation: materialize
         return copy
 
 
 def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
-    """``value``, which to autograd is ``identity``: what a write leaves that autograd cannot see.
+    """``value`` with the autograd history of ``identity``, as after a write through ``.data``.
 
-    The gradient of ``identity`` is that of the result; there is none for ``value``.
+    The gradient of ``identity`` is that of the result; ``value`` gets none.
     """
     result = _copied(identity)
     result.detach().copy_(value)
@@ -94,7 +94,7 @@ def with_value(identity: torch.Tensor, value: torch.Tensor, /) -> torch.Tensor:
 
 
 def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
-    """``value`` laid out as ``like``, a tensor of the same shape; itself if it is so already."""
+    """``value`` with the strides of ``like``, a tensor of the same shape; itself if they agree."""
     pairs = zip(dense_tensors(value), dense_tensors(like), strict=True)
     same = value.stride() == like.stride() and all(p.stride() == q.stride() for p, q in pairs)
     if same or not is_wrapper(value):
@@ -103,23 +103,23 @@ def with_strides(value: torch.Tensor, like: torch.Tensor, /) -> torch.Tensor:
 
 
 def copy_back(target: torch.Tensor, value: torch.Tensor, /) -> None:
-    """Write ``value`` to the memory of ``target``; autograd does not see it, no version counts."""
+    """Write ``value`` to the memory of ``target``, unseen by autograd and the version counter."""
     target.data.copy_(value)
 
 
 def copied_back(value: torch.Tensor, name: str, count: int, /) -> torch.Tensor:
-    """``value``, to autograd the argument ``name`` that has it, written ``count`` times: a view."""
+    """View of ``value`` that stands for the argument ``name``, written ``count`` times."""
     return torch.ops.aten.alias.default(value)  # type: ignore[no-any-return]
 
 
 def write_back(value: torch.Tensor, target: torch.Tensor, count: int, /) -> torch.Tensor:
-    """``target`` with ``value`` in its memory, as autograd sees it, written ``count`` times."""
+    """Write ``value`` to ``target`` as autograd sees it; its version goes up by ``count``."""
     bump_version(target, count - 1)
     return target.copy_(value)
 
 
 def _copied(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same strides, whatever they are."""
+    """Copy with the same strides."""
     if is_wrapper(tensor):
         return copied_wrapper(tensor, tensor, lambda part, _: _dense_copy(part))
     return _dense_copy(tensor)

@@ -1,6 +1,6 @@
-"""The state of the default generator of a device.
+"""State of a device's default random number generator.
 
-``meta`` has none: nothing is drawn there.
+``meta`` has none: random operations draw nothing there.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ __all__ = ["random_state", "set_random_state"]
 
 
 def random_state(device: str) -> torch.Tensor:
-    """The state that the generator of ``device`` is in: uint8 [bytes]."""
+    """State of the default generator of ``device``, uint8 [bytes]."""
     kind = torch.device(device).type
     if kind == "cpu":
         return torch.get_rng_state()
@@ -22,7 +22,7 @@ def random_state(device: str) -> torch.Tensor:
 
 
 def set_random_state(device: str, state: torch.Tensor) -> None:
-    """Set the generator of ``device`` to a ``state`` of `random_state`."""
+    """Set the default generator of ``device`` to a ``state`` from `random_state`."""
     kind = torch.device(device).type
     if kind == "cpu":
         torch.set_rng_state(state)

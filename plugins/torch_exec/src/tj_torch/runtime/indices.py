@@ -1,4 +1,4 @@
-"""Indices, looked at before anything is done with them."""
+"""Bounds check of index tensors, before a kernel reads with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["check_index"]
 
 
 def check_index(index: torch.Tensor, low: int, high: int, /) -> None:
-    """See that all numbers in ``index``, a tensor on the CPU, are in ``range(low, high)``.
+    """Check that all elements of ``index``, an integer tensor on the CPU, are in [low, high).
 
     :raises IndexError: if one is not.
     """

@@ -1,6 +1,6 @@
-"""Modes that the user is in, with a ``__torch_dispatch__`` or ``__torch_function__`` of their own.
+"""The user's active modes, with ``__torch_dispatch__`` or ``__torch_function__``.
 
-They are to see what the program does, and nothing of what tj does for itself.
+They must see the program's operations and none of tj's own.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ __all__ = ["device_modes", "function_mode_is_on", "without_function_modes", "wit
 
 
 def function_mode_is_on() -> bool:
-    """Tell whether there is a ``__torch_function__`` mode other than a default device."""
+    """Test for an active ``__torch_function__`` mode other than a default device."""
     return function_modes() > 0 and device_modes() is None
 
 
 def device_modes() -> list[torch.device] | None:
-    """The default devices that are set, if no other ``__torch_function__`` mode is on."""
+    """Default devices that are set; None if another ``__torch_function__`` mode is active."""
     modes = function_mode_stack()
     return [mode.device for mode in modes] if all(map(_is_device, modes)) else None
 
 
 @contextlib.contextmanager
 def without_modes() -> Iterator[None]:
-    """No modes but default devices."""
+    """Leave all modes but default devices inside."""
     with contextlib.ExitStack() as stack:
         if dispatch_modes():
             stack.enter_context(without_dispatch_modes())
@@ -46,7 +46,7 @@ def without_modes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def without_function_modes() -> Iterator[None]:
-    """No ``__torch_function__`` modes but default devices."""
+    """Leave all ``__torch_function__`` modes but default devices inside."""
     found = function_mode_stack()
     set_function_mode_stack([mode for mode in found if _is_device(mode)])
     try:

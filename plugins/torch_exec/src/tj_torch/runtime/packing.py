@@ -1,8 +1,8 @@
-"""Hooks on saved tensors that raise: a checkpoint stops its second run so.
+"""Saved-tensor hooks that raise, as a checkpoint does to stop its recomputation early.
 
-Of a functional program tensors are packed when all of it has run, and nothing is written yet. In
-eager what comes before the tensor that is packed has been written then, so the acquired program
-runs in its place.
+A functional program packs its saved tensors at its end, before the epilogue's writes. In eager all
+writes before a packed tensor have happened when its hook raises, so the acquired program runs
+instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Acquired", "is_of_hook"]
 
 
 def is_of_hook(error: Exception) -> bool:
-    """Whether the hook that packs what autograd saves has raised ``error``."""
+    """Test for an ``error`` from the pack hook that is active (`saved_tensors_hooks`)."""
     code = getattr(pack_hook(), "__code__", None)
     frames = traceback.walk_tb(error.__traceback__)
     return code is not None and any(frame.f_code is code for frame, _ in frames)
@@ -28,19 +28,19 @@ def is_of_hook(error: Exception) -> bool:
 
 @dataclass(slots=True)
 class Acquired:
-    """The acquired ``program`` in the place of one of which a hook has raised.
+    """Acquired ``program``, which runs instead of a functional one whose pack hook raised.
 
-    ``packed`` is how many tensors autograd saves of it.
+    ``packed`` is the number of tensors that autograd saves in it, once known.
     """
 
     program: Callable[..., Any]
     packed: int | None = None
 
     def stop(self, args: Sequence[Any], error: Exception, restore: Callable[[], None]) -> NoReturn:
-        """Write what comes before the error, and raise it.
+        """Repeat the program's writes before the error, then raise the error.
 
-        A checkpoint raises at the last tensor that it needs. Another hook is asked again.
-        ``restore`` restores the states of random number generators.
+        A checkpoint's hook raises at the last tensor that it needs, and its error is raised there
+        again. Any other hook is called again. ``restore`` sets back the random number generators.
         """
         try:
             if not isinstance(error, StopRecomputation):
@@ -57,7 +57,7 @@ class Acquired:
 
 
 class _Counting(torch.autograd.graph.saved_tensors_hooks):
-    """Counts the tensors that are packed; raises ``error`` at the ``last`` one."""
+    """Hooks that count packed tensors, and raise ``error`` at number ``last``."""
 
     def __init__(self, last: int | None = None, error: Exception | None = None) -> None:
         self.count = 0
@@ -84,6 +84,6 @@ def _packed(program: Callable[..., Any], args: Sequence[Any]) -> int:
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that may be written, whatever ``tensor`` is to autograd."""
+    """Copy that may be written in place: no leaf, and requiring grad as ``tensor`` does."""
     copy = tensor.detach().clone()
     return copy.requires_grad_().clone() if tensor.requires_grad else copy

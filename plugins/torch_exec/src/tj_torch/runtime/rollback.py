@@ -1,9 +1,8 @@
-"""Errors in the middle: a functional program that raises has written nothing yet.
+"""Errors of functional programs, which have written nothing when they raise.
 
-The acquired program would have written what comes before the error, which its caller sees. So it
-runs in the functional one's place, from the same arguments and random numbers, and raises there.
-Not where an executor's kernel did something else than its trace says: what that has written cannot
-be taken back.
+In eager, writes before the error have happened, and the caller sees them. So the acquired program
+runs instead, from the same arguments and random states, and raises. A `PluginError`, from a kernel
+that did not do what its trace says, is raised as it is: its writes cannot be undone.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ __all__ = ["raising", "unless_it_raises"]
 
 
 class _Raised(Exception):
-    """The functional program raised ``error``."""
+    """Mark of an ``error`` that the functional program raised."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -30,7 +29,7 @@ class _Raised(Exception):
 
 
 def raising(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, whose errors are marked: they are not those of its epilogue."""
+    """``function`` with its errors marked, to tell them from the epilogue's."""
 
     def program(*args: Any) -> Any:
         try:
@@ -48,11 +47,11 @@ def unless_it_raises(
     generators: Sequence[torch.Generator] = (),
     written: Sequence[int] = (),
 ) -> Callable[..., Any]:
-    """``run``, or ``otherwise`` where something `raising` inside of it raises.
+    """``run``, or ``otherwise`` if a function marked by `raising` inside it raises.
 
-    ``devices`` are those whose random numbers are drawn, as in ``cuda:0``; ``generators`` those
-    that the program names itself. Arguments at places in ``written`` are written before the last
-    tensor is packed: if a hook on saved tensors raises then, that is all.
+    ``devices`` (as ``cuda:0``) are those whose default generators the program draws from,
+    ``generators`` the ones it names. Arguments at positions ``written`` are written before the
+    last saved tensor is packed: a pack hook's error after such a write is raised as it is.
     """
     drawn = sorted(set(devices))
     acquired = Acquired(otherwise)

@@ -1,7 +1,7 @@
-"""The state of a thread, as PyTorch and Python keep it: whatever captures leaves it as it was.
+"""State of a thread in PyTorch and Python, which capture has to leave as it found it.
 
-What raises inside of PyTorch may leave the dispatcher with keys excluded, or a level of
-`torch.func` entered: all that the thread ran afterwards would go wrong.
+An error inside PyTorch may leave dispatch keys excluded or a level of `torch.func` entered; all
+later operations of the thread would go wrong.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ __all__ = ["FACTS", "Fact", "Observer", "changes", "kept", "observe", "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One part of a thread's state: how it is read, and set back to what was read."""
+    """One part of a thread's state, with functions that read and restore it."""
 
     name: str
     read: Callable[[], Any]
     restore: Callable[[Any], None]
 
     def is_as(self, found: Any) -> bool:
-        """Tell whether the state is what `read` has ``found``."""
+        """Test if the state equals ``found``, an earlier result of `read`."""
         return _same(self.read(), found)
 
 
@@ -56,9 +56,9 @@ def _same(a: Any, b: Any) -> bool:
     if isinstance(a, torch.Tensor):
         with without_modes():
             return torch.equal(a, b)
-    if isinstance(b, dict):  # of modules: more of them are no change
+    if isinstance(b, dict):  # sys.modules: new imports are no change
         return b.items() <= a.items()
-    if isinstance(a, list):  # of modes and filters, which may compare otherwise
+    if isinstance(a, list):  # modes and filters, which may define ==: compare identities
         return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
     return bool(a == b)
 
@@ -78,7 +78,7 @@ def _set_autocast(found: tuple[Any, ...]) -> None:
 
 
 def _random_state() -> torch.Tensor:
-    with without_modes():  # which would see that
+    with without_modes():  # a mode would see the call
         return torch.get_rng_state()
 
 
@@ -88,7 +88,7 @@ def _set_random_state(found: torch.Tensor) -> None:
 
 
 def _numpy_state() -> Any:
-    """The state of NumPy's own generator, if there is NumPy; as what can be compared."""
+    """State of NumPy's global generator in comparable form; None if NumPy is not imported."""
     generator = sys.modules.get("numpy.random")
     if generator is None:
         return None
@@ -109,7 +109,7 @@ def _leave_dual_levels(level: int) -> None:
 
 
 def _nothing(found: Any) -> None:
-    """Of what no caller can set: it is told of, and stays."""
+    """Restore nothing: observers learn of the change, but no caller can undo it."""
 
 
 def _restore_filters(found: list[Any]) -> None:
@@ -140,7 +140,7 @@ FACTS = (
     Fact("filters of warnings", lambda: list(warnings.filters), _restore_filters),
     Fact("modules", sys.modules.copy, sys.modules.update),
 )
-"""In the order in which they are set back; the keys of the dispatcher are last of all."""
+"""Facts in the order of their restoration; dispatch keys are restored after all of them."""
 
 KEYS = "dispatch keys"
 
@@ -151,12 +151,12 @@ _keeping = threading.local()
 
 
 def snapshot() -> tuple[Any, ...]:
-    """The state now, for `changes`."""
+    """Read the state, for `changes`."""
     return (*(fact.read() for fact in FACTS), dispatch_keys())
 
 
 def changes(found: tuple[Any, ...]) -> tuple[str, ...]:
-    """The names of what is not as it was ``found``."""
+    """Names of the facts that differ from the snapshot ``found``."""
     *values, keys = found
     names = [f.name for f, value in zip(FACTS, values, strict=True) if not f.is_as(value)]
     return (*names, KEYS) if keys != dispatch_keys() else tuple(names)
@@ -164,7 +164,7 @@ def changes(found: tuple[Any, ...]) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def observe(observer: Observer) -> Iterator[None]:
-    """Let ``observer`` know of all that is found changed, and set back, meanwhile."""
+    """Call ``observer`` with the names of facts whenever `kept` sets back changes meanwhile."""
     _observers.append(observer)
     try:
         yield
@@ -174,7 +174,7 @@ def observe(observer: Observer) -> Iterator[None]:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Leave the thread's state as it is now, whatever happens; once, where several are nested."""
+    """Restore the thread's state at exit; of several nested uses, the outermost does so."""
     if getattr(_keeping, "on", False):
         yield
         return

@@ -1,4 +1,4 @@
-"""Regions that run inside a level of `torch.func`, or several."""
+"""Run regions that enter levels of `torch.func`."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ __all__ = ["transformed"]
 
 
 def transformed(body: Callable[..., Any], /, *args: Any) -> Any:
-    """Call ``body``, which enters levels of `torch.func` and leaves them.
+    """Call ``body``, which enters and leaves levels of `torch.func`.
 
-    If it raises, it has left none; they are left for it, as the context managers of `torch.func`
-    do, and the error goes on.
+    If it raises, its levels are left here, as the context managers of `torch.func` do, and the
+    error propagates.
     """
     depth = functorch.get_dynamic_layer_stack_depth()
     dual = forward_level()

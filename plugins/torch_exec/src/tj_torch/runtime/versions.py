@@ -1,4 +1,4 @@
-"""Version counters of tensors: what autograd compares to see that a saved tensor was written."""
+"""Version counters of tensors, by which autograd detects writes to saved tensors."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ __all__ = ["bump_version", "set_version", "versioned"]
 
 
 def bump_version(tensor: torch.Tensor, count: int, /) -> None:
-    """Count ``count`` writes to ``tensor``."""
+    """Add ``count`` to the version of ``tensor``."""
     for _ in range(count):
         torch.autograd.graph.increment_version(tensor)
 
 
 def set_version(tensor: torch.Tensor, count: int, /) -> None:
-    """Let ``tensor`` have been written ``count`` times since it was made."""
+    """Set the version of ``tensor`` to ``count``."""
     set_version_counter(tensor, count)
 
 
 def versioned(tensor: torch.Tensor, count: int, /) -> torch.Tensor:
-    """``tensor``, which then has been written ``count`` times since it was made, and is no view."""
-    if tensor._is_view():  # of what nobody else has: a new value, under the shape of its memory
+    """``tensor`` with version ``count``, as no view."""
+    if tensor._is_view():  # its base is unreachable: the view is a new value
         tensor = unsafe_view(tensor, tensor.shape)
     set_version(tensor, count)
     return tensor
