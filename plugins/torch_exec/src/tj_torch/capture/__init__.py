@@ -1,1 +1,1 @@
-"""ACQUIRED: from a PyTorch program to a trace."""
+"""Capture of PyTorch programs as traces at stage ACQUIRED."""

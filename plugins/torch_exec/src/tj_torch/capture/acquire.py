@@ -1,9 +1,9 @@
-"""An FX graph of torch-level calls becomes an acquired trace.
+"""Import an FX graph of torch-level calls from Dynamo as an acquired trace.
 
-Each node becomes one call: its canonical symbol, its arguments, and what its expansion says it
-computes and does. A call that cannot be expanded (data-dependent, symbolic sizes) takes its
-outputs' metadata from the capture and is treated as having side effects, so nothing moves across it
-or removes it. The operand graphs of a higher-order operation become regions of its call.
+Each node becomes one call: its canonical symbol, its arguments, and metadata, effects and body from
+its expansion. A call that cannot be expanded (it may raise at run time, or depends on data)
+takes its outputs' metadata from the capture and counts as having side effects, so nothing moves
+across it or removes it. Operand graphs of a higher-order operation become regions of its call.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ ASSERT_SCALAR = Symbol("aten", "_assert_scalar.default")
 
 @dataclass(frozen=True, slots=True)
 class Acquired:
-    """The trace of a graph, and the seconds that making it took, expansion apart.
+    """Trace of a graph, with the seconds of ``acquire`` and of ``expand``.
 
-    ``held`` are tensors that the graph holds: the last inputs of the trace, after the graph's own.
+    ``held`` are tensors that the graph holds as attributes: the last inputs of the trace.
     """
 
     trace: Trace
@@ -106,14 +106,14 @@ def acquire(
     parameters: Sequence[str] = (),
     static: bool = False,
 ) -> Acquired:
-    """The trace of ``graph`` at stage ACQUIRED.
+    """Import ``graph`` as a trace at stage ACQUIRED.
 
-    :raises CaptureError: if the graph does not say what the program does.
-    :raises TagError: for a tag that the user's program puts wrongly.
+    :raises CaptureError: if the graph does not show all that the program does.
+    :raises TagError: for a wrong use of a tag in the user's program.
 
     ``examples`` are the graph's inputs in this call; ``sources`` their expressions over the
-    frame; ``parameters`` the names of the wrapped function's parameters. ``static``: inputs that a
-    module owns, and tensors that the graph holds, are tagged so.
+    frame; ``parameters`` the names of the wrapped function's parameters. With ``static``, inputs
+    that a module owns and tensors that the graph holds get the tag `STATIC`.
     """
     names = input_names(graph, sources, parameters)
     while True:
@@ -122,14 +122,19 @@ def acquire(
         importer.inputs(examples, names)
         importer.nodes(graph.graph.nodes)
         importer.leave()
-        # A size that a call has decided on is a number: it is to be one in the calls before, too.
+        # An expansion may have specialized a size to a number: import again, so that earlier
+        # calls have the number, too.
         if not outdated(importer.proxies, graph, examples):
             return importer.acquired()
 
 
 @dataclass
 class Importer(NodeValues):
-    """One graph on its way into a trace."""
+    """Importer of one graph: the inputs, calls and values of its trace so far.
+
+    ``env`` has the value of each node; ``static`` the indices of inputs to tag, None for no tags;
+    ``expanding`` the seconds spent on expansions.
+    """
 
     graph: torch.fx.GraphModule
     dialects: TorchDialects
@@ -161,9 +166,9 @@ class Importer(NodeValues):
         self.start = time.perf_counter()
 
     def acquired(self) -> Acquired:
-        """The trace of what was imported.
+        """Trace of the imported nodes.
 
-        :raises CaptureError: if capture saw a call return something else than it returns.
+        :raises CaptureError: if the expansion of a call returns other metadata than capture saw.
         """
         self.compared.check(self.dialects.sizes.dim)
         trace = Trace(
@@ -181,7 +186,7 @@ class Importer(NodeValues):
     # ------------------------------------------------------------------ inputs
 
     def inputs(self, examples: Sequence[Any], names: Sequence[str]) -> None:
-        """The graph's inputs, under ``names``."""
+        """Add the graph's inputs, under ``names``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for i, (node, example, name) in enumerate(zip(nodes, examples, names, strict=True)):
             try:
@@ -198,7 +203,7 @@ class Importer(NodeValues):
     # ------------------------------------------------------------------ nodes
 
     def nodes(self, nodes: Iterable[torch.fx.Node]) -> None:
-        """Import all of ``nodes``; those of a level of `torch.func` become one call."""
+        """Import all of ``nodes``; the nodes of a level of `torch.func` become one call."""
         nodes = list(nodes)
         for node in nodes:
             refuse_streams(node)
@@ -209,9 +214,9 @@ class Importer(NodeValues):
                 self.transformed(group)
 
     def transformed(self, group: Sequence[torch.fx.Node]) -> None:
-        """The nodes of a level of `torch.func` as one call, with a region for them.
+        """Import the nodes of a level of `torch.func` as one call with a region.
 
-        Values inside are wrapped, so nothing in there is expanded.
+        Values inside are wrapped, so their calls are not expanded.
         """
         inner = self.inner(self.graph, self.context.current)
         inner.opaque_state = True
@@ -238,12 +243,12 @@ class Importer(NodeValues):
         self.opaque_state |= any(levels.changes_state(call, table) for call in inner.calls)
 
     def unwrapped(self, p: Proxy, call: BoundSymbol) -> Proxy:
-        """A value that leaves a level; autograd outside may see through it."""
+        """Output of a level's call, marked as requiring grad if outer autograd may see it."""
         taken = any(p.name == arg.name for arg in call.flat_args)
         return differentiable(p.replace(name=self.namer(p.name)) if taken else p, call)
 
     def inner(self, graph: torch.fx.GraphModule, context: Context) -> Importer:
-        """An importer for a part of this program."""
+        """Importer for a region of this program."""
         inner = Importer(graph, self.dialects, self.registry, self.namer, self.language)
         inner.context, inner.inside = ContextTracker(context, self.context.cache), True
         inner.opaque_state, inner.modes = self.opaque_state, self.modes
@@ -265,7 +270,7 @@ class Importer(NodeValues):
             self.call(node)
 
     def record(self, node: torch.fx.Node) -> bool:
-        """Whether ``node`` makes a record of constants, such as a configuration: it is one, too."""
+        """Import a record of constants, such as a configuration, as a constant; else False."""
         if not is_record(node.target):
             return False
         given = self.arguments(node.args), self.arguments(node.kwargs)
@@ -277,9 +282,9 @@ class Importer(NodeValues):
         return True
 
     def leave(self) -> None:
-        """The program's last call sets the grad mode, where it leaves another one behind.
+        """Add a last call that sets the grad mode, if the program leaves another one behind.
 
-        :raises CaptureError: if it leaves anything else of the context changed.
+        :raises CaptureError: if it leaves another part of the context changed.
         """
         ambient, grad = self.context.ambient, self.context.current.get("grad")
         if self.context.current != ambient.with_("grad", grad):
@@ -294,11 +299,11 @@ class Importer(NodeValues):
         return convert.to_core_tree(tree, self.leaf)
 
     def leaf(self, value: Any) -> Any:
-        """A leaf of an FX argument as the core's."""
+        """Leaf of an FX argument as a core argument."""
         return self.env[value] if isinstance(value, torch.fx.Node) else convert.to_core(value)
 
     def attribute(self, node: torch.fx.Node) -> None:
-        """What the graph holds: a submodule is a constant, a tensor becomes an input."""
+        """Import an attribute of the graph: a submodule is a constant, a tensor an input."""
         value: Any = self.graph
         for part in str(node.target).split("."):
             value = getattr(value, part)
@@ -312,7 +317,7 @@ class Importer(NodeValues):
         if self.inside:
             self.env[node] = self.fixed(constant, value, node)
             return
-        if id(value) not in self.held:  # it may be written to, so it is no constant of the program
+        if id(value) not in self.held:  # it may be written to: an input, not a constant
             proxy = self.casts.input(self.proxy(self.namer(node.name), value, node), value)
             if self.static is not None:
                 proxy = proxy.replace(tags=proxy.tags.add(STATIC))
@@ -321,14 +326,14 @@ class Importer(NodeValues):
         self.env[node] = self.held[id(value)][0]
 
     def fixed(self, constant: Constant, value: torch.Tensor, node: torch.fx.Node) -> Proxy:
-        """A tensor that a region holds, as a value."""
+        """Value of a tensor that a region holds, through a call of ``tj.constant``."""
         out: Proxy = self.proxy(self.namer(node.name), value, node)
         call = BoundSymbol(Symbol("tj", "constant"), (constant,), outputs=out)
         self.calls.append(call.replace(context=self.context.current, source=node_source(node)))
         return out
 
     def item(self, node: torch.fx.Node) -> bool:
-        """Whether ``node`` only takes an item of a call's many outputs; if so, do it here."""
+        """Import ``node`` if it selects one of a call's outputs; False for other nodes."""
         if node.target is not operator.getitem:
             return False
         source, index = node.args
@@ -339,7 +344,7 @@ class Importer(NodeValues):
         return True
 
     def call(self, node: torch.fx.Node) -> None:
-        """Import a call."""
+        """Import ``node`` as a call."""
         args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
         named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
         call = BoundSymbol(
@@ -367,7 +372,7 @@ class Importer(NodeValues):
     def bound(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol:
-        """``call`` with its outputs, and what is known of what it does."""
+        """``call`` with outputs, effects and body, or regions."""
         if any(map(is_graph, leaves((call.args, call.kwargs)))):
             call = operation(call, node)
             rule = self.dialects.tables[WIRING].get(call.symbol)
@@ -377,7 +382,7 @@ class Importer(NodeValues):
             return bound
         expanded = self.expanded(call, function, node)
         if expanded is None:
-            self.compared.resizes(node)  # as far as anyone knows
+            self.compared.resizes(node)  # its effects are unknown
             return self.unexpanded(call, node)
         self.compared.note(expanded, node)
         return expanded
@@ -385,7 +390,7 @@ class Importer(NodeValues):
     def region(
         self, graph: torch.fx.GraphModule, name: str, operands: Sequence[Any], context: Context
     ) -> Trace:
-        """The program of an operand graph; of one that several calls share, one."""
+        """Program of an operand graph; one for all calls that share the graph and the context."""
         key = id(graph), context, self.context.cache.key
         if key not in self.programs:
             inner = self.inner(graph, context)
@@ -395,7 +400,7 @@ class Importer(NodeValues):
         return self.programs[key]
 
     def program(self, name: str, operands: Sequence[Any]) -> Trace:
-        """The trace of this graph, which is an operand, its inputs named as what they are."""
+        """Trace of this graph as a region, with its inputs named after ``operands``."""
         nodes = [n for n in self.graph.graph.nodes if n.op == "placeholder"]
         for i, node in enumerate(nodes):
             operand = operands[i] if i < len(operands) else None
@@ -404,7 +409,7 @@ class Importer(NodeValues):
         return self.traced(name)
 
     def traced(self, name: str) -> Trace:
-        """What has been imported, as the program of a region."""
+        """Trace of the imported nodes as the program of a region."""
         return Trace(
             tuple(self.proxies),
             tuple(self.calls),
@@ -415,7 +420,7 @@ class Importer(NodeValues):
         )
 
     def operand(self, node: torch.fx.Node, operand: Proxy | None) -> None:
-        """An input of an operand graph; under the name of what is given for it, if that is free."""
+        """Add an input of an operand graph, under the name of its operand if that is free."""
         known = {p.name for p in self.proxies}
         keeps = operand is not None and operand.name not in known
         name = operand.name if operand is not None and keeps else self.namer(node.name)
@@ -428,9 +433,9 @@ class Importer(NodeValues):
         self.proxies.append(proxy)
 
     def needless(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` asserts of a number what the call that made it guarantees.
+        """Test for an assertion that the call which made its number guarantees.
 
-        Dynamo adds such assertions: that there are not fewer than no elements.
+        Dynamo adds such assertions, as that a size is not negative.
         """
         if call.symbol != ASSERT_SCALAR or not isinstance(call.args[0], NumberProxy):
             return False
@@ -446,7 +451,8 @@ class Importer(NodeValues):
         if (unknown and not change) or makes_jagged(node):
             return None
         if makes_subclass(node) and not takes_subclass(call):
-            # PyTorch's functionalization ends the process at such a call, run as others are.
+            # PyTorch's functionalization ends the process at a call that makes a subclass; the
+            # expander runs such makers in another way.
             self.dialects.memo.expander.makers.add(function)
         start = time.perf_counter()
         try:
@@ -460,29 +466,29 @@ class Importer(NodeValues):
         return bind_outputs(call, facts, self.output_names(node, isinstance(facts.outputs, Proxy)))
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
-        """``call`` with its metadata from the capture, and nothing known of what it does."""
+        """``call`` with its metadata from the capture, and unknown effects."""
         outputs = self.captured(call, node)
         pure = call.symbol.namespace == "operator" and not call.on_subclass
         if not takes_values(call) and not pure and not self.is_stateless(call):
-            self.opaque_state = True  # it may have changed what later calls mean
+            self.opaque_state = True  # it may have changed global state that later calls read
         return call.replace(outputs=outputs, effects=NO_EFFECTS if pure else SIDE_EFFECT)
 
     def is_stateless(self, call: BoundSymbol) -> bool:
-        """Whether calls mean the same after ``call``."""
+        """Test for a call, in table ``stateless``, that leaves the meaning of later calls as is."""
         rule = self.dialects.tables[STATELESS].get(call.symbol)
         return rule is not None and rule.value
 
     def place(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
-        """Add ``call`` to the program, its outputs with the tags they begin with; the outputs."""
+        """Add ``call`` to the program, with its outputs tagged; return the outputs."""
         call = self.casts.call(tagged(call, node, self.tags, self.registry), self.context.cache)
         self.calls.append(call)
         return call.outputs
 
     def rebind(self, after: Proxy, call: BoundSymbol) -> None:
-        """Later uses see a value whose metadata a call has changed as it is afterwards.
+        """Let later uses of a value whose metadata a call has changed see ``after``.
 
-        :raises CaptureError: if the program has other names for the object: Dynamo has kept its
-            old metadata under those, and may have computed with it.
+        :raises CaptureError: if the program has other names for the object: Dynamo keeps the old
+            metadata under these, and may have computed with it.
         """
         others = self.second_names.get(after.name, ())
         if after.name in self.first_names or any(self.is_kept(n) for n in others):
@@ -495,5 +501,5 @@ class Importer(NodeValues):
             self.env[node] = map_tree(lambda p: after if p.name == after.name else p, value, Proxy)
 
     def is_kept(self, node: torch.fx.Node) -> bool:
-        """Whether the program holds on to a node's value: in a variable, or for later nodes."""
+        """Test for a node whose value is in a variable of the program or used by later nodes."""
         return is_variable(node) or any(user not in self.env for user in node.users)

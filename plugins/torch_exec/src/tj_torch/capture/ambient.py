@@ -1,4 +1,4 @@
-"""Is something else interpreting the program right now? Then tj stays out of its way."""
+"""Detect modes and tracers that interpret the program, under which the original function runs."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = [
 
 
 def ambient_mode() -> str | None:
-    """The name of an active mode under which the original function must run, or None.
+    """Name of an active mode under which the original function must run, None if there is none.
 
     vmap, torch.func transforms, a dispatch mode such as FakeTensorMode, a ``__torch_function__``
-    mode other than a default device, export, jit tracing and forward-mode AD all give operations
-    another meaning, which a program captured outside of them does not have.
+    mode other than a default device, export, jit tracing and forward-mode AD all change what
+    operations do; a program captured outside of them would not.
     """
     if functorch.peek_interpreter_stack() is not None:
         return "a torch.func transform"
@@ -53,14 +53,14 @@ def ambient_mode() -> str | None:
 
 
 def below_mode() -> str | None:
-    """The name of a mode under which even parts of a program must run as they are, or None."""
+    """Name of a mode under which not even parts of a program may be compiled, or None."""
     if forward_level() >= 0:
         return "forward-mode AD"
     return "the __torch_dispatch__ of a tensor" if dynamo.inside_dispatch() else None
 
 
 def interpreting(values: Any) -> str | None:
-    """What interprets the program through its arguments: fake tensors, or proxies of a tracer."""
+    """Name of what interprets the program by its arguments: fake tensors or a tracer; or None."""
     for leaf in pytree.tree_leaves(values):
         if isinstance(leaf, torch.fx.Proxy):
             return "torch.fx.symbolic_trace"
@@ -70,18 +70,19 @@ def interpreting(values: Any) -> str | None:
 
 
 def mode_counters() -> tuple[Callable[[], int], types.ModuleType]:
-    """What `ambient_mode` asks that guards on tensors do not see.
+    """State that `ambient_mode` reads and guards on tensors do not show.
 
-    The number of dispatch modes (FakeTensorMode hides from guards), and the module whose
-    ``_current_level`` is that of forward-mode AD, negative outside.
+    A function for the number of dispatch modes (FakeTensorMode is hidden from guards), and the
+    module whose ``_current_level`` is the level of forward-mode AD, negative outside.
     """
     return dispatch_modes, torch.autograd.forward_ad
 
 
 def ambient_check() -> Callable[[], bool]:
-    """A check that what is ambient is as it is now, and that `ambient_mode` is None.
+    """Make a check that global state is as now, and that `ambient_mode` is None.
 
-    Grad and inference mode, autocast, default data type and device, deterministic algorithms.
+    The state: grad and inference mode, autocast, default data type and device, deterministic
+    algorithms.
     """
     state = dynamo.global_check()
     duals, interpreter = torch.autograd.forward_ad, functorch.peek_interpreter_stack
@@ -106,7 +107,7 @@ def ambient_check() -> Callable[[], bool]:
 
 
 def ambient_texts() -> tuple[str, ...]:
-    """What `ambient_check` says now, for people."""
+    """State that `ambient_check` compares, as text to be printed."""
     context = (f"{key} is {value}" for key, value in ambient_context().items)
     return (
         *context,

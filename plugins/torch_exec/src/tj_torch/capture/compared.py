@@ -1,8 +1,8 @@
-"""Expansions held against what capture saw: Python has decided on the latter, the former runs.
+"""Compare metadata of expansions with those of capture.
 
-Both are runs of one call on fake tensors, in surroundings that are meant to be the same. Where they
-are not (autocast has cached a cast to another data type), the program may have read one data type,
-and another would run.
+The user's Python code branched on metadata of the capture, and the expansion is what runs. Both
+come from fake tensors under the same context, but may differ: where autocast has cached a cast to
+another data type, the program may have read one data type and another would run.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ Fact = tuple[str, object, object]
 
 @dataclass(slots=True)
 class Comparison:
-    """The expanded calls of one program, and what capture saw each of them return.
+    """Expanded calls of one program, each with its result at capture.
 
-    Fake tensors keep no history: of one that a later call resizes in place, capture only knows the
-    last shape. So calls are noted first, and compared when all of them are known.
+    Fake tensors keep no history: for a tensor that a later call resizes in place, capture has only
+    the last shape. So calls are noted first, and compared when all are known. ``resized`` are the
+    fakes that a call may have resized, by id.
     """
 
     noted: list[tuple[BoundSymbol, Any]] = field(default_factory=list)
     resized: dict[int, Any] = field(default_factory=dict)
 
     def note(self, call: BoundSymbol, node: torch.fx.Node) -> None:
-        """Have ``call``, the expansion of ``node``, compared; some nodes say nothing."""
+        """Note ``call``, the expansion of ``node``, for comparison, if ``node`` has metadata."""
         if "example_value" in node.meta:
             self.noted.append((call, node.meta["example_value"]))
         if call.effects.rebinds:
@@ -53,9 +54,9 @@ class Comparison:
                 self.resized[id(value)] = value
 
     def check(self, dim: ToDim) -> None:
-        """Compare the calls that were noted; ``dim`` gives a symbolic size as the core's.
+        """Compare the noted calls; ``dim`` converts a symbolic size to the core's form.
 
-        :raises CaptureError: naming the first call that returns something else.
+        :raises CaptureError: naming the first call that differs, and the two values.
         """
         for call, seen in self.noted:
             _check_parts(call, seen)
@@ -78,11 +79,11 @@ class Comparison:
                 if fact[1] != fact[2]:
                     yield fact
             lost = isinstance(value, torch.Tensor) and value.requires_grad > made.requires_grad
-            if call.on_subclass and lost:  # it looks into one that holds what requires gradients
+            if call.on_subclass and lost:  # it reads a subclass whose inner tensors require grad
                 yield "requires_grad", False, True
 
     def _facts(self, made: Any, value: Any, dim: ToDim) -> Iterator[Fact]:
-        """Pairs of what should be equal, each with what they say."""
+        """Names of facts, each with its two values, which should be equal."""
         if isinstance(made, TensorProxy) and isinstance(value, torch.Tensor):
             other = convert.tensor_proxy(made.name, value, dim)
             yield from _kinds(made, other)
@@ -98,12 +99,12 @@ class Comparison:
 
 
 def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
-    """See that nothing took the place of a number that depends on data, by the program's word.
+    """Check that PyTorch replaced no unbacked symbol because of an assertion in the program.
 
-    PyTorch believes an assertion that such a number is a certain one as soon as it is made, and
-    then knows the number only as that: no program could test it any more.
+    Once the program asserts that a data-dependent number equals another, PyTorch's symbolic shapes
+    substitute it everywhere, and the trace could no longer test the assertion.
 
-    :raises CaptureError: if something did.
+    :raises CaptureError: if it did.
     """
     for text in sizes.taken_for_true():
         asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
@@ -114,19 +115,19 @@ def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
 
 
 def _check_parts(call: BoundSymbol, seen: Any) -> None:
-    """See that autograd knows what ``call`` returns to be made of what it holds.
+    """Check that a tensor subclass that ``call`` returns has the autograd history of its parts.
 
-    It does not where a function that is no operator puts tensors that require gradients into one of
-    a subclass: who looks into that has gradients that operators on it do not have. Of a class that
-    is called tj-autograd knows it.
+    It has none if a function that is no operator wraps tensors that require grad: then reading the
+    inner tensors has gradients, and operators on the wrapper have none. A call of the class itself
+    is fine, which tj-autograd knows.
 
-    :raises CaptureError: if it does not.
+    :raises CaptureError: if it has none.
     """
     for value in leaves(seen):
         if not isinstance(value, torch.Tensor) or not is_wrapper(value):
             continue
         held = any(part.requires_grad for part in dense_tensors(value))
-        # PyTorch refuses to name the node of some views, whose parts never require gradients.
+        # `grad_fn` raises for some views, whose parts never require grad: so it is read last.
         if held and value.grad_fn is None and not is_wrapper_class(resolve(call.symbol)):
             raise CaptureError(
                 f"{call.symbol} returns a tensor subclass made of tensors that require gradients",
@@ -142,14 +143,14 @@ def _kinds(made: TensorProxy, other: TensorProxy) -> Iterator[Fact]:
 
 
 def _sizes(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
-    """Sizes in the captured call; those that depend on data have none."""
+    """Sizes in the captured call; None for data-dependent ones."""
     return tuple(d if isinstance(d, int) else d.hint for d in dims)
 
 
 def _strides(proxy: TensorProxy) -> tuple[int | None, ...]:
-    """The strides that mean something: not of a single element, and not where there is none.
+    """Strides that matter; () for a tensor without elements, 0 for a dimension of size 1.
 
-    PyTorch's operators on fake tensors, and their decompositions, choose the others as they like.
+    Fake kernels and decompositions of PyTorch differ in the others.
     """
     sizes = _sizes(proxy.shape)
     if 0 in sizes or proxy.layout != "strided":

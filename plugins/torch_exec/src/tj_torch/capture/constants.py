@@ -1,4 +1,4 @@
-"""The constants of a captured program that no text denotes: one name per object."""
+"""Constants of a captured program that have no literal form: one name per object."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ __all__ = ["Constants"]
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """Constants that travel beside a program; ``namer`` gives them free names."""
+    """Constants kept beside a program; ``namer`` gives them free names."""
 
     namer: Namer
     _found: dict[int, Constant] = field(default_factory=dict)
 
     def of(self, wish: str, value: Any) -> Constant:
-        """The constant for ``value``, the same one each time, called like ``wish``."""
+        """Constant for ``value``, one per object, with a name like ``wish``."""
         if id(value) not in self._found:
             name = self.namer.constant(wish)
             self._found[id(value)] = Constant(name, value, named=False)
         return self._found[id(value)]
 
     def distinct(self, tree: Any) -> Any:
-        """``tree`` with one name per object for its constants; operand graphs stay."""
+        """``tree`` with one constant per object; operand graphs stay as they are."""
 
         def own(c: Constant) -> Constant:
             return c if c.named or is_graph(c) else self.of(c.text, c.value)

@@ -1,4 +1,4 @@
-"""What calls return on fake tensors: metadata for what neither a capture nor an expansion knows."""
+"""Run calls on fake tensors, for metadata that neither capture nor expansion has."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ __all__ = ["FakeRuns"]
 
 
 class FakeRuns:
-    """Runs of single calls of one program on fake tensors, made from proxies.
+    """Runner of single calls of one program on fake tensors made from proxies.
 
-    Numbers and sizes that depend on data are symbols; what such calls return is kept, by name, for
-    the calls that take it.
+    Data-dependent numbers and sizes are symbols; results with such symbols are kept by name, for
+    the calls that take them.
     """
 
     def __init__(self) -> None:
@@ -30,13 +30,13 @@ class FakeRuns:
         self._known: dict[str, Any] = {}
 
     def run(self, fn: Callable[..., Any], args: Any, kwargs: Any, context: Context) -> Any:
-        """What ``fn`` returns for trees of proxies and constants. Raises what ``fn`` raises."""
+        """Result of ``fn`` for trees of proxies and constants; raises the errors of ``fn``."""
         with self.entered(context):
             args, kwargs = self.actual((args, dict(kwargs)))
             return fn(*args, **kwargs)
 
     def actual(self, tree: Any) -> Any:
-        """``tree`` with fakes for its proxies, the same one for the same proxy."""
+        """``tree`` with fakes for its proxies, one per proxy."""
         made: dict[str, Any] = {}
 
         def leaf(value: Any) -> Any:
@@ -50,17 +50,17 @@ class FakeRuns:
 
     @contextlib.contextmanager
     def entered(self, context: Context) -> Iterator[None]:
-        """Where fake tensors run: the context of the call, and nothing that is ambient."""
+        """Enter the fake mode under the call's ``context`` and no ambient state."""
         around = surroundings(*expansion_context(context))
         with generators_untouched(), private.quiet(), around, self.mode:
             yield
 
     def keep(self, proxies: Iterable[Proxy], values: Iterable[Any]) -> None:
-        """Remember the values that the proxies' metadata was read from."""
+        """Keep the fakes that the proxies' metadata were read from."""
         self._known.update((p.name, v) for p, v in zip(proxies, values, strict=True))
 
     def fake(self, proxy: Proxy) -> Any:
-        """A fake value for ``proxy``: a new one, unless its sizes depend on data."""
+        """Fake value for ``proxy``: the kept one, else a new one."""
         known = self._known.get(proxy.name)
         if known is not None or not isinstance(proxy, TensorProxy):
             return self._known[proxy.name]

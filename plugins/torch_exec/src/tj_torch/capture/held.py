@@ -1,6 +1,7 @@
-"""Tensors that a captured graph holds, where it holds them.
+"""Places of tensors that a captured graph holds.
 
-An optimizer that dies takes its state from the graph of its step; so no program has it of its own.
+Programs read them from the graph at each call: an optimizer that is freed removes its state from
+the graph of its step, and a program with references of its own would keep that state alive.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ __all__ = ["Held", "held_at", "held_by"]
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tensor's place: a dict of attributes, parameters or buffers, and its name there."""
+    """Place of a tensor: a dict of attributes, parameters or buffers, and its key."""
 
     owner: Mapping[str, Any]
     name: str
 
 
 def held_at(graph: torch.fx.GraphModule, path: str) -> Held:
-    """The place of the tensor that is ``path``, as in ``block.weight``, of ``graph``."""
+    """Place of the tensor at ``path``, such as ``block.weight``, of ``graph``."""
     *before, name = path.split(".")
     owner: Any = graph
     for part in before:
@@ -33,5 +34,5 @@ def held_at(graph: torch.fx.GraphModule, path: str) -> Held:
 
 
 def held_by(places: Sequence[Held]) -> Iterator[Any]:
-    """The tensors that are at ``places`` now."""
+    """Tensors that are at ``places`` now."""
     return (place.owner[place.name] for place in places)

@@ -1,4 +1,4 @@
-"""Names for a graph's inputs: what the user calls them."""
+"""Name a graph's inputs as in the user's program."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import torch
 __all__ = ["STATIC", "input_names", "static_inputs"]
 
 STATIC = "STATIC_MEMORY_LOCATION"
-"""The tag of what a module owns, which stays where it is from call to call."""
+"""Tag of tensors that a module owns, whose memory stays in place from call to call."""
 
 
 def input_names(
     graph: torch.fx.GraphModule, sources: Mapping[int, str], parameters: Sequence[str]
 ) -> list[str]:
-    """A name per graph input: a parameter of the function, a dotted attribute, a global.
+    """Name per graph input: a parameter of the function, a dotted attribute, or a global.
 
     ``L['args'][0]`` is the function's first parameter, ``L['fn']._modules['l'].weight`` is
     ``l_weight``; an input without a source keeps Dynamo's name.
@@ -27,7 +27,7 @@ def input_names(
 
 
 def static_inputs(examples: Sequence[Any], sources: Mapping[int, str]) -> frozenset[int]:
-    """Which inputs of a graph are parameters or buffers, by their place."""
+    """Indices of a graph's inputs that are parameters or buffers."""
     owned = (i for i, source in sources.items() if _OWNED.search(source))
     given = (i for i, x in enumerate(examples) if isinstance(x, torch.nn.Parameter))
     return frozenset((*owned, *given))
@@ -56,6 +56,6 @@ _STRUCTURE = ("_modules", "_parameters", "_buffers", "__closure__", "cell_conten
 
 
 def _words(root: str, path: str) -> str:
-    """``root`` and the attribute names and keys of ``path``, joined; structure left out."""
+    """Join ``root`` with the attribute names and keys in ``path``; leave out ``_modules`` etc."""
     words = [w for w in re.findall(r"\w+", path) if w not in _STRUCTURE]
     return "_".join([root, *words]).strip("_") or "input"

@@ -1,10 +1,10 @@
-"""`torch.func` in captured graphs: the nodes from entering a transform's level to leaving it.
+"""Group the nodes of a `torch.func` level in captured graphs, from entering to leaving it.
 
-Dynamo captures ``torch.func.grad(f)(x)`` as calls that enter a level, wrap values, run ``f`` on
-what they wrap, and leave the level. What stands in between works on values that no other part of
-the program may see, and whose metadata says only half of what they are; so it becomes one region.
+Dynamo captures ``torch.func.grad(f)(x)`` as calls that enter a level, wrap values, run ``f`` on the
+wrapped values, and leave the level. Wrapped values must not be seen outside of the level, and their
+metadata does not show the wrapping; so the calls between become one region.
 
-Rule table ``levels`` says of a symbol, for plugins too: True, if leaving the level takes back what
+Rule table ``levels``, open to plugins, maps a symbol to True if leaving the level reverts the state
 it changes.
 """
 
@@ -19,7 +19,7 @@ from tj_core.extend import BoundSymbol, RuleTable
 __all__ = ["LEVELS", "changes_state", "escaping", "groups", "outside", "rules"]
 
 LEVELS = "levels"
-"""The table's name."""
+"""Name of the rule table."""
 
 _HOMES = (
     "torch._C",
@@ -29,11 +29,11 @@ _HOMES = (
     "torch._functorch.vmap",
     "torch.autograd.forward_ad",
 )
-"""Where versions of PyTorch keep the functions that set a level up."""
+"""Modules in which versions of PyTorch keep the functions that set up a level."""
 
 
 def rules() -> RuleTable[bool]:
-    """What `torch.func` calls to set itself up, and takes back when it is done."""
+    """Functions that `torch.func` calls to set up a level, and whose effects it reverts."""
     table: RuleTable[bool] = RuleTable(LEVELS, rule_type=bool)
     for home in _HOMES:
         for name in (
@@ -56,7 +56,7 @@ def rules() -> RuleTable[bool]:
 
 
 def changes_state(call: BoundSymbol, table: RuleTable[bool]) -> bool:
-    """Whether ``call`` is there for what it does elsewhere, and that outlasts the level."""
+    """Test for a call made for a side effect that outlasts the level."""
     if call.flat_args or call.flat_outs:
         return False
     rule = table.get(call.symbol)
@@ -68,7 +68,7 @@ _AFTER = ("_saved_tensors_hooks_enable",)
 
 
 def groups(nodes: Iterable[torch.fx.Node]) -> Iterator[list[torch.fx.Node]]:
-    """The nodes, one by one, those inside of a level with the level as one group."""
+    """Split ``nodes`` into groups: one per outermost level, else one per node."""
     depth = 0
     waiting: list[torch.fx.Node] = []
     done: list[torch.fx.Node] = []
@@ -99,7 +99,7 @@ def _name(node: torch.fx.Node) -> str:
 
 
 def outside(group: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes whose values ``group`` uses, in order of first use."""
+    """Nodes outside of ``group`` whose values it uses, in order of first use."""
     inside = set(group)
     used: dict[torch.fx.Node, Any] = {}
     for node in group:
@@ -108,6 +108,6 @@ def outside(group: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
 
 
 def escaping(group: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
-    """The nodes of ``group`` whose values are used after it."""
+    """Nodes of ``group`` whose values are used after it."""
     inside = set(group)
     return [node for node in group if any(user not in inside for user in node.users)]

@@ -1,4 +1,4 @@
-"""What nodes came to when they were captured, and the values that stand for that in a trace."""
+"""Make proxies in a trace for the values of captured nodes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ __all__ = ["NodeValues"]
 
 
 class NodeValues:
-    """Makes values of nodes: names by ``namer``, or as the user has ``renamed`` them, with
-    ``tags`` that the user put."""
+    """Maker of proxies for nodes.
+
+    Names come from ``namer``, or are those in ``renamed``; ``tags`` are the user's, by node.
+    """
 
     dialects: TorchDialects
     namer: Namer
@@ -27,7 +29,7 @@ class NodeValues:
     renamed: dict[torch.fx.Node, str]
 
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
-        """A stand-in for ``value`` (a tensor, a symbolic number, an opaque object)."""
+        """Proxy for ``value``: a tensor, a symbolic number or an opaque object."""
         tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
         sizes = self.dialects.sizes
         if isinstance(value, torch.Tensor):
@@ -37,33 +39,36 @@ class NodeValues:
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
 
     def example(self, node: torch.fx.Node) -> Any:
-        """What ``node`` came to when it was captured: a fake tensor, a number, a tree; or None."""
+        """Result of ``node`` at capture: a fake tensor, a number, a tree of these, or None."""
         return node.meta.get("example_value")
 
     def says(self, node: torch.fx.Node) -> bool:
-        """Whether it is known what ``node`` came to; None is a value, too."""
+        """Test if the result of ``node`` at capture is known, which may be None."""
         return "example_value" in node.meta
 
     def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
-        """Whether ``call`` neither takes nor makes values: it is there for what it does elsewhere.
+        """Test for a call made for its side effects: it neither takes nor returns values.
 
-        Such a call must not be expanded: that would do it, here and now.
+        Expanding such a call would have these effects at compile time.
         """
         made = pytree.tree_leaves(self.example(node))
         values = (torch.Tensor, torch.SymInt, torch.SymFloat, torch.SymBool)
         return not any(isinstance(v, values) for v in made) and not takes_values(call)
 
     def output_names(self, node: torch.fx.Node, single: bool) -> Callable[[int], str]:
-        """One output has the node's name; several have the names of the nodes that take them."""
+        """Names of a node's outputs by index: the node's own for a ``single`` one.
+
+        Several have the names of the nodes that select them.
+        """
         if single:
             return lambda _: self.namer(self.renamed.get(node, node.name))
         taken_by = takers(node)
         return lambda i: self.namer(taken_by[i].name if i in taken_by else f"{node.name}_{i}")
 
     def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
-        """The outputs of ``call``, with their metadata from the capture.
+        """Outputs of ``call``, with their metadata from the capture.
 
-        :raises CaptureError: if capture does not say what they are.
+        :raises CaptureError: if the capture has none.
         """
         value = self.example(node)
         if value is None and node.users and not self.says(node):

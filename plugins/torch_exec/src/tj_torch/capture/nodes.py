@@ -1,4 +1,4 @@
-"""What the nodes of an FX graph say: who takes what, and the tags that the program puts."""
+"""Facts of FX nodes: users, kinds of values, and the tags from ``tj.tag`` calls."""
 
 from __future__ import annotations
 
@@ -46,36 +46,35 @@ __all__ = [
 
 
 def takers(node: torch.fx.Node) -> dict[int, torch.fx.Node]:
-    """The nodes that take one item of what ``node`` returns, by the item's index."""
+    """Nodes that select one item of ``node``'s result, by the item's index."""
     users = (u for u in node.users if u.target is operator.getitem and u.args[0] is node)
     return {u.args[1]: u for u in users if isinstance(u.args[1], int)}
 
 
 def takes_values(call: BoundSymbol) -> bool:
-    """Whether ``call`` has arguments that are tensors or symbolic numbers."""
+    """Test for tensors or symbolic numbers among the arguments of ``call``."""
     return any(isinstance(p, TensorProxy | NumberProxy) for p in call.flat_args)
 
 
 def takes_subclass(call: BoundSymbol) -> bool:
-    """Whether a tensor subclass is among the arguments of ``call``."""
+    """Test for a tensor subclass among the arguments of ``call``."""
     return any(map(is_subclass, call.flat_args))
 
 
 def makes_subclass(node: torch.fx.Node) -> bool:
-    """Whether ``node`` returned a tensor subclass that runs operators in Python."""
+    """Test for a node that returned a tensor subclass with ``__torch_dispatch__``."""
     made = pytree.tree_leaves(node.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and is_wrapper(v) for v in made)
 
 
 def makes_jagged(node: torch.fx.Node) -> bool:
-    """Whether ``node`` returned a nested tensor: what makes one cannot be run on others."""
+    """Test for a node that returned a nested tensor; its call cannot be run again on fakes."""
     made = pytree.tree_leaves(node.meta.get("example_value"))
     return any(isinstance(v, torch.Tensor) and v.layout is torch.jagged for v in made)
 
 
 def is_record(target: Any) -> bool:
-    """Whether ``target`` is a class whose objects are their fields: named tuples, frozen classes
-    of `dataclasses`."""
+    """Test for a class of plain records: a named tuple or a frozen dataclass."""
     if not isinstance(target, type):
         return False
     if dataclasses.is_dataclass(target):
@@ -84,7 +83,7 @@ def is_record(target: Any) -> bool:
 
 
 def is_variable(node: torch.fx.Node) -> bool:
-    """Whether ``node`` has the name of the variable that its value is assigned to.
+    """Test for a node named after the variable that its value is assigned to.
 
     Dynamo names other nodes after the operation.
     """
@@ -93,10 +92,10 @@ def is_variable(node: torch.fx.Node) -> bool:
 
 
 def input_value(node: torch.fx.Node, example: Any) -> Any:
-    """What an input's metadata is read from.
+    """Value to read an input's metadata from: the fake tensor of capture or the example.
 
-    The captured fake is spoiled where the program changes metadata in place, so a static tensor
-    is read from the example itself; sizes that are symbols only the fake knows.
+    The fake has wrong metadata if the program changes them in place, so the example is used where
+    sizes and strides are static; symbolic sizes are known to the fake alone.
     """
     fake = node.meta.get("example_value", example)
     if not isinstance(fake, torch.Tensor) or not isinstance(example, torch.Tensor):
@@ -108,9 +107,9 @@ def input_value(node: torch.fx.Node, example: Any) -> Any:
 def outdated(
     proxies: Iterable[Proxy], graph: torch.fx.GraphModule, examples: Iterable[Any]
 ) -> bool:
-    """Whether a size of an input, a symbol in ``proxies``, has been decided on since then.
+    """Test if a symbolic size of an input in ``proxies`` has been specialized since.
 
-    It may be a number, or be called as another one that it is equal to.
+    It may have become a number, or another symbol that it equals.
     """
     nodes = (n for n in graph.graph.nodes if n.op == "placeholder")
     for p, node, example in zip(proxies, nodes, examples, strict=False):
@@ -131,7 +130,7 @@ def _strides(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _tagged(node: torch.fx.Node) -> torch.fx.Node:
-    """The node whose value a ``tj.tag`` call tags."""
+    """Node whose value a ``tj.tag`` call tags."""
     while node.target is tag_function:
         inner = node.args[0]
         assert isinstance(inner, torch.fx.Node)
@@ -142,9 +141,9 @@ def _tagged(node: torch.fx.Node) -> torch.fx.Node:
 def tagged(
     call: BoundSymbol, node: torch.fx.Node, tags: Mapping[Any, TagSet], registry: TagRegistry
 ) -> BoundSymbol:
-    """``call``, which ``node`` became, its outputs with the tags of the program's nodes.
+    """``call``, the import of ``node``, with the user's tags on its outputs.
 
-    Views have those of what they view, too, that propagate to views.
+    Views inherit tags of their bases that propagate through views.
     """
     taken_by = takers(node)
     single = isinstance(call.outputs, Proxy)
@@ -164,15 +163,15 @@ def tagged(
 
 
 def tagged_names(graph: torch.fx.GraphModule) -> dict[torch.fx.Node, str]:
-    """The names users gave tagged values: in ``total = tj.tag(x + y, "SAVE")`` the tag has it."""
+    """Names of tagged values: in ``total = tj.tag(x + y, "SAVE")``, Dynamo names the tag's node."""
     tags = [n for n in graph.graph.nodes if n.target is tag_function]
     return {_tagged(n): n.name for n in tags if not re.fullmatch(r"tag(_\d+)?", n.name)}
 
 
 def user_tags(graph: torch.fx.GraphModule, registry: TagRegistry) -> dict[Any, TagSet]:
-    """The tags that ``tj.tag`` calls put on the values of other nodes.
+    """Tags that ``tj.tag`` calls put on the values of other nodes, by node.
 
-    :raises TagError: for an unknown tag, or one that values cannot have, at the user's line.
+    :raises TagError: for an unknown tag, or one not for values, with the user's line.
     """
     found: dict[Any, TagSet] = {}
     for node in graph.graph.nodes:

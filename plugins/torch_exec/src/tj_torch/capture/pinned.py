@@ -1,6 +1,6 @@
-"""Calls that real tensors may refuse and fake ones allow: pinned, to raise where they stand.
+"""Pin calls that may raise for real tensors and not for fakes, so that they raise in order.
 
-Rule table ``may_raise`` says so of a symbol, for plugins too: a function of the call.
+Rule table ``may_raise``, open to plugins, maps a symbol to a predicate of its calls.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tj_torch.ops.metadata_mutation import is_autograd_change
 __all__ = ["MAY_RAISE", "may_raise_at_run_time", "pinned", "rules"]
 
 MAY_RAISE = "may_raise"
-"""The table's name."""
+"""Name of the rule table."""
 
 MayRaise = Callable[[BoundSymbol], bool]
 
 
 def rules() -> RuleTable[MayRaise]:
-    """Views that need strides which allow the new sizes."""
+    """Rules for `view`, which raises if the strides do not allow the new sizes."""
     table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)  # type: ignore[arg-type]
     for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"):
         table.set(name, _is_refused_view)
@@ -31,7 +31,7 @@ def rules() -> RuleTable[MayRaise]:
 
 
 def may_raise_at_run_time(call: BoundSymbol, table: RuleTable[MayRaise]) -> bool:
-    """Whether ``call`` may raise for tensors that are no fakes."""
+    """Test for a call that may raise for real tensors though it does not for fakes."""
     if is_autograd_change(call):
         return True
     rule = table.get(call.symbol)
@@ -39,7 +39,7 @@ def may_raise_at_run_time(call: BoundSymbol, table: RuleTable[MayRaise]) -> bool
 
 
 def pinned(facts: Expanded) -> Expanded:
-    """``facts`` of a call that has to stay where it is, and whole."""
+    """``facts`` of a call that must neither move nor be decomposed."""
     return replace(facts, effects=replace(facts.effects, ordered=("side_effect",)), body=None)
 
 
@@ -50,7 +50,7 @@ def _is_refused_view(call: BoundSymbol) -> bool:
     size = [n for p in (*sizes, *(v for _, v in call.kwargs)) for n in _sizes(p)]
     if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *size)):
         return False
-    try:  # a tensor without memory, of which PyTorch's own kernel judges
+    try:  # PyTorch's own kernel decides, on a meta tensor
         like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
         like.view(size)
     except RuntimeError:

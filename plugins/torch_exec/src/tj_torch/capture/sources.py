@@ -1,4 +1,4 @@
-"""Where in the user's program a captured node comes from."""
+"""Find the user's source line of a captured node, an error or a call."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["node_source", "raising_source", "stack_source", "users_stacklevel"]
 
 _TJ = str(Path(__file__).parent.parent)
 _GENERATED = (_TJ, "<tj ", "<tj_root", "<eval_with_key>")
-"""What the files of tj's own code, of its programs and of FX graphs' code begin with."""
+"""Prefixes of the file names of tj's own code, of its programs and of FX graphs' code."""
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)(?:\n +(?! *File ")([^\n]*))?')
 
 
 def node_source(node: torch.fx.Node) -> Source | None:
-    """The innermost frame of ``node``'s stack that is the user's, with the module it ran in.
+    """Innermost user frame of ``node``'s stack, with the path of the module it ran in.
 
-    Where there is none (a module of PyTorch's own is jitted) it is that module's ``forward``.
+    If there is none (a module of PyTorch's own is jitted), that module's ``forward``.
     """
     found = _innermost(node.stack_trace or "") or _forward(node)
     if found is None:
@@ -34,7 +34,7 @@ def node_source(node: torch.fx.Node) -> Source | None:
 
 
 def stack_source(stack: Any) -> Source | None:
-    """The user's innermost frame of a `traceback.StackSummary`, or None."""
+    """Innermost user frame of a `traceback.StackSummary`, None if there is none."""
     for frame in reversed(list(stack or ())):
         if not _internal(frame.filename):
             return Source(frame.filename, frame.lineno or 0, frame.line or "", frame.name)
@@ -42,13 +42,13 @@ def stack_source(stack: Any) -> Source | None:
 
 
 def raising_source(error: BaseException) -> Source | None:
-    """The user's innermost line on the way from a call of tj's to where ``error`` was raised."""
+    """Innermost user frame in the traceback of ``error``, None if there is none."""
     frames = traceback.StackSummary.extract(traceback.walk_tb(error.__traceback__))
     return stack_source(frames)
 
 
 def users_stacklevel() -> int:
-    """The ``stacklevel`` with which the caller's warnings point at the user's line."""
+    """``stacklevel`` for a warning of the caller to point at the user's line."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and _internal(frame.f_code.co_filename):
         level, frame = level + 1, frame.f_back
@@ -65,12 +65,12 @@ def _innermost(trace: str) -> tuple[str, int, str, str] | None:
 
 @lru_cache(maxsize=4096)
 def _internal(file: str) -> bool:
-    """Whether ``file`` is part of PyTorch or of tj, so not where the user looks."""
+    """Test for a file of PyTorch's or tj's own code."""
     return file.startswith((*_GENERATED, str(Path(torch.__file__).parent)))
 
 
 def _forward(node: torch.fx.Node) -> tuple[str, int, str, str] | None:
-    """The ``forward`` of the module that ``node`` ran in: Dynamo leaves out PyTorch's frames."""
+    """``forward`` of the module that ``node`` ran in, as Dynamo omits frames of PyTorch."""
     stack = node.meta.get("nn_module_stack")
     forward = getattr(list(stack.values())[-1][1], "forward", None) if stack else None
     code = getattr(forward, "__code__", None)
@@ -81,7 +81,7 @@ def _forward(node: torch.fx.Node) -> tuple[str, int, str, str] | None:
 
 
 def _module_path(node: torch.fx.Node) -> str:
-    """``layers.0.mlp`` for a node that ran inside that submodule, ``""`` for functions."""
+    """Path of the submodule that ``node`` ran in, as ``layers.0.mlp``; ``""`` for functions."""
     stack = node.meta.get("nn_module_stack")
     if not stack:
         return ""

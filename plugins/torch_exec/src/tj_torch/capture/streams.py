@@ -1,7 +1,8 @@
-"""Programs that choose streams, or order what streams do, are left to eager.
+"""Refuse programs that choose streams or synchronize them; eager runs these.
 
-A stream says when kernels run, and whose memory they may take. A trace has one, the caller's: the
-stream of a ``with`` block stands on Dynamo's nodes, where no transform and no executor sees it.
+A stream orders kernels, and owns the memory that they may reuse. A trace runs on one stream, the
+caller's: Dynamo keeps the stream of a ``with`` block in metadata of nodes, which no transform and
+no executor reads.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ __all__ = ["refuse_streams"]
 
 
 def refuse_streams(node: torch.fx.Node) -> None:
-    """Refuse ``node`` if it runs on a stream of its own, or if it makes a stream wait.
+    """Refuse ``node`` if it runs on another stream, or synchronizes streams.
 
-    :raises CaptureError: then.
+    :raises CaptureError: if it does.
     """
     if "stream" in (node.meta.get("custom") or {}):
         raise CaptureError(

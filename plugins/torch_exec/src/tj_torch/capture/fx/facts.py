@@ -1,7 +1,7 @@
-"""What FX graphs may hold beside tensor operations: attributes, Python functions, leaf modules.
+"""Facts of attributes, Python functions and leaf modules in FX graphs.
 
-Rule table ``fx`` says so, for plugins too, of ``torch.Tensor.attribute``, of a function by its
-dotted path, and of ``torch.nn.Module``: one of the words in `Said`.
+Rule table ``fx``, open to plugins, maps ``torch.Tensor.<attribute>``, the dotted path of a function
+or ``torch.nn.<Module>`` to one of the words in `Said`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tj_torch.ops.flags import function_at
 __all__ = ["FX", "FxFacts", "Said", "rules"]
 
 FX = "fx"
-"""The table's name."""
+"""Name of the rule table."""
 
 Said = Literal["constant", "operation", "pure", "refused"]
-"""An attribute that guards see is ``constant``, one that is a view an ``operation``.
+"""Words of the table.
 
-A function that does nothing but return a Python value is ``pure``. What looks at things that guards
-do not see, or changes how gradients flow, is ``refused``; so are modules that choose between
-kernels by that.
+``constant``: an attribute that guards cover. ``operation``: an attribute that returns a view or
+computes. ``pure``: a function that only returns a Python value. ``refused``: reads state that no
+guard covers, or changes how gradients flow; also modules that choose kernels by such state.
 """
 
 _CONSTANT = (
@@ -59,7 +59,7 @@ _SAID: tuple[tuple[str, Said, str], ...] = (
 
 
 def rules() -> RuleTable[Said]:
-    """What is known of PyTorch and of Python."""
+    """Facts of PyTorch and Python."""
     table: RuleTable[Said] = RuleTable(FX, rule_type=str)
     for home, said, names in _SAID:
         for name in names.split():
@@ -68,7 +68,7 @@ def rules() -> RuleTable[Said]:
 
 
 class FxFacts:
-    """What a table says."""
+    """Look-ups in a rule table ``fx``."""
 
     def __init__(self, table: RuleTable[Said]) -> None:
         self._table = table
@@ -76,15 +76,15 @@ class FxFacts:
         self._pure = {fn for fn in pure if fn is not None}
 
     def attribute(self, name: str) -> Said | None:
-        """What is known of an attribute or method of tensors."""
+        """Word for an attribute or method of tensors; None if the table has none."""
         rule = self._table.get(Symbol("torch", f"Tensor.{name}"))
         return None if rule is None else rule.value
 
     def is_pure(self, target: Any) -> bool:
-        """Whether ``target`` is a function that does nothing but return a Python value."""
+        """Test for a function that only returns a Python value."""
         return isinstance(target, Hashable) and target in self._pure
 
     def refuses_module(self, cls: type[torch.nn.Module]) -> bool:
-        """Whether modules of ``cls`` do more than the calls that they make on fake tensors."""
+        """Test for modules whose behaviour is not only the calls they make on fake tensors."""
         rule = self._table.get(Symbol("torch", f"nn.{cls.__name__}"))
         return rule is not None and rule.value == "refused"

@@ -1,7 +1,7 @@
-"""An FX graph as its user wrote or traced it becomes an acquired trace.
+"""Import an FX graph, as a user wrote or traced it, as an acquired trace.
 
-Unlike a capture by Dynamo, such a graph says nothing about metadata that could be relied on (it may
-have been traced with other shapes), reads the state of its module, and calls modules.
+Unlike a graph from Dynamo, it has no metadata to rely on (it may have been traced with other
+shapes), reads attributes of its module, and calls modules.
 """
 
 from __future__ import annotations
@@ -37,7 +37,11 @@ _LIBRARIES = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
 @dataclass
 class GraphImporter(Importer):
-    """One graph on its way into a trace, with the inputs that it turns out to have."""
+    """Importer of one user's graph, which collects the inputs as it finds them.
+
+    ``values`` are the Python values of nodes, with proxies for tensors; ``classes`` those of the
+    leaf modules that were traced through; ``prefix`` the path of a nested graph that is inlined.
+    """
 
     taken: Inputs = field(kw_only=True)
     prefix: str = ""
@@ -54,7 +58,7 @@ class GraphImporter(Importer):
     # ------------------------------------------------------------------ inputs
 
     def placeholders(self, values: Mapping[torch.fx.Node, Any], names: Sequence[str]) -> None:
-        """The graph's used placeholders, with their values in this call."""
+        """Define the graph's used placeholders by their values in this call."""
         self.given = values
         for (node, value), name in zip(values.items(), names, strict=True):
             if node.users:
@@ -68,7 +72,7 @@ class GraphImporter(Importer):
         self.env[node] = convert.to_core(value)
 
     def input(self, slot: Slot, node: torch.fx.Node) -> Proxy:
-        """The input of the trace that ``slot`` is."""
+        """Input of the trace for ``slot``, added at its first use."""
         if slot.index not in self.inputs_by_slot:
             name = self.namer(self.taken.names[slot.index])
             tensor = self.taken.tensors[slot.index]
@@ -80,7 +84,7 @@ class GraphImporter(Importer):
     # ------------------------------------------------------------------ nodes
 
     def node(self, node: torch.fx.Node) -> None:
-        """Import ``node``; a module's call becomes the calls it makes."""
+        """Import ``node``; a call of a module becomes the calls that it makes."""
         if node.op == "call_module":
             self.module(node)
         elif node.op == "output":
@@ -93,7 +97,7 @@ class GraphImporter(Importer):
             super().node(node)
 
     def attribute(self, node: torch.fx.Node) -> None:
-        """The module's state: tensors are inputs, read anew by each call."""
+        """Import an attribute of the module; a tensor is an input, read at each call."""
         found = self.taken.state(self.prefix + str(node.target))
         if isinstance(found, torch.nn.Module):
             self.env[node] = self.constants.of(str(node.target), found)
@@ -101,14 +105,14 @@ class GraphImporter(Importer):
             self.define(node, found)
 
     def value(self, node: torch.fx.Node) -> Any:
-        """The Python value of ``node``, with proxies for its tensors, in the type that it has."""
+        """Python value of ``node`` in its own type, with proxies for tensors."""
         if node not in self.values:
             found = self.env[node]
             self.values[node] = found if isinstance(found, Proxy) else self.structured(node)
         return self.values[node]
 
     def structured(self, node: torch.fx.Node) -> Any:
-        """What a call returned, in its own type: ``torch.Size``, ``torch.return_types.max``."""
+        """Result of a call in its own type, such as ``torch.return_types.max``."""
         kept = self.env[node]
         if not isinstance(kept, tuple | list | dict):
             return map_tree(lambda c: c.value, kept, Constant)
@@ -118,7 +122,7 @@ class GraphImporter(Importer):
         return pytree.tree_unflatten(values, spec)
 
     def evaluated(self, node: torch.fx.Node) -> bool:
-        """Whether ``node`` computes with Python values alone; if so, do it now."""
+        """Evaluate ``node`` if it computes with Python values alone; False if it does not."""
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), self.value)
         if node.target is getattr:
             return self.attribute_of(node, *args)  # type: ignore[arg-type]
@@ -138,7 +142,10 @@ class GraphImporter(Importer):
         return True
 
     def attribute_of(self, node: torch.fx.Node, value: Any, name: str, *default: Any) -> bool:
-        """``getattr``: metadata is a constant, a view a call, a field of a structure the field."""
+        """Evaluate ``getattr``; False for an attribute that is an operation on a tensor.
+
+        :raises OpenProgramError: for an attribute of a tensor that no guard covers.
+        """
         if not isinstance(value, TensorProxy):
             self.define(node, getattr(value, name, *default))
             return True
@@ -151,7 +158,10 @@ class GraphImporter(Importer):
         return False
 
     def refuse_unseen(self, node: torch.fx.Node) -> None:
-        """Leave what the graph does not show to a frontend that sees Python."""
+        """Refuse calls whose effects or inputs the graph does not show.
+
+        :raises OpenProgramError: for these; a frontend that sees Python takes the program.
+        """
         if node.op == "call_method":
             if self.facts.attribute(str(node.target)) == "refused":
                 raise OpenProgramError(f"Tensor.{node.target} looks at what guards do not see")
@@ -163,7 +173,7 @@ class GraphImporter(Importer):
             raise OpenProgramError(f"{node.target} reads the state of the process")
 
     def rebind(self, after: Proxy, call: BoundSymbol) -> None:
-        """All names of an object whose metadata a call has changed stand for what it is now."""
+        """Map all names of an object whose metadata a call has changed to ``after``."""
         first = self.first_names.get(after.name, after.name)
         names = {first, *(n for n, f in self.first_names.items() if f == first)}
 
@@ -176,7 +186,7 @@ class GraphImporter(Importer):
     # ------------------------------------------------------------------ metadata
 
     def example(self, node: torch.fx.Node) -> Any:
-        """What ``node`` returns on fake tensors, run when first asked for."""
+        """Result of ``node`` on fake tensors; computed once."""
         if node not in self.examples:
             args, kwargs = self.arguments(node.args), self.arguments(node.kwargs)
             named = self.dialects.names.symbol(node.target, tuple(args), kwargs)
@@ -186,15 +196,15 @@ class GraphImporter(Importer):
         return self.examples[node]
 
     def says(self, node: torch.fx.Node) -> bool:
-        """What `example` gives is what the node comes to."""
+        """True: `example` can run any node."""
         return True
 
     def changes_state(self, call: BoundSymbol, node: torch.fx.Node) -> bool:
-        """Whether ``node`` is there for what it does: it takes no values and is no factory."""
+        """Test for a call made for its side effects: it takes no values and is no factory."""
         return not takes_values(call) and not _makes_tensors(node.target)
 
     def bound(self, call: BoundSymbol, function: Target, node: torch.fx.Node) -> BoundSymbol:
-        """``call`` with its outputs; operand graphs, which have no metadata, run as they are."""
+        """``call`` with its outputs; operand graphs, which have no metadata, stay constants."""
 
         def opaque(c: Constant) -> Constant:
             return self.constants.of(c.text, c.value) if is_graph(c) else c
@@ -208,16 +218,16 @@ class GraphImporter(Importer):
     def expanded(
         self, call: BoundSymbol, function: Target, node: torch.fx.Node
     ) -> BoundSymbol | None:
-        """``call`` with the facts of its expansion, else its metadata noted for `unexpanded`."""
+        """``call`` with the facts of its expansion; None, with metadata kept, if it has none."""
         found = super().expanded(call, function, node)
         if found is None:
             self.examples[node] = self.metadata(call, function, node)
         return found
 
     def metadata(self, call: BoundSymbol, function: Target, node: torch.fx.Node) -> Any:
-        """What a call that does not expand returns.
+        """Result on fake tensors of a call that does not expand.
 
-        :raises CaptureError: if that cannot be known without running it.
+        :raises CaptureError: if it cannot run on fake tensors.
         """
         if self.changes_state(call, node):
             return None
@@ -230,14 +240,14 @@ class GraphImporter(Importer):
             raise CaptureError(reason, source=call.source) from error
 
     def unexpanded(self, call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
-        """``call`` with its metadata alone; later calls may take what it returned on fakes."""
+        """``call`` with its metadata alone; later calls on fake tensors take the same fakes."""
         bound = super().unexpanded(call, node)
         values = [v for v in pytree.tree_leaves(self.example(node)) if _is_value(v)]
         self.fakes.keep(bound.flat_outs, values)
         return bound
 
     def python_function(self, node: torch.fx.Node, args: tuple[Any, ...]) -> Target | None:
-        """The function that ``node`` runs, if it is Python's and pure."""
+        """Function that ``node`` calls, if it is a pure one of Python's; else None."""
         if node.op == "call_method":
             kind = type(args[0])
             plain = kind in (tuple, list, dict, str, torch.Size, torch.dtype, int, float, slice)
@@ -248,7 +258,7 @@ class GraphImporter(Importer):
         return target if pure and callable(target) else None
 
     def is_torchs(self, target: Any) -> bool:
-        """Whether PyTorch, or Python's standard operators, define ``target``."""
+        """Test for a function of PyTorch or of Python's standard operators."""
         if isinstance(target, _LIBRARIES) or self.facts.is_pure(target) or target is tag_function:
             return True
         if not isinstance(target, types.FunctionType | types.BuiltinFunctionType | type):
@@ -259,14 +269,14 @@ class GraphImporter(Importer):
     # ------------------------------------------------------------------ modules
 
     def module(self, node: torch.fx.Node) -> None:
-        """A call of a submodule: a graph's nodes, or the calls that a leaf module makes.
+        """Import a call of a submodule: the nodes of a graph, or the calls of a leaf module.
 
-        :raises OpenProgramError: for a module that may do anything else.
+        :raises OpenProgramError: for any other module.
         """
         path = self.prefix + str(node.target)
         module = self.taken.submodule(path)
         if private.is_input_check(module):
-            module(*(self.given[n] for n in node.all_input_nodes))  # raises what it would raise
+            module(*(self.given[n] for n in node.all_input_nodes))  # raises on wrong inputs
             self.values[node] = self.env[node] = None
         elif _is_plain_graph(module):
             self.inline(node, module, path)
@@ -276,7 +286,7 @@ class GraphImporter(Importer):
             raise OpenProgramError(f"{path} is a {type(module).__qualname__}")
 
     def inline(self, node: torch.fx.Node, module: torch.fx.GraphModule, path: str) -> None:
-        """The nodes of a nested graph, in the call's place."""
+        """Import the nodes of a nested graph in place of its call."""
         self.taken.plain_attributes(path)
         graph = torch.fx.Graph()
         graph.output(graph.graph_copy(module.graph, {}))
@@ -289,7 +299,7 @@ class GraphImporter(Importer):
         self.define(node, result)
 
     def run(self, graph: torch.fx.Graph) -> Any:
-        """Import a nested graph; its result, with proxies for tensors."""
+        """Import a nested graph; return its result, with proxies for tensors."""
         result: Any = None
         for node in graph.nodes:
             if node.op == "output":
@@ -299,7 +309,7 @@ class GraphImporter(Importer):
         return result
 
     def leaf_module(self, node: torch.fx.Node, module: torch.nn.Module, path: str) -> None:
-        """The calls that a ``torch.nn`` module makes for these arguments."""
+        """Import the calls that a ``torch.nn`` module makes for these arguments."""
         for name, child in module.named_modules():
             self.taken.plain_attributes(".".join(filter(None, (path, name))))
             self.classes[type(child)] = None
@@ -312,7 +322,7 @@ class GraphImporter(Importer):
     def leaf_arguments(
         self, node: torch.fx.Node, module: torch.nn.Module, path: str, recorder: LeafRecorder
     ) -> tuple[Any, dict[str, torch.Tensor]]:
-        """Fakes for the arguments of a module's call, and for its state by name."""
+        """Fake arguments of a module's call, and fakes of its parameters and buffers by name."""
         fakes: dict[str, Any] = {}
 
         def fake(proxy: Proxy) -> Any:
@@ -334,7 +344,7 @@ class GraphImporter(Importer):
     def trace_leaf(
         self, node: torch.fx.Node, graph: torch.fx.Graph, path: str, module: torch.nn.Module
     ) -> None:
-        """Import what was recorded, as coming from the line of the module's call."""
+        """Import a recorded graph under the source line of the module's call."""
         stack = {**(node.meta.get("nn_module_stack") or {}), path: (path, type(module))}
         for inner in graph.nodes:
             inner.meta["nn_module_stack"] = stack
@@ -345,11 +355,11 @@ class GraphImporter(Importer):
 _STRUCTURAL = frozenset(
     {operator.getitem, len, tuple, list, dict, operator.add, reversed, zip, isinstance}
 )
-"""Functions that pass on what is in a container without looking at it."""
+"""Functions that pass on elements of a container without reading their values."""
 
 
 def _makes_tensors(target: Any) -> bool:
-    """Whether a call without tensors among its arguments returns some, and does nothing else."""
+    """Test for a factory: it returns tensors, takes none, and has no side effects."""
     if isinstance(target, OpOverload):
         return bool(target._schema.returns) and not target._schema.is_mutable
     return isinstance(target, types.BuiltinFunctionType | types.FunctionType) and (
@@ -362,7 +372,7 @@ def _is_value(value: Any) -> bool:
 
 
 def _is_plain_graph(module: Any) -> bool:
-    """Whether a module is an FX graph, called with the values of its placeholders."""
+    """Test for a GraphModule that runs just its graph, with one argument per placeholder."""
     return (
         isinstance(module, torch.fx.GraphModule)
         and is_recompiled(module)
@@ -373,12 +383,15 @@ def _is_plain_graph(module: Any) -> bool:
 
 
 def is_recompiled(module: torch.fx.GraphModule) -> bool:
-    """Whether the code that ``module`` runs is its graph's: `recompile` was called after edits."""
+    """Test if ``module`` runs the code of its graph: `recompile` was called after edits."""
     return bool(module.graph.python_code(root_module="self").src == module.code)
 
 
 def _bind(inputs: list[torch.fx.Node], node: torch.fx.Node, path: str) -> list[Any]:
-    """The argument of a call for each placeholder of the called graph."""
+    """Argument of a call for each placeholder of the called graph.
+
+    :raises OpenProgramError: for variadic or missing arguments.
+    """
     kwargs = dict(node.kwargs)
     values = list(node.args)
     for inner in inputs[len(values) :]:

@@ -1,8 +1,8 @@
-"""What an FX graph's program takes, and the guards that says: one generated function per entry.
+"""Inputs and guards of an FX graph's program: one generated function per entry.
 
-FX graphs have no Python control flow, so a program depends on nothing but the metadata of its
-tensors, the values of its other arguments, the state of the module it reads, and what is ambient.
-Parameters and buffers are inputs, read from the module at each call.
+FX graphs have no Python control flow, so a program depends only on the metadata of its tensors, the
+values of its other arguments, the attributes of the module that it reads, and global state such as
+the grad mode. Parameters and buffers are inputs, read from the module at each call.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class OpenProgramError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A tensor among the inputs, by its place."""
+    """Position of a tensor among the inputs."""
 
     index: int
 
@@ -55,7 +55,7 @@ def enter({parameters}):
 
 
 def hooks_of(module: torch.nn.Module) -> list[Any]:
-    """The dictionaries of hooks that act when ``module`` is called."""
+    """Dictionaries of hooks that run when ``module`` is called."""
     return [vars(module)[name] for name in _HOOKS]
 
 
@@ -64,10 +64,13 @@ _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backw
 
 @dataclass
 class Inputs:
-    """The inputs of one entry, collected while its program is acquired.
+    """Inputs and guards of one entry, collected while its program is acquired.
 
     ``parameters`` are the placeholders' names in the generated function. ``tensors`` are the
-    distinct tensors of the call that is compiled, ``expressions`` where each is found.
+    distinct tensors of the call that is compiled, ``expressions`` the code that reads each, and
+    ``names`` their names in the trace. ``conditions`` are guards on other values as code,
+    ``same`` those on tensors passed twice, ``texts`` all of these for printing; ``scope`` holds
+    the constants that the code uses.
     """
 
     module: torch.nn.Module
@@ -89,9 +92,9 @@ class Inputs:
     # ------------------------------------------------------------------ arguments
 
     def argument(self, expression: str, value: Any, name: str) -> Any:
-        """``value`` with its tensors replaced by slots; everything else becomes a condition.
+        """``value`` with slots for its tensors; everything else becomes a guard.
 
-        :raises OpenProgramError: for an object that is none of PyTorch's or Python's own values.
+        :raises OpenProgramError: for an object other than values of PyTorch and plain Python.
         """
         kind = type(value)
         if isinstance(value, torch.Tensor):
@@ -147,9 +150,9 @@ class Inputs:
         return f"{expression} == {self._bind('v', value)}"
 
     def tensor(self, expression: str, value: torch.Tensor, name: str) -> Slot:
-        """The slot of a tensor. One that is an input already has one slot, guarded to be the same.
+        """Slot of a tensor; a tensor that is an input already gets its slot and an identity guard.
 
-        :raises OpenProgramError: for subclasses and layouts whose metadata guards do not know.
+        :raises OpenProgramError: for subclasses and layouts that the guards do not support.
         """
         if type(value) not in PLAIN_TENSORS or value.layout is not torch.strided:
             raise OpenProgramError(f"{name} is a {type(value).__qualname__}, {value.layout}")
@@ -167,16 +170,16 @@ class Inputs:
     # ------------------------------------------------------------------ the module's state
 
     def state(self, path: str) -> Any:
-        """What the module has at a dotted ``path``: the slot of a tensor, or another value.
+        """Attribute of the module at a dotted ``path``: the slot of a tensor, or another value.
 
-        Modules on the way are guarded to be the same objects.
+        Modules on the way get identity guards.
         """
         if path not in self._state:
             self._state[path] = self._read(path)
         return self._state[path]
 
     def submodule(self, path: str) -> Any:
-        """The object at ``path``, guarded to be the one that is there now."""
+        """Object at ``path``, with an identity guard."""
         return self._owner(path)[1]
 
     def _owner(self, path: str) -> tuple[str, Any]:
@@ -204,7 +207,7 @@ class Inputs:
         return self.submodule(path)
 
     def plain_attributes(self, path: str) -> None:
-        """Guard the numbers, strings and flags that the module at ``path`` keeps, and its hooks."""
+        """Guard the plain attributes of the module at ``path``, and that it has no hooks."""
         owner, module = self._owner(path)
         attributes = {k: copy.copy(v) for k, v in vars(module).items() if _is_plain(v)}
         names = ", ".join(f"{owner}_d.get({k!r})" for k in attributes)
@@ -230,7 +233,10 @@ class Inputs:
     def enter(
         self, run: Callable[..., Any], extra: Callable[[], bool] | None
     ) -> Callable[..., Any]:
-        """A function of the placeholders' values: ``run``'s result, or None if a guard fails."""
+        """Generate the function from the placeholders' values to ``run``'s result.
+
+        It returns None if a guard fails; ``extra`` is a guard to check beside the collected ones.
+        """
         ambient = ambient_check()
         scope = {**self.scope, "run": run, "ambient": ambient, "extra": extra}
         checks = list(self.same)
@@ -250,14 +256,14 @@ class Inputs:
         return define(source, "enter", scope, "tj inputs")
 
     def guard_texts(self) -> tuple[str, ...]:
-        """The guards, for people."""
+        """Guards as text, to be printed."""
         tensors = [f"{n} has {_shown(t)}" for n, t in zip(self.names, self.tensors, strict=True)]
         distinct = ["the tensors are distinct objects"] if len(tensors) > 1 else []
         return (*self.texts, *tensors, *distinct, *ambient_texts())
 
 
 def _reader(holder: Any, name: str) -> str:
-    """How ``name`` of ``holder`` is read, as a format string over the holder's name."""
+    """Code that reads ``name`` of ``holder``, a format string over the holder's name."""
     if isinstance(holder, torch.nn.Module):
         for kept in ("_parameters", "_buffers", "_modules"):
             if name in vars(holder)[kept]:

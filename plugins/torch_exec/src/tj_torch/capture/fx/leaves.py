@@ -1,8 +1,8 @@
-"""Leaf modules of FX graphs: what a ``torch.nn`` module calls, as a graph of its own.
+"""Record the calls that a leaf module of an FX graph makes, as a graph of its own.
 
-``symbolic_trace`` records a call of a ``torch.nn`` module whole. Its ``forward`` is run once on
-fake tensors, and the torch-level calls it makes are written down. That is done for modules of
-PyTorch's own that do nothing but such calls; Python code of others could do anything.
+``symbolic_trace`` records a ``torch.nn`` module as one call. Here its ``forward`` runs once on fake
+tensors, and its torch-level calls are recorded: only for PyTorch's own modules that make nothing
+but such calls, since other Python code could do anything.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["LeafRecorder", "is_transparent"]
 
 
 def is_transparent(module: torch.nn.Module, facts: FxFacts) -> bool:
-    """Whether the torch-level calls that ``module`` makes are all it does."""
+    """Test for a module that does nothing but torch-level calls."""
     everywhere = (getattr(torch.nn.modules.module, name) for name in GLOBAL_HOOKS)
     return not any(everywhere) and all(
         _is_own(child) and not facts.refuses_module(type(child)) for child in module.modules()
@@ -42,7 +42,7 @@ def _is_own(module: torch.nn.Module) -> bool:
 
 
 class LeafRecorder(TorchFunctionMode):
-    """Writes the torch-level calls of a module on fake tensors into ``graph``."""
+    """Mode that records a module's torch-level calls on fake tensors in ``graph``."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -51,19 +51,19 @@ class LeafRecorder(TorchFunctionMode):
         self.alive: list[Any] = []
 
     def given(self, tensor: torch.Tensor, name: str) -> torch.fx.Node:
-        """A placeholder for a tensor that the calls may take."""
+        """Add a placeholder for a tensor that the calls may take."""
         node = self.nodes[id(tensor)] = self.graph.placeholder(name)
         self.alive.append(tensor)
         return node
 
     def known_as(self, other: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Calls that take ``other`` take ``tensor``: recurrent modules list their parameters."""
+        """Record ``other`` as ``tensor``: recurrent modules keep a list of the real parameters."""
         self.nodes[id(other)] = self.nodes[id(tensor)]
 
     def record(self, module: torch.nn.Module, arguments: Any, state: Any) -> None:
         """Run ``module`` with ``state`` for its parameters and buffers.
 
-        :raises OpenProgramError: if that does more than calls of PyTorch's functions.
+        :raises OpenProgramError: if it does anything but call PyTorch's functions.
         """
         args, kwargs = arguments
         try:
@@ -103,9 +103,9 @@ class LeafRecorder(TorchFunctionMode):
             self.nodes[id(item)] = self.graph.call_function(operator.getitem, (node, i))
 
     def arguments(self, tree: Any) -> Any:
-        """``tree`` with nodes for its tensors.
+        """``tree`` with the nodes of its tensors.
 
-        :raises OpenProgramError: for a tensor from somewhere else.
+        :raises OpenProgramError: for a tensor that is neither an input nor computed.
         """
 
         def leaf(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""`torch.utils.checkpoint` in traces: where its region takes its place, and with which tags.
+"""Inline regions of `torch.utils.checkpoint`, with tags for what to recompute.
 
-A captured checkpoint is one call with a region. While PyTorch's autograd takes the gradients, that
-call runs as it stands, since only it saves the memory. Where no gradient is wanted, or a plugin
-takes gradients (it makes stage JOINT), the region is inlined; in the second case its calls carry
-tags that say what the user asked for.
+A captured checkpoint is one call with a region. While PyTorch's autograd takes the gradients, the
+call stays, since only the call saves memory. Where no gradient is wanted, or a plugin takes the
+gradients (it makes stage JOINT), the region is inlined; in the second case tags on its calls say
+what the user asked to save and to recompute.
 """
 
 from __future__ import annotations
@@ -63,15 +63,15 @@ RESIDUAL: Mapping[str, str] = {
     "PREFER_SAVE": "PREFER_SAVE",
     "MUST_RECOMPUTE": "RECOMPUTE",
     "PREFER_RECOMPUTE": "PREFER_RECOMPUTE",
-    # Where a saved value waits is not tj's to say yet: it is saved where it is.
+    # tj does not offload saved values yet: they stay on their device.
     "MUST_CPU_OFFLOAD": "SAVE",
     "PREFER_CPU_OFFLOAD": "PREFER_SAVE",
 }
-"""The tag that a policy of selective checkpointing asks for, by the policy's name."""
+"""Tag for an answer of a selective checkpoint policy, by the name in `CheckpointPolicy`."""
 
 
 STRONGEST = ("SAVE", "PREFER_SAVE", "RECOMPUTE", "PREFER_RECOMPUTE")
-"""What a call is tagged with whose operators get different answers: the first of these."""
+"""Order of tags: a call whose operators get different answers has the first of these."""
 
 
 def _apply(trace: Trace, context: PassContext) -> Trace:
@@ -82,19 +82,19 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
         return trace
     tagging: RuleTable[Any] = RuleTable("checkpoint")
     tagging.set(SYMBOL, _Tagging())
-    # In a region of another operation PyTorch's autograd takes the gradients still.
+    # In a region of another operation, PyTorch's autograd still takes the gradients.
     return _repeated(
         trace, lambda t: context.rewrite(t, tagging, into_bodies=False, into_regions=False)
     )
 
 
 def inline_checkpoints() -> Transform:
-    """The transform that puts checkpointed regions in their calls' places, where that is right."""
+    """Transform that inlines checkpointed regions, see the module."""
     return Transform("inline-checkpoints", _apply, Stage.ACQUIRED, priority=100, falls_back=True)
 
 
 def _repeated(trace: Trace, step: Callable[[Trace], Trace]) -> Trace:
-    """``step`` until it changes nothing: a region may hold further checkpoints."""
+    """Repeat ``step`` until nothing changes: a region may hold further checkpoints."""
     while True:
         after = step(trace)
         if after is trace:
@@ -108,7 +108,7 @@ def _context_fn(call: BoundSymbol) -> Any:
 
 
 def _selective(context_fn: Any) -> bool:
-    """Whether ``context_fn`` makes PyTorch's own contexts, which do nothing but save values."""
+    """Test for no ``context_fn``, or PyTorch's own contexts, which only save values."""
     made_by = context_fn.func if isinstance(context_fn, functools.partial) else None
     return context_fn is None or made_by is create_selective_checkpoint_contexts
 
@@ -122,7 +122,10 @@ def _without_gradient(call: BoundSymbol, edit: Editor) -> Replacement | None:
 
 @dataclass
 class _Tagging:
-    """The rule that inlines regions for whoever takes gradients; counts them as it goes."""
+    """Rule that inlines a checkpoint's region and tags its calls.
+
+    ``counts`` are the numbers of regions so far, by the path of the region around them.
+    """
 
     counts: dict[str, int] = field(default_factory=dict)
 
@@ -130,7 +133,7 @@ class _Tagging:
         context_fn = _context_fn(call)
         policy = None if context_fn is None else _policy_of(context_fn)
         if context_fn is not None and policy is None:
-            return None  # contexts of the user's own, which must be entered
+            return None  # the user's own contexts have to be entered around the region
         made = edit.inline_region(self.tags(call))
         tagged = _vanilla if policy is None else _Policy(policy)
         calls = tuple(map(tagged, made.calls))
@@ -158,15 +161,15 @@ def _with_residual(call: BoundSymbol, name: str) -> BoundSymbol:
 
 
 def _policy_of(context_fn: Any) -> Any:
-    """The policy function of selective checkpointing, or None for other contexts."""
+    """Policy function of selective checkpointing, None for other contexts."""
     forward, _ = context_fn()
     return getattr(forward, "policy_fn", None)
 
 
 class _Policy:
-    """Asks a policy about the operators of each call, in order, as a run of the region would.
+    """Evaluate a policy on the operators of each call, in order, as a run of the region would.
 
-    Operators are given fake tensors; policies look at the operator, and perhaps at shapes.
+    Arguments are fake tensors; a policy reads the operator, and perhaps shapes.
     """
 
     def __init__(self, policy: Callable[..., Any]) -> None:
@@ -207,7 +210,7 @@ class _Policy:
         self, operator: Any, out: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> str:
         context = SelectiveCheckpointContext(is_recompute=False)
-        context.op_output = out  # which PyTorch's own has from 2.13 on
+        context.op_output = out  # attribute of PyTorch's own context from 2.13 on
         answer = self.policy(context, operator, *args, **kwargs)
         if isinstance(answer, bool):
             return "SAVE" if answer else "PREFER_RECOMPUTE"

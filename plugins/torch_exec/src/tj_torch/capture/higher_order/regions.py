@@ -1,4 +1,4 @@
-"""Higher-order operations in captured graphs: their operand graphs become regions."""
+"""Bind operand graphs of higher-order operations in captured graphs as regions."""
 
 from __future__ import annotations
 
@@ -32,15 +32,17 @@ __all__ = ["bind_regions", "differentiable", "is_graph", "operation"]
 
 
 def is_graph(value: Any) -> bool:
-    """Whether ``value`` is an operand graph, as an argument."""
+    """Test for an argument that is an operand graph."""
     return isinstance(value, Constant) and isinstance(value.value, torch.fx.GraphModule)
 
 
 def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
-    """``call`` under the name of what runs it, where that is not the captured operation itself.
+    """``call`` under the symbol that runs it, where that is not the captured operation itself.
 
-    What PyTorch means for its compilers only is spelled as what users write; a graph that is
-    reused is a call of it.
+    Operations that PyTorch has for its compilers only become what the user wrote: a checkpoint, or
+    a `torch.autograd.Function`. A reused graph becomes a plain call of it.
+
+    :raises CaptureError: for a Function of which not all is known.
     """
     name = call.symbol.name.removeprefix("ops.higher_order.")
     if name == "tag_activation_checkpoint":
@@ -54,7 +56,10 @@ def operation(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
 
 
 def _autograd_function(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
-    """The indices under the names of what a Function is asked to do with them."""
+    """Call of `autograd_function` for a captured Function, with its indices renamed.
+
+    :raises CaptureError: for unknown arguments, or if the backward's dependences are unknown.
+    """
     given = dict(call.kwargs)
     names = {
         "saved_for_backward_idx": "saved",
@@ -91,21 +96,21 @@ def _checkpoint(call: BoundSymbol) -> BoundSymbol:
 
 
 class Importing(Protocol):
-    """What is asked of whoever turns graphs into traces."""
+    """Interface of importers to `bind_regions`."""
 
     def region(
         self, graph: torch.fx.GraphModule, name: str, operands: Operands, context: Context
     ) -> Trace:
-        """The program of an operand graph."""
+        """Program of an operand graph."""
 
     def captured(self, call: BoundSymbol, node: torch.fx.Node) -> Any:
-        """The outputs of ``call``, with their metadata from the capture."""
+        """Outputs of ``call``, with their metadata from the capture."""
 
 
 def bind_regions(
     call: BoundSymbol, node: torch.fx.Node, wiring: Wiring, importing: Importing
 ) -> BoundSymbol:
-    """``call`` with regions for its operand graphs, its outputs, and the sum of their effects."""
+    """``call`` with regions for its operand graphs, its outputs, and the regions' effects."""
     count = iter(range(1 << 30))
 
     def bound(leaf: Constant) -> Any:
@@ -130,7 +135,7 @@ def bind_regions(
 
 
 def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[int | None]:
-    """For each input of the program the argument it is, if it has the same metadata."""
+    """Position of the argument for each input of the program; None if metadata differ."""
     first = {p.name: i for i, p in reversed(list(enumerate(call.flat_args)))}
     for i, p in enumerate(program.inputs):
         operand = operands[i] if i < len(operands) else MADE
@@ -141,9 +146,9 @@ def _places(call: BoundSymbol, program: Trace, operands: Operands) -> Iterator[i
 
 
 def differentiable(p: Proxy, call: BoundSymbol) -> Proxy:
-    """An output of ``call`` that autograd may have an interest in counts as requiring a gradient.
+    """Output of ``call``, marked as requiring grad if autograd may differentiate it.
 
-    Captures do not always say so, and other executors must stay out of what is differentiated.
+    Captures do not always mark it, and other executors must not take differentiated calls.
     """
     if not isinstance(p, TensorProxy):
         return p

@@ -1,6 +1,6 @@
-"""Checkpoints that write: eager writes once more, when the backward computes values again.
+"""Refuse checkpoints that write to outer tensors, which eager does twice.
 
-A program in functional form writes when it is done, once. So such a program is left to eager.
+The backward's recomputation writes a second time; a functional program writes once, at its end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["check_repeated"]
 
 
 def check_repeated(call: BoundSymbol) -> None:
-    """See that ``call``, if it is a checkpoint with gradients, writes to nothing from outside.
+    """Check that ``call``, if it is a checkpoint with gradients, writes to none of its arguments.
 
     :raises CaptureError: if it does.
     """
