@@ -1,1 +1,1 @@
-"""FUNCTIONAL: from a program that writes to one that computes values, and its epilogue."""
+"""Functionalization: from a program that writes to one without writes, and its epilogue."""

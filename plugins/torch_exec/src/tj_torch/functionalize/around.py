@@ -1,7 +1,7 @@
-"""What runs around a functional program: its epilogue, and other programs where it has to be.
+"""Wrap a functional program in its epilogue and in fallbacks to other programs.
 
-Where memory that is written is shared, a program for that runs; where the functional program
-raises, the acquired one, which raises what the user's calls raise.
+Where arguments share memory that is written, a program for that aliasing runs; where the functional
+program raises, the acquired one runs, which raises the user's errors in their order.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ Run = Callable[..., Any]
 Wrap = Callable[[Run, Recompiler], Run]
 
 PROGRAM = Symbol("tj", "program")
-"""The functional program, in the outer one."""
+"""Call of the functional program in the outer one."""
 
 
 def with_errors(trace: Trace) -> Wrap:
-    """What runs a functional program, and raises what the acquired ``trace`` raises."""
+    """Wrapper that runs a functional program, and raises as the acquired ``trace`` does."""
     devices, generators = list(_draws_from(trace)), _generators(trace)
 
     def wrap(function: Run, recompiler: Recompiler) -> Run:
@@ -64,7 +64,9 @@ def _generators(trace: Trace) -> list[torch.Generator]:
 
 
 def with_bases(epilogue: Trace, made: Functionalized) -> Wrap:
-    """What runs ``epilogue``, a program for one input-aliasing pattern, for the one that chose it.
+    """Wrapper with ``epilogue`` for a program of one input-aliasing pattern.
+
+    Its caller checked the pattern, so it needs no dispatch of its own.
 
     :raises Unsuitable: if autograd metadata of an argument that shares memory is mutated.
     """
@@ -81,14 +83,14 @@ def wrapping(
     between: Sequence[str],
     fused: bool,
 ) -> Wrap:
-    """What makes ``epilogue`` call the functional program, or another one where it has to.
+    """Wrapper with ``epilogue`` that calls the functional program or, where needed, another one.
 
-    That program writes the arguments in ``between`` itself. ``fused``: executors may run several
-    calls as one, whose errors are not those of the calls.
+    The functional program writes the arguments in ``between`` itself. With ``fused``, executors may
+    run several calls as one, whose errors differ from those of the calls.
     """
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
     wrapped = any(is_subclass(trace.inputs[i]) for i in tensors)
-    # Arguments that share memory share the counter of a change of metadata, which autograd reads.
+    # A change of metadata bumps the version counter, which arguments that share memory share.
     counted = made.objects.bumps.keys() if made.differentiates else ()
     names = {*made.writes, *counted}
     mutated = [i for i in tensors if trace.inputs[i].name in names]
@@ -117,7 +119,7 @@ def wrapping(
         return if_autograd_allows(run, detached, freed, acquired) if changes else run
 
     def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
-        """``run`` where memory that is written is not shared, else a program for that."""
+        """``run`` if no written argument shares memory, else a program for the aliasing."""
         if not allowed and (not mutated or len(tensors) == 1) and not wrapped:
             return run
 
@@ -147,7 +149,7 @@ def _has_memory(p: Proxy) -> bool:
 def _conditions(
     trace: Trace, made: Functionalized
 ) -> Iterator[tuple[int, Callable[[torch.Tensor], bool]]]:
-    """What must hold of inputs that require a gradient and are written, as autograd sees it."""
+    """Checks of inputs that require grad and are written: where one fails, autograd refuses."""
     for i, p in enumerate(trace.inputs):
         if requires_grad(p):
             if any(write.visible for write in made.writes.get(p.name, {}).values()):
@@ -158,7 +160,7 @@ def _conditions(
 
 
 def _draws_from(trace: Trace) -> Iterator[str]:
-    """The devices of whose generators the program draws."""
+    """Devices whose default generators the program draws from, as ``cuda:0``."""
     for call in trace.calls:
         for effect in call.effects.ordered:
             if effect.startswith("random:"):

@@ -1,8 +1,8 @@
-"""Arguments that share memory become views of one base, for calls that share it in one way.
+"""Replace arguments that share memory by views of one base, for one input-aliasing pattern.
 
-The base is a tensor that starts where the memory does. Written so, the program is as any other
-that writes to views, and the layers above this one need not know that arguments share memory:
-values of an argument are read off the base, and new ones go to memory through the argument itself.
+The base starts where the memory does. The rewritten program is one that writes to views, and later
+passes need not know that arguments share memory: values of an argument are read off the base, and
+new ones are copied to memory through the argument itself.
 """
 
 from __future__ import annotations
@@ -54,19 +54,19 @@ MEMORY = Tag(
 AS_STRIDED = Symbol("torch", "as_strided")
 
 LARGE = 1 << 26
-"""Of more elements it is not found out whether arguments overlap; they are taken to."""
+"""Elements of memory beyond which arguments are assumed to overlap, without a check."""
 
 FAR = 4
-"""A base is at most so many times as long as the part of it that is shared."""
+"""Greatest ratio of a base's length to the part that the arguments span."""
 
 
 def members(trace: Trace) -> dict[str, str]:
-    """The arguments of a trace that are members of a base, by the names of their views of it."""
+    """Names of the arguments that are members of a base, by the names of their views of it."""
     return {str(p.tags[MEMBER.name]): p.name for p in trace.inputs if MEMBER.name in p.tags}
 
 
 def overlap(trace: Trace, group: Group) -> bool:
-    """Whether an element belongs to two of the group's arguments."""
+    """Test for an element that two of the group's arguments share."""
     tensors = [_tensor(trace.inputs[i]) for i in group.places]
     extent = length(trace, group)
     if extent > LARGE:
@@ -87,9 +87,9 @@ def compiled(
     recompiler: Recompiler,
     name: str,
 ) -> Callable[..., Any]:
-    """What runs ``trace`` for arguments that share memory as ``groups`` say.
+    """Compile ``trace`` for arguments that share memory as in ``groups``.
 
-    :raises Unsuitable: if that cannot be made functional.
+    :raises Unsuitable: if the program with bases cannot be made functional.
     """
     made = recompiler.compiled(with_bases(trace, groups, expand))
     if "epilogue" not in made.others:
@@ -99,11 +99,11 @@ def compiled(
 
 
 def with_bases(trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand]) -> Trace:
-    """``trace`` with the arguments of each group read off a base.
+    """``trace`` with the arguments of each group as views of a base.
 
-    It takes the bases after what ``trace`` takes, but for those that are arguments themselves.
+    Bases that are no arguments are inputs after those of ``trace``.
 
-    :raises Unsuitable: if an argument cannot be written as such a view.
+    :raises Unsuitable: if an argument cannot be expressed as a view of the base.
     """
     layer = _Bases(trace, expand)
     for group in groups:
@@ -113,7 +113,7 @@ def with_bases(trace: Trace, groups: Sequence[Group], expand: RuleTable[Expand])
 
 
 class _Bases:
-    """The inputs, and the views of bases, of a trace while they are made."""
+    """Builder of a trace with bases: its inputs, and the views in its editor."""
 
     def __init__(self, trace: Trace, expand: RuleTable[Expand]) -> None:
         self.trace = trace
@@ -122,7 +122,7 @@ class _Bases:
         self.inputs: list[Proxy] = list(trace.inputs)
 
     def add(self, group: Group) -> None:
-        """The arguments of ``group`` become views of its base."""
+        """Make the arguments of ``group`` views of its base."""
         base = self.base(group)
         if not is_dense(base):
             raise Unsuitable("arguments are views of a tensor with gaps in its memory")
@@ -131,7 +131,7 @@ class _Bases:
                 self.member(base, place, offset)
 
     def base(self, group: Group) -> TensorProxy:
-        """The base of ``group``, which is an argument or becomes one."""
+        """Base of ``group``: an argument, or a new input."""
         tensors = [_tensor(self.trace.inputs[i]) for i in group.places]
         if len({(p.dtype, p.device, p.requires_grad, p.flags) for p in tensors}) > 1:
             raise Unsuitable("arguments that share memory have different data types")
@@ -153,12 +153,12 @@ class _Bases:
         return base
 
     def member(self, base: TensorProxy, place: int, offset: int) -> None:
-        """The argument at ``place`` is a view of ``base``."""
+        """Make the argument at ``place`` a view of ``base`` at ``offset``."""
         p = _tensor(self.trace.inputs[place])
         tags = p.tags.add(MEMBER.name, p.name)
         self.inputs[place] = p.replace(name=self.editor.fresh(p.name), tags=tags)
         context = self.trace.context
-        if p.requires_grad:  # it does so whether gradients are on or not
+        if p.requires_grad:  # the argument requires grad even under no_grad
             context = context.with_("grad", True)
         args = (base, p.shape, p.strides, offset)
         bare = BoundSymbol(AS_STRIDED, args, context=context)
@@ -184,7 +184,7 @@ def _numbers(dims: Sequence[Any]) -> tuple[int, ...]:
 
 
 def length(trace: Trace, group: Group) -> int:
-    """How many elements there are from the beginning of a group's memory to its last argument."""
+    """Number of elements from the start of a group's memory to the end of its last argument."""
     tensors = [_tensor(trace.inputs[i]) for i in group.places]
     spans = [span(_numbers(p.shape), _numbers(p.strides)) for p in tensors]
     return max((o + n for o, n in zip(group.offsets, spans, strict=True) if n), default=0)

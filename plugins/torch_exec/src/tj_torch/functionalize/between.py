@@ -1,9 +1,9 @@
-"""What the caller has and other results depend on: returned views, arguments that are written.
+"""Returned views and written arguments on which other results depend.
 
-In eager the gradient of the result goes through the view, or the argument as it is then, which
-hooks, ``retain_grad()`` and ``torch.autograd.grad(result, view)`` see. So such a view is not made
-again outside, nor such an argument written there: the functional program returns them, and who
-differentiates the program sees to it that autograd makes the one and writes the other.
+In eager, the gradient of such a result flows through the view, or the written argument, which
+hooks, ``retain_grad()`` and ``torch.autograd.grad(result, view)`` show. So the epilogue must not
+make the view again, nor write the argument: the functional program returns both, and the plugin
+that differentiates it makes the view and writes the argument as nodes of autograd.
 """
 
 from __future__ import annotations
@@ -49,26 +49,28 @@ CROSSING = Tag(
 )
 
 COPIED_BACK = Symbol("tj", "copied_back")
-"""``copied_back(value, name, count)``: the argument ``name``, written ``count`` times, of which
-``value`` is the new one. Where autograd sees it, it writes."""
+"""``copied_back(value, name, count)``: the argument ``name`` with its new ``value``, written
+``count`` times. Run as a node of autograd, it writes the argument."""
 
 
 @dataclass
 class Between:
-    """What stands between results and what they depend on: ``views``, their values by object, and
-    the arguments ``written``."""
+    """Returned objects that other results depend on.
+
+    ``views`` are values of views by object, ``written`` the names of arguments.
+    """
 
     views: dict[str, Proxy] = field(default_factory=dict)
     written: list[str] = field(default_factory=list)
 
 
 def between(made: Functionalized, returned: Iterable[str], *, cut: bool) -> Between:
-    """What of ``made`` stands between other results and what they depend on.
+    """Find returned views and written arguments of ``made`` that other results depend on.
 
-    ``returned`` are the objects that the program returns. ``cut`` says whether who differentiates
-    the program can let autograd write in the middle of it.
+    ``returned`` are the objects that the program returns. With ``cut``, the plugin that
+    differentiates the program can split it to let autograd write in the middle.
 
-    :raises Unsuitable: if autograd would have to see more of the program than that.
+    :raises Unsuitable: if autograd would have to see other calls of the program.
     """
     found = Between()
     if not made.differentiates:
@@ -90,7 +92,7 @@ def between(made: Functionalized, returned: Iterable[str], *, cut: bool) -> Betw
 
 
 def _is_simple(made: Functionalized, name: str) -> bool:
-    """Whether all that is done to an argument is that it is written, and nobody shares it."""
+    """Test for an argument that is only written, and shares no memory."""
     changed = {p.name for call in made.views for p in _rebound(call)}
     same = {n for n, first in made.objects.names.items() if first == name}
     alone = not made.members and made.objects.counters(name) == {name}
@@ -102,7 +104,7 @@ def _rebound(call: BoundSymbol) -> Iterator[Proxy]:
 
 
 def copied_back(made: Functionalized, name: str) -> Proxy:
-    """The argument ``name`` as autograd sees it when it has its new value: what uses that, uses it.
+    """The argument ``name`` after the write; later readers take this value.
 
     :raises Unsuitable: if no call makes the value.
     """
@@ -125,7 +127,7 @@ def copied_back(made: Functionalized, name: str) -> Proxy:
 
 
 class _Results:
-    """The values of results that are no views, by their names; what is written of arguments too."""
+    """Values of results that are no views, and of written arguments, by root."""
 
     def __init__(
         self, made: Functionalized, returned: Iterable[str], written: Iterable[str]
@@ -136,13 +138,16 @@ class _Results:
         self.names = {root: p.name for root, p in values.items() if p and requires_grad(p)}
 
     def depend_on(self, value: Proxy, root: str) -> bool:
-        """Whether a gradient flows to ``value``, of ``root``, from one that is of another root."""
+        """Test if a gradient flows to ``value``, of ``root``, from a result of another root."""
         reached = dependent_values(self.calls, [value.name], requires_grad)
         return any(name in reached for other, name in self.names.items() if other != root)
 
 
 def _views(made: Functionalized, place: Place) -> dict[str, Proxy]:
-    """All views on the way from a root to ``place``, with their values."""
+    """Views on the path from a root to ``place``, with their values.
+
+    :raises Unsuitable: if the root is written or shared, or a view depends on computed sizes.
+    """
     if place.root in made.writes or not place.path:
         raise Unsuitable("a result depends on what is written, which the caller has too")
     if place.root in made.members or made.objects.bumps.get(place.root):
@@ -164,7 +169,10 @@ def _made(call: BoundSymbol) -> Iterator[tuple[int, Proxy]]:
 
 
 def _check_arguments(made: Functionalized, value: Proxy) -> None:
-    """See that the call that makes ``value`` takes one tensor, and what the program is given."""
+    """Check that the call which makes ``value`` takes one tensor, and else inputs of the program.
+
+    :raises Unsuitable: if it does not.
+    """
     call = made.editor.calls[maker(made.editor.calls, value)]
     others = [p for p in call.flat_args if not isinstance(p, TensorProxy)]
     if len(call.flat_args) - len(others) > 1 or any(p.name not in made.given for p in others):

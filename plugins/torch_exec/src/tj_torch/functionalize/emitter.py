@@ -1,4 +1,4 @@
-"""New calls of a functional program, each on behalf of one of the acquired program."""
+"""Emit calls of a functional program, each on behalf of a call of the acquired one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WITH_STRIDES = Symbol("tj", "with_strides")
 
 @dataclass
 class Emitter:
-    """Adds calls to the functional program of ``trace``, which is in the ``editor``."""
+    """Emitter of calls into the ``editor`` that holds the functional program of ``trace``."""
 
     trace: Trace
     expand: RuleTable[Expand]
@@ -44,20 +44,20 @@ class Emitter:
     def laid_out(self, call: BoundSymbol, made: BoundSymbol, value: Proxy, like: Proxy) -> Proxy:
         """``value``, which ``made`` computes on behalf of ``call``, with the strides of ``like``.
 
-        Memory keeps its strides when it is written; what a body computes has strides of its own.
+        Memory keeps its strides when it is written; a body may compute other strides.
         """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
         if value.subclass is not None or like.subclass is not None:
             known = is_laid_out(made, value, like)
             return value if known else self.made(call, WITH_STRIDES, (value, like), call.context)
-        # Of sizes 0 and 1, kernels make other strides than they do of tensors without data.
+        # For sizes 0 and 1, strides of kernels differ from those of fake tensors.
         known = not {0, 1}.intersection(like.shape)
         if known and value.strides == like.strides == computed(made, value).strides:
             return value
         return self.made(call, WITH_STRIDES, (value, like), call.context)
 
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
-        """The result of a new call, on behalf of ``call``."""
+        """Add a call of ``symbol`` on behalf of ``call``; return its result."""
         made = self.expanded(on_behalf(call, symbol, args, (), context), [args[0].name])
         self.editor.keep(made)
         return made.flat_outs[0]
@@ -65,7 +65,10 @@ class Emitter:
     def expanded(
         self, bare: BoundSymbol, wishes: Sequence[str], outs: Sequence[str] = ()
     ) -> BoundSymbol:
-        """``bare`` with its facts, and outputs called like ``wishes``, then as ``outs`` says."""
+        """``bare`` with the facts of its expansion, outputs named like ``wishes``, then ``outs``.
+
+        :raises Unsuitable: if it cannot be expanded, or writes.
+        """
         try:
             self.trace.language.resolve(bare.symbol)
             facts = self.expand.require(bare).value(bare)

@@ -1,8 +1,8 @@
-"""What stands around a functional program: it gives the caller what the acquired program does.
+"""Epilogue of a functional program, which reproduces the acquired program's visible effects.
 
-The outer program calls the functional one, copies new values to the memory that was written, does
-again, on the caller's own tensors and in the order of the program, what changed metadata in place
-and what made the views that are returned, and sets version counters. It is a trace like any other.
+The outer program calls the functional one and copies new values to the memory that was written. On
+the caller's own tensors and in the program's order, it repeats the calls that change metadata in
+place or make returned views, and it sets version counters. It is a trace like any other.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from tj_torch.ops.metadata_mutation import is_autograd_change
 __all__ = ["with_epilogue"]
 
 SEVERAL = 4
-"""At most so many views of an input are copied to one by one, else the input is, once."""
+"""Most views of an input that are copied to one by one; beyond, the whole input is copied."""
 
 Claimed = Callable[[BoundSymbol], bool]
-"""Whether an executor that is not a fallback runs a call."""
+"""Test for a call that an executor claims, other than a fallback."""
 
 COPY_BACK = Symbol("tj", "copy_back")
-"""Writes a value to an input's memory inside of the functional program, as its last act."""
+"""Call that writes a value to an input's memory at the end of the functional program."""
 
 
 def with_epilogue(
@@ -69,14 +69,16 @@ def with_epilogue(
     cut: bool = False,
     fused: bool = False,
 ) -> tuple[Trace, tuple[Wrap, Trace | None] | None]:
-    """The functional program of ``trace``, and what runs around it, if there is anything to do.
+    """Finish the functional program of ``trace``; make its wrapper, None where none is needed.
 
-    The latter is what `PassContext.wrap` takes: a function, and the trace of the outer program.
-    ``fused``: executors may run several calls as one, whose errors are not those of the calls.
+    The wrapper is a pair for `PassContext.wrap`: a function, and the trace of the outer program.
+    With ``fused``, executors may run several calls as one, whose errors differ from the calls'.
 
-    Values that ``claimed`` says an executor copies back are so in the functional program, at its
-    end; the others in the outer one. Where other results depend on them, autograd copies them back
-    in the middle of it, if who differentiates the program can ``cut`` it there.
+    New values whose copy is ``claimed`` by an executor are copied at the end of the functional
+    program, the others in the outer one. If other results depend on one, autograd copies it in the
+    middle, provided that the plugin that differentiates the program can ``cut`` it there.
+
+    :raises Unsuitable: if the effects cannot be reproduced.
     """
     writer = _Outer(trace, made, claimed, cut)
     outputs = writer.write()
@@ -107,12 +109,12 @@ def _proxies(tree: Any) -> Iterator[Proxy]:
 
 @dataclass
 class _Outer:
-    """The outer program while it is written.
+    """Builder of the outer program.
 
-    ``received`` is what the functional program returns, by name; ``env`` what stands for each
-    object of the acquired program; ``inside`` are calls for the end of the functional program;
-    ``done`` counts, for each version counter, the bumps that happen by themselves; ``between``
-    is what the functional program returns for autograd's sake, if that can be ``cut`` there.
+    ``received`` are the values that the functional program returns, by name; ``env`` has the outer
+    program's value for each object of the acquired program; ``inside`` are calls for the end of
+    the functional program; ``done`` counts the bumps of each version counter that calls of the
+    outer program cause; ``between`` are objects that autograd makes or writes, see `between`.
     """
 
     trace: Trace
@@ -133,7 +135,7 @@ class _Outer:
         self.objects = self.made.objects
 
     def write(self) -> Any:
-        """Write all calls; what the outer program returns."""
+        """Add all calls; return the outputs of the outer program."""
         tensors = [p for p in _proxies(self.trace.outputs) if p.name in self.objects.names]
         refusable = dict.fromkeys(self.refusable())
         returned = {self.objects.names[p.name]: None for p in tensors}
@@ -158,7 +160,7 @@ class _Outer:
         for counter, (position, missing) in self.uncounted(outside, again).items():
             steps.append((2 * position, functools.partial(self.catch_up, counter, missing)))
         steps += [(2 * i + 1, functools.partial(self.again, call)) for i, call in again]
-        # A view that was there when its memory was written is another to autograd than a later one.
+        # In the program's order: to autograd, a view made before a write differs from a later one.
         for _, step in sorted(steps, key=lambda step: step[0]):
             step()
         self.versions(self.objects.counter[self.objects.names[p.name]] for p in tensors)
@@ -168,23 +170,23 @@ class _Outer:
     # ------------------------------------------------------------------ values
 
     def receive(self, p: Proxy) -> Proxy:
-        """A value of the functional program, which returns it."""
+        """``p`` as a value that the functional program returns, or an input."""
         return self.inputs.get(p.name) or self.received.setdefault(p.name, p)
 
     def receive_view(self, p: Proxy) -> Proxy:
-        """The same for a view on which other results depend."""
+        """`receive` for a view on which other results depend, which gets a tag."""
         self.made.editor.inherit(p, TagSet([RETURNED_VIEW.name]))
         return self.receive(p)
 
     def known(self, p: Proxy) -> Proxy:
-        """What stands for a value of the acquired program."""
+        """Value in the outer program for a value of the acquired program."""
         found = self.env.get(self.objects.names.get(p.name, ""))
         return self.receive(p) if found is None else found
 
     # ------------------------------------------------------------------ writes
 
     def copies(self, root: str, writes: Mapping[str, Write]) -> Mapping[str, Write]:
-        """The objects that new values of an input's memory are copied through."""
+        """Objects through which new values are copied to an input's memory, with the last write."""
         if root not in self.inputs or root in self.between.written:
             return {}
         if root not in writes and len(writes) <= SEVERAL:
@@ -193,9 +195,9 @@ class _Outer:
         return {root: Write(self.made.roots[root], last.position, last.visible)}
 
     def copied_inside(self, name: str, write: Write) -> bool:
-        """Whether an executor copies the new value of input ``name``, which autograd does not see.
+        """Decide if an executor copies the new value of input ``name`` in the functional program.
 
-        Only to the input itself: views are made again outside.
+        Only if autograd is not involved, and to the input itself: views are made again outside.
         """
         if self.made.differentiates or name not in self.inputs or write.place.path:
             return False
@@ -209,9 +211,9 @@ class _Outer:
         return True
 
     def copy_back(self, name: str, write: Write) -> None:
-        """The new value of an input goes to its memory, through the object ``name``."""
+        """Copy the new value of an input to its memory, through the object ``name``."""
         target, counter = self.env[name], self.objects.counter[name]
-        if not self.objects.bumps.get(counter):  # autograd is not to know that there was a write
+        if not self.objects.bumps.get(counter):  # a write that the version counter must not show
             target = self.call(Symbol("torch", DATA), (target,), out=target)
         else:
             self.done[counter] = self.done.get(counter, 0) + 1
@@ -227,16 +229,16 @@ class _Outer:
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
 
     def is_only_new_value(self, name: str, write: Write, value: Proxy) -> bool:
-        """Whether all that becomes of ``value`` is that it is copied to the input ``name``."""
+        """Test if ``value`` is used only to be copied to the input ``name``."""
         own = name in self.inputs and not write.place.path and value.name not in self.inputs
         return own and not (self.made.differentiates or self.made.members)
 
     def uncounted(
         self, copies: Mapping[str, Write], again: Iterable[tuple[int, BoundSymbol]]
     ) -> dict[str, tuple[int, int]]:
-        """Where the last copy to an input stands, and how many writes nothing counts by then.
+        """Position of the last copy to each input, and the number of writes still to be counted.
 
-        By counter. All changes of metadata count as well, be they made before or after that.
+        By version counter. Changes of metadata count as well, before or after that copy.
         """
         planned = [self.objects.counter[name] for name in copies]
         for _, call in again:
@@ -249,17 +251,17 @@ class _Outer:
         return {c: (at, n) for c, (at, n) in found.items() if n > 0 and c in self.inputs}
 
     def bumped(self, call: BoundSymbol) -> list[str]:
-        """The counters that see ``call`` change metadata, once for each change."""
+        """Version counters that a change of metadata by ``call`` bumps, one entry per bump."""
         if is_autograd_change(call):
             return []
         names = [self.objects.names[call.flat_args[i].name] for i, _ in call.effects.rebinds]
         return [self.objects.counter[name] for name in names]
 
     def count_back(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
-        """Let memory that the functional program made count the changes of its metadata anew.
+        """Reset version counters of memory that the functional program made.
 
-        Made there, it says how often it was changed in the end, for what autograd saves; what is
-        a view of it, before or after such a change, is known by the number of those until then.
+        The functional program returns it with its final version, which autograd records for saved
+        tensors; the changes of metadata that are repeated here bump it again.
         """
         changes = Counter(c for _, call in again for c in self.bumped(call))
         for counter, count in changes.items():
@@ -268,19 +270,19 @@ class _Outer:
                 self.call(Symbol("tj", "set_version"), (self.env[counter], before))
 
     def catch_up(self, counter: str, missing: int) -> None:
-        """Count ``missing`` writes to an input that nothing else counts."""
+        """Bump the version of an input by ``missing``."""
         self.call(Symbol("tj", "bump_version"), (self.inputs[counter], missing))
         self.done[counter] = self.done.get(counter, 0) + missing
 
     def view(self, step: ViewStep, viewed: Proxy) -> Proxy:
-        """What ``step`` makes of ``viewed``; only roots come out of the functional program."""
+        """View of ``viewed`` by ``step``; the functional program returns roots only."""
         old = step.call.flat_args[step.argument].name
         made = self.renamed(step.call, lambda p: viewed if p.name == old else self.known(p))
         self.calls.append(made)
         return made.flat_outs[step.output]
 
     def versions(self, returned: Iterable[str]) -> None:
-        """Bring the version counters of inputs, and of data that is returned, to what they are."""
+        """Bring the version counters of inputs and returned objects to their final values."""
         for counter in dict.fromkeys((*self.inputs, *returned)):
             bumps = self.objects.bumps.get(counter, 0)
             missing = bumps - self.done.get(counter, 0)
@@ -296,9 +298,9 @@ class _Outer:
     # ------------------------------------------------------------------ views and metadata
 
     def needed(self, objects: Iterable[str]) -> list[tuple[int, BoundSymbol]]:
-        """The calls that make the ``objects``, or change their metadata, and where they stand.
+        """Calls that make the ``objects`` or change their metadata, with their positions.
 
-        What they are views of is wanted too: whoever has a view sees its base.
+        Includes the calls for their bases, which a view's ``_base`` shows.
         """
         wanted: set[str] = set()
         views = self.between.views.keys()
@@ -310,7 +312,7 @@ class _Outer:
         return kept
 
     def check_later(self, again: Iterable[tuple[int, BoundSymbol]]) -> None:
-        """See that no view is wanted that was there when autograd wrote what it is of.
+        """Check that no view is to be repeated that precedes autograd's write to its base.
 
         :raises Unsuitable: if one is.
         """
@@ -322,8 +324,9 @@ class _Outer:
                     raise Unsuitable("a result depends on what is written, of which views are kept")
 
     def refusable(self) -> Iterator[str]:
-        """The objects whose change of metadata autograd refuses if they are views of a leaf, or
-        one of several views.
+        """Objects whose change of metadata autograd may refuse.
+
+        It does for a view of a leaf, and for one of several views from one call.
         """
         for call in self.made.views:
             for i, _ in call.effects.rebinds:
@@ -339,14 +342,14 @@ class _Outer:
         return {self.objects.names[call.flat_args[i].name] for i in indices}
 
     def makes(self, call: BoundSymbol) -> set[str]:
-        """The objects that ``call`` makes or changes the metadata of."""
+        """Objects that ``call`` makes or changes the metadata of."""
         rebound = {i for i, _ in call.effects.rebinds if is_metadata_change(call, i)}
         changed = {self.objects.names[call.flat_args[i].name] for i in rebound}
         own = {p.name for p in call.flat_outs if self.objects.names.get(p.name) == p.name}
         return changed | own
 
     def again(self, call: BoundSymbol) -> None:
-        """Do ``call`` again, on the caller's objects."""
+        """Repeat ``call`` on the caller's objects."""
         made = self.renamed(call, self.known)
         for counter in self.bumped(call):
             self.done[counter] = self.done.get(counter, 0) + 1
@@ -363,7 +366,7 @@ class _Outer:
     # ------------------------------------------------------------------ new calls
 
     def renamed(self, call: BoundSymbol, argument: Callable[[Proxy], Proxy]) -> BoundSymbol:
-        """``call`` with other arguments and outputs of its own."""
+        """``call`` with other arguments and new names for its outputs."""
         args, kwargs = map_tree(argument, (call.args, call.kwargs), Proxy)
         outputs = map_tree(lambda p: p.replace(name=self.namer(p.name)), call.outputs, Proxy)
         return call.replace(args=args, kwargs=kwargs, outputs=outputs, body=None)
@@ -377,7 +380,7 @@ class _Outer:
         out: Proxy | None = None,
         effects: Effects | None = None,
     ) -> Any:
-        """Add a call; what it returns is like ``out``."""
+        """Add a call that returns a value like ``out``, or nothing."""
         outputs = None if out is None else out.replace(name=self.namer(out.name))
         effects = effects or Effects(ordered=("side_effect",))
         context = self.trace.context.with_("grad", grad)

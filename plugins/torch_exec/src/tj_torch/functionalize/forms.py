@@ -1,4 +1,4 @@
-"""The calls of a functional program that stand for those of the acquired program."""
+"""Make calls of a functional program from calls of the acquired one."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ __all__ = [
 def on_behalf(
     call: BoundSymbol, symbol: Symbol, args: Any, kwargs: Any, context: Context
 ) -> BoundSymbol:
-    """A new call that does some of what ``call`` does, without outputs yet."""
+    """New call that does part of the work of ``call``, still without outputs."""
     return BoundSymbol(
         symbol,
         args,
@@ -55,7 +55,10 @@ def on_behalf(
 
 
 def out_of_place(call: BoundSymbol) -> BoundSymbol:
-    """The view that a call like ``x.t_()`` turns its argument into."""
+    """Out-of-place view, such as ``x.t()``, for a call like ``x.t_()``.
+
+    :raises Unsuitable: if PyTorch has no such method.
+    """
     path = call.symbol.name.removesuffix("_")
     owner, _, name = path.rpartition(".")
     if owner != "Tensor" or not hasattr(torch.Tensor, name):
@@ -64,7 +67,7 @@ def out_of_place(call: BoundSymbol) -> BoundSymbol:
 
 
 def computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
-    """``out`` as the body of ``call`` computes it."""
+    """Value that the body of ``call`` computes for ``out``; its strides may differ."""
     if call.body is None:
         return out
     pairs = zip(leaves(call.outputs), leaves(call.body.outputs), strict=True)
@@ -73,29 +76,29 @@ def computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
 
 
 def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
-    """``call``, which computes what is written ``count`` times then, by its own write, too."""
+    """``call`` with ``versions`` such that ``value`` has version ``count`` after it."""
     kwargs = dict(call.kwargs)
     place = call.flat_outs.index(value)
     versions = [0] * len(kwargs["mutated"])
-    versions[place] = max(count - 1, 0)  # a write that nobody counts leaves none before it
+    versions[place] = max(count - 1, 0)  # 0 also for an uncounted write
     before = kwargs.get("versions", versions)
     merged = tuple(map(max, before, versions))
     return call.replace(kwargs=tuple({**kwargs, "versions": merged}.items()))
 
 
 def output_place(step: ViewStep) -> int:
-    """Where the view that ``step`` makes is among the tensors that its call returns."""
+    """Position of the view that ``step`` makes among the tensors its call returns."""
     tensors = [i for i, p in enumerate(step.call.flat_outs) if isinstance(p, TensorProxy)]
     return tensors.index(step.output)
 
 
 def data(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
-    """``x.data``, however it was captured, by an operation that says what it does."""
+    """Capture of ``x.data`` in any form, as ``getattr(x, "data")``."""
     return _instead(call, Symbol("builtins", "getattr"), (call.args[0], "data"), expand)
 
 
 def detach(call: BoundSymbol, expand: RuleTable[Expand]) -> BoundSymbol:
-    """A call that takes a tensor, as an ordinary view that autograd does not look through."""
+    """``call`` on a tensor replaced by ``torch.detach``: a view that cuts gradients."""
     return _instead(call, Symbol("torch", "detach"), call.args[:1], expand)
 
 
@@ -108,13 +111,13 @@ def _instead(
 
 
 def maker(calls: Sequence[BoundSymbol], value: Proxy) -> int:
-    """The place of the call that ``value`` is a result of."""
+    """Position of the call that makes ``value``."""
     (place,) = [i for i, call in enumerate(calls) if value in call.flat_outs]
     return place
 
 
 def may_be_saved(value: Proxy, calls: Iterable[BoundSymbol]) -> bool:
-    """Whether one of ``calls`` carries a gradient, and is given ``value`` for more than a view."""
+    """Test if a differentiated call among ``calls`` takes ``value`` and is not just a view."""
     return any(
         any(map(requires_grad, call.flat_outs))
         and any(p.name == value.name for p in call.flat_args)
@@ -124,7 +127,7 @@ def may_be_saved(value: Proxy, calls: Iterable[BoundSymbol]) -> bool:
 
 
 def problem(call: BoundSymbol) -> str | None:
-    """Why ``call`` cannot be part of a functional program, or None."""
+    """Reason why ``call`` cannot be in a functional program, None if it can."""
     effects = call.effects
     if reads_data(call):
         return None

@@ -1,9 +1,9 @@
-"""A program that writes becomes one that computes new values.
+"""Functionalize a program: writes become calls that compute new values.
 
-A call that writes becomes its functional form, whose results are the new values of what it wrote.
-Where that is a view, the inverses of the views on its path make it a new value of the root; every
-other view of the root is made again from there when it is next used. A write that autograd cannot
-see changes the value and not what the value is to autograd: ``tj.with_value``.
+A call that writes becomes its functional form, which returns the new values of written arguments.
+For a view, the inverses of the views on its path give the new value of the root; every other view
+of the root is computed again from it at its next use. A write that autograd does not see changes
+the value and keeps its autograd history: ``tj.with_value``.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ WITH_VALUE = Symbol("tj", "with_value")
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """The last write through an object, which was at ``place`` then.
+    """Last write through an object, which was at ``place`` at that time.
 
-    ``position`` counts the calls before it that make views; ``visible``: autograd sees this write,
-    or one before it.
+    ``position`` is the number of view-making calls before it; ``visible`` is true if autograd sees
+    this write or an earlier one.
     """
 
     place: Place
@@ -92,7 +92,7 @@ class Write:
 
 
 def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
-    """``trace`` without writes.
+    """Make ``trace`` functional.
 
     :raises Unsuitable: if it cannot be made functional.
     """
@@ -116,19 +116,19 @@ def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry)
 
 @dataclass
 class Functionalized(Emitter):
-    """A program without writes, and what it comes to; the calls of ``trace`` become it one by one.
+    """State of functionalization; calls of ``trace`` are converted one by one.
 
-    ``value`` gives the value at a place at the end; it may add calls to the ``editor``. ``writes``
-    are those to each root that is written, by the object written through; ``roots`` says where the
-    root's own object was at the last of them. ``views`` are the acquired calls that make views
-    or change metadata, ``last`` those that have to come last. The ``editor`` gives `OVERWRITTEN`
-    to values whose memory the acquired program writes to later. ``autograd_changes`` are the calls
-    that mutate autograd metadata of an input, ``cut`` the roots whose own tensor was cut off from
-    autograd when there were, or may have been, views of it.
+    ``value`` returns the value at a place at the end; it may add calls to the ``editor``.
+    ``writes`` are the last writes to each root, by the object written through; ``roots`` the place
+    of the root's own object at the last of them. ``views`` are the acquired calls that make views
+    or change metadata, ``last`` the calls for the very end. The ``editor`` tags values whose
+    memory is written later with `OVERWRITTEN`. ``autograd_changes`` are the calls that change
+    autograd metadata of an input; ``cut`` the roots that were detached in place when they had, or
+    may have had, views.
 
-    ``values`` has the latest value of each place that has been computed, with the version of the
-    root that it is of; ``versions`` the number of writes to each root; ``twins`` other names of
-    values, ``direct`` the names of those that were computed for a view, not read off its root.
+    ``values`` has the latest value computed for each place, with the root's version at that time;
+    ``versions`` the number of writes to each root; ``twins`` other names of values; ``direct`` the
+    names of values that were computed for a view itself, not read off its root.
     """
 
     objects: Objects = field(default_factory=Objects)
@@ -155,25 +155,25 @@ class Functionalized(Emitter):
     # ------------------------------------------------------------------ values
 
     def begin(self, p: Proxy) -> None:
-        """``p`` is a root, and its own value."""
+        """Add the root ``p``, which is its own value."""
         self.objects.begin(p)
         self.keep(self.objects.place(p), p)
 
     def keep(self, place: Place, p: Proxy) -> None:
-        """``p`` is the value at ``place`` until the root is written."""
+        """Set the value at ``place`` to ``p`` until the root is written."""
         self.values[place.root, place.keys] = self.versions.get(place.root, 0), p
 
     def current(self, p: Proxy) -> Any:
-        """The value that stands for ``p`` now."""
+        """Current value of the object ``p``."""
         return self.value(self.objects.place(p)) if p.name in self.objects.names else p
 
     def latest(self, place: Place) -> Proxy | None:
-        """The value at ``place`` now, if it has been computed."""
+        """Current value at ``place`` if it has been computed, else None."""
         version, known = self.values.get((place.root, place.keys), (None, None))
         return known if version == self.versions.get(place.root, 0) else None
 
     def value(self, place: Place) -> Proxy:
-        """The value at ``place`` now; made again if the root was written since."""
+        """Current value at ``place``; views are computed again if the root was written since."""
         if known := self.latest(place):
             return known
         *before, step = place.path
@@ -184,14 +184,14 @@ class Functionalized(Emitter):
         return made.flat_outs[step.output]
 
     def view(self, step: ViewStep, viewed: Proxy) -> BoundSymbol:
-        """The call of ``step`` again, on another value."""
+        """Add the call of ``step`` again, on the value ``viewed``."""
         old = step.call.flat_args[step.argument]
         made = self.editor.renamed(self.moved(step.call, {old.name: viewed}))
         self.editor.keep(made)
         return made
 
     def moved(self, call: BoundSymbol, env: dict[str, Any]) -> BoundSymbol:
-        """``call`` with its arguments as they are now, or in ``env``."""
+        """``call`` expanded again with the current values of its arguments, or those in ``env``."""
         for p in call.flat_args:
             if p.name not in env:
                 now = self.current(p)
@@ -203,14 +203,17 @@ class Functionalized(Emitter):
             raise Unsuitable(f"{call.symbol}: {error}") from error
 
     def straight(self, place: Place) -> Proxy | None:
-        """The value at ``place``, if it is one that a call computed and no view of the root."""
+        """Current value at ``place`` if a call computed it directly, else None."""
         known = self.latest(place)
         return known if known and known.name in self.direct else None
 
     # ------------------------------------------------------------------ calls
 
     def call(self, call: BoundSymbol) -> None:
-        """Add what ``call`` becomes."""
+        """Add the functional form of ``call``.
+
+        :raises Unsuitable: if it has none.
+        """
         if reason := problem(call) or self.unsuited(call):
             raise Unsuitable(reason)
         self.objects.check_use(call.flat_args)
@@ -222,7 +225,7 @@ class Functionalized(Emitter):
             self.last.append(call)
             return
         if reads_data(call):
-            # What autograd saves of it is not to count the writes to what it is data of.
+            # `x.data` has a version counter of its own, which `detach` does not.
             made = data if self.differentiates else detach
             self.plain(call, made(call, self.expand))
         elif is_autograd_change(call):
@@ -235,12 +238,15 @@ class Functionalized(Emitter):
             self.plain(call, call)
 
     def unsuited(self, call: BoundSymbol) -> str | None:
-        """Why ``call`` is no function of values, or None; the view of a base is one."""
+        """Reason why ``call`` depends on memory addresses, not only on values; else None.
+
+        Views of a base for shared arguments depend on values alone.
+        """
         known = any(p.name in self.members for p in call.flat_outs)
         return None if known else goes_by_memory(call, self.objects, self.given)
 
     def plain(self, call: BoundSymbol, functional: BoundSymbol) -> None:
-        """A call that writes nothing."""
+        """Add a call that writes nothing, in the form ``functional``."""
         if any(p.name in self.members and not requires_grad(p) for p in call.flat_outs):
             return self.argument(call)
         made = self.moved(functional, {})
@@ -253,13 +259,13 @@ class Functionalized(Emitter):
         for old, new in zip(call.flat_outs, made.flat_outs, strict=True):
             if old.name in self.objects.names and old.name not in {p.name for p in call.flat_args}:
                 place = self.objects.place(old)
-                if known := self.latest(place):  # the call returned what it was given
+                if known := self.latest(place):  # the call returned its argument
                     self.twins.setdefault(known.name, []).append(new)
                 else:
                     self.keep(place, new)
 
     def argument(self, call: BoundSymbol) -> None:
-        """A view of a base that is an argument, which has its value, and no gradient to share."""
+        """Note the view of a base for a member that requires no grad: its value is the argument."""
         self.objects.note(call)
         self.count_apart(call)
         (p,) = call.flat_outs
@@ -267,13 +273,13 @@ class Functionalized(Emitter):
         self.keep(self.objects.place(p), given)
 
     def count_apart(self, call: BoundSymbol) -> None:
-        """Views of mere memory count their own writes."""
+        """Give members of a `MEMORY` base version counters of their own."""
         for p in call.flat_outs:
             if p.name in self.members and MEMORY.name in call.flat_args[0].tags:
                 self.objects.counter[p.name] = self.members[p.name]
 
     def rebind(self, call: BoundSymbol) -> None:
-        """A call that changes its argument's metadata and nothing else."""
+        """Add a call that changes only its argument's metadata, such as ``x.t_()``."""
         indices = [i for i, _ in call.effects.rebinds]
         if call.effects.mutates or len(indices) != 1:
             raise Unsuitable(f"{call.symbol} changes data and metadata")
@@ -294,7 +300,7 @@ class Functionalized(Emitter):
         self.keep(self.objects.place(call.flat_args[index]), made.flat_outs[0])
 
     def mutate_autograd_metadata(self, call: BoundSymbol) -> None:
-        """A call like ``x.detach_()``, whether it changes anything or not."""
+        """Add a call like ``x.detach_()``, even if it changes nothing."""
         (tensor,) = call.flat_args
         place, name = self.objects.place(tensor), self.objects.names[tensor.name]
         given = name in self.given
@@ -319,7 +325,10 @@ class Functionalized(Emitter):
         self.keep(self.objects.place(tensor), made.flat_outs[0])
 
     def write(self, call: BoundSymbol) -> None:
-        """A call that writes."""
+        """Add a call that writes.
+
+        :raises Unsuitable: if its arguments overlap, or it writes to memory without a value.
+        """
         mutated = tuple(dict.fromkeys(call.effects.mutates))
         places = [self.objects.place(call.flat_args[i]) for i in mutated]
         if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
@@ -344,12 +353,12 @@ class Functionalized(Emitter):
                 self.keep(self.objects.place(p), p)
 
     def flagged(self, root: str) -> bool:
-        """Whether the memory of ``root`` holds the conjugate, or the negative, of its value."""
+        """Test if ``root`` has a lazy conjugate or negative bit."""
         value = self.value(Place(root))
         return isinstance(value, TensorProxy) and bool(value.flags)
 
     def read_elsewhere(self, call: BoundSymbol, places: list[Place]) -> bool:
-        """Whether a root that ``call`` writes is also given to it in another way."""
+        """Test if ``call`` takes another object of a root that it writes."""
         roots = {p.root for p in places}
         names = {call.flat_args[i].name for i in call.effects.mutates}
         objects = {self.objects.names[n] for n in names}
@@ -360,7 +369,10 @@ class Functionalized(Emitter):
         )
 
     def mutated(self, call: BoundSymbol, index: int, place: Place, value: Proxy) -> None:
-        """The object at ``place`` has a new value."""
+        """Record the new ``value`` of the argument at ``index``, an object at ``place``.
+
+        :raises Unsuitable: if autograd would treat the write in another way than eager.
+        """
         name = self.objects.names[call.flat_args[index].name]
         grad = call.context.get("grad")
         old, counter = self.value(Place(place.root)), self.objects.counter[name]
@@ -402,12 +414,12 @@ class Functionalized(Emitter):
         self.roots[place.root] = self.objects.places[place.root]
 
     def count(self, call: BoundSymbol, index: int) -> int:
-        """A write to argument ``index``, or a change of its metadata, as its counter sees it."""
+        """Bump the version counter of argument ``index`` as eager does; return by how much."""
         bumps = call.effects.marked(VERSIONS).get(index, 1)
         return self.objects.bump(call.flat_args[index], bumps)
 
     def overwrite(self, root: str) -> None:
-        """The values of ``root`` and its views are those of a version that is no more."""
+        """Tag the values of ``root`` and its views as `OVERWRITTEN`."""
         version = self.versions.get(root, 0)
         for (of, _), (known, p) in self.values.items():
             if of == root and known == version:
@@ -415,10 +427,9 @@ class Functionalized(Emitter):
                     self.editor.inherit(q, TagSet([OVERWRITTEN.name]))
 
     def versioned(self) -> None:
-        """Let tensors that are returned, and were written or changed in metadata, say how often.
+        """Set version counters of returned tensors that were written or changed in metadata.
 
-        They do so from when they are made: autograd compares what they say when it saves them and
-        when it uses them.
+        Right where they are made: autograd compares the counter at saving with that at use.
         """
         returned = [p for p in leaves(self.trace.outputs) if isinstance(p, TensorProxy)]
         for root in dict.fromkeys(self.objects.place(p).root for p in returned):
@@ -442,7 +453,7 @@ class Functionalized(Emitter):
     # ------------------------------------------------------------------ new calls
 
     def functional(self, call: BoundSymbol, mutated: tuple[int, ...]) -> BoundSymbol:
-        """Add the functional form of ``call``, of which new values are the first outputs."""
+        """Add the functional form of ``call``, whose first outputs are the new values."""
         env = {p.name: self.current(p) for p in call.flat_args}
         args, kwargs = substituted((call.args, call.kwargs), env)
         places = tuple(tensor_place(call, i) for i in mutated)
@@ -459,7 +470,7 @@ class Functionalized(Emitter):
         return made
 
     def inverse(self, call: BoundSymbol, step: ViewStep, viewed: Proxy, value: Proxy) -> Proxy:
-        """The value of ``viewed`` once its view has ``value``."""
+        """Add the call that computes the new value of ``viewed`` from the ``value`` of its view."""
         old = step.call.flat_args[step.argument]
         env = {p.name: self.current(p) for p in step.call.flat_args}
         env[old.name] = viewed

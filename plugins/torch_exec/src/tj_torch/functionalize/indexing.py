@@ -1,4 +1,4 @@
-"""Calls that refuse an index for its value, on which nothing but the values depends."""
+"""Find programs whose only run-time errors are indices out of bounds."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ __all__ = ["may_refuse_an_index"]
 
 
 def may_refuse_an_index(trace: Trace) -> bool:
-    """Whether a call of ``trace`` on the CPU may find an index out of bounds, and does no more.
+    """Test for a call on the CPU that may raise for an index, in a trace without side effects.
 
-    A program with side effects does not run twice. On a GPU errors come later, or end the process.
+    A program with side effects must not run twice. On a GPU, errors come later or end the process.
     """
     found = False
     for call in trace.calls:

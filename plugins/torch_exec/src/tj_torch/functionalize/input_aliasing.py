@@ -1,4 +1,4 @@
-"""Dispatch on the input-aliasing pattern: which arguments share memory, and how."""
+"""Dispatch on the input-aliasing pattern: the arguments that share memory, and their offsets."""
 
 from __future__ import annotations
 
@@ -22,16 +22,15 @@ __all__ = [
 ]
 
 PATTERN_LIMIT = 8
-"""So many input-aliasing patterns of a program have programs of their own; as many as Dynamo
-compiles a function again."""
+"""Most input-aliasing patterns that are compiled per program; equals Dynamo's recompile limit."""
 
 
 class Group(NamedTuple):
-    """Arguments that share memory, and how: the same for two calls if one program serves both.
+    """Arguments that share memory; equal for two calls if one program serves both.
 
-    ``places`` are those of the arguments, ``offsets`` what they start at in their storage.
-    Where autograd knows them as views of one tensor (or it itself, at place ``base``),
-    ``geometry`` are its shape and strides; None where nothing but memory is common to them.
+    ``places`` are positions of arguments, ``offsets`` their storage offsets in elements.
+    If they are views of one tensor to autograd (or the tensor itself, at position ``base``),
+    ``geometry`` is that tensor's shape and strides; None if they only share memory.
     """
 
     places: tuple[int, ...]
@@ -48,14 +47,14 @@ def dispatch_on_aliasing(
     otherwise: Callable[..., Any],
     allowed: Sequence[tuple[int, Callable[[torch.Tensor], bool]]] = (),
 ) -> Callable[..., Any]:
-    """``run``, or where a written argument shares memory what ``make`` makes for how it does.
+    """``run``, or a program by ``make`` for the pattern in which a written argument shares memory.
 
-    ``tensors`` are the places of the arguments that are tensors, ``mutated`` those of the ones
-    that ``run`` writes. If a tensor at a place is not ``allowed``, since autograd refuses what
-    is done to it, ``otherwise`` runs, which raises.
+    ``tensors`` are the positions of tensor arguments, ``mutated`` of those that ``run`` writes. If
+    a tensor fails a check in ``allowed``, since autograd refuses to write to it, ``otherwise``
+    runs, and raises.
 
-    Programs are made once for each pattern. After `PATTERN_LIMIT` of them, ``otherwise`` runs
-    calls of another: a window that moves over a tensor has a new one in each call.
+    One program is made per pattern. Beyond `PATTERN_LIMIT` patterns ``otherwise`` runs, as a window
+    that moves over a tensor has a new pattern in each call.
     """
     dispatch = _Dispatch(tuple(tensors), frozenset(mutated), make, otherwise)
 
@@ -73,7 +72,10 @@ def dispatch_on_aliasing(
 
 @dataclass(slots=True)
 class _Dispatch:
-    """The programs for the input-aliasing patterns of a program."""
+    """Programs by input-aliasing pattern.
+
+    ``together`` caches the groups with a written argument, by partition of the arguments.
+    """
 
     tensors: tuple[int, ...]
     mutated: frozenset[int]
@@ -84,9 +86,9 @@ class _Dispatch:
     lock: Any = field(default_factory=threading.Lock)
 
     def program(self, args: Sequence[Any], storages: Sequence[int]) -> Callable[..., Any] | None:
-        """What runs for ``args``, whose tensors lie in ``storages``; None if none written shares.
+        """Program for ``args`` with these ``storages``; None if no written argument shares memory.
 
-        This is on the way of each call that shares memory.
+        Runs in each call in which arguments share memory.
         """
         first: dict[int, int] = {}
         partition = tuple(map(first.setdefault, storages, self.tensors))
@@ -99,8 +101,10 @@ class _Dispatch:
         return self.programs.get(found) or self.made(found)
 
     def concerned(self, partition: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-        """The groups of places with a written one, of tensors each of which lies in the storage of
-        the one at the place that ``partition`` has for it."""
+        """Groups of positions that share storage and include a written one.
+
+        ``partition`` has, per tensor, the position of the first tensor in the same storage.
+        """
         groups: dict[int, list[int]] = {}
         for place, first in zip(self.tensors, partition, strict=True):
             groups.setdefault(first, []).append(place)
@@ -114,7 +118,7 @@ class _Dispatch:
         return found
 
     def made(self, found: tuple[Group, ...]) -> Callable[..., Any]:
-        """The program for the pattern ``found``, made now by the thread that comes first."""
+        """Program for the pattern ``found``; one thread makes it."""
         with self.lock:
             program = self.programs.get(found)
             if program is None and len(self.programs) < PATTERN_LIMIT:
@@ -145,9 +149,9 @@ def _group(places: tuple[int, ...], tensors: Sequence[torch.Tensor]) -> Group:
 def given_bases(
     run: Callable[..., Any], groups: Sequence[Group], lengths: Sequence[int]
 ) -> Callable[..., Any]:
-    """``run`` with the bases that are no arguments after the arguments.
+    """``run`` with the bases of groups, unless they are arguments, appended to the arguments.
 
-    Of groups that have but memory in common, those are the ``lengths`` first elements of it.
+    For a group that only shares memory, the base is the first elements of it, ``lengths`` many.
     """
     wanted = [(g, n) for g, n in zip(groups, lengths, strict=True) if g.base is None]
     if not wanted:
@@ -170,8 +174,9 @@ def unless_held_twice(
     mutated: Sequence[int],
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
-    """``run``; or ``otherwise``, if a tensor of a subclass holds memory that is written and also
-    that of another tensor. No base is known for what it holds.
+    """``run``, or ``otherwise`` if a wrapper subclass shares written memory with another tensor.
+
+    Inner tensors of wrappers have no base in the program.
 
     Arguments are as those of `dispatch_on_aliasing`.
     """
@@ -194,7 +199,7 @@ def unless_held_twice(
 
 
 def once(make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
-    """What ``make`` makes, made when it is first called, by one thread."""
+    """Function that is made by ``make`` at its first call, in one thread."""
     made: list[Callable[..., Any]] = []
     lock = threading.Lock()
 

@@ -1,7 +1,7 @@
-"""Views of memory that only a call itself knows, as `linear` returns of its product, get a root.
+"""Give roots to views of memory inside a call, such as `linear`'s view of its product.
 
-Where such a view is returned, or written to, the call's body takes its place: the value that it is
-a view of then has a name, from which the view can be made again.
+Where such a view is returned or written to, the call's body is inlined: the base then has a name,
+from which the view can be made again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["with_roots"]
 
 
 def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Trace:
-    """``trace`` with such calls inlined, if they have a body that can stand for them."""
+    """Inline calls of ``trace`` that return such views, if their bodies can be inlined."""
     wanted = _needing_a_root(trace)
     if not wanted:
         return trace
@@ -43,7 +43,7 @@ def with_roots(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) ->
 
 
 def _needing_a_root(trace: Trace) -> frozenset[str]:
-    """The internal views that are returned or written to, they or views of them."""
+    """Names of internal views that are returned or written to, directly or through a view."""
     wanted = {p.name for p in leaves(trace.outputs) if isinstance(p, TensorProxy)}
     found: set[str] = set()
     for call in reversed(trace.calls):
@@ -56,7 +56,7 @@ def _needing_a_root(trace: Trace) -> frozenset[str]:
 
 
 def _internal_views(call: BoundSymbol) -> list[str]:
-    """The outputs of ``call`` that are views of memory inside of it, and require a gradient."""
+    """Outputs of ``call`` that are views of memory inside of it and require grad."""
     outs = [call.flat_outs[a.output] for a in call.effects.aliases if a.kind == "internal"]
     return [p.name for p in outs if requires_grad(p)]
 
@@ -64,7 +64,7 @@ def _internal_views(call: BoundSymbol) -> list[str]:
 def _seen_by_autograd(
     calls: Sequence[BoundSymbol], expand: RuleTable[Expand], tags: TagRegistry
 ) -> tuple[BoundSymbol, ...]:
-    """The calls of a body, of which bodies do not say what requires a gradient, saying it."""
+    """Calls of a body, expanded again with ``requires_grad``, which bodies do not record."""
     env: dict[str, Any] = {p.name: p for call in calls for p in call.flat_args}
     return reexpand_all((with_args(call, _silent) for call in calls), env, expand, tags)
 

@@ -1,7 +1,7 @@
-"""The objects of an acquired program as PyTorch's autograd sees them: version counters, views.
+"""Objects of an acquired program with their version counters and views, as in autograd.
 
-What shares memory, and by which views, is the core's alias analysis. Places are only ever those of
-the acquired program.
+The core's alias analysis tells which objects share memory, and through which views. All places are
+those of the acquired program.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ __all__ = [
 _STRIDED = re.compile(r"(^|\.)as_strided(_|_copy|_scatter)?(\.default)?$")
 
 DATA = "_C._autograd._get_data_attr"
-"""``x.data``: a view that does not share the version counter, which capture leaves unexpanded."""
+"""``x.data`` as captured and not expanded: a view with a version counter of its own."""
 
 
 class Unsuitable(Exception):
-    """The program's writes cannot be made values of; it has to run as it is written."""
+    """The program cannot be made functional, and has to run as acquired."""
 
     def __init__(self, reason: str, source: Source | None = None) -> None:
         super().__init__(reason)
@@ -64,11 +64,10 @@ class Unsuitable(Exception):
 
 @dataclass
 class Objects(Storage):
-    """The objects of a program so far, with what PyTorch's autograd knows of them.
+    """Objects of a program so far, with their state in PyTorch's autograd.
 
-    ``counter`` says which version counter an object has, ``bumps`` counts the writes that each
-    counter has seen; ``passed`` are objects that autograd refuses to be used since their memory was
-    written.
+    ``counter`` has the version counter of each object, ``bumps`` the value of each counter;
+    ``passed`` are objects whose use autograd refuses, since their memory was written.
     """
 
     counter: dict[str, str] = field(default_factory=dict)
@@ -76,14 +75,14 @@ class Objects(Storage):
     passed: set[str] = field(default_factory=set)
 
     def begin(self, p: Proxy) -> None:
-        """``p`` is new memory."""
+        """Add ``p``, which is new memory."""
         super().begin(p)
         self.counter[p.name] = p.name
 
     def define(self, p: Proxy, call: BoundSymbol, aliases: Sequence[Alias]) -> None:
-        """Add ``p``, an output of ``call``, if it is a tensor. It counts writes as its base does.
+        """Add ``p``, an output of ``call``, if it is a tensor; a view shares its base's counter.
 
-        ``x.data`` is a view that counts its own.
+        ``x.data`` is a view with a counter of its own.
         """
         if not isinstance(p, TensorProxy):
             return
@@ -94,9 +93,9 @@ class Objects(Storage):
             self.counter[p.name] = self.counter[self.names[viewed.name]]
 
     def place(self, p: Proxy) -> Place:
-        """Where ``p`` is now.
+        """Current place of ``p``.
 
-        :raises Unsuitable: if it may be a view of one value or of another.
+        :raises Unsuitable: if it may be a view of either of several values.
         """
         found = self.places.get(self.names[p.name])
         if found is None:
@@ -104,11 +103,11 @@ class Objects(Storage):
         return found
 
     def counters(self, root: str) -> set[str]:
-        """The version counters that objects with this root have."""
+        """Version counters of the objects with this root."""
         return {self.counter[name] for name, place in self.places.items() if place.root == root}
 
     def bump(self, p: Proxy, count: int) -> int:
-        """``p`` was written, which is counted ``count`` times; that."""
+        """Count a write to ``p`` as ``count`` bumps, and return ``count``."""
         counter = self.counter[self.names[p.name]]
         self.bumps[counter] = self.bumps.get(counter, 0) + count
         if count:
@@ -120,9 +119,9 @@ class Objects(Storage):
         return count
 
     def check_use(self, used: Iterable[Any]) -> None:
-        """Look at values that a call takes, or that are returned.
+        """Check values that a call takes, or that the program returns.
 
-        :raises Unsuitable: if autograd refuses that.
+        :raises Unsuitable: if autograd refuses to use one.
         """
         for p in used:
             if requires_grad(p) and self.names.get(p.name) in self.passed:
@@ -131,12 +130,12 @@ class Objects(Storage):
     def check_counted(
         self, call: BoundSymbol, inputs: Container[str], mutated: Container[str]
     ) -> None:
-        """Look at the arguments of a call that autograd may save; ``mutated`` are roots.
+        """Check the arguments of a call that autograd may save; ``mutated`` are roots.
 
-        What changes the metadata of an input is counted as a write, and done again once the
-        functional program has run: to autograd, what it saved of that memory is then no more.
+        A change of an input's metadata counts as a write, and is repeated after the functional
+        program has run, which would invalidate what autograd saved of that memory.
 
-        :raises Unsuitable: if the call came after the change.
+        :raises Unsuitable: if the call came after such a change.
         """
         if any(a.kind == "arg" for a in call.effects.aliases):
             return
@@ -150,41 +149,42 @@ class Objects(Storage):
 
 
 def cuts_gradients(step: ViewStep) -> bool:
-    """Whether autograd does not see through the view."""
+    """Test for a view that cuts the gradient: ``detach`` or ``.data``."""
     return step.call.symbol.name == "detach" or reads_data(step.call)
 
 
 def refuses_writes(step: ViewStep) -> bool:
-    """Whether autograd refuses to use the view once its memory is written: one of several that a
-    call made, or one made without gradients.
+    """Test for a view that autograd refuses to use once its memory is written.
+
+    It is one of several views from one call, or was made under ``no_grad``.
     """
     several = isinstance(step.call.outputs, tuple | list)
     return several or step.call.context.get("grad") is False
 
 
 def reads_data(call: BoundSymbol) -> bool:
-    """Whether ``call`` is ``x.data``, however it was captured."""
+    """Test for a call of ``x.data`` in any captured form."""
     return call.symbol.name == DATA or (
         call.symbol.qualname == "builtins.getattr" and call.args[1:] == ("data",)
     )
 
 
 def is_metadata_change(call: BoundSymbol, index: int) -> bool:
-    """Whether ``call`` changes the shape, strides or the like of argument ``index``.
+    """Test if ``call``, which rebinds argument ``index``, changes its shape, strides or the like.
 
-    A write may make its argument require a gradient; that is no such change.
+    A write rebinds its argument if that comes to require grad, which is no change of metadata.
     """
     return index not in call.effects.mutates
 
 
 def overlaps_itself(p: Proxy) -> bool:
-    """Whether two indices of ``p`` may be one element; sizes that are symbols are taken at hint."""
+    """Test if two indices of ``p`` may be the same element; symbolic sizes count as their hints."""
     assert isinstance(p, TensorProxy)
     return may_overlap(p.map_symbols(_hint))
 
 
 def span(shape: Iterable[int], strides: Iterable[int]) -> int:
-    """How many elements of memory there are from the first to the last one of a tensor."""
+    """Number of elements of memory from the first to the last one of a tensor."""
     pairs = list(zip(shape, strides, strict=True))
     return 1 + sum(t * (n - 1) for n, t in pairs) if all(n for n, _ in pairs) else 0
 
@@ -194,10 +194,10 @@ def _hint(dim: Dim) -> int:
 
 
 def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -> str | None:
-    """Why ``call``, if it is an ``as_strided``, is no function of the value it takes, or None.
+    """Reason why an ``as_strided`` is no function of its argument's value; None if it is.
 
-    It goes by memory: an offset counts from where the storage begins, which for a root in
-    ``given`` only the caller knows, and steps may lead to elements that are not in the tensor.
+    It depends on memory: an offset counts from the start of the storage, which for a root in
+    ``given`` only the caller knows, and strides may reach elements outside of the tensor.
     """
     viewed = call.flat_args[0] if call.flat_args else None
     if not _STRIDED.search(call.symbol.path) or not isinstance(viewed, TensorProxy):
@@ -217,7 +217,7 @@ def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -
 
 
 def strided_beyond(trace: Trace, known: Container[str] = ()) -> tuple[str, BoundSymbol] | None:
-    """The first ``as_strided`` of a trace that goes by memory, and why, except of ``known``."""
+    """Reason and call of the first ``as_strided`` that depends on memory, except of ``known``."""
     if not any(_STRIDED.search(call.symbol.path) for call in trace.calls):
         return None
     objects, given = Objects(), {p.name for p in trace.inputs}
@@ -232,7 +232,7 @@ def strided_beyond(trace: Trace, known: Container[str] = ()) -> tuple[str, Bound
 
 
 def _strided_as(call: BoundSymbol) -> tuple[Sequence[Any], Sequence[Any], Any]:
-    """Sizes, strides and offset (None: that of the argument) of an ``as_strided``."""
+    """Sizes, strides and offset of an ``as_strided``; offset None means the argument's own."""
     names = ("size", "stride", "storage_offset")
     given = [a for a in call.args if not isinstance(a, TensorProxy)]
     said = {**dict(zip(names, given, strict=False)), **dict(call.kwargs)}
@@ -240,7 +240,7 @@ def _strided_as(call: BoundSymbol) -> tuple[Sequence[Any], Sequence[Any], Any]:
 
 
 def tensor_place(call: BoundSymbol, index: int) -> int:
-    """Where argument ``index`` (counted in proxies) is among the tensors that the call is given."""
+    """Position of argument ``index`` (counted in proxies) among the tensors in the arguments."""
     return next(at for at, i in enumerate(_tensor_indices(call)) if i == index)
 
 

@@ -1,8 +1,7 @@
-"""Functional forms of calls with regions whose memory nobody else knows.
+"""Functional forms of calls with regions whose memory has no other users.
 
-A loop may return what it was given, and a `torch.autograd.Function` may return its argument, or
-write it (`mark_dirty`). Where that memory is used nowhere else, such a call makes new values as
-well.
+A loop may return its operand, and a `torch.autograd.Function` may return its argument or write it
+(`mark_dirty`). Where that memory is used nowhere else, the call may as well return new values.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ FUNCTION = "tj.autograd_function"
 
 @dataclass(frozen=True, slots=True)
 class FunctionalCall:
-    """A call in functional form; ``overwritten`` are the values that the acquired call mutates."""
+    """Call in functional form; ``overwritten`` are the values that the acquired call mutates."""
 
     call: BoundSymbol
     overwritten: tuple[Proxy, ...] = ()
@@ -48,7 +47,7 @@ class FunctionalCall:
 def functional_regions(
     trace: Trace, expand: RuleTable[Expand], tags: TagRegistry
 ) -> Iterator[FunctionalCall]:
-    """The calls of ``trace``, those with regions in functional form where nobody can tell."""
+    """Calls of ``trace``; those with regions in functional form where that cannot be observed."""
     facts = alias_facts(trace)
     for index, call in enumerate(trace.calls):
         effects = call.effects
@@ -66,9 +65,9 @@ def functional_regions(
 
 
 def _sharing_region(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
-    """``call``, whose results may be what it was given, if no such memory is written or returned.
+    """``call`` without aliases to its arguments, if no such memory is written or returned.
 
-    What the program returns, its caller may write, or ask what it is a view of.
+    The caller may write to returned memory, or ask for its base.
     """
     roots = {facts.roots[call.flat_outs[a.output].name] for a in call.effects.aliases}
     if not roots.isdisjoint(facts.mutated | facts.escaping):
@@ -80,10 +79,10 @@ def _sharing_region(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
 
 
 def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
-    """Whether only the Function at ``index`` knows of the memory that it writes.
+    """Test if only the Function at ``index`` can observe its writes.
 
-    That is memory which one call made and nobody views, writes, returns, or uses afterwards but by
-    what the Function returns, which is all that it marks as dirty.
+    It writes only arguments that it marks as dirty and returns. Each is memory from one call that
+    is not viewed, written or returned, nor used afterwards except through the Function's result.
     """
     call = trace.calls[index]
     mutated = {call.flat_args[i].name for i in call.effects.mutates}
@@ -104,7 +103,7 @@ def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
 
 
 def _dirty(call: BoundSymbol) -> set[str]:
-    """The arguments of a Function that it returns, marked as dirty."""
+    """Arguments of a Function that it marks as dirty and returns."""
     forward = call.regions[0]
     returned = list(leaves(forward.program.outputs[0]))
     marked = {returned[i].name for i in dict(call.kwargs).get("dirty", ())}
@@ -117,7 +116,7 @@ def _is_plain(p: Proxy) -> bool:
 
 
 def _shares(call: BoundSymbol, name: str, facts: AliasFacts) -> bool:
-    """Whether ``call`` writes the memory of ``name``, or makes another name for it."""
+    """Test if ``call`` writes the memory of ``name`` or returns an alias of it."""
     args, outs = call.flat_args, call.flat_outs
     touched = [args[i] for i in (*call.effects.mutates, *(i for i, _ in call.effects.rebinds))]
     touched += [outs[a.output] for a in call.effects.aliases]
@@ -127,7 +126,7 @@ def _shares(call: BoundSymbol, name: str, facts: AliasFacts) -> bool:
 def _mutating_region(
     call: BoundSymbol, expand: RuleTable[Expand], tags: TagRegistry
 ) -> FunctionalCall:
-    """The Function on copies of what it writes."""
+    """The Function with a forward that copies the arguments it writes."""
     mutated = {call.flat_args[i].name: call.flat_args[i] for i in call.effects.mutates}
     forward = call.regions[0]
 
@@ -149,7 +148,7 @@ def _mutating_region(
 def _on_copies(
     program: Trace, inputs: list[Proxy], expand: RuleTable[Expand], tags: TagRegistry
 ) -> Trace:
-    """``program`` that starts with copies of ``inputs``."""
+    """``program`` that starts by copying ``inputs``."""
     editor = TraceEditor(program)
     for p in inputs:
         plain = BoundSymbol(Symbol("torch", "clone"), (p,), context=program.context)

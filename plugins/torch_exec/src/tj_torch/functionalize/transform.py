@@ -1,4 +1,4 @@
-"""The transform that takes traces to FUNCTIONAL, where somebody needs that."""
+"""Transform from stage ACQUIRED to FUNCTIONAL, where a plugin needs it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ When = Literal["auto", "always", "never"]
 
 
 def functional(when: When) -> Transform:
-    """The alias layers; ``when`` says which programs go through them, see ``[tool.tj.torch]``."""
+    """Functionalization as a transform.
+
+    ``when`` is the option ``functional`` of ``[tool.tj.torch]``, see `tj_torch.plugin.Options`.
+    """
 
     def apply(trace: Trace, context: PassContext) -> Trace:
         if when == "never" or (when == "auto" and not _needed(trace, context)):
@@ -58,7 +61,7 @@ def functional(when: When) -> Transform:
 
 
 def _written_beside_subclasses(trace: Trace) -> Decline | None:
-    """Why writes of ``trace`` may be to what a tensor subclass holds, of which no view is known."""
+    """Decline for a write in a program with tensor subclasses, whose inner memory it may hit."""
     if not any(call.on_subclass for call in trace.calls):
         return None
     for call in trace.calls:
@@ -69,15 +72,15 @@ def _written_beside_subclasses(trace: Trace) -> Decline | None:
 
 
 def _needed(trace: Trace, context: PassContext) -> bool:
-    """Whether anything but the acquired program is asked for."""
+    """Test if the session has an executor other than fallbacks, or traces gradients."""
     return Stage.JOINT in context.produced or any(not e.fallback for e in context.executors)
 
 
 def _refused(trace: Trace) -> Decline | None:
-    """Why PyTorch's autograd, which is to differentiate ``trace``, has to see the writes.
+    """Decline for a trace in which PyTorch's autograd would miss that a saved value is written.
 
-    It refuses to use a value that has been written to since; of the functional program it would
-    not know. Any value that a call with a gradient takes may be one that autograd saves.
+    In eager, autograd refuses to use a saved value that was written since; the functional program
+    has no such write. Any argument of a differentiated call may be saved.
     """
     for call in trace.calls:
         if (
@@ -92,7 +95,7 @@ def _refused(trace: Trace) -> Decline | None:
 
 
 def _claimed(context: PassContext, call: BoundSymbol) -> bool:
-    """Whether an executor other than the fallback takes ``call``."""
+    """Test for a ``call`` that an executor claims."""
     for executor in context.executors:
         rule = executor.claim(call)
         if rule and ask(executor.owner, rule.value.check, call) is None:
