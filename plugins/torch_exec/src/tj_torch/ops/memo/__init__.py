@@ -1,1 +1,1 @@
-"""The memo of expansions: its keys, and expansions brought into a program."""
+"""Memo of expansions: its keys, and the adaptation of entries to a program."""

@@ -1,4 +1,4 @@
-"""Expansions brought into a program: its names of symbols, their values there, its guards."""
+"""Adapt a memoized expansion to a program: rename its symbols, set hints, add its guards."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ __all__ = ["derivation_instance", "instance"]
 def instance(
     expansion: Expansion, tree: Any, names: Sequence[str], sizes: Sizes, value: Any = None
 ) -> Expansion:
-    """``expansion`` for a call with arguments ``tree``, whose symbols are ``names`` in order.
+    """Adapt ``expansion`` to a call with arguments ``tree``, whose symbols are ``names`` in order.
 
-    Its guards become the program's. Symbols that the call makes are called as in ``value``, what
-    the call returned in a capture, or else by new names; so two calls never make one symbol.
+    Its guards become guards of the program. Unbacked symbols that the call makes are named as in
+    ``value``, the call's result at capture, or else anew, so that no two calls make the same one.
 
-    :raises CannotExpand: if it has guards, and there is no program to guard.
+    :raises CannotExpand: if it has guards and there is no program to guard.
     """
     if not expansion.symbols and not expansion.made:
         return expansion
@@ -56,7 +56,7 @@ def instance(
 def derivation_instance(
     derivation: Derivation, tree: Any, names: Sequence[str], sizes: Sizes, value: Any = None
 ) -> Derivation:
-    """As `instance`, for a derivation."""
+    """`instance` for a derivation."""
     if not derivation.symbols and not derivation.made:
         return derivation
     given = dict(zip(derivation.symbols, names, strict=True))
@@ -76,7 +76,7 @@ def derivation_instance(
 
 
 def _made(expansion: Expansion, value: Any, sizes: Sizes) -> dict[str, str]:
-    """What to call the symbols that a call makes."""
+    """Names for the symbols that a call makes, by their names in the expansion."""
     seen = dict(_pairs(expansion.outputs, value))
     found = {f.name: seen.get(f.name) or sizes.fresh(f) for f in expansion.made}
     for facts in expansion.made:
@@ -85,7 +85,7 @@ def _made(expansion: Expansion, value: Any, sizes: Sizes) -> dict[str, str]:
 
 
 def _pairs(outputs: Any, value: Any) -> Iterator[tuple[str, str]]:
-    """Sizes and numbers of ``outputs``, and what they are in ``value``."""
+    """Pairs of expressions: a size or number of ``outputs``, and the one in ``value``."""
     mine, theirs = list(leaves(outputs)), list(leaves(value))
     if value is None or len(mine) != len(theirs):
         return
@@ -105,7 +105,7 @@ def _text(value: Any) -> str:
 
 @dataclass
 class _Renaming:
-    """Renames the symbols in all the metadata of an expansion."""
+    """Renaming of the symbols in all metadata of an expansion."""
 
     sizes: Sizes
     names: Mapping[str, str]
@@ -139,7 +139,7 @@ class _Renaming:
         return call.map_proxies(self.proxy)
 
     def proxy(self, p: Proxy) -> Any:
-        """``p`` under the program's names; a formal is the argument, with its very sizes."""
+        """``p`` with the program's symbols; an unchanged formal is the argument itself."""
         if id(p) not in self.done:
             unchanged = p.name in self.formals and self.before.get(p.name) == p
             self.done[id(p)] = self.formals[p.name] if unchanged else self.renamed(p)

@@ -1,4 +1,4 @@
-"""Keys of the memo: two calls have one key only if they have one expansion."""
+"""Keys of the memo: calls with equal keys have the same expansion."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["Unkeyable", "call_key", "known_of", "tangents_key"]
 
 
 class Unkeyable(Exception):
-    """The call has an argument that nothing but itself can stand for."""
+    """The call has an argument without a key, and must be expanded every time."""
 
 
 def call_key(
@@ -32,13 +32,14 @@ def call_key(
     context: Context,
     modes: Any,
 ) -> tuple[tuple[Any, ...], tuple[Any, ...], tuple[str, ...]]:
-    """The key of a call, the objects that must outlive it because the key has their ids, and the
-    symbols in its arguments' sizes, which the key knows by order of appearance only.
+    """Key of a call, with the objects to keep alive and the symbols in its arguments' sizes.
+
+    The key contains the ids of these objects, and has the symbols by order of appearance alone.
 
     :raises Unkeyable: if the call must be expanded every time.
     """
     if getattr(fn, "__closure__", None) is not None:
-        raise Unkeyable(fn)  # what it closes over may change
+        raise Unkeyable(fn)  # its closure may change
     parts: list[Any] = [id(fn), modes, context.items]
     alive: list[Any] = [fn]
     seen = _Seen((args, kwargs))
@@ -49,15 +50,15 @@ def call_key(
 
 
 def known_of(symbols: tuple[str, ...], sizes: Sizes) -> tuple[Any, ...]:
-    """The part of a key that says what is known of ``symbols``, but for their values."""
+    """Part of a key for the facts of ``symbols`` and assertions on them, without their hints."""
     asserted = frozenset(numbered(text, symbols) for text in sizes.asserted(symbols))
     return (*(sizes.facts(name).key for name in symbols), asserted)
 
 
 def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...]) -> tuple[Any, ...]:
-    """The part of a key that says which values have tangents, and how these are laid out.
+    """Part of a key for the values that have tangents, and the tangents' metadata.
 
-    Where that is in symbols that the arguments lack, the value itself says it.
+    Sizes over symbols that the arguments lack are left out, as the values themselves have them.
     """
 
     def expression(text: str) -> str:
@@ -78,7 +79,7 @@ def tangents_key(tangents: Mapping[Slot, TensorProxy], symbols: tuple[str, ...])
 
 
 def _numbered(info: SubclassInfo, expression: Callable[[str], str]) -> SubclassInfo:
-    """``info`` with symbols by number, as ``expression`` spells them."""
+    """``info`` with symbols by number, printed by ``expression``."""
     if not any(is_sized(p) for _, p in info.inner):
         return info
     pairs = [(n, p.map_symbols(lambda d: SymDim(expression(d.name)))) for n, p in info.inner]
@@ -86,7 +87,7 @@ def _numbered(info: SubclassInfo, expression: Callable[[str], str]) -> SubclassI
 
 
 class _Seen:
-    """The values met so far, numbered, and the symbols in all of them."""
+    """Values met so far, numbered, and the symbols in all of them."""
 
     __slots__ = ("symbols", "tree", "values")
 
@@ -109,7 +110,7 @@ class _Seen:
 
 
 def _add(tree: Any, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
-    """Append what tells ``tree`` from other trees; proxies count by metadata and identity."""
+    """Append all that distinguishes ``tree``; proxies count by metadata and by identity."""
     kind = type(tree)
     if kind is TensorProxy:
         _add_tensor(tree, parts, seen)
@@ -158,7 +159,7 @@ def _add_tensor(proxy: TensorProxy, parts: list[Any], seen: _Seen) -> None:
 
 
 def _meanings(info: SubclassInfo) -> Iterator[Any]:
-    """What members of the classes are now that say what operations mean: they can be replaced."""
+    """Current methods of wrapper classes, which implement operations and can be replaced."""
     kind = info.state.kind if isinstance(info.state, State) else None
     yield kind
     if kind is not None:
@@ -207,7 +208,7 @@ def _add_constant(tree: Constant, parts: list[Any], seen: _Seen, alive: list[Any
 
 
 def _by_identity(value: Any) -> bool:
-    """Whether ``value`` means the same as long as it is the same object."""
+    """Test for an object without state that matters: equal ids mean equal results."""
     if isinstance(value, types.FunctionType):
         return value.__closure__ is None
     return isinstance(value, type | types.BuiltinFunctionType | torch.Generator)

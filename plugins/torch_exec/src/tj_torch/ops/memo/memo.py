@@ -1,4 +1,4 @@
-"""The memo: what calls expand to, so that a layer repeated thirty times is expanded once."""
+"""Memo of expansions, so that a layer repeated thirty times is expanded once."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ R = TypeVar("R", Expansion, Derivation)
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What a call's expansion or derivation came to, and the objects its key knows by their ids.
+    """Results for one key: expansions, derivations, or the reason why there is none.
 
-    With sizes that are symbols there may be several, which differ in their guards.
+    With symbolic sizes there may be several, with different guards. ``alive`` are the objects
+    whose ids are in the key.
     """
 
     results: tuple[Expansion | Derivation | str, ...]
@@ -37,7 +38,7 @@ class _Entry:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call to expand: what to run, its key (None: it has none), and what the key leaves out."""
+    """A call to expand, its key (None if it has none), and the symbols that the key numbers."""
 
     fn: Callable[..., Any]
     args: tuple[Any, ...]
@@ -50,10 +51,10 @@ class _Call:
 
 
 class Memo:
-    """The expansions of a session, the least recently used forgotten first.
+    """Expansions of a session; beyond its capacity, the least recently used are dropped.
 
     ``hits`` and ``misses`` count calls of `expand` and `derive`, ``seconds`` those spent on misses.
-    A memo of capacity 0 remembers nothing, and counts.
+    A memo of capacity 0 keeps nothing, but counts.
     """
 
     __slots__ = (
@@ -81,7 +82,7 @@ class Memo:
         return len(self._entries)
 
     def clear(self) -> None:
-        """Forget all expansions; the counts stay."""
+        """Drop all expansions; the counts stay."""
         self._entries.clear()
 
     def expand(
@@ -94,13 +95,13 @@ class Memo:
         sizes: Sizes | None = None,
         value: Any = None,
     ) -> Expansion:
-        """As `Expander.expand`, remembered, and brought into the program that ``sizes`` is of.
+        """`Expander.expand` through the memo, adapted to the program of ``sizes``.
 
-        ``modes`` is the current snapshot, made if not given; ``value`` what a capture says that
-        the call returns, see `instance`.
+        ``modes`` is the current snapshot, made if not given; ``value`` the call's result at
+        capture, see `instance`.
 
-        :raises CannotExpand: remembered, too.
-        :raises ExpansionError: every time it is found.
+        :raises CannotExpand: if it cannot be expanded; kept in the memo.
+        :raises ExpansionError: if PyTorch raises for these arguments; not kept.
         """
         call = self._keyed(fn, args, kwargs, context, modes, sizes)
 
@@ -122,10 +123,10 @@ class Memo:
         create_graph: bool = False,
         value: Any = None,
     ) -> Derivation:
-        """As `derive`, remembered, and brought into the program. Arguments as for `expand`.
+        """`derive` through the memo, adapted to the program. Arguments as for `expand`.
 
-        :raises CannotExpand: remembered, too.
-        :raises ExpansionError: every time it is found.
+        :raises CannotExpand: if it cannot be expanded; kept in the memo.
+        :raises ExpansionError: if PyTorch raises for these arguments; not kept.
         """
         call = self._keyed(fn, args, kwargs, context, modes, sizes)
         if call.key is not None:
@@ -160,7 +161,7 @@ class Memo:
         if not self.capacity:
             return _Call(fn, args, pairs, context, sizes)
         snapshot = modes or Modes.current()
-        if snapshot is not self._latest[0]:  # hashing one is what a hit would mostly cost
+        if snapshot is not self._latest[0]:  # hashing a snapshot costs more than the rest of a hit
             self._latest = snapshot, self._modes.setdefault(snapshot, len(self._modes))
         number = self._latest[1]
         try:
@@ -174,14 +175,14 @@ class Memo:
     def _brought(
         self, call: _Call, make: Callable[[], R], bring: Callable[..., R], value: Any
     ) -> R:
-        """What is remembered of ``call``, else made, as ``bring`` brings it into the program."""
+        """Result for ``call``, from the memo or by ``make``, adapted by ``bring``."""
         with _refusing():
             found = self._recall(call, make)
             names = call.symbols or found.symbols
             return bring(found, (call.args, call.kwargs), names, call.sizes, value)
 
     def _recall(self, call: _Call, make: Callable[[], R]) -> R:
-        """What is remembered of ``call``, else what ``make`` makes."""
+        """Result for ``call`` from the memo, else by ``make``; counts hits and misses."""
         found = self._known(call)
         if found is None:
             return self._miss(call, make)
@@ -191,7 +192,7 @@ class Memo:
         return found  # type: ignore[return-value]
 
     def _known(self, call: _Call) -> Expansion | Derivation | str | None:
-        """What is remembered of ``call``, if its guards hold."""
+        """Result for ``call`` in the memo whose guards hold, else None."""
         entry = self._entries.get(call.key) if call.key is not None else None
         if entry is None:
             return None
@@ -207,12 +208,12 @@ class Memo:
         try:
             result = make()
         except CannotExpand as error:
-            if not call.symbols:  # else it may have failed for these sizes only
+            if not call.symbols:  # with symbols, it may have failed for these sizes alone
                 self._remember(call, error.reason)
             raise
         finally:
             self.seconds += time.perf_counter() - start
-        if not result.captured:  # else the tensor of a closure may be another one next time
+        if not result.captured:  # a tensor from a closure may be another one next time
             self._remember(call, result)
         return result
 
@@ -228,7 +229,7 @@ class Memo:
 
 @contextlib.contextmanager
 def _refusing() -> Iterator[None]:
-    """What cannot be said of sizes cannot be expanded."""
+    """Raise `CannotExpand` for a `ParseError`, from sizes that cannot be expressed."""
     try:
         yield
     except ParseError as error:
@@ -236,7 +237,7 @@ def _refusing() -> Iterator[None]:
 
 
 VARIANTS = 8
-"""How many expansions under different guards one call may have."""
+"""Most expansions with different guards per key."""
 
 
 def _holds(result: Expansion | Derivation, call: _Call) -> bool:

@@ -1,4 +1,4 @@
-"""The process-wide settings that decide what a call computes, beside its context."""
+"""Process-wide settings that affect expansions and are not part of a call's context."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ __all__ = ["Modes"]
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """A snapshot of the settings; take one per trace, not per call.
+    """Snapshot of the settings; take one per trace, not per call.
 
-    What depends on an expansion holds only while these do, so a frontend guards on them.
+    An expansion is valid only while they stay the same, so frontends guard on them.
     """
 
     default_dtype: str
@@ -29,7 +29,7 @@ class Modes:
 
     @classmethod
     def current(cls) -> Modes:
-        """The settings as they are now."""
+        """Take a snapshot."""
         cuda, cudnn = torch.backends.cuda, torch.backends.cudnn
         return cls(
             str(torch.get_default_dtype()),

@@ -1,1 +1,1 @@
-"""How operations of PyTorch are named; `tj_torch.ops.names` is what the rest of tj uses."""
+"""Naming of PyTorch's operations; the rest of tj uses `tj_torch.ops.names`."""

@@ -1,4 +1,4 @@
-"""Functions that PyTorch documents as other names of the same operation."""
+"""Functions that PyTorch documents as aliases of one operation."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from tj_torch.ops.naming.schemas import is_composite, same_operation
 __all__ = ["Aliases"]
 
 _DOCUMENTED = re.compile(r"[Aa]lias (?:for|of|to) :(?:func|meth):`~?(torch\.[\w.]+)")
-# Aliases by name and definition that the documentation does not call so.
+# Aliases by name and definition that the documentation does not mention.
 _UNDOCUMENTED = {"torch.special.gammaln": "torch.lgamma"}
 
 
 class Aliases:
-    """Which function stands for each set of aliases.
+    """Canonical function of each set of aliases.
 
-    Documentation proposes a pair, and the operators' schemas confirm it: every call that one takes
-    must mean the same to the other. So both are compiled functions, whose names are those of their
-    operators. Of a pair the operator with kernels of its own is canonical,
-    or, where neither has any, the one that the documentation names.
+    The documentation proposes a pair, and the operators' schemas confirm it: the other must accept
+    every call of the one with the same meaning. Both must be compiled functions, which are named
+    after their operators. The operator with kernels of its own is canonical or, where neither has
+    any, the one that the documentation names.
     """
 
     def __init__(self, names: dict[Callable[..., Any], str]) -> None:
@@ -42,7 +42,7 @@ class Aliases:
     def canonical(
         self, function: Callable[..., Any], keywords: Collection[str] = ()
     ) -> Callable[..., Any]:
-        """The function that stands for ``function`` in a call with ``keywords``."""
+        """Canonical function for a call of ``function`` with ``keywords``."""
         seen = {function}
         while (target := self._target.get(function)) is not None and target not in seen:
             if not same_operation(function.__name__, target.__name__, keywords):
@@ -52,7 +52,7 @@ class Aliases:
         return function
 
     def canonical_method(self, name: str, base: Callable[..., Any] | None) -> str:
-        """The method that in-place method ``name`` is an alias of; ``base`` is its function."""
+        """Canonical name of the in-place method ``name``, whose function is ``base``."""
         if base is None:
             return name
         other = f"{self.canonical(base).__name__}_"

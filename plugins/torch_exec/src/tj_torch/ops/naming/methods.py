@@ -1,4 +1,4 @@
-"""The function that a method of ``torch.Tensor`` is, where both are one operation."""
+"""Spell calls of methods of ``torch.Tensor`` as functions, where both are one operation."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ __all__ = [
 ]
 
 TENSOR, INT, NUMBER, OTHER = "t", "i", "n", "o"
-"""The kinds of arguments that naming tells apart."""
+"""Kinds of arguments in naming: tensor, integer, other number, anything else."""
 
 Arrange = Callable[[tuple[Any, ...]], tuple[Any, ...]]
-"""Puts the arguments of one spelling in the order of another."""
+"""Function that reorders the arguments of one spelling for another."""
 
-# Methods written in Python that only call the function of that name, which is written in Python
-# too, with the same parameters in the same order.
+# Methods in Python that only call the function of the same name, also in Python, with the same
+# parameters in the same order.
 _FORWARDING = frozenset({"istft", "split", "stft", "unique", "unique_consecutive"})
 
 
 @dataclass(frozen=True, slots=True)
 class MethodForm:
-    """What to call for a method: a function of ``torch`` or the method, and how."""
+    """Spelling of a method call: a ``torch`` function, or None for the method; its arguments."""
 
     function: Callable[..., Any] | None
     arrange: Arrange
 
 
 def is_function(name: str) -> Callable[..., Any] | None:
-    """``torch.<name>`` if that is a function compiled from the operator of that name."""
+    """``torch.<name>`` if it is a function compiled from the operator of that name, else None."""
     found = vars(torch).get(name)
     return found if isinstance(found, types.BuiltinFunctionType) else None
 
 
 def method_form(name: str, kinds: Sequence[str], keywords: Collection[str]) -> MethodForm:
-    """How to spell ``x.name(...)``; ``kinds`` are those of its positions, that of ``x`` included.
+    """Spelling of ``x.name(...)``; ``kinds`` are those of its positional arguments, ``x`` included.
 
-    A method stays one unless an operator of its name has overloads in which the method is fully
-    described: written in C++, its tensor always in one place, its arguments as in the schema.
+    A method stays a method unless the schemas of the operator of its name describe it fully: it is
+    written in C++, ``self`` has one position in all overloads, and the arguments fit the schema.
     """
     if name in _FORWARDING and not keywords:
         return MethodForm(vars(torch).get(name), _same)
@@ -64,10 +64,10 @@ def method_form(name: str, kinds: Sequence[str], keywords: Collection[str]) -> M
     ints = [kind == INT for kind in kinds[1:]]
     rest = [o.without(i) for i, o in variants]
     if any(o.takes_sizes(i) for o in rest for i, k in enumerate(kinds[1:]) if k == TENSOR):
-        return MethodForm(None, _same)  # the method alone takes a tensor for a size
+        return MethodForm(None, _same)  # only the method accepts a tensor for a size
     plain = any(o.accepts(ints, keywords) for o in rest)
     gathers = _gathers(rest, ints, keywords)
-    if plain == gathers:  # neither fits, or the parser has to choose
+    if plain == gathers:  # neither fits, or both do and PyTorch's parser chooses
         return MethodForm(None, _same)
     places = {i for i, _ in variants}
     function = is_function(name)
@@ -80,7 +80,7 @@ def method_form(name: str, kinds: Sequence[str], keywords: Collection[str]) -> M
 def function_arrangement(
     name: str, kinds: Sequence[str], keywords: Collection[str]
 ) -> Arrange | None:
-    """``torch.zeros(2, 3)`` as ``torch.zeros((2, 3))``; None for calls that are fine."""
+    """Spelling of ``torch.zeros(2, 3)`` as ``torch.zeros((2, 3))``; None for other calls."""
     ints = [kind == INT for kind in kinds]
     if not (ints and all(ints)):
         return None

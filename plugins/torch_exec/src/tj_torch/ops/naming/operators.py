@@ -1,4 +1,4 @@
-"""What Python's operators run when an operand is a tensor, as ``torch.Tensor`` defines them."""
+"""Functions and methods that Python's operators run on tensors, as ``torch.Tensor`` defines."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ REFLECTED = {
     "sub": ("rsub", True),
     "xor": ("bitwise_xor", False),
 }
-"""``1 op x`` is a function, and whether of ``(x, 1)``. Division, which is a reciprocal and a
-product, stays the method ``__rtruediv__``."""
+"""``1 op x``: the function, and true if it takes ``(x, 1)``. Division, a reciprocal and a product,
+stays the method ``__rtruediv__``."""
 
 INPLACE = {
     "iadd": "add_",
@@ -84,11 +84,11 @@ ITEMS = {
     "rshift": "__rshift__",
     "setitem": "__setitem__",
 }
-"""Operators that stay the method they are."""
+"""Operators that stay methods."""
 
 
 def operator_name(method: str) -> tuple[str, bool] | None:
-    """The operator that calls ``method``, and whether reflected: ``__rsub__`` is (sub, True)."""
+    """Operator that calls ``method``, and true if reflected: (sub, True) for ``__rsub__``."""
     if not (method.startswith("__") and method.endswith("__")):
         return None
     word = method[2:-2]

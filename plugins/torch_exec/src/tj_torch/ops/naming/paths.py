@@ -1,4 +1,4 @@
-"""From a function to the dotted name it is known by, and back."""
+"""Find the dotted name of a function, and the function of a dotted name."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tj_torch.torch_private.runtime import TENSOR_BASE
 
 __all__ = ["FUNCTIONS", "own_path", "public_names", "walk"]
 
-# Where PyTorch shows its functions to users. Names are the preferred spelling in this order of
-# ranks, then by their number of dots and letters.
+# Namespaces of PyTorch's public functions. Of several names, the lowest rank (public, classes,
+# hidden) is preferred, then fewer dots, then fewer letters.
 _PUBLIC = (
     "torch",
     "torch.linalg",
@@ -25,7 +25,7 @@ _PUBLIC = (
     "torch.nested",
 )
 _CLASSES = ("torch.Tensor",)
-# What ``torch`` itself was filled from; some of it lies under a Python function of the same name.
+# Source of ``torch``'s own functions; a Python function of the same name hides some of them.
 _HIDDEN = ("torch._C._VariableFunctions",)
 
 FUNCTIONS = (
@@ -34,13 +34,13 @@ FUNCTIONS = (
     types.MethodDescriptorType,
     types.WrapperDescriptorType,
 )
-"""The kinds of objects that PyTorch's functions and methods are."""
+"""Types of PyTorch's functions and methods."""
 
 
 def walk(path: str) -> Any:
-    """What ``path`` evaluates to; modules on the way are imported where need be.
+    """Object at the dotted ``path``; modules on the way are imported where needed.
 
-    :raises LookupError: if that is nothing.
+    :raises LookupError: if there is none.
     """
     first, *rest = path.split(".")
     try:
@@ -62,7 +62,7 @@ def _attribute(value: Any, name: str, path: str) -> Any:
 
 
 def own_path(function: Any) -> str | None:
-    """The dotted name under which ``function`` says it can be found, if it is found there."""
+    """Dotted name by ``function``'s own attributes, if the function is found there; else None."""
     for path in _claims(function):
         if _loaded(path, function):
             return path
@@ -70,7 +70,7 @@ def own_path(function: Any) -> str | None:
 
 
 def _claims(function: Any) -> Iterator[str]:
-    """The names by which a function of each kind may call itself."""
+    """Candidates for the dotted name, from the attributes of each kind of function."""
     owner = getattr(function, "__self__", None)
     if isinstance(owner, types.GetSetDescriptorType):  # ``torch.Tensor.T.__get__``
         for path in _claims(owner):
@@ -90,7 +90,7 @@ def _claims(function: Any) -> Iterator[str]:
 
 
 def _loaded(path: str, function: Any) -> bool:
-    """Whether ``path`` leads to ``function`` through modules that are loaded already."""
+    """Test if ``path`` leads to ``function`` through modules that are already loaded."""
     if "<" in path:
         return False
     parts = path.split(".")
@@ -106,7 +106,7 @@ def _loaded(path: str, function: Any) -> bool:
 
 
 def public_names() -> dict[Callable[..., Any], str]:
-    """The name to print for each function that PyTorch shows under more names than its own."""
+    """Preferred public name of each function of PyTorch."""
     found: dict[Callable[..., Any], tuple[tuple[int, int, int, str], str]] = {}
     for rank, homes in enumerate((_PUBLIC, _CLASSES, _HIDDEN)):
         for home in homes:
@@ -128,7 +128,7 @@ def _members(home: str, hidden: bool) -> Iterator[tuple[str, Callable[..., Any]]
 
 
 def _is_torch(function: Any) -> bool:
-    """Whether PyTorch made it, and did not merely import it."""
+    """Test for a function defined by PyTorch, not imported from elsewhere."""
     home = getattr(function, "__objclass__", function)
     module = getattr(home, "__module__", None)
     return isinstance(module, str) and module.partition(".")[0] == "torch"

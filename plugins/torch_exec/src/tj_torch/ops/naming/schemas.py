@@ -1,4 +1,4 @@
-"""What PyTorch's own schemas say about an operator: parameters, aliases, calls it accepts."""
+"""Schemas of PyTorch's operators: parameters, and the calls that an overload accepts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tj_torch.torch_private.runtime import schemas as schemas_of
 
 __all__ = ["Overload", "Parameter", "is_composite", "overloads", "same_operation"]
 
-# Names that the argument parser in C++ also takes, for NumPy's sake.
+# Names from NumPy that PyTorch's C++ argument parser also accepts.
 _NUMPY_NAMES = {"axis": "dim", "keepdims": "keepdim", "x2": "other"}
 
 _INTS = re.compile(r"(Optional\[)?List\[int\]\]?")
@@ -23,7 +23,7 @@ _NEVER_INTS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One parameter of an overload. ``size`` is the length a list may be broadcast to, or None."""
+    """Parameter of an overload; ``size`` is the length to which one integer is repeated."""
 
     name: str
     type: str
@@ -34,16 +34,16 @@ class Parameter:
 
     @property
     def open_ints(self) -> bool:
-        """Whether this is a list of integers that one integer cannot stand for."""
+        """Test for a list of integers that does not accept a single integer."""
         return self.size is None and _INTS.fullmatch(self.type) is not None
 
     @property
     def takes_int(self) -> bool:
-        """Whether one integer may be given here."""
+        """Test for a parameter that accepts an integer."""
         return not self.open_ints and _NEVER_INTS.fullmatch(self.type) is None
 
     def like(self, other: Parameter) -> bool:
-        """Whether a value means the same here as there; names aside."""
+        """Test for the same type, default and kind of parameter; names may differ."""
         mine = (self.type, self.keyword_only, self.required, self.size)
         theirs = (other.type, other.keyword_only, other.required, other.size)
         return mine == theirs and repr(self.default) == repr(other.default)
@@ -51,28 +51,28 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Overload:
-    """The parameters of one overload, in order."""
+    """Parameters of one overload, in order."""
 
     parameters: tuple[Parameter, ...]
 
     @property
     def positional(self) -> tuple[Parameter, ...]:
-        """Those that may be given by position."""
+        """Parameters that may be given by position."""
         return tuple(p for p in self.parameters if not p.keyword_only)
 
     def index_of_self(self) -> int | None:
-        """Where the tensor whose method this is goes, or None if it is no method."""
+        """Position of the tensor ``self``, None if the overload is no method."""
         for index, parameter in enumerate(self.positional):
             if parameter.name == "self" and parameter.type == "Tensor":
                 return index
         return None
 
     def without(self, index: int) -> Overload:
-        """This overload as the method sees it, without the parameter at ``index``."""
+        """The overload without the parameter at ``index``, as a method is called."""
         return Overload(self.parameters[:index] + self.parameters[index + 1 :])
 
     def accepts(self, ints: Sequence[bool], keywords: Collection[str]) -> bool:
-        """Whether it can be called with positions (which are integers?) and ``keywords``."""
+        """Test if a call fits; ``ints`` has, per positional argument, whether it is an integer."""
         free = self.positional
         if len(ints) > len(free):
             return False
@@ -85,18 +85,18 @@ class Overload:
         return required <= named <= known
 
     def takes_sizes(self, index: int) -> bool:
-        """Whether the parameter at position ``index`` is a list of any number of integers."""
+        """Test if the parameter at position ``index`` is a list of any number of integers."""
         free = self.positional
         return index < len(free) and free[index].open_ints
 
     def gathers(self, keywords: Collection[str]) -> bool:
-        """Whether PyTorch's parser takes the integers of its one positional list one by one."""
+        """Test if PyTorch's parser accepts the integers of its only positional list one by one."""
         free = self.positional
         return len(free) == 1 and free[0].open_ints and self.accepts((False,), keywords)
 
 
 def overloads(op: str) -> tuple[Overload, ...]:
-    """The overloads of ``aten::op`` that take tensors or make them; () if there is no such op."""
+    """Overloads of ``aten::op`` with tensors in their signatures; () if there is no such op."""
     schemas = schemas_of(f"aten::{op}")
     return tuple(_overload(schema) for schema in schemas if "Tensor" in str(schema))
 
@@ -118,9 +118,9 @@ def _overload(schema: Any) -> Overload:
 
 
 def same_operation(op: str, other: str, keywords: Collection[str] = ()) -> bool:
-    """Whether each call of ``aten::op`` with ``keywords`` could be one of ``aten::other``.
+    """Test if each call of ``aten::op`` with ``keywords`` could be a call of ``aten::other``.
 
-    Compares types and defaults, and the names only of what is given by name.
+    Compares types and defaults, and the names of parameters given by name.
     """
     mine, theirs = overloads(op), overloads(other)
     return bool(mine) and all(any(_same(a, b, keywords) for b in theirs) for a in mine)
@@ -145,7 +145,7 @@ def _zipped(a: Overload, b: Overload) -> Iterator[tuple[Parameter | None, Parame
 
 
 def is_composite(op: str) -> bool:
-    """Whether ``aten::op`` only calls other operators."""
+    """Test for an operator ``aten::op`` that only calls others (CompositeImplicitAutograd)."""
     key = "CompositeImplicitAutograd"
     try:
         return has_kernel(f"aten::{op}", key)

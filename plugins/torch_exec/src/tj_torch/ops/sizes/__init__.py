@@ -1,1 +1,1 @@
-"""Symbolic sizes: the shape environment, the symbols of a program, the calls that compute sizes."""
+"""Symbolic sizes: shape environments, symbols of programs, and calls that compute sizes."""

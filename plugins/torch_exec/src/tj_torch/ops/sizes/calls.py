@@ -1,8 +1,8 @@
-"""Sizes in bodies: the calls that compute an operator's symbolic arguments from the values at hand.
+"""Compute the symbolic arguments of an operator in a body from the body's values.
 
-An operator that is recorded with a symbolic argument, ``aten.view(x, [s0*s1])``, stands in a body
-behind calls that compute it: ``aten.sym_size.int(x, 0)``, ``operator.mul``. So a body runs as it
-stands, and a size is used like any other value.
+An operator recorded with a symbolic argument, ``aten.view(x, [s0*s1])``, is preceded in the body by
+calls that compute it: ``aten.sym_size.int(x, 0)``, ``operator.mul``. So a body runs by itself, and
+a size is used like any other value.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _CALLS = {
     "OpaqueUnaryFn_sqrt": "torch.sym_sqrt",
     "Piecewise": "torch.sym_ite",
 }
-"""The functions that compute the operations of an expression; both print what they make alike."""
+"""Function for each operation of a size expression; the two print their results alike."""
 
 _FLOAT = frozenset({"ToFloat", "IntTrueDiv", "FloatTrueDiv", "FloatPow", "OpaqueUnaryFn_sqrt"})
 _INTEGER = frozenset({"TruncToInt", "FloorToInt", "CeilToInt"})
@@ -76,7 +76,7 @@ _TRUTH = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "Eq", "Ne", "and", "or",
 
 @dataclass(frozen=True, slots=True)
 class _Origin:
-    """Where a number can be read: size (or stride) ``index`` of a tensor."""
+    """Source of a number: size (or stride, by ``query``) ``index`` of a tensor."""
 
     ref: Ref
     query: str
@@ -85,10 +85,10 @@ class _Origin:
 
 @dataclass
 class SizeCalls:
-    """The numbers known in one body, and the calls that compute others from them.
+    """Numbers known in one body, and calls that compute others from them.
 
-    ``symbols`` are sympy's, by name; ``proxy`` gives the value behind a reference, ``fresh`` the
-    name of a new one.
+    ``symbols`` are sympy symbols by name; ``proxy`` gives the value for a reference, ``fresh`` a
+    new name. ``origins`` has the source of each known number, ``computed`` the results so far.
     """
 
     symbols: Mapping[str, Any]
@@ -101,15 +101,16 @@ class SizeCalls:
     # ------------------------------------------------------------------ what is there
 
     def number(self, value: Any, origin: NumberProxy | Ref) -> None:
-        """Note a number of the body."""
+        """Register a number of the body."""
         if is_symbolic(value):
             self.origins.setdefault(number_text(value), origin)
 
     def tensor(self, ref: Ref, tensor: torch.Tensor, made: Container[str] | None = None) -> None:
-        """Note what can be read from a tensor of the body: sizes, and strides that are symbols.
+        """Register sizes of a tensor of the body, and those strides that are plain symbols.
 
-        A stride that is an expression is better computed: another kernel may lay out its results
-        in another way. Only symbols in ``made``, if given: those that appear with the tensor.
+        A stride that is an expression is computed from sizes instead, since another kernel may give
+        its result other strides. With ``made``, only the symbols in it, which the tensor's call
+        makes.
         """
         strides = tensor.stride() if tensor.layout is torch.strided else ()
         for query, sizes in (("size", tensor.shape), ("stride", strides)):
@@ -122,9 +123,9 @@ class SizeCalls:
                     self.origins.setdefault(text, _Origin(ref, query, index))
 
     def needs(self, text: str) -> Iterator[Ref]:
-        """The values that computing ``text`` reads.
+        """References to the values that computing ``text`` reads.
 
-        :raises CannotExpand: if the values at hand do not determine it.
+        :raises CannotExpand: if the known numbers do not determine it.
         """
         origin = self.origins.get(text)
         if isinstance(origin, _Origin):
@@ -136,7 +137,7 @@ class SizeCalls:
                 yield from self.needs(part)
 
     def _parts(self, text: str) -> list[str]:
-        """Simpler expressions that ``text`` can be computed from."""
+        """Subexpressions from which ``text`` can be computed."""
         tree = parse_size(text)
         if isinstance(tree, str):
             return [self._linear(tree)[0]]
@@ -144,13 +145,16 @@ class SizeCalls:
         return [self._text(arg) for arg in found if isinstance(arg, Operation | str)]
 
     def _text(self, tree: SizeTree) -> str:
-        """``tree`` as PyTorch prints it; conditions of cases stay as they are."""
+        """``tree`` as PyTorch prints it; the pairs of a `Piecewise` are printed as tuples."""
         if isinstance(tree, Operation) and tree.name == "pair":
             return f"({', '.join(self._text(arg) for arg in tree.args)})"
         return str(expression(tree, self.symbols))
 
     def _linear(self, name: str) -> tuple[str, int, int]:
-        """A known number that is ``a * name + b``, and ``a`` and ``b``."""
+        """Known number of the form ``a * name + b``, with ``a`` and ``b``.
+
+        :raises CannotExpand: if there is none.
+        """
         for text in self.origins:
             if size_symbols(text) != (name,):
                 continue
@@ -163,7 +167,7 @@ class SizeCalls:
     # ------------------------------------------------------------------ computing
 
     def compute(self, text: str) -> Any:
-        """The body's value for ``text``; adds the calls that compute it.
+        """Value of ``text`` in the body; adds the calls that compute it.
 
         :raises CannotExpand: if the values at hand do not determine it.
         """
@@ -201,7 +205,7 @@ class SizeCalls:
         return self._operation(tree.name, *[self._tree(arg) for arg in tree.args])
 
     def _piecewise(self, pairs: tuple[Any, ...]) -> Any:
-        """The value of the first pair of value and condition whose condition holds."""
+        """Value of the first (value, condition) pair whose condition holds, as nested `sym_ite`."""
         value, condition = pairs[0].args
         if condition is True:
             return self._tree(value)

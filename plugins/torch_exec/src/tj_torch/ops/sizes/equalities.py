@@ -1,8 +1,8 @@
-"""What follows from a program's guards that say that two sizes are equal.
+"""Solve a program's equality guards for symbols and quotients.
 
-PyTorch's shape environment replaces a symbol where a guard says what the symbol is. Where a guard
-says it of an expression, such as ``s0 - 3*((s0 + 3)//4)``, it keeps the guard alone. Here such
-guards are solved as linear equations, in which a quotient stands for itself.
+PyTorch's shape environment substitutes a symbol if a guard says that it equals something. For an
+expression, such as ``s0 - 3*((s0 + 3)//4)``, it only keeps the guard. Here such guards are solved
+as linear equations in which a quotient counts as an unknown.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import sympy
 
 __all__ = ["replaced", "solved"]
 
-_TIMES = 3  # a quotient may hold another one, whose value is known
+_TIMES = 3  # substitution passes: a quotient may contain another one that is known
 
 
 def solved(conditions: Iterable[sympy.Basic]) -> Mapping[sympy.Basic, sympy.Expr]:
-    """For the equations among ``conditions``: what to write for a symbol or quotient."""
+    """Substitutions for symbols and quotients from the equations among ``conditions``."""
     known: dict[sympy.Basic, sympy.Expr] = {}
     for condition in conditions:
         if not isinstance(condition, sympy.Eq):
@@ -32,7 +32,7 @@ def solved(conditions: Iterable[sympy.Basic]) -> Mapping[sympy.Basic, sympy.Expr
 
 
 def replaced(size: sympy.Expr, known: Mapping[sympy.Basic, sympy.Expr]) -> sympy.Expr:
-    """``size`` with what is ``known`` of its terms."""
+    """``size`` with the substitutions ``known``."""
     for _ in range(_TIMES):
         before, size = size, sympy.expand(size.xreplace(dict(known)))
         if size == before:
@@ -41,9 +41,9 @@ def replaced(size: sympy.Expr, known: Mapping[sympy.Basic, sympy.Expr]) -> sympy
 
 
 def _solve(difference: sympy.Expr) -> tuple[sympy.Basic, sympy.Expr] | None:
-    """A term of ``difference``, and what it is where the difference is zero."""
+    """Solve ``difference == 0`` for one term; None if no term has coefficient 1 or -1."""
     terms = {t: c for t, c in difference.as_coefficients_dict().items() if t != 1}
-    # A quotient before a symbol: its value is of more use than that of a symbol inside of it.
+    # Quotients first: a symbol's solution would leave the quotient that contains it unknown.
     for term in sorted(terms, key=lambda t: (t.is_Symbol, str(t))):
         others = [t for t in terms if t != term]
         alone = term.is_Symbol or not (term.is_Mul or term.is_Pow)

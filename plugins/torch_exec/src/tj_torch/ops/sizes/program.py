@@ -1,8 +1,8 @@
-"""The symbols of one program: what is known of them, and guards on them.
+"""Symbols of one program: facts, hints and guards.
 
-Expansions are remembered under the names that symbols had where they were made. `Sizes` brings
-them into a program: there symbols have other names and values, conditions become guards of the
-program's own shape environment, and numbers that a call makes get names of their own.
+The memo keeps expansions with the symbols of the program they were made in. `Sizes` adapts them to
+another program: symbols get its names and hints, conditions become guards of its shape environment,
+and unbacked symbols that a call makes get new names.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts
 __all__ = ["Sizes", "bare", "is_dense", "is_sized", "known_sizes", "row_major", "symbols_in"]
 
 _ARBITRARY = 4099
-"""What sizes count as where no program says: a decision on one is refused, so no matter what."""
+"""Hint of sizes where there is no program; arbitrary, as decisions on these sizes are refused."""
 
 
 def is_sized(proxy: Proxy) -> bool:
-    """Whether the metadata of ``proxy`` holds symbols."""
+    """Test for symbols in the metadata of ``proxy``."""
     if isinstance(proxy, TensorProxy):
         if any(type(n) is SymDim for n in (*proxy.shape, *proxy.strides)):
             return True
@@ -46,7 +46,7 @@ def is_sized(proxy: Proxy) -> bool:
 
 
 def bare(proxy: Any) -> Any:
-    """``proxy`` with nothing but the expressions of its sizes, so that it may outlive a program."""
+    """``proxy`` with the expressions of its sizes alone, without references to its program."""
     if isinstance(proxy, NumberProxy):
         return proxy.replace(hint=None)
     if not is_sized(proxy):
@@ -55,16 +55,16 @@ def bare(proxy: Any) -> Any:
 
 
 def symbols_in(tree: Any) -> tuple[str, ...]:
-    """The symbols in the metadata of the proxies in ``tree``, in order of appearance.
+    """Symbols in the metadata of the proxies in ``tree``, in order of appearance.
 
-    Those that stand alone come first: how a sum orders its terms depends on their names.
+    Sizes that are a single symbol come first, since the order of terms in a sum depends on names.
     """
     found = [size_symbols(text) for leaf in leaves(tree) for text, _ in size_expressions(leaf)]
     return tuple(dict.fromkeys(name for names in sorted(found, key=_many) for name in names))
 
 
 def known_sizes(proxy: TensorProxy, symbols: Sequence[str]) -> bool:
-    """Whether the sizes and strides of ``proxy`` are over ``symbols`` alone."""
+    """Test if the sizes and strides of ``proxy`` contain no symbols but ``symbols``."""
     return set(symbols_in(proxy)) <= set(symbols)
 
 
@@ -73,7 +73,7 @@ def _many(names: tuple[str, ...]) -> bool:
 
 
 def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
-    """The strides of a contiguous tensor of ``shape``, where sizes may be symbols."""
+    """Strides of a contiguous tensor of ``shape``, in elements; sizes may be symbolic."""
     strides: list[Dim] = []
     step: Dim = 1
     for size in reversed(shape):
@@ -94,7 +94,7 @@ def _product(a: Dim, b: Dim) -> Dim:
 
 
 def _settled_product(text: str, a: Dim, b: Dim) -> int | str | None:
-    """What guards have settled the product of ``a`` and ``b``, called ``text``, to be."""
+    """Value or simpler expression that guards give the product ``text`` of ``a`` and ``b``."""
     settled = (x.settled() if isinstance(x, SymDim) and x.settled else None for x in (a, b))
     factors = [x if known is None else known for x, known in zip((a, b), settled, strict=True)]
     found = shapeenv.spelled(f"({factors[0]})*({factors[1]})")
@@ -104,7 +104,7 @@ def _settled_product(text: str, a: Dim, b: Dim) -> int | str | None:
 
 
 def is_dense(proxy: TensorProxy) -> bool:
-    """Whether the elements surely fill a block of memory, each once."""
+    """Test if the elements are known to fill a block of memory without gaps or overlap."""
     pairs = [(t, n) for t, n in zip(proxy.strides, proxy.shape, strict=True) if n != 1]
     hints = [t if isinstance(t, int) else t.hint for t, _ in pairs]
     if None in hints:
@@ -120,9 +120,9 @@ def is_dense(proxy: TensorProxy) -> bool:
 
 
 class Sizes:
-    """The symbols of the program whose shape environment is ``env``.
+    """Symbols of the program whose shape environment is ``env``.
 
-    Without one, nothing is known of symbols but their kind, and nothing can be decided on them.
+    Without an environment, only the kind of a symbol is known, and decisions on it are refused.
     """
 
     def __init__(self, env: Any = None) -> None:
@@ -140,9 +140,9 @@ class Sizes:
         self.instances: dict[Any, Any] = {}
 
     def close(self) -> None:
-        """Let go of the program: its guards are built from here on, and no more can be added.
+        """Release the shape environment once guards are built; no more guards can be added.
 
-        What is known of its symbols stays, for programs that are derived from it later.
+        Facts and hints of the symbols are kept, for programs derived from it later.
         """
         if self.env is not None:
             names = tuple(shapeenv.symbols_of(self.env))
@@ -156,7 +156,7 @@ class Sizes:
     # ------------------------------------------------------------------ what is known
 
     def symbol(self, name: str) -> Any:
-        """The environment's symbol called ``name``.
+        """Symbol of the environment with this ``name``.
 
         :raises CannotExpand: if there is none.
         """
@@ -170,7 +170,7 @@ class Sizes:
         return self._symbols[name]
 
     def facts(self, name: str) -> SymbolFacts:
-        """What expansions may rely on of symbol ``name``."""
+        """Facts of symbol ``name`` that expansions may rely on."""
         if self.env is None:
             return self._kept.get(name) or _plain_facts(name)
         if name in self._made:
@@ -178,7 +178,7 @@ class Sizes:
         return shapeenv.facts_of(self.env, name, self.symbol(name))
 
     def asserted(self, names: Iterable[str]) -> tuple[str, ...]:
-        """What the program asserts of ``names`` whose values depend on data, and of no others."""
+        """Run-time assertions of the program on the unbacked symbols among ``names`` alone."""
         names = tuple(names)
         unbacked = [n for n in names if shapeenv.is_unbacked(n) and n not in self._made]
         if self.env is None or not unbacked:
@@ -187,14 +187,14 @@ class Sizes:
         return tuple(text for text in found if set(size_symbols(text)) <= set(names))
 
     def taken_for_true(self) -> tuple[str, ...]:
-        """Assertions on numbers that depend on data, for which other numbers stand since then.
+        """Assertions by which PyTorch replaced an unbacked symbol.
 
-        The sizes that capture saw are then those of a run that has passed the assertion.
+        Sizes of the capture then presume that the assertion holds.
         """
         return () if self.env is None else shapeenv.taken_for_true(self.env)
 
     def hint(self, name: str) -> Any:
-        """The value of symbol ``name`` in the traced call; None if it depends on data."""
+        """Value of symbol ``name`` in the traced call; None if it depends on data."""
         if shapeenv.is_unbacked(name):
             return None
         if name in self._hints:
@@ -204,7 +204,7 @@ class Sizes:
         return self._hints.setdefault(name, shapeenv.hint_of(self.env, self.symbol(name)))
 
     def value(self, text: str) -> Any:
-        """The value of an expression in the traced call; None if it depends on data."""
+        """Value of an expression in the traced call; None if it depends on data."""
         if any(self.hint(name) is None for name in size_symbols(text)):
             return None
         try:
@@ -213,7 +213,7 @@ class Sizes:
             return None
 
     def of_run(self, names: Iterable[str]) -> RunSymbols:
-        """An environment for one expansion over symbols ``names``."""
+        """Make the environment of one expansion over symbols ``names``."""
         names = tuple(names)
         hints = {n: hint for n in names if (hint := self.hint(n)) is not None}
         return RunSymbols(map(self.facts, names), hints, self.asserted(names))
@@ -221,7 +221,7 @@ class Sizes:
     # ------------------------------------------------------------------ values
 
     def dim(self, size: Any) -> Dim:
-        """A size, by its expression or as PyTorch's number, with its hint and a way to guard."""
+        """Core size for an expression or a ``SymInt``, with its hint and a way to guard it."""
         if not isinstance(size, str):
             known = size.node.maybe_as_int()
             if known is not None:
@@ -236,7 +236,7 @@ class Sizes:
         return found
 
     def settled(self, text: str) -> int | str | None:
-        """What an expression is by the program's guards so far: a number, or an equal one."""
+        """Number or expression that ``text`` equals by the guards so far; None if there is none."""
         if self.env is not None:
             now = shapeenv.known_so_far(self.env)
             if now != self._settled_at:
@@ -255,19 +255,19 @@ class Sizes:
         return int(expression) if expression.isdigit() else expression
 
     def number(self, proxy: NumberProxy) -> NumberProxy:
-        """``proxy`` with its hint."""
+        """``proxy`` with its hint, where there is one."""
         if (self.env is None and not self._kept) or not proxy.expr:
             return proxy
         return proxy.replace(hint=self.value(proxy.expr))
 
     def born(self, text: str, facts: SymbolFacts) -> None:
-        """Note what the call that makes a symbol says of it; ``text`` is what it is called here."""
+        """Register facts of an unbacked symbol under its name ``text`` in the program."""
         self._born[text] = facts
 
     def certain(self, text: str) -> bool:
-        """Whether a condition follows from what the calls that made its symbols say of them.
+        """Test if a condition follows from the facts of its unbacked symbols.
 
-        What the program asserts beyond that is not counted.
+        Assertions of the program are not used.
         """
         names = size_symbols(text)
         if not names or any(n not in self._born for n in names):
@@ -276,7 +276,7 @@ class Sizes:
         return RunSymbols(facts).known_true(text)
 
     def fresh(self, facts: SymbolFacts) -> str:
-        """A new symbol like the one that ``facts`` describes."""
+        """Name of a new symbol with these ``facts``."""
         prefix = shapeenv.prefix_of(facts.name)
         if self.env is None:
             self._fresh += 1
@@ -288,14 +288,14 @@ class Sizes:
     # ------------------------------------------------------------------ conditions
 
     def holds(self, conditions: Iterable[str], names: Mapping[str, str]) -> bool:
-        """Whether ``conditions`` are true of the traced call, symbols called ``names`` here."""
+        """Test if ``conditions`` hold in the traced call, with symbols renamed by ``names``."""
         try:
             return all(evaluate_size(text, lambda n: self.hint(names[n])) for text in conditions)
         except (ParseError, ArithmeticError):  # a function that the core does not know
             return False
 
     def renamed(self, text: str, names: Mapping[str, str]) -> str:
-        """``text`` with expressions ``names`` in its symbols' places, as PyTorch prints it."""
+        """``text``, as PyTorch prints it, with symbols replaced by the expressions in ``names``."""
         if all(names.get(n, n) == n for n in size_symbols(text)):
             return text
         symbols = {n: self._expression(names.get(n, n)) for n in size_symbols(text)}
@@ -306,9 +306,9 @@ class Sizes:
         return shapeenv.expression(text, symbols)
 
     def assume(self, text: str) -> None:
-        """Make a condition, true of the traced call, a guard of the program.
+        """Make a condition that holds in the traced call a guard of the program.
 
-        :raises CannotExpand: if there is no program to guard.
+        :raises CannotExpand: if there is no program to guard, or the condition does not hold.
         """
         if text in self._assumed:
             return
@@ -320,13 +320,13 @@ class Sizes:
 
     @property
     def assumed(self) -> tuple[str, ...]:
-        """The conditions that became guards by `assume`."""
+        """Conditions that `assume` made guards."""
         return tuple(self._assumed)
 
     def known(self, names: Collection[str]) -> str | None:
-        """What decisions on ``names`` follow from, as text; None if one depends on data.
+        """Text of all that decisions on ``names`` depend on; None if a value depends on data.
 
-        Those have names that the calls of one process have counted.
+        Names of unbacked symbols are numbered in one process, so the text would not last.
         """
         if any(map(shapeenv.is_unbacked, names)):
             return None

@@ -1,9 +1,9 @@
-"""PyTorch's shape environments: every private name that symbolic sizes rely on, and nothing else.
+"""Shape environments of PyTorch: all private names that symbolic sizes rely on.
 
-An expansion runs in a shape environment of its own, `RunSymbols`: the symbols of the call's
-arguments, what is known of them, and nothing else. So which decisions are taken on sizes, and which
-guards they leave, depends on the call alone and not on what the program's environment has learned
-before; the guards are carried over to that environment afterwards.
+An expansion runs in a shape environment of its own, `RunSymbols`, with just the symbols of the
+call's arguments and their facts. So its decisions on sizes, and the guards these leave, depend on
+the call alone and not on what the program's environment has learned before. The guards are then
+added to the program's environment.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ __all__ = [
 
 _NAME = re.compile(r"(s|u|zf|zuf)(\d+)")
 
-# By environment: how much it knew, and what its guards say is equal.
+# By environment: `known_so_far` at that time, and the substitutions from its equality guards.
 _SOLVED: WeakKeyDictionary[Any, tuple[Any, Mapping[Any, Any]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class SymbolFacts:
-    """What an expansion may rely on of a symbol.
+    """Facts of a symbol that an expansion may rely on.
 
-    ``positive`` is None where the sign is open; ``bounds`` (inclusive, None: none) hold for its
-    value; ``sizelike`` unbacked ones may be taken for at least two where that only skips a
-    special case.
+    ``positive`` is None if the sign is unknown; ``bounds`` are inclusive, None for no bound; a
+    ``sizelike`` unbacked symbol may be assumed to be at least 2 where that only skips a special
+    case (as in PyTorch's ``guard_size_oblivious``).
     """
 
     name: str
@@ -70,35 +70,35 @@ class SymbolFacts:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The facts without the name, but with the kind of symbol that it says."""
+        """The facts with the prefix of the name in place of the name."""
         return (prefix_of(self.name), self.positive, self.bounds, self.sizelike)
 
 
 def prefix_of(name: str) -> str:
-    """``s`` for a size or integer with a hint, ``u`` for one without; ``zf``, ``zuf`` of floats."""
+    """Prefix of a symbol: ``s`` for a backed integer, ``u`` unbacked; ``zf``, ``zuf`` if float."""
     match = _NAME.fullmatch(name)
     return match[1] if match else ""
 
 
 def is_unbacked(name: str) -> bool:
-    """Whether the value of symbol ``name`` depends on data."""
+    """Test for an unbacked symbol, whose value depends on data."""
     return prefix_of(name) in ("u", "zuf")
 
 
 def kind_of(value: Any) -> str:
-    """``int``, ``float`` or ``bool``: the type that a symbolic number has at run time."""
+    """Run-time type of a symbolic number: ``int``, ``float`` or ``bool``."""
     return {"SymInt": "int", "SymFloat": "float", "SymBool": "bool"}[type(value).__name__]
 
 
 def is_symbolic(value: object) -> bool:
-    """Whether ``value`` is a symbolic number whose value is not known."""
+    """Test for a symbolic number whose value is not known."""
     if not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return False
     return value.node.maybe_as_int() is None and not value.node.expr.is_number
 
 
 def plain(value: Any) -> Any:
-    """``value``, as a Python number where it is a symbolic one that is known."""
+    """``value``, converted to a Python number if it is a symbolic one with a known value."""
     if is_symbolic(value) or not isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
         return value
     expr = value.node.expr
@@ -106,10 +106,10 @@ def plain(value: Any) -> Any:
 
 
 def number_text(value: Any) -> str:
-    """The expression of a symbolic number.
+    """Expression of a symbolic number as text.
 
-    Factors of floats are whole where they can be: PyTorch has ``2.0*ToFloat(s)`` for
-    a product, and ``2*ToFloat(s)`` for the sum of two.
+    Whole factors of floats are printed as integers, as PyTorch has ``2.0*ToFloat(s)`` for
+    a product and ``2*ToFloat(s)`` for a sum of two.
     """
     expr = value.node.expr
     if isinstance(expr, sympy.Basic) and expr.has(sympy.Float) and expr.has(_algebra()["ToFloat"]):
@@ -130,7 +130,7 @@ def _with_whole_factor(product: Any) -> Any:
 
 @cache
 def _algebra() -> dict[str, Any]:
-    """What the operations in an expression make of sympy's."""
+    """Sympy function for each operation in a size expression, by name."""
     from tj_torch.torch_private.shapes import functions
 
     named = {n: f for n, f in vars(functions).items() if isinstance(f, type)}
@@ -168,9 +168,9 @@ def _number(value: int | float) -> Any:
 
 
 def expression(text: str | SizeTree, symbols: Mapping[str, Any]) -> Any:
-    """``text`` as sympy's expression over ``symbols``.
+    """Sympy expression of ``text`` over ``symbols``.
 
-    :raises ParseError: if it cannot be.
+    :raises ParseError: if ``text`` is no such expression.
     """
     try:
         return evaluate_size(text, symbols.__getitem__, _algebra(), _number)
@@ -180,13 +180,13 @@ def expression(text: str | SizeTree, symbols: Mapping[str, Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def spelled(text: str) -> str:
-    """``text`` as PyTorch spells it."""
+    """``text`` as PyTorch prints it."""
     symbols = {n: sympy.Symbol(n, integer=True, positive=True) for n in size_symbols(text)}
     return str(expression(text, symbols))
 
 
 def numbered(text: str, names: tuple[str, ...]) -> str:
-    """``text`` with ``names`` replaced by their positions; the same whatever names there are."""
+    """``text`` with ``names`` replaced by their positions, so that it is independent of names."""
     stand_ins = {name: sympy.Symbol(f"${i:03}") for i, name in enumerate(names)}
     return str(expression(text, stand_ins))
 
@@ -195,7 +195,7 @@ def numbered(text: str, names: tuple[str, ...]) -> str:
 
 
 def shape_environment(graph: torch.fx.GraphModule) -> Any:
-    """The environment that the symbols in a captured graph belong to; None if it has none."""
+    """Shape environment of the symbols in a captured graph; None if there are none."""
     for node in graph.graph.nodes:
         value = node.meta.get("example_value")
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
@@ -206,15 +206,15 @@ def shape_environment(graph: torch.fx.GraphModule) -> Any:
 
 
 def symbols_of(env: Any) -> dict[str, Any]:
-    """The symbols of a shape environment, by name."""
+    """Symbols of a shape environment, by name."""
     return {str(s): s for s in env.var_to_range}
 
 
 def facts_of(env: Any, name: str, symbol: Any) -> SymbolFacts:
-    """What ``env`` knows of ``symbol`` that decides how calls expand.
+    """Facts of ``symbol`` in ``env`` on which expansions depend.
 
-    Of a symbol with a hint only what its making says: what was learned since is a guard already,
-    and a second expansion's guards may repeat it.
+    For a backed symbol, only facts from its creation: later ones are guards already, which the
+    guards of another expansion may repeat.
     """
     lower, upper = (_bound(env.var_to_range[symbol], end) for end in ("lower", "upper"))
     if not is_unbacked(name):
@@ -228,31 +228,32 @@ def _bound(found: Any, end: str) -> int | None:
 
 
 def deferred(env: Any, symbols: Iterable[Any]) -> tuple[str, ...]:
-    """What the program asserts at run time of ``symbols`` whose values depend on data."""
+    """Run-time assertions of the program on unbacked ``symbols``, as text."""
     found = (r.expr for s in symbols for r in env.deferred_runtime_asserts.get(s, ()))
     return tuple(dict.fromkeys(map(str, found)))
 
 
 def taken_for_true(env: Any) -> tuple[str, ...]:
-    """Assertions of ``env`` on symbols that it has replaced; later ones rely on them."""
+    """Assertions of ``env`` on symbols that it has since replaced, as text."""
     found = (r for s in env.replacements for r in env.deferred_runtime_asserts.get(s, ()))
     return tuple(dict.fromkeys(str(r.expr) for r in found))
 
 
 def assume(env: Any, condition: Any) -> bool:
-    """Whether ``condition`` is true of the traced call; a guard of ``env`` if it need not be."""
+    """Evaluate ``condition`` in the traced call; add it to ``env`` as a guard unless known."""
     return bool(env.evaluate_expr(condition))
 
 
 def conditions(env: Any) -> tuple[str, ...]:
-    """The guards of ``env`` so far."""
+    """Guards of ``env`` so far, as text."""
     return tuple(str(guard.expr) for guard in env.guards)
 
 
 def settled(env: Any, size: Any, hint: int | None) -> int | str | None:
-    """What an expression is by what ``env`` knows: a number, or another expression; or None.
+    """Number or other expression that ``env`` knows ``size`` to equal; None if there is none.
 
-    ``hint`` is its value in the traced call: a guard may say it of no symbol alone.
+    ``hint`` is its value in the traced call; a guard may imply that value without giving any
+    single symbol one.
     """
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
@@ -270,7 +271,7 @@ def settled(env: Any, size: Any, hint: int | None) -> int | str | None:
 
 
 def _equalities(env: Any) -> Mapping[Any, Any]:
-    """What the guards of ``env`` so far say that PyTorch does not replace."""
+    """Substitutions from equality guards of ``env`` that PyTorch does not make itself."""
     now = known_so_far(env)
     before, known = _SOLVED.get(env, (None, {}))
     if before != now:
@@ -280,19 +281,22 @@ def _equalities(env: Any) -> Mapping[Any, Any]:
 
 
 def known_so_far(env: Any) -> tuple[int, int]:
-    """How much ``env`` knows: what it says of an expression may change with that."""
+    """Numbers of guards and replacements in ``env``, to detect that it has learned more."""
     return len(env.guards), len(env.replacements)
 
 
 def hint_of(env: Any, symbol: Any) -> Any:
-    """The value of ``symbol`` in the traced call."""
+    """Value of ``symbol`` in the traced call."""
     read = getattr(env, "guarding_hint_or_throw", None) or env.size_hint  # before PyTorch 2.11
     kind = float if prefix_of(str(symbol)) == "zf" else int
     return kind(read(symbol))
 
 
 def symbol_called(name: str) -> Any:
-    """The symbol called ``name`` that an environment would make for a number of unknown value."""
+    """Unbacked symbol ``name``, as a shape environment would make it.
+
+    :raises ParseError: if this is no name of an unbacked symbol.
+    """
     from tj_torch.torch_private.shapes import SymT, make_symbol
 
     match = _NAME.fullmatch(name)
@@ -304,7 +308,7 @@ def symbol_called(name: str) -> Any:
 
 
 def next_symbol(env: Any, prefix: str) -> str:
-    """A name for a symbol that ``env`` has not; it is not used again."""
+    """Reserve the name of a new unbacked symbol in ``env``."""
     counter = "unbacked_symint_counter" if prefix == "u" else "unbacked_symfloat_counter"
     number = getattr(env, counter)
     setattr(env, counter, number + 1)
@@ -315,10 +319,10 @@ def next_symbol(env: Any, prefix: str) -> str:
 
 
 class RunSymbols:
-    """The shape environment and fake tensor mode of one expansion.
+    """Shape environment and fake tensor mode of one expansion.
 
-    ``facts`` are its symbols, ``hints`` their values in the traced call, ``asserted`` what else
-    is known of those that depend on data. Symbols it makes itself come after them.
+    ``facts`` describe its symbols, ``hints`` are their values in the traced call, ``asserted``
+    conditions on unbacked ones. Symbols that the run makes are numbered after these.
     """
 
     def __init__(
@@ -330,7 +334,7 @@ class RunSymbols:
         self.hints = dict(hints or {})
         self.env = _environment()(allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
         self.mode = fake_mode(shapes=self.env)
-        self.mode.cache_enabled = False  # what it keeps has symbols of other worlds
+        self.mode.cache_enabled = False  # a global cache: it has symbols of other environments
         self.symbols = {f.name: self._symbol(f) for f in facts}
         self._given = frozenset(self.symbols)
         used = [int(m[2]) for n in self.symbols if (m := _NAME.fullmatch(n))]
@@ -378,9 +382,9 @@ class RunSymbols:
         return symbol
 
     def number(self, text: str, kind: str = "int") -> Any:
-        """The symbolic number that ``text`` spells, or a plain one.
+        """Symbolic number for the expression ``text``, or a plain one if it is constant.
 
-        :raises ParseError: if it spells none.
+        :raises ParseError: if ``text`` is no expression over its symbols.
         """
         made = any(name not in self.symbols for name in size_symbols(text))
         symbols = {**symbols_of(self.env), **self.symbols} if made else self.symbols
@@ -396,19 +400,19 @@ class RunSymbols:
         return make(expr, hint=hint)
 
     def known_true(self, text: str) -> bool:
-        """Whether condition ``text`` is true whatever the values of symbols are."""
+        """Test if condition ``text`` holds for all values of its symbols."""
         from torch.fx.experimental.symbolic_shapes import statically_known_true
 
         return statically_known_true(self.number(text, "bool"))
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """The conditions on sizes that the run decided on, as they were."""
+        """Conditions on sizes that the run has decided on, each true in the traced call."""
         return tuple(dict.fromkeys(str(guard.expr) for guard in self.env.guards))
 
     @property
     def checks(self) -> dict[str, str]:
-        """What the run asserted of numbers that depend on data: conditions, and messages."""
+        """Messages of the run's assertions on unbacked symbols, by condition."""
         return {k: v for k, v in self._deferred().items() if k not in self._asserted}
 
     def _deferred(self) -> dict[str, str]:
@@ -417,7 +421,7 @@ class RunSymbols:
 
     @property
     def made(self) -> tuple[SymbolFacts, ...]:
-        """The symbols that the run made: numbers that depend on data."""
+        """Facts of the unbacked symbols that the run made."""
         found = symbols_of(self.env)
         return tuple(
             facts_of(self.env, name, symbol)
@@ -431,7 +435,7 @@ def _environment() -> type:
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     class Environment(ShapeEnv):
-        """Calls symbols by the number in the name they are asked for."""
+        """Environment that numbers a symbol by the digits in its source name."""
 
         def _generate_unique_id(self, source_name: str) -> int:
             match = re.search(r"\d+", source_name)
