@@ -1,4 +1,4 @@
-"""Fake arguments for one run of a call, made from metadata alone."""
+"""Fake arguments for one run of a call, made from metadata."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ __all__ = ["Argument", "distinct_proxies", "make_fake", "mentions_missing_device
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """A distinct argument proxy, and the first of its positions among the call's proxies."""
+    """Distinct argument proxy, with its first position among the call's proxies."""
 
     index: int
     proxy: TensorProxy | NumberProxy
 
     @property
     def formal(self) -> Any:
-        """The proxy under its name in a body."""
+        """The proxy renamed as a formal input of a body."""
         return self.proxy.replace(name=formal_input(self.index), tags=NO_TAGS)
 
 
 def distinct_proxies(tree: Any) -> dict[str, Argument]:
-    """The tensors and numbers among the leaves of ``tree``, by name; each counts once.
+    """Tensors and numbers among the leaves of ``tree``, by name.
 
-    :raises CannotExpand: for other proxies, numbers without an expression and unusual layouts.
+    :raises CannotExpand: for other proxies, numbers without an expression, and layouts other than
+        strided.
     """
     found: dict[str, Argument] = {}
     proxies = (leaf for leaf in leaves(tree) if isinstance(leaf, Proxy))
@@ -66,9 +67,9 @@ def _expandable(proxy: Proxy) -> TensorProxy | NumberProxy:
 def make_fake(
     mode: Any, proxy: TensorProxy, size: Callable[[str], Any] | None = None
 ) -> torch.Tensor:
-    """A new fake tensor of ``mode`` with the metadata of ``proxy``; it requires no gradient.
+    """New fake tensor of ``mode`` with the metadata of ``proxy``, which does not require grad.
 
-    ``size`` is the mode's number for an expression.
+    ``size`` maps a size expression to a ``SymInt`` of the mode.
     """
 
     def sizes(dims: tuple[Dim, ...]) -> tuple[Any, ...]:
@@ -90,9 +91,9 @@ def make_fake(
 def mentions_missing_device(
     fn: Callable[..., Any], tree: Any, usable: Callable[[str], bool]
 ) -> bool:
-    """Whether a call of ``fn`` may touch a device that this machine lacks.
+    """Test if a call of ``fn`` may use a device that this machine lacks.
 
-    Autograd asks such a device for a guard, and PyTorch then ends the process.
+    Autograd asks for the device guard of such a device, and PyTorch then ends the process.
     """
     return any(not usable(kind) for kind in (getattr(fn, "__name__", ""), *_devices(tree)))
 

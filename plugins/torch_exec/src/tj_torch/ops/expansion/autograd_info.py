@@ -1,4 +1,4 @@
-"""What expansion asks of autograd: tensors that are no leaves, and nodes written in Python."""
+"""Autograd in expansions: non-leaf tensors, gradients, and nodes written in Python."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ __all__ = [
 
 
 class NonLeaf(torch.autograd.Function):
-    """Gives a tensor a place inside the autograd graph, so that it may be written in place."""
+    """Function that makes a tensor a non-leaf, so that it may be written in place."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns; ``leaf`` connects it to the graph."""
+        """Return the tensor from ``make``; ``leaf`` connects it to the graph."""
         return make()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        """The gradient of the leaf is that of the tensor."""
+        """Return the tensor's gradient as the gradient of the leaf."""
         return gradients[0], None
 
     @classmethod
     def of(cls, leaf: torch.Tensor, make: Callable[[], torch.Tensor]) -> torch.Tensor:
-        """The tensor that ``make`` returns, in the place of ``leaf`` but no leaf itself."""
+        """Tensor from ``make`` as a non-leaf that depends on ``leaf``."""
         with torch.enable_grad():
             result: torch.Tensor = cls.apply(leaf, make)  # type: ignore[no-untyped-call]
         return result
@@ -53,11 +53,11 @@ def gradients_of(
     *,
     create_graph: bool = False,
 ) -> Sequence[torch.Tensor | None]:
-    """The gradients of ``inputs``; None for one that ``sources`` do not depend on.
+    """Gradients of ``inputs``; None for one that ``sources`` do not depend on.
 
-    Autocast is the forward's, so the backward runs without.
+    The backward runs without autocast, as PyTorch's engine does.
 
-    :raises CannotExpand: if to compute them warns of something: a body has no warnings.
+    :raises CannotExpand: if the backward warns, which no body can reproduce.
     """
     if not sources or not inputs:
         return (None,) * len(inputs)
@@ -72,12 +72,12 @@ def gradients_of(
 
 
 def runs_python(tensors: Iterable[torch.Tensor]) -> bool:
-    """Whether the gradient of ``tensors`` passes through an ``autograd.Function``."""
+    """Test if the gradient of ``tensors`` passes through an ``autograd.Function``."""
     return any(True for _ in python_nodes(tensors))
 
 
 def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """The nodes of Functions that the gradient of ``tensors`` passes through."""
+    """Nodes of Functions that the gradient of ``tensors`` passes through."""
     python: Any = private.autograd_function_node()
     own = f"{NonLeaf.__name__}Backward"
     return (n for n in _nodes(tensors) if isinstance(n, python) and n.name() != own)
@@ -86,7 +86,7 @@ def python_nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
 def count_edges(
     tensors: Iterable[torch.Tensor], leaves: Mapping[str, torch.Tensor]
 ) -> dict[str, int]:
-    """For each of ``leaves``, how many gradients the backward of ``tensors`` adds up for it."""
+    """Number of gradients that the backward of ``tensors`` sums up for each of ``leaves``."""
     names = {id(leaf): name for name, leaf in leaves.items()}
     counts = dict.fromkeys(leaves, 0)
     for node in _nodes(tensors):
@@ -99,9 +99,9 @@ def count_edges(
 
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """The nodes of a graph that may save something, asked before the backward runs.
+    """Nodes of a graph that may save tensors, collected before the backward runs.
 
-    ``python`` says whether a node written in Python has saved a tensor.
+    ``python`` is true if a node written in Python has saved a tensor.
     """
 
     nodes: tuple[Any, ...]
@@ -109,7 +109,7 @@ class Saving:
 
     @classmethod
     def of(cls, tensors: Iterable[torch.Tensor]) -> Saving:
-        """Those that ``tensors`` are computed by."""
+        """Collect the nodes that compute ``tensors``."""
         nodes = tuple(_nodes(tensors))
         kind: Any = private.autograd_function_node()
         python = [n for n in nodes if isinstance(n, kind)]
@@ -117,12 +117,12 @@ class Saving:
         return cls(others, any(len(n._raw_saved_tensors) > 0 for n in python))
 
     def released(self) -> bool:
-        """Whether the backward, which has run, has released anything: it cannot run again."""
+        """Test if the backward has released saved tensors, so that it cannot run again."""
         return self.python or any(map(_released, self.nodes))
 
 
 def _released(node: Any) -> bool:
-    """Whether ``node`` refuses to say what it has saved. One that saved nothing says None."""
+    """Test if reading a saved tensor of ``node`` raises; unset ones read as None."""
     kind: Any = type(node)
     try:
         for name in _saves(kind):
@@ -134,13 +134,13 @@ def _released(node: Any) -> bool:
 
 @functools.cache
 def _saves(kind: type) -> tuple[str, ...]:
-    """The attributes of a ``kind`` of node that are saved tensors."""
+    """Names of a node class's attributes that are saved tensors."""
     raw = "_raw_saved_"
     return tuple("_saved_" + n.removeprefix(raw) for n in dir(kind) if n.startswith(raw))
 
 
 def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
-    """The nodes of the autograd graph that ``tensors`` are computed by, each once."""
+    """Nodes of the autograd graph of ``tensors``, each once."""
     seen: set[Any] = set()
     todo = [t.grad_fn for t in tensors if t.grad_fn is not None]
     while todo:
@@ -152,9 +152,9 @@ def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
 
 
 def may_require_grad(grad: bool, arguments: Iterable[TensorProxy], dtype: DType) -> bool:
-    """Whether a result of ``dtype`` requires a gradient by the general rule.
+    """Test if a result of ``dtype`` requires grad by the general rule.
 
-    For devices this machine lacks, where autograd cannot be asked.
+    For devices that this machine lacks, on which autograd cannot run.
     """
     differentiable = dtype.kind in ("float", "complex")
     return grad and differentiable and any(a.requires_grad for a in arguments)

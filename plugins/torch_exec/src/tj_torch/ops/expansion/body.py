@@ -1,4 +1,4 @@
-"""From a recording to a `Body`: dead calls removed, values named, metadata and aliases noted."""
+"""Build a `Body` from a recording: remove dead calls, name values, add metadata and aliases."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def live_calls(
     *,
     keep_draws: bool = True,
 ) -> list[Recorded]:
-    """The calls that ``wanted`` values depend on, and those that are never dead, in order.
+    """Calls that ``wanted`` values depend on, and those that are never dead, in order.
 
-    ``reads`` gives the values that a tree of arguments reads. Without ``keep_draws``, calls that
-    draw random numbers may be dead.
+    ``reads`` maps a tree of arguments to the values it reads. Without ``keep_draws``, calls that
+    draw random numbers are dead if their results are unused.
     """
 
     def read(call: Recorded, live: set[Ref]) -> Iterable[Ref] | None:
@@ -61,15 +61,15 @@ def live_calls(
 
 
 def references(tree: Any) -> Iterator[Ref]:
-    """The references among the leaves of ``tree``, in order."""
+    """References among the leaves of ``tree``, in order."""
     return (leaf for leaf in leaves(tree) if isinstance(leaf, Ref))
 
 
 def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -> tuple[Alias, ...]:
-    """Which of ``outputs`` share storage with ``arguments`` (by index) or each other, or are them.
+    """Aliases of ``outputs``: shared storage or identity with ``arguments`` (by index) or outputs.
 
-    An output that is a view of neither is a view of an internal value; one that is no tensor only
-    counts.
+    Any other view is a view of an internal value. Outputs that are no tensors only take up an
+    index.
     """
     objects = {id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
     storages = {private.storage_id(t): ("arg", i) for i, t in reversed(list(arguments.items()))}
@@ -91,11 +91,11 @@ def alias_facts(outputs: Sequence[Any], arguments: Mapping[int, torch.Tensor]) -
 
 @dataclass
 class BodyBuilder:
-    """Turns the recording of one call into its body.
+    """Builder of one call's body from its recording.
 
     ``inputs`` pairs the references of the call's arguments with their formal proxies; ``grad`` and
-    ``context`` are what the call runs under, ``symbols`` sympy's for those in the sizes,
-    ``checks`` conditions on these that the call asserts, with messages.
+    ``context`` are the call's, ``symbols`` sympy symbols by name, ``checks`` messages of the
+    call's assertions by condition; ``names`` has the proxy or constant of each reference.
     """
 
     recorder: Recorder
@@ -116,9 +116,10 @@ class BodyBuilder:
         updates: Iterable[tuple[int, Ref]] = (),
         calls: Sequence[Recorded] | None = None,
     ) -> Body:
-        """The body; ``outputs`` is a tree of references, symbolic numbers and core constants.
+        """Build the body; ``outputs`` is a tree of references, symbolic numbers and constants.
 
-        ``calls`` are those of the recording that it may consist of, if not all.
+        ``updates`` are new values of arguments, by index. ``calls`` are the recorded calls to
+        choose from; all, if not given.
         """
         recorded = self.recorder.calls if calls is None else calls
         updates = tuple(updates)
@@ -130,7 +131,7 @@ class BodyBuilder:
         self.copy_returned(outputs)
         off = self._without_autocast()
         for call in live:
-            made = self._call(call, off)  # behind the calls that compute its sizes
+            made = self._call(call, off)  # adds the calls that compute its sizes first
             self.numbers.calls.append(made)
         for text, message in self.checks.items():
             self.numbers.calls.append(_check(self.numbers.compute(text), message))
@@ -143,7 +144,7 @@ class BodyBuilder:
         )
 
     def value(self, ref: Ref) -> Proxy | Constant:
-        """The proxy or constant that stands for ``ref``."""
+        """Proxy or constant for ``ref``."""
         found = self.names.get(ref)
         if found is None:
             found = self.names[ref] = tensor_constant(
@@ -152,7 +153,7 @@ class BodyBuilder:
         return found
 
     def copy_returned(self, outputs: Any) -> None:
-        """Copy constants that are returned, or views of them: each run makes its own tensor."""
+        """Copy returned constants, and bases of returned views: eager makes new tensors."""
         values = self.recorder.values
         returned = {private.storage_id(values[r.index]) for r in self._tensors(outputs)}
         for ref in sorted(self.recorder.written_out, key=lambda r: r.index):
@@ -167,7 +168,7 @@ class BodyBuilder:
         return (r for r in references(tree) if isinstance(values[r.index], torch.Tensor))
 
     def note_numbers(self, calls: Sequence[Recorded]) -> None:
-        """Let sizes be read off the arguments, and off what makes symbols."""
+        """Register sources of sizes: the arguments, and results of ``calls`` with new symbols."""
         if not self.symbols:
             return
         values = self.recorder.values
@@ -180,7 +181,7 @@ class BodyBuilder:
                 self.numbers.number(values[ref.index], ref)
 
     def note_given(self, inputs: Iterable[tuple[Any, Proxy]], held: Iterable[Ref]) -> None:
-        """Let sizes be read off numbers in ``inputs``, or references to them, and off ``held``."""
+        """Register numbers in ``inputs``, or references to them, and tensors in ``held``."""
         values = self.recorder.values
         for given, proxy in inputs:
             if isinstance(proxy, NumberProxy):
@@ -191,7 +192,7 @@ class BodyBuilder:
                 self.numbers.tensor(ref, values[ref.index])
 
     def knows(self, name: str) -> bool:
-        """Whether the symbol ``name`` can be computed from what `note_numbers` noted."""
+        """Test if the symbol ``name`` can be computed from the registered sources."""
         try:
             list(self.numbers.needs(name))
         except CannotExpand:
@@ -199,7 +200,7 @@ class BodyBuilder:
         return True
 
     def reads(self, tree: Any) -> Iterator[Ref]:
-        """The values that a tree of references and symbolic numbers reads."""
+        """References that a tree of references and symbolic numbers reads."""
         for leaf in leaves(tree):
             if isinstance(leaf, Ref):
                 yield leaf
@@ -256,7 +257,7 @@ class BodyBuilder:
         return Effects(aliases=aliases, ordered=ordered) if aliases or ordered else NO_EFFECTS
 
     def _without_autocast(self) -> Context:
-        """Operators are recorded below autocast, so a body must not meet it again."""
+        """Context that switches autocast off, since operators are recorded below autocast."""
         on = {k: None for k, v in self.context.items if k.startswith(AUTOCAST) and v}
         return Context(tuple(on.items())) if on else PLAIN_CONTEXT
 

@@ -1,7 +1,7 @@
-"""Writes of results of another data type than that of what is written.
+"""Detect in-place writes whose result has another data type than the written tensor.
 
-PyTorch's functionalization computes the result and converts it. Kernels refuse some of these
-writes, which fake tensors do not always tell, and compute others in the data type of ``out=``.
+PyTorch's functionalization computes the result and converts it. Kernels refuse some such writes,
+which fake tensors do not always report, and compute others in the data type of ``out=``.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tj_torch.ops.expansion.recorder import Recorder, Ref
 __all__ = ["refused_writes"]
 
 _BY_A_WRITE = {"dtype", "layout"}
-"""What functionalization names where it converts: no device, other than users mostly do."""
+"""Keywords of ``_to_copy`` when functionalization converts; calls of users mostly have others."""
 
 
 def refused_writes(recorder: Recorder, kwargs: Mapping[str, Any]) -> str | None:
-    """Why what was recorded of a call with ``kwargs`` may not be what kernels do, or None."""
+    """Reason why kernels may refuse a recorded call, or compute another result; else None."""
     for call in recorder.calls:
         operator = str(call.facts.symbol)
         if operator == "aten._to_copy.default" and call.kwargs.keys() == _BY_A_WRITE:

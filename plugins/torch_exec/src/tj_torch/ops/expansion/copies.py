@@ -1,4 +1,4 @@
-"""Copies that a body can do without: nothing is written there, so they are what they copy."""
+"""Remove clones whose source is never written; nothing is written in a body."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tj_torch.torch_private import ops as private
 __all__ = ["without_copies"]
 
 _COPIES = {"aten.clone.default": 0, "aten.copy.default": 1}
-"""Operators whose result is a copy of an argument, and its place."""
+"""Operators that copy an argument, with its position."""
 
 
 def without_copies(
     recorder: Recorder, calls: Sequence[Recorded], returned: Iterable[Ref]
 ) -> list[Recorded]:
-    """``calls`` without copies that nobody can tell from what they copy.
+    """``calls`` without copies that are indistinguishable from their sources.
 
-    They have the strides of that, and are not ``returned``, the values that leave the body: whoever
-    gets these may write to them. A copy that is viewed stays: what a view is to autograd, and what
-    it shares, depends on what it is of.
+    Such a copy has the source's strides and is not ``returned``, since the caller may write to
+    returned values. A copy that is viewed stays, since a view's aliases and autograd history
+    depend on its base.
     """
     values, returned = recorder.values, frozenset(returned)
     while True:
@@ -34,13 +34,13 @@ def without_copies(
         made = _without(values, calls, viewed | returned)
         if len(made) == len(calls):
             return made
-        calls = made  # what viewed a copy may be dead now
+        calls = made  # a view of a copy may be dead now
 
 
 def _without(
     values: Sequence[object], calls: Sequence[Recorded], pinned: Container[Ref]
 ) -> list[Recorded]:
-    """``calls`` without copies that have the metadata of what they copy, but ``pinned`` ones."""
+    """``calls`` without copies that have the metadata of their sources, except ``pinned`` ones."""
     same: dict[Ref, Ref] = {}
     kept = []
     for call in calls:
@@ -55,7 +55,7 @@ def _without(
 
 
 def _copied(call: Recorded) -> Ref | None:
-    """What ``call`` copies, and nothing else."""
+    """Source that ``call`` copies; None if it is no copy."""
     place = _COPIES.get(str(call.facts.symbol))
     return None if place is None else call.args[place]
 
@@ -67,7 +67,7 @@ def _alike(values: Sequence[object], one: Ref, other: Ref) -> bool:
 
 
 def _viewed(values: Sequence[object], call: Recorded) -> Iterator[Ref]:
-    """The arguments of ``call`` that its results are views of."""
+    """Arguments of ``call`` that share storage with its results."""
     storages = {_storage(values[r.index]) for r in _refs(call.outputs)} - {None}
     return (r for r in _refs((call.args, call.kwargs)) if _storage(values[r.index]) in storages)
 

@@ -1,4 +1,4 @@
-"""What a derived gradient of a call is: its forward, its backward, and what goes between them."""
+"""Derived gradient of a call as data: forward, backward, and the saved values between them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ __all__ = ["Derivation", "Slot", "default_tangent", "missing_symbols"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
-    """A value of a differentiated call.
+    """Value of a differentiated call.
 
     ``arg``: an argument proxy, by flat index; ``out``: an output proxy, by flat index;
     ``update``: the new value of a mutated argument; ``intermediate``: a value inside of the call.
 
-    An argument's tangent is the gradient that it has from elsewhere, to which that of this call is
-    added, in the order in which PyTorch adds.
+    An argument's tangent is its gradient from other calls, to which the gradient of this call is
+    added in PyTorch's order.
     """
 
     kind: Literal["arg", "out", "update", "intermediate"]
@@ -36,15 +36,15 @@ class Slot:
 
 @dataclass(frozen=True)
 class Derivation:
-    """A call with its gradient.
+    """Call with its gradient.
 
-    ``forward`` has as outputs the pair of the call's outputs and the ``intermediates`` that only
-    the backward needs. ``backward`` takes the values of ``saved``, then the tangents of
-    ``tangents``; its outputs are the gradients of the arguments in ``gradients``, by flat index,
-    each with the metadata of its argument. An argument that ``gradients`` lacks has none.
-    ``repeated`` are those whose gradient is a sum. Between saved values and tangents the backward
-    takes ``numbers``: the symbols in sizes that it cannot read off these. ``once`` says that
-    PyTorch's autograd saves something, read or not: it can go back through the call once.
+    ``forward`` returns the pair of the call's outputs and the ``intermediates`` that only the
+    backward needs. ``backward`` takes the values of ``saved``, then the tangents of ``tangents``;
+    it returns the gradients of the arguments in ``gradients``, by flat index, each with the
+    metadata of its argument. Other arguments have no gradient. ``repeated`` are arguments whose
+    gradient is a sum. Between saved values and tangents the backward takes ``numbers``, symbols in
+    sizes that it cannot read off these. ``once``: PyTorch's autograd saves a tensor, used or not,
+    so that the backward can run only once.
 
     ``symbols``, ``made`` and ``guards`` are as in `Expansion`.
     """
@@ -61,37 +61,37 @@ class Derivation:
 
     @property
     def captured(self) -> bool:
-        """Whether a body holds a tensor which is no argument (one of a closure)."""
+        """True if a body holds a tensor that is no argument, such as one of a closure."""
         return self.forward.captured
 
     @property
     def outputs(self) -> Any:
-        """What the call returns, without the intermediates."""
+        """Outputs of the call, without the intermediates."""
         return self.forward.outputs[0]
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """The symbols of the arguments."""
+        """Symbols of the arguments."""
         return self.forward.symbols
 
     @property
     def made(self) -> tuple[SymbolFacts, ...]:
-        """The symbols that the call makes."""
+        """Unbacked symbols that the call makes."""
         return self.forward.made
 
     @property
     def guards(self) -> tuple[str, ...]:
-        """The conditions under which all this holds."""
+        """Conditions under which the derivation holds."""
         return self.forward.guards
 
 
 def missing_symbols(
     run: Run, recorder: Recorder, texts: Iterable[str], refs: Iterable[Ref], outputs: Any
 ) -> tuple[str, ...]:
-    """The symbols in expressions ``texts`` that no size of the values ``refs`` tells.
+    """Symbols in expressions ``texts`` that cannot be computed from sizes of the values ``refs``.
 
-    ``outputs`` are those of the call, as proxies. Other symbols than theirs and the arguments' are
-    born in a call of the backward, which can be asked.
+    ``outputs`` are the call's, as proxies. Symbols in neither outputs nor arguments are made by a
+    call in the backward, and are read there.
     """
     used = dict.fromkeys(name for text in texts for name in size_symbols(text))
     if not used:
@@ -104,7 +104,7 @@ def missing_symbols(
 
 
 def default_tangent(tensor: torch.Tensor) -> TensorProxy:
-    """A tangent laid out like ``tensor`` where that is dense, else contiguous."""
+    """Tangent with the strides of ``tensor`` if that is dense, else contiguous."""
     proxy = tensor_proxy("tangent", tensor).replace(requires_grad=False, flags=())
     if private.is_dense(tensor):
         return proxy

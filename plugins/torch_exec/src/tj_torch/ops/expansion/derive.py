@@ -1,8 +1,8 @@
-"""Derived gradients: PyTorch's own autograd of one call, recorded on fake tensors.
+"""Derive gradients: record PyTorch's own autograd of one call on fake tensors.
 
 The call runs as in `expander`, then ``torch.autograd.grad`` runs on its outputs with a fake
-tangent for each. What was recorded before that is the forward, what comes after the backward, and
-the forward's values that the live backward reads are those to save.
+tangent for each. Operators recorded before that are the forward, later ones the backward; values of
+the forward that the live backward reads are saved.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ def derive(
     create_graph: bool = False,
     sizes: Sizes | None = None,
 ) -> Derivation:
-    """The gradient of ``fn(*args, **kwargs)``, which runs under ``context``.
+    """Derive the gradient of ``fn(*args, **kwargs)``, which runs under ``context``.
 
-    ``tangents`` are the outputs and updates that have one, with its metadata: all that can have
-    one, laid out like the values themselves, if not given. ``create_graph`` records a backward
-    that can be differentiated again. ``sizes`` knows the symbols in the arguments' metadata.
+    ``tangents`` are the outputs and updates that have a tangent, with its metadata; if not given,
+    all differentiable ones, with tangents laid out like the values. ``create_graph`` records a
+    backward that can be differentiated again. ``sizes`` has the symbols in the arguments' metadata.
 
     :raises CannotExpand: if the call works, but not on fake tensors.
     :raises ExpansionError: if PyTorch raises for these arguments.
@@ -81,7 +81,7 @@ def derive(
 
 @dataclass
 class _Differentiation:
-    """One run of one call, forward and backward."""
+    """Forward and backward of one run of a call."""
 
     run: Run
     wanted: Mapping[Slot, TensorProxy] | None
@@ -123,7 +123,7 @@ class _Differentiation:
         return replace(made, repeated=tuple(sorted(repeated)), once=once)
 
     def _differentiable(self, traced: Traced) -> dict[Slot, torch.Tensor]:
-        """The values that may have a tangent, each object once."""
+        """Values that may have a tangent, each object once."""
         run = self.run
         args = {id(w): run.arguments[n].index for n, w in run.wrapped.items()}
         mutated = {run.arguments[n].index for n in traced.mutated}
@@ -156,13 +156,13 @@ class _Differentiation:
         return ref, wrapped
 
     def _fake(self, tensor: torch.Tensor, given: TensorProxy | None) -> torch.Tensor:
-        """A tangent of ``tensor`` laid out like ``given``, else as by `default_tangent`."""
+        """Fake tangent of ``tensor`` with metadata ``given``, else those of `default_tangent`."""
         if given is not None and known_sizes(given, self.run.symbols):
             return make_fake(self.run.mode, given, self.run.size)
         return make_fake(self.run.mode, default_tangent(tensor), self.run.size)
 
     def _check_writes(self, recorder: Recorder, traced: Traced) -> None:
-        """See that the backward has left alone what the forward knows.
+        """Check that the backward has written neither arguments nor outputs of the forward.
 
         :raises CannotExpand: if it has not.
         """
@@ -220,10 +220,10 @@ class _Differentiation:
         )
 
     def _draws_elsewhere(self, recorder: Recorder, call: Recorded) -> bool:
-        """Whether numbers that the call draws in place are drawn into other memory in a body.
+        """Test if a call that draws in place draws in another order in a body.
 
-        Functionalization makes a new tensor, contiguous whatever was written to, and numbers are
-        drawn in the order of memory.
+        Functionalization draws into a new, contiguous tensor, and kernels draw in the order of
+        memory.
         """
         if not call.draws:
             return False
@@ -240,7 +240,7 @@ class _Differentiation:
         calls: Sequence[Recorded],
         intermediates: Sequence[Ref],
     ) -> Expansion:
-        """The call with its intermediates as further outputs."""
+        """Expansion of the call with its intermediates as further outputs."""
         run = self.run
         values = recorder.values
         arguments = {run.arguments[n].index: values[run.refs[n].index] for n in run.wrapped}
@@ -269,7 +269,7 @@ class _Differentiation:
         found: Mapping[str, Ref],
         visible: Mapping[Ref, Any],
     ) -> tuple[Expansion, tuple[str, ...]]:
-        """The backward of ``live`` calls, and the symbols whose values it has to be given."""
+        """Expansion of the backward of ``live`` calls, and the symbols it takes as arguments."""
         values, run = recorder.values, self.run
         sizes = [x for call in live for x in leaves((call.args, call.kwargs)) if is_symbolic(x)]
         texts, known = map(number_text, sizes), [*saved, *tangents]
@@ -298,7 +298,7 @@ class _Differentiation:
         return expansion, numbers
 
     def _visible(self, traced: Traced, plain: Expansion) -> dict[Ref, Any]:
-        """The metadata of arguments and results, which may require gradients."""
+        """Proxies of arguments and results, with ``requires_grad``."""
         run = self.run
         refs = references(traced.inner)
         outs = (p for p in leaves(plain.outputs) if isinstance(p, TensorProxy))
@@ -306,7 +306,7 @@ class _Differentiation:
         return found | {run.refs[n]: run.formals[n] for n in run.arguments}
 
     def _saved(self, traced: Traced, needed: list[Ref]) -> tuple[list[Slot], list[int]]:
-        """Where each needed value is found, and which of them are intermediates."""
+        """Slot of each needed value, and the indices of those that are intermediates."""
         run = self.run
         known = {run.refs[name]: Slot("arg", a.index) for name, a in run.arguments.items()}
         refs = references(traced.inner)
@@ -323,17 +323,17 @@ class _Differentiation:
 
 
 def _tensors(traced: Traced) -> list[tuple[int, torch.Tensor]]:
-    """The tensors that a function returned, and their positions among all values it returned."""
+    """Tensors that a function returned, with their positions among all returned values."""
     return [(j, v) for j, v in enumerate(traced.values) if isinstance(v, torch.Tensor)]
 
 
 def _views_read(
     recorder: Recorder, calls: Sequence[Recorded], live: Sequence[Recorded], known: set[Ref]
 ) -> list[Recorded]:
-    """The views in ``calls`` that ``live`` calls read, in order: the backward makes them again.
+    """Views in ``calls`` that ``live`` calls read, in order; the backward makes them again.
 
-    A view costs nothing to make and nothing to keep, and a forward that need not return it is the
-    call that the user wrote.
+    A view costs nothing to make, and a forward that returns no intermediates stays the user's own
+    call.
     """
 
     def read(call: Recorded, wanted: set[Ref]) -> set[Ref] | None:
@@ -346,7 +346,7 @@ def _views_read(
 
 
 def _is_view(recorder: Recorder, call: Recorded) -> bool:
-    """Whether all that ``call`` returns shares storage with what it is given."""
+    """Test if all results of ``call`` share storage with its arguments."""
 
     def storages(tree: Any) -> list[int | None]:
         values = (recorder.values[r.index] for r in references(tree))

@@ -1,7 +1,7 @@
-"""Expansion: what a call computes, does and decomposes into, read off runs on fake tensors.
+"""Expand calls: read metadata, effects and decomposition off runs on fake tensors.
 
-A run is repeated in another way where PyTorch asks for it; errors of the call itself
-are `ExpansionError`, others say that it cannot be run in this way.
+A run is repeated with other settings where PyTorch requires it. Errors of the call itself become
+`ExpansionError`, others `CannotExpand`.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ T = TypeVar("T")
 
 
 class Expander:
-    """Expands calls. A session has one: it owns the mode that all fake tensors belong to.
+    """Expander of calls; a session has one, with the mode of all its fake tensors.
 
-    ``denied`` are functions that it must not run, ``makers`` those that were seen to make tensor
-    subclasses of plain tensors.
+    ``denied`` are functions that must not run on fake tensors, ``makers`` functions that make
+    tensor subclasses from plain tensors.
     """
 
     __slots__ = ("_mode", "_table", "_usable", "denied", "makers")
@@ -61,16 +61,16 @@ class Expander:
         context: Context = PLAIN_CONTEXT,
         sizes: Sizes | None = None,
     ) -> Expansion:
-        """What ``fn(*args, **kwargs)`` does under ``context``.
+        """Expand ``fn(*args, **kwargs)`` under ``context``.
 
         ``args`` and ``kwargs`` are trees of core proxies and constants. Keys that ``context``
-        lacks are as in a new process: gradients on, no autocast. The state of random number
-        generators stays as it is. ``sizes`` knows the symbols in the arguments' metadata;
-        guards on them are the caller's to assume.
+        lacks have the values of a new process: gradients on, no autocast. Random number generators
+        are left as they are. ``sizes`` has the symbols in the arguments' metadata; the caller has
+        to add the expansion's guards.
 
         :raises CannotExpand: if the call works, but not on fake tensors.
-        :raises ExpansionError: if PyTorch raises for these arguments; caused by what it raised.
-        :raises InternalError: after a warning, if tj itself is at fault.
+        :raises ExpansionError: if PyTorch raises for these arguments, from PyTorch's error.
+        :raises InternalError: for a bug of tj itself, after a warning.
         """
         return self.run(_expansion, fn, args, kwargs, context, sizes)
 
@@ -85,10 +85,10 @@ class Expander:
         *,
         wraps: bool = False,
     ) -> T:
-        """What ``work`` makes of the run of a call; it is repeated where PyTorch asks for that.
+        """Result of ``work`` on a run of the call, repeated with other settings where needed.
 
-        Arguments and errors as those of `expand`. ``wraps``: the run is one with tensor subclasses
-        though there is none among the arguments.
+        Arguments and errors as in `expand`. ``wraps`` forces a run for tensor subclasses though
+        none is among the arguments.
         """
         reason = self.denied.reason(fn)
         if reason is not None:
@@ -104,7 +104,7 @@ class Expander:
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
             run.make_symbolic()
-            run.decompose = bool(run.symbols)  # compiled code may want numbers in their places
+            run.decompose = bool(run.symbols)  # kernels in C++ may ask for concrete sizes
         try:
             with generators_untouched(), private.quiet():
                 return self._attempt(run, work)
@@ -113,7 +113,7 @@ class Expander:
             raise
 
     def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
-        """Work, again in another way where PyTorch asks for it."""
+        """Call ``work``; on an error that other settings can avoid, change them and try again."""
         try:
             return work(run)
         except MakesSubclass:
@@ -139,7 +139,7 @@ class Expander:
             raise _classified(run, error) from error
 
     def usable(self, kind: str) -> bool:
-        """False for the type of a device that this machine lacks; True for any other word."""
+        """False for a device type that this machine lacks; True for any other word."""
         if not kind.isidentifier():
             return True
         known = self._usable.get(kind)
@@ -154,7 +154,7 @@ def expand(
     kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]] = (),
     context: Context = PLAIN_CONTEXT,
 ) -> Expansion:
-    """`Expander.expand` by an expander of its own."""
+    """`Expander.expand` with a new expander."""
     return Expander().expand(fn, args, kwargs, context)
 
 
@@ -176,7 +176,7 @@ def _usable(kind: str) -> bool:
 
 @contextlib.contextmanager
 def generators_untouched() -> Iterator[None]:
-    """Leave PyTorch's generator as it was found."""
+    """Restore the state of PyTorch's default CPU generator at exit."""
     state = torch.get_rng_state()
     try:
         yield
@@ -185,7 +185,7 @@ def generators_untouched() -> Iterator[None]:
 
 
 def _classified(run: Run, error: Exception) -> CannotExpand | ExpansionError:
-    """Whether the call is wrong, or only running it this way: the plain call on fakes decides."""
+    """Error to raise for ``error``: `ExpansionError` if a plain run on fakes raises, too."""
     if reason := private.fake_reason(error):
         return CannotExpand(reason)
     if internal := internal_error(error, getattr(run.fn, "__name__", repr(run.fn))):

@@ -1,8 +1,8 @@
-"""What PyTorch's autograd sees in a call: operators on values that require gradients.
+"""Record the operators that PyTorch's autograd sees in a call, on values that require grad.
 
-A call's body is recorded below functionalization, which may put other operators in their places: a
-body has the gradients of its call only where autograd sees the same operators. The function runs
-on fake tensors once more, with nothing but an observer between autograd and these.
+A body is recorded below functionalization, which may replace operators: it has the gradients of its
+call only if autograd sees the same operators. So the function runs on fake tensors once more, with
+only an observer below autograd.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Observed", "observed", "same_operators"]
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One operator: its name, how many of its tensors require a gradient, whether it writes."""
+    """Operator by name, with the number of its arguments that require grad."""
 
     name: str
     count: int
@@ -42,18 +42,18 @@ def observed(
     context: Context = PLAIN_CONTEXT,
     sizes: Sizes | None = None,
 ) -> tuple[Observed, ...]:
-    """The operators that autograd sees in ``fn(*args, **kwargs)``, in order.
+    """Operators that autograd sees in ``fn(*args, **kwargs)``, in order.
 
-    Arguments and errors as those of `Expander.expand`.
+    Arguments and errors as in `Expander.expand`.
     """
     return expander.run(_observe, fn, args, kwargs, context, sizes)
 
 
 def same_operators(seen: Iterable[Observed] | None, calls: Iterable[BoundSymbol]) -> bool:
-    """Whether ``calls``, with their metadata, have the gradients of what was ``seen``, if known.
+    """Test if ``calls``, with ``requires_grad`` in their metadata, have the gradients of ``seen``.
 
-    They do if none of these writes, and those of ``calls`` that autograd has to do with are among
-    them, in order: the others were dead.
+    They do if no operator in ``seen`` writes, and the differentiated ``calls`` are a subsequence
+    of ``seen`` (the others were dead). False if ``seen`` is None, that is unknown.
     """
     seen = None if seen is None else tuple(seen)
     if seen is None or any(operator.writes for operator in seen):
@@ -82,7 +82,7 @@ class _Observer(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run ``func`` on the modes below, and note it."""
+        """Run ``func`` on the modes below, and record it."""
         kwargs = kwargs or {}
         if count := _count(leaves((args, kwargs))):
             name = op_symbol(func).qualname

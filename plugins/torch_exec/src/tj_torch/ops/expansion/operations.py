@@ -1,6 +1,6 @@
-"""Higher-order operations run on fake tensors, with their regions as the functions they call.
+"""Run higher-order operations on fake tensors, with their regions as operand functions.
 
-For the metadata of operations whose outputs are not a region's: a scan, a loop, an attention.
+For metadata of operations whose outputs are not those of a region: a scan, a loop, an attention.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["expand_operation"]
 
 
 def expand_operation(call: BoundSymbol, function: Callable[..., Any]) -> Expanded:
-    """What ``call`` of ``function`` returns for the metadata of its arguments and its regions.
+    """Expand ``call`` of ``function`` again for its current arguments and regions.
 
-    It does what it has done before; whether its outputs require gradients stays, too.
+    Shapes and types are new; effects and ``requires_grad`` of its outputs are kept.
 
     :raises CannotExpand: if it cannot run on fake tensors.
     """

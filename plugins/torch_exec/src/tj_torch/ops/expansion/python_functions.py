@@ -1,8 +1,8 @@
-"""The calls of PyTorch's functions that an operation makes which is itself written in Python.
+"""Bodies of operations written in Python, made of the functions of PyTorch that they call.
 
-``multi_head_attention_forward`` calls ``linear``, ``softmax`` and ``dropout``; its body as it is
-expanded consists of operators, of which nobody can tell which of them were a ``linear``. This is
-the level between: the function runs on fake tensors, and what it calls is written down.
+``multi_head_attention_forward`` calls ``linear``, ``softmax`` and ``dropout``; its expanded body
+consists of operators, and does not show which of them were a ``linear``. Here the function runs on
+fake tensors, and its calls are recorded at torch level.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = ["is_python", "python_body"]
 
 
 def is_python(fn: Callable[..., Any]) -> bool:
-    """Whether ``fn`` is written in Python."""
+    """Test for a function written in Python."""
     return isinstance(fn, types.FunctionType)
 
 
@@ -48,12 +48,12 @@ def python_body(
     expander: Expander,
     expand: Callable[[BoundSymbol], Expanded],
 ) -> Body:
-    """The body of ``call``, which runs ``fn``, made of the functions that ``fn`` calls.
+    """Body of ``call``, which runs ``fn``, made of the functions that ``fn`` calls.
 
-    Their metadata are those that ``expand`` says. They compute what the call does, in its order,
-    and autograd sees the same.
+    Their metadata come from ``expand``. They compute the same as the call, in its order, and
+    autograd sees the same operators.
 
-    :raises CannotExpand: if it does anything else, or its sizes are symbols.
+    :raises CannotExpand: if ``fn`` does anything else, or sizes are symbolic.
     """
     ran = expander.run(_watched, fn, call.args, call.kwargs, call.context)
     return _Builder(call, names, expand, ran).body()
@@ -64,7 +64,7 @@ def python_body(
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """One call that the function made."""
+    """Call that the function made."""
 
     function: Callable[..., Any]
     args: tuple[Any, ...]
@@ -74,7 +74,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """A run of the function: the arguments' values by name, what it called and returned."""
+    """Run of the function: arguments by name, its calls, and its result."""
 
     given: Mapping[str, torch.Tensor]
     calls: tuple[_Made, ...]
@@ -96,9 +96,9 @@ class _Watcher(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run ``func`` and note it, unless it is only a question.
+        """Run ``func``; record it if it returns tensors.
 
-        :raises CannotExpand: for what no call in a body says.
+        :raises CannotExpand: for an attribute of a tensor, or a change of grad mode or autocast.
         """
         kwargs = kwargs or {}
         if _state() != self.state:
@@ -115,7 +115,7 @@ class _Watcher(TorchFunctionMode):
 
 
 def _state() -> tuple[Any, ...]:
-    """What calls depend on that a function may switch."""
+    """Modes that calls depend on and a function may switch."""
     return (
         torch.is_grad_enabled(),
         torch.is_inference_mode_enabled(),
@@ -137,7 +137,7 @@ def _watched(run: Run) -> _Ran:
 
 
 def _without_overrides(fn: Any) -> Callable[..., Any]:
-    """``fn`` that does not ask who overrides it: the watcher is for what it calls."""
+    """``fn`` without its ``has_torch_function`` checks, which would pass ``fn`` to the mode."""
     asks = {name: _no for name in fn.__globals__ if name.startswith("has_torch_function")}
     names = {**fn.__globals__, **asks}
     made = types.FunctionType(fn.__code__, names, fn.__name__, fn.__defaults__, fn.__closure__)
@@ -154,7 +154,7 @@ def _no(*_: Any) -> bool:
 
 @dataclass
 class _Builder:
-    """Describes a run; ``known`` are the tensors met so far, by id."""
+    """Builder of a body from a run; ``known`` are the proxies of tensors so far, by id."""
 
     call: BoundSymbol
     names: Names
@@ -173,7 +173,7 @@ class _Builder:
         return canonical_body(Body(tuple(inputs.values()), calls, outputs))
 
     def bound(self, made: _Made) -> BoundSymbol:
-        """One call, its outputs known from here on."""
+        """Call for ``made``; registers its outputs."""
         args = tuple(self.core(made.args))
         named = self.names.symbol(_target(made.function), args, self.core(dict(made.kwargs)))
         plain = BoundSymbol(
@@ -208,7 +208,7 @@ class _Builder:
 
 
 def _target(function: Any) -> Any:
-    """``function`` as a graph would name it: methods of tensors by name."""
+    """Target of an FX node for ``function``: a method of tensors is its name."""
     name = getattr(function, "__name__", "")
     return name if getattr(torch.Tensor, name, None) is function else function
 

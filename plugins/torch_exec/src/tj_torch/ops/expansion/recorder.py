@@ -1,4 +1,4 @@
-"""The recorder: the operators that run below functionalization, as a list over numbered values."""
+"""Recorder of the operators that run below functionalization, over numbered values."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["NeedsPythonDispatcher", "Recorded", "Recorder", "Ref"]
 
 
 class NeedsPythonDispatcher(Exception):
-    """The operator hides a mutation, which only its Python decomposition shows."""
+    """The operator has a mutation that only its Python decomposition shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ref:
-    """A value of a recording, by number."""
+    """Number of a value in a recording."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One operator call: arguments and outputs are trees with a `Ref` for each tensor.
+    """Operator call; arguments and outputs are trees with a `Ref` for each tensor.
 
-    Symbolic numbers among the arguments stay what they are; those it returns are values, too.
+    Symbolic numbers among the arguments stay as they are; returned ones have a `Ref`, too.
     """
 
     facts: OpFacts
@@ -44,13 +44,13 @@ class Recorded:
 
 @dataclass(eq=False)
 class Recorder(TorchDispatchMode):
-    """Records what is dispatched to it.
+    """Dispatch mode that records operators.
 
-    ``values`` are what is behind the references, kept alive so that their ids stay theirs;
-    ``constants`` the data of those that no operator made, ``written_out`` those of them whose data
-    come from the call's arguments. ``captured`` is set when one came from outside of the call. A
-    recorder with ``hidden_writes`` allows operators whose schemas hide a mutation, because their
-    decompositions run in their place.
+    ``values`` are the values by number, kept alive so that their ids stay unique; ``constants``
+    the data of values that no operator made, ``written_out`` those of them whose data come from
+    the call's arguments, as in ``torch.tensor([1, 2])``. ``captured`` is set once a tensor from
+    outside of the call is used. With ``hidden_writes``, operators whose schemas hide a mutation
+    are allowed, because their decompositions run instead.
     """
 
     table: OpTable
@@ -67,16 +67,16 @@ class Recorder(TorchDispatchMode):
         self._alive: list[torch.Tensor] = []
 
     def define(self, value: Any) -> Ref:
-        """A new value, which ``value`` stands for unless it stands for one already."""
+        """Number a new value; ``value`` keeps an earlier number if it has one."""
         ref = Ref(len(self.values))
         self.values.append(value)
         self._refs.setdefault(id(value), ref)
         return ref
 
     def ref(self, tensor: torch.Tensor, *, written_out: bool = False) -> Ref:
-        """The value that ``tensor`` stands for; a constant if nothing recorded made it.
+        """Reference of ``tensor``; it becomes a constant if no recorded operator made it.
 
-        ``written_out`` says that its data come from the call's arguments.
+        With ``written_out``, its data come from the call's arguments.
 
         :raises CannotExpand: for a tensor without data that appears from nowhere.
         """
@@ -107,7 +107,7 @@ class Recorder(TorchDispatchMode):
             return self._identity(func, *args, **kwargs)
         if facts.hidden_writer and not self.hidden_writes and facts.writes_hidden(args):
             raise NeedsPythonDispatcher
-        # Before the call: a kernel may write its arguments.
+        # Before the call, since a kernel may write its arguments.
         encoded_args, encoded_kwargs = self._encode(args), self._encode(kwargs)
         result = func(*args, **kwargs)
         self.calls.append(
@@ -129,7 +129,7 @@ class Recorder(TorchDispatchMode):
         self._alive += (tensor, result)
         if ref.index in self.constants:
             self.written_out.add(ref)
-            self.values[ref.index] = result  # what other values are views of
+            self.values[ref.index] = result  # the base of other values
         return result
 
     def _encode(self, tree: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Running a body on real values: what the call computes, without the effects it has."""
+"""Run a body on real values, which computes the call's results without its writes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _ROOTS = {"aten": torch.ops.aten, "math": math, "operator": operator, "torch": t
 
 
 def resolve(symbol: Symbol) -> Any:
-    """The operator behind a symbol of a body.
+    """Operator for a symbol in a body.
 
     :raises AttributeError: if PyTorch or Python has no such operator.
     """
@@ -41,9 +41,9 @@ def resolve(symbol: Symbol) -> Any:
 
 
 def replay(body: Body, arguments: Mapping[int, Any]) -> tuple[Any, dict[int, Any]]:
-    """The outputs of ``body``, and the new values of the arguments it changes, by flat index.
+    """Run ``body``; return its outputs, and the new values of written arguments by flat index.
 
-    ``arguments`` are the call's tensors by flat index; they are not written.
+    ``arguments`` are the call's tensors by flat index, which are not written.
     """
     env = {p.name: arguments[formal_index(p.name)] for p in body.inputs}
     for call in body.calls:

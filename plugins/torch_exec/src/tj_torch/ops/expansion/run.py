@@ -1,11 +1,11 @@
-"""One run of one call on fake tensors, and what it says of the call.
+"""Run one call on fake tensors, and describe it: outputs, effects and body.
 
 The function runs as PyTorch runs it: autograd first, then functionalization, below it the
 recorder, below that the fake tensors::
 
     autograd -> functionalization -> recorder -> fake tensors
 
-so that views and writes behave as in eager while what is recorded is functional.
+so that views and writes behave as in eager while the recording is functional.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ Kind = Literal["COMPOSITE", "KERNEL"]
 
 @dataclass(frozen=True)
 class Expansion:
-    """What one call computes, does and decomposes into; plain data, shared by equal calls.
+    """Outputs, effects and body of one call; plain data, shared by equal calls.
 
     ``outputs``, ``effects`` and ``body`` are as in `BoundSymbol` and `Body`, under formal names.
-    ``captured`` says that the body holds a tensor which is no argument (one of a closure).
+    ``captured``: the body holds a tensor that is no argument, such as one of a closure.
 
-    With sizes that are symbols: ``symbols`` are those of the arguments, in order of appearance,
-    ``made`` those that the call makes, for numbers that depend on data. ``guards`` are conditions
-    under which all this holds; `tj_torch.ops.memo.instance` brings it into a program.
+    With symbolic sizes: ``symbols`` are those of the arguments, in order of appearance, ``made``
+    the unbacked ones that the call makes. ``guards`` are conditions under which the expansion
+    holds; `tj_torch.ops.memo.instance` adapts it to a program.
     """
 
     outputs: Any
@@ -86,19 +86,19 @@ class Expansion:
 
     @cached_property
     def facts(self) -> Expanded:
-        """The same as the core's record."""
+        """Outputs, effects and body as the core's record."""
         return Expanded(self.outputs, self.effects, self.body)
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """What a function returned, and its arguments afterwards.
+    """Results of a function, and its arguments after the call.
 
-    ``outputs`` is the tree of what it returned, ``values`` the tensors and symbolic numbers in it,
-    ``inner`` the tree with a reference for each tensor; ``after`` the arguments' values by name,
-    ``mutated`` the names written; ``events`` those whose value changed without a write.
-    ``versions`` says how often each of both was counted to be written, ``untracked`` are names of
-    those that autograd, with gradients on, sees no write to.
+    ``outputs`` is the tree of results, ``values`` the tensors and symbolic numbers in it, ``inner``
+    the tree with a reference for each tensor. ``after`` has the arguments' values by name,
+    ``mutated`` the names of written ones, ``events`` of those whose metadata changed without
+    a write. ``versions`` has the bumps of the version counters of both, ``untracked`` the names of
+    written ones whose write autograd does not see though gradients are on.
     """
 
     outputs: Any
@@ -112,18 +112,17 @@ class Traced:
 
     @property
     def tensors(self) -> list[torch.Tensor]:
-        """The tensors in ``outputs``."""
+        """Tensors in ``outputs``."""
         return [x for x in self.values if isinstance(x, torch.Tensor)]
 
 
 @dataclass
 class Run:
-    """One run of one call.
+    """Run of one call.
 
-    ``autograd`` lets fakes require gradients; ``nonleaf`` gives the function tensors that are no
-    leaves of the autograd graph; ``decompose`` uses PyTorch's Python decompositions. ``symbolic``
-    holds the symbols of a run with sizes that are some. ``leaves`` are the leaves of the autograd
-    graph, by argument.
+    ``autograd``: fakes require grad as the arguments do; ``nonleaf``: the function gets non-leaf
+    tensors; ``decompose``: PyTorch's Python decompositions run. ``symbolic`` has the symbols of
+    a run with symbolic sizes. ``leaves`` are the leaves of the autograd graph, by argument.
     """
 
     mode: Any
@@ -149,19 +148,19 @@ class Run:
         self.formals = {n: bare(a.formal) for n, a in self.arguments.items()}
 
     def make_symbolic(self) -> None:
-        """From now on sizes and numbers may be symbols."""
+        """Use a new shape environment, with symbolic sizes and numbers."""
         self.symbolic = self.sizes.of_run(self.symbols)
         self.mode = self.symbolic.mode
 
     def again(self) -> None:
-        """Forget what the last attempt decided on symbols."""
+        """Drop the last attempt's decisions on symbols."""
         if self.symbolic is not None:
             self.make_symbolic()
 
     # ------------------------------------------------------------------ running
 
     def expansion(self) -> Expansion:
-        """Run the function under the recorder and describe what happened."""
+        """Run the function under the recorder; describe the recording as an expansion."""
         recorder = Recorder(self.table, hidden_writes=self.decompose)
         with surroundings(self.grad, self.rest):
             self.wrap(recorder)
@@ -170,7 +169,7 @@ class Run:
         return self.describe(recorder, traced, self.needed(recorder, traced))
 
     def needed(self, recorder: Recorder, traced: Traced) -> list[Recorded]:
-        """What was recorded, without the copies that a functional form makes to run at all."""
+        """Recorded calls, without the copies that a functional form makes of its arguments."""
         if not isinstance(self.fn, Functional | Inverse):
             return recorder.calls
         returned = [leaf for leaf in leaves(traced.inner) if isinstance(leaf, Ref)]
@@ -178,7 +177,7 @@ class Run:
 
     @contextlib.contextmanager
     def modes(self, recorder: Recorder) -> Iterator[None]:
-        """The layers that a call runs on: functionalization, recorder, fake tensors."""
+        """Enter the layers that a call runs on: functionalization, recorder, fake tensors."""
         with (
             self.mode,
             private.python_dispatcher(self.decompose),
@@ -188,11 +187,14 @@ class Run:
             yield
 
     def functionalization(self) -> contextlib.AbstractContextManager[None]:
-        """What makes operators functional on their way to the recorder."""
+        """Context that functionalizes operators above the recorder."""
         return private.functionalization()
 
     def trace(self, recorder: Recorder) -> Traced:
-        """Call the function, inside of `modes`."""
+        """Call the function inside of `modes`.
+
+        :raises CannotExpand: if the recording cannot describe what kernels do.
+        """
         before = {n: (w._version, w.grad_fn) for n, w in self.wrapped.items()}
         with self.denied.watching(self.fn, self.wrapped.values(), wrappers=False):
             result = self.call()
@@ -209,9 +211,9 @@ class Run:
         mutated = tuple(n for n in after if n in idle or (n in changed and self._mutated(n)))
         if self._outs() - {*changed, *idle}:
             raise CannotExpand("functionalization loses a write to out=")
-        # A change in place to the same shape is an event all the same: versions count it.
+        # An in-place metadata change to the same shape is an event, too: it bumps the version.
         events = frozenset(changed) - frozenset(mutated)
-        # Nobody counts the writes to tensors in lists where there is no data; eager does.
+        # Fake tensors do not count writes to tensors in lists, as by foreach operators; eager does.
         if any(self._listed(n) > 1 for n in mutated):
             raise CannotExpand("functionalization writes a tensor that is in a list twice once")
         versions = {
@@ -222,25 +224,26 @@ class Run:
         return Traced(outputs, values, inner, after, mutated, events, versions, untracked)
 
     def _outs(self) -> set[str]:
-        """The arguments given as ``out=`` to a function that writes them."""
+        """Names of the arguments given as ``out=``."""
         if isinstance(self.fn, Functional):
             return set()
         return {p.name for p in leaves(self.tree[1].get("out")) if isinstance(p, Proxy)}
 
     def _counted(self, before: Mapping[str, tuple[int, Any]]) -> Iterator[str]:
-        """The arguments to which a write was counted, be there one: ``conj_physical_`` of real
-        numbers does nothing.
+        """Names of the arguments whose version went up.
+
+        Even without a write: ``conj_physical_`` of real numbers does nothing, and counts.
         """
         return (n for n, w in self.wrapped.items() if w._version > before[n][0])
 
     def _listed(self, name: str) -> int:
-        """How often an argument stands in lists."""
+        """Number of times that an argument appears in lists."""
         args, kwargs = self.tree
         lists = [x for x in (*args, *kwargs.values()) if isinstance(x, tuple | list)]
         return sum(isinstance(x, Proxy) and x.name == name for x in leaves(lists))
 
     def is_untracked(self, name: str, history: Any) -> bool:
-        """Whether autograd, with gradients on, does not see that the argument was written."""
+        """Test if autograd, with gradients on, does not see the write to an argument."""
         proxy = self.arguments[name].proxy
         assert isinstance(proxy, TensorProxy)
         if not (self.grad and self.autograd and proxy.requires_grad):
@@ -248,7 +251,7 @@ class Run:
         return self.wrapped[name].grad_fn is history
 
     def by_schema(self) -> Expansion:
-        """Run the function on plain fakes for its results; the rest its schema says."""
+        """Expansion with results from plain fakes, and effects from the operator's schema."""
         self.autograd = False
         with surroundings(self.grad, self.rest):
             self.plainly()
@@ -263,7 +266,7 @@ class Run:
         )
 
     def wrap(self, recorder: Recorder) -> None:
-        """Make the values that the function is called with."""
+        """Make the arguments that the function is called with."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 number = self.numbers[name] = self._number(argument.proxy)
@@ -274,7 +277,7 @@ class Run:
             self.wrapped[name] = self._functional(name, fake, argument.proxy)
 
     def size(self, text: str) -> Any:
-        """The number that an expression of sizes is in this run."""
+        """Symbolic or plain number of this run for a size expression."""
         assert self.symbolic is not None
         return self.symbolic.number(text)
 
@@ -292,7 +295,7 @@ class Run:
         return tensor
 
     def call(self) -> Any:
-        """What the function returns for the values it was made."""
+        """Call the function on the values made for its arguments."""
         args, kwargs = map_tree(self._actual, self.tree)
         return self.fn(*args, **kwargs)
 
@@ -304,7 +307,7 @@ class Run:
         return leaf.value if isinstance(leaf, Constant) else leaf
 
     def plainly(self, *, autograd: bool = False) -> None:
-        """Make plain fakes for the arguments; with ``autograd`` they require gradients as those."""
+        """Make plain fakes for the arguments; with ``autograd``, they require grad as those do."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 self.numbers[name] = self._number(argument.proxy)
@@ -314,7 +317,7 @@ class Run:
             self.wrapped[name] = fake.requires_grad_() if grad else fake
 
     def plain(self) -> None:
-        """Run the function on plain fake tensors, to see whether that raises."""
+        """Run the function on plain fake tensors, to find out if that raises."""
         with surroundings(self.grad, self.rest):
             self.plainly()
             with self.mode, private.python_dispatcher(self.symbolic is not None):
@@ -323,7 +326,7 @@ class Run:
     # ------------------------------------------------------------------ describing
 
     def describe(self, recorder: Recorder, traced: Traced, calls: Sequence[Recorded]) -> Expansion:
-        """What happened in ``calls``, which `trace` recorded."""
+        """Expansion for ``calls``, which `trace` recorded."""
         body = self.body(recorder, traced, calls)
         mutated = traced.mutated
         now = {n: self._afterwards(n, n in mutated) for n in self.wrapped}
@@ -358,9 +361,9 @@ class Run:
         calls: Sequence[Recorded],
         intermediates: Sequence[Ref] | None = None,
     ) -> Body | None:
-        """The body; None for a function of numbers, or of sizes, alone.
+        """Build the body; None for a function that computes only numbers or sizes.
 
-        Its outputs are a pair with ``intermediates`` if those are given.
+        With ``intermediates``, its outputs are the pair of the call's outputs and these.
         """
         inner = map_tree(constant_leaf, traced.inner)
         if not calls and any(is_symbolic(leaf) for leaf in leaves(inner)):
@@ -381,17 +384,17 @@ class Run:
         context: Context,
         checks: Mapping[str, str],
     ) -> BodyBuilder:
-        """A builder of a body over ``inputs``, in whose sizes the symbols of this run stand."""
+        """Builder of a body over ``inputs``, with the symbols of this run."""
         return BodyBuilder(recorder, inputs, grad, context, self.sympy_symbols(), checks)
 
     def sympy_symbols(self) -> Mapping[str, Any]:
-        """Sympy's symbols for those in the sizes of this run, by name."""
+        """Sympy symbols of this run, by name."""
         return symbols_of(self.symbolic.env) if self.symbolic else {}
 
     def _rebinds(
         self, now: Mapping[str, TensorProxy], events: Container[str]
     ) -> Iterator[tuple[int, TensorProxy]]:
-        """The arguments whose metadata the call changed; that a guard fixed a size is no change."""
+        """Arguments whose metadata the call changed; a size fixed by a guard is no change."""
         for name, after in now.items():
             before = self.formals[name]
             if name in events or (after != before and after != self._fixed(before)):
@@ -403,7 +406,7 @@ class Run:
         return proxy.map_symbols(lambda size: dim_to_core(self.size(size.name)))
 
     def _mutated(self, name: str) -> bool:
-        """Whether an argument whose value differs was written, not only reshaped."""
+        """Test if a changed argument was written, not only changed in metadata."""
         tensor = self.wrapped[name]
         if private.data_mutated(tensor):
             return True
@@ -412,12 +415,12 @@ class Run:
         raise CannotExpand("an argument is given other storage")
 
     def _afterwards(self, name: str, mutated: bool) -> TensorProxy:
-        """What an argument is after the call, under its formal name."""
+        """Metadata of an argument after the call, under its formal name."""
         argument, tensor = self.arguments[name], self.wrapped[name]
         assert isinstance(argument.proxy, TensorProxy)
         proxy = tensor_proxy(formal_input(argument.index), tensor)
         if mutated and proxy.shape == argument.proxy.shape and not private.metadata_mutated(tensor):
-            # Functionalization computes a new value, with strides of its own; a write has none.
+            # The new value of functionalization has strides of its own; a write keeps them.
             proxy = proxy.replace(strides=argument.proxy.strides)
         if self.autograd:
             return proxy
@@ -425,7 +428,7 @@ class Run:
         return proxy.replace(requires_grad=requires)
 
     def _proxies(self, outputs: Any, now: Mapping[str, TensorProxy]) -> Any:
-        """The outputs as proxies: an argument under its formal name, else ``_0``, ``_1``, ..."""
+        """Outputs as proxies: an argument under its formal name, others as ``_0``, ``_1``, ..."""
         formal = {id(self.wrapped[n]): proxy for n, proxy in now.items()}
         count = iter(range(1 << 30))
 
@@ -452,7 +455,7 @@ class Run:
 
 
 def _is_in_place(fn: Callable[..., Any]) -> bool:
-    """Whether ``fn`` is called as functions are that write to what they are given."""
+    """Test for the name of an in-place function, which ends with one underscore."""
     name = str(getattr(fn, "__name__", "")).partition(".")[0]
     return name.endswith("_") and not name.endswith("__")
 
@@ -472,9 +475,9 @@ def _output_tree(result: Any) -> Any:
 
 
 def constant_leaf(leaf: Any) -> Any:
-    """An output's core leaf; references, tensors and symbolic numbers are not touched.
+    """Core leaf for an output's leaf; references, tensors and symbolic numbers stay.
 
-    :raises CannotExpand: for an object that no text denotes.
+    :raises CannotExpand: for an object without a literal form.
     """
     if isinstance(leaf, Ref | torch.Tensor) or is_symbolic(leaf):
         return leaf
@@ -485,10 +488,10 @@ def constant_leaf(leaf: Any) -> Any:
 
 
 def _ordered(body: Body, returns: bool) -> tuple[str, ...]:
-    """The generators and process groups that a call uses, and whether it is there for its effects.
+    """Ordered effects of a call: generators, process groups, and ``side_effect``.
 
-    Checks that PyTorch makes on the way to a result are not; an extension's operator without
-    results is, and so is a call that ``returns`` nothing.
+    PyTorch's own checks on the way to a result do not count as side effects; operators of an
+    extension without results do, and all of a call that ``returns`` nothing.
     """
     found = {
         resource: None
