@@ -1,1 +1,1 @@
-"""What PyTorch's operations mean: names, metadata, effects and bodies, read off PyTorch itself."""
+"""Semantics of PyTorch's operations: names, metadata, effects and bodies, read off PyTorch."""

@@ -1,4 +1,4 @@
-"""Tensors that bodies hold as constants: named by what they hold, and as text to be kept."""
+"""Tensor constants of bodies: names by content, and their text in finished programs."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tj_torch.torch_private.runtime import without_dispatch_modes
 __all__ = ["of_text", "tensor_constant", "text"]
 
 LARGEST = 1 << 16
-"""Bytes of a constant that is kept as text."""
+"""Largest size in bytes of a constant that is kept as text."""
 
 
 def tensor_constant(data: torch.Tensor, interned: MutableMapping[str, torch.Tensor]) -> Constant:
-    """A constant named by what it holds, so that equal programs print alike.
+    """Constant named by its content, so that equal programs print alike.
 
-    Tensors that hold the same are one object in ``interned``: bodies never write them.
+    Tensors with equal content are one object in ``interned``, since bodies never write them.
     """
     name = _name(data, _content(data))
     return Constant(name, interned.setdefault(name, data), named=False)
 
 
 def _content(data: torch.Tensor) -> bytes:
-    """The elements of ``data``, row by row."""
+    """Bytes of the elements of ``data``, row by row."""
     with without_dispatch_modes():
         plain = data.detach().resolve_conj().resolve_neg().cpu().contiguous()
         return bytes(plain.clone().untyped_storage())
@@ -41,9 +41,10 @@ def _name(data: torch.Tensor, content: bytes) -> str:
 
 
 def text(constant: Constant) -> str | None:
-    """What a constant of `tensor_constant` is made of again, on a CPU and not large; else None.
+    """Text that `of_text` makes a constant of `tensor_constant` of; None if there is none.
 
-    Of another tensor only its owner knows what it will hold.
+    Only for contiguous CPU tensors of up to `LARGEST` bytes, whose content still has that name:
+    the owner of any other tensor may change it.
     """
     data = constant.value
     if type(data) is not torch.Tensor or data.layout is not torch.strided:
@@ -62,7 +63,7 @@ def text(constant: Constant) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def of_text(found: str) -> torch.Tensor:
-    """The tensor that `text` said as ``found``; one object for each text."""
+    """Tensor for a result ``found`` of `text`; one object per text."""
     dtype, shape, stride, encoded = json.loads(found)
     kind = getattr(torch, dtype.removeprefix("torch."))
     content = bytearray(base64.b64decode(encoded, validate=True))

@@ -1,4 +1,4 @@
-"""The dynamic context of a call: how each key is spelled in Python, and entering a whole context.
+"""Dynamic context of a call: spell each key in Python, and enter a whole context.
 
 =====================  =============================================================
 ``grad``               bool: grad mode
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 AUTOCAST = "autocast."
-"""What the keys of autocast begin with; the device's type follows."""
+"""Prefix of autocast's keys; the device type follows."""
 
 
 def _grad(value: Any) -> str:
@@ -64,14 +64,14 @@ def _autocast(device: str) -> Callable[[Any], str]:
 SPELLINGS: Mapping[str, Callable[[Any], str]] = MappingProxyType(
     {"inference": Resetting(_inference, ("grad",)), "grad": _grad, "device": _device, "sdpa": _sdpa}
 )
-"""Per key (autocast's apart), the text of a context manager that establishes a value.
+"""Text of the context manager for a value, per key except autocast's.
 
 In the order they must be entered: inference mode sets grad mode, too.
 """
 
 
 def spelling(key: str) -> Callable[[Any], str]:
-    """The function from a value of ``key`` to the text of a context manager.
+    """Function from a value of ``key`` to the text of a context manager.
 
     :raises LookupError: for an unknown key.
     """
@@ -81,15 +81,15 @@ def spelling(key: str) -> Callable[[Any], str]:
 
 
 def spellings(devices: Iterable[str]) -> dict[str, Callable[[Any], str]]:
-    """All keys' functions, with autocast for ``devices``; for a table that needs every key."""
+    """Functions of all keys, with autocast for ``devices``; for tables that list every key."""
     return {**SPELLINGS, **{AUTOCAST + d: _autocast(d) for d in devices}}
 
 
 @contextlib.contextmanager
 def entered(context: Context) -> Iterator[None]:
-    """Establish ``context``; keys it lacks stay as they are.
+    """Enter ``context``; keys that it lacks stay as they are.
 
-    What is entered is what the printed text says.
+    Evaluates the same text that is printed in programs.
 
     :raises LookupError: for an unknown key.
     """
@@ -103,9 +103,9 @@ def entered(context: Context) -> Iterator[None]:
 
 @contextlib.contextmanager
 def surroundings(grad: bool, rest: Context) -> Iterator[None]:
-    """Where fake tensors run, whatever is ambient, for what `expansion_context` gives.
+    """Enter the context for fake tensors from `expansion_context`, whatever is active outside.
 
-    Outside of inference mode, autocast as ``rest`` says and uncached.
+    Inference mode is off, autocast as in ``rest``, and its cache off.
     """
     with torch.inference_mode(False), private.no_autocast(), entered(rest):
         cached = torch.is_autocast_cache_enabled()
@@ -118,9 +118,9 @@ def surroundings(grad: bool, rest: Context) -> Iterator[None]:
 
 
 def expansion_context(context: Context) -> tuple[bool, Context]:
-    """Grad mode of an expansion under ``context``, and what else must be entered for it.
+    """Grad mode of an expansion under ``context``, and the rest of the context to enter.
 
-    Operators lose their decomposition in inference mode, so it is replaced by its grad mode.
+    Inference mode is replaced by no-grad mode, since operators are not decomposed in it.
     """
     values = dict(context.items)
     inference = values.pop("inference", False)

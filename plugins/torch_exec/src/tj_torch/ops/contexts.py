@@ -1,4 +1,4 @@
-"""The dynamic context: what is ambient at a call, and how captured nodes change it."""
+"""Track the dynamic context: the thread's own, and its changes by captured nodes."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = [
 
 
 def autocast_devices() -> tuple[str, ...]:
-    """The device types whose autocast a trace's context records."""
+    """Device types whose autocast a trace's context records."""
     return ("cpu", "cuda")
 
 
 def ambient_context() -> Context:
-    """The calling thread's context: grad and inference mode, and enabled autocasts."""
+    """Context of the calling thread: grad and inference mode, and enabled autocasts."""
     values: dict[str, Any] = {"grad": torch.is_grad_enabled()}
     if torch.is_inference_mode_enabled():
         values["inference"] = True
@@ -46,16 +46,16 @@ def ambient_context() -> Context:
 
 
 def ambient_autocast() -> Context:
-    """The autocasts that are on in the calling thread, alone."""
+    """Context of the calling thread with the enabled autocasts alone."""
     devices = [device for device in autocast_devices() if torch.is_autocast_enabled(device)]
-    if not devices:  # every backward asks
+    if not devices:  # the fast path: every backward calls this
         return PLAIN_CONTEXT
     return Context.of(**{AUTOCAST + d: _dtype_name(torch.get_autocast_dtype(d)) for d in devices})
 
 
 @contextlib.contextmanager
 def autocast_as_in(context: Context) -> Iterator[None]:
-    """Autocast on for the devices, and to the types, that ``context`` names, and off for others."""
+    """Enter autocast for the devices and data types in ``context``, and disable it for others."""
     with contextlib.ExitStack() as stack:
         for device in autocast_devices():
             name = context.get(AUTOCAST + device)
@@ -66,7 +66,7 @@ def autocast_as_in(context: Context) -> Iterator[None]:
 
 
 def is_on(context: Context) -> bool:
-    """Whether autocast is on, for any device."""
+    """Test for enabled autocast, for any device."""
     return any(key.startswith(AUTOCAST) and value for key, value in context.items)
 
 
@@ -75,18 +75,18 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def _ordered_backends(node: torch.fx.Node) -> bool:
-    """Whether ``node`` sets the order of attention backends, too, which no context records."""
+    """Test for a node that also sets the order of attention backends, which no context records."""
     return any(user.target is sdpa_kernel and user.args[-1] is True for user in (node, *node.users))
 
 
 def _argument_of_the_next(node: torch.fx.Node) -> None:
-    """Computes nothing: the node that uses it reads its argument."""
+    """Do nothing: the node that uses this one reads its argument."""
 
 
 class ContextTracker:
-    """Follows the context through a graph's calls, from the ambient one.
+    """Tracker of the context through a graph's calls, from the thread's own.
 
-    ``cache`` is where autocast keeps casts at that point.
+    ``cache`` is autocast's cast cache at that point.
     """
 
     def __init__(self, ambient: Context, cache: CastCache | None = None) -> None:
@@ -108,11 +108,11 @@ class ContextTracker:
         self._sdpa = frozenset(b.name for b in attention_backends())
 
     def follows(self, node: torch.fx.Node) -> bool:
-        """Whether ``node`` is one of those that `handles` may know."""
+        """Test for a node whose target `handles` has a handler for."""
         return node.op == "call_function" and node.target in self._handlers
 
     def handles(self, node: torch.fx.Node) -> bool:
-        """Whether ``node`` changes the context rather than computing; if so, follow it."""
+        """Apply ``node`` if it changes the context; False for nodes that compute."""
         handler = self._handlers.get(node.target) if node.op == "call_function" else None
         if node.target is torch.clear_autocast_cache:
             self.cache = self.cache.cleared()
@@ -140,10 +140,10 @@ class ContextTracker:
         mode = bool(node.args[0]) if node.args else True
         if mode or self.current.get("inference"):
             self.current = self.current.with_("inference", mode)
-        self.current = self.current.with_("grad", not mode)  # leaving it switches gradients on
+        self.current = self.current.with_("grad", not mode)  # inference_mode(False) enables grad
 
     def _set_sdpa(self, node: torch.fx.Node) -> None:
-        """The attention backends from here on; the ambient ones are no context of their own."""
+        """Set the attention backends; the process's own are not recorded as context."""
         backends: Any = node.args[0]
         names = tuple(sorted(str(backend.args[0]) for backend in backends))
         rest = Context(tuple(i for i in self.current.items if i[0] != "sdpa"))

@@ -1,4 +1,4 @@
-"""Between PyTorch's values and the core's: data types, devices, tensors' metadata, constants."""
+"""Convert between PyTorch's values and the core's: dtypes, devices, metadata, constants."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ SymNumber: TypeAlias = "torch.SymInt | torch.SymFloat | torch.SymBool"
 
 @functools.lru_cache(maxsize=256)
 def dtype_to_core(dtype: torch.dtype) -> DType:
-    """The core's description of ``dtype``, computed from its name and its element size."""
+    """Core data type for ``dtype``, from its name and its element size."""
     name = str(dtype).removeprefix("torch.")
     return DType(name, dtype.itemsize * 8, _dtype_kind(dtype, name))
 
@@ -73,7 +73,7 @@ def _dtype_kind(dtype: torch.dtype, name: str) -> str:
 
 @functools.lru_cache(maxsize=256)
 def dtype_to_torch(dtype: DType) -> torch.dtype:
-    """PyTorch's data type of that name.
+    """PyTorch data type of the same name.
 
     :raises LookupError: if this PyTorch has none.
     """
@@ -85,18 +85,18 @@ def dtype_to_torch(dtype: DType) -> torch.dtype:
 
 @functools.lru_cache(maxsize=256)
 def device_to_core(device: torch.device) -> Device:
-    """The core's description of ``device``."""
+    """Core device for ``device``."""
     return Device(device.type, device.index)
 
 
 @functools.lru_cache(maxsize=256)
 def device_to_torch(device: Device) -> torch.device:
-    """PyTorch's device of that type and index."""
+    """PyTorch device of the same type and index."""
     return torch.device(str(device))
 
 
 def dim_to_core(size: int | torch.SymInt) -> Dim:
-    """A size or stride; a symbolic one is its expression, see `tj_torch.ops.sizes.program`."""
+    """Core size or stride; a symbolic one is an expression, see `tj_torch.ops.sizes.program`."""
     if isinstance(size, int):
         return size
     return SymDim(number_text(size)) if is_symbolic(size) else int(plain(size))
@@ -105,9 +105,9 @@ def dim_to_core(size: int | torch.SymInt) -> Dim:
 def tensor_proxy(
     name: str, tensor: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = dim_to_core
 ) -> TensorProxy:
-    """A proxy called ``name`` with the metadata of ``tensor``, real or fake.
+    """Proxy ``name`` with the metadata of ``tensor``, real or fake.
 
-    ``dim`` gives the core's form of a symbolic size.
+    ``dim`` converts a symbolic size.
     """
     strided = tensor.layout is torch.strided
     return TensorProxy(
@@ -135,10 +135,10 @@ def _flags(tensor: torch.Tensor) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class State:
-    """What a wrapper subclass is beside its inner tensors: what they flatten to.
+    """State of a wrapper subclass beside its inner tensors, as it flattens.
 
-    ``context`` is the second value that ``__tensor_flatten__`` returns, ``rest`` the attributes
-    it names that are no tensors.
+    ``context`` is the second result of ``__tensor_flatten__``, ``rest`` the attributes it names
+    that are no tensors.
     """
 
     kind: type
@@ -147,17 +147,17 @@ class State:
 
 
 _STATES: dict[tuple[str, str], list[weakref.ref[State]]] = {}
-"""The states that have been seen, by the name of the type and their text: one for equal ones."""
+"""Distinct states so far, by the name of the type and their text."""
 
 
 def subclass_of(
     tensor: torch.Tensor, dim: Callable[[int | torch.SymInt], Dim] = dim_to_core
 ) -> SubclassInfo | None:
-    """What a traceable wrapper subclass consists of; None for every other tensor.
+    """Inner tensors and state of a traceable wrapper subclass; None for any other tensor.
 
-    Attributes that are no tensors, such as a device mesh, are part of its context. Where the
-    context has a tensor, or a number that is a symbol, nothing is known of how to make another one:
-    a trace would keep it. ``dim`` gives the core's form of a symbolic size.
+    Attributes that are no tensors, such as a device mesh, are part of its state. There is no state
+    if it contains a tensor or a symbolic number, which a trace would keep alive; then no wrapper
+    can be made in the program. ``dim`` converts a symbolic size.
     """
     if not is_wrapper(tensor):
         return None
@@ -165,7 +165,7 @@ def subclass_of(
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     parts = {name: getattr(tensor, name) for name in names}
     tensors = {n: v for n, v in parts.items() if isinstance(v, torch.Tensor)}
-    # To autograd there is the tensor, and not what it holds.
+    # Autograd tracks the wrapper, not its inner tensors.
     inner = {n: tensor_proxy(n, v, dim).replace(requires_grad=False) for n, v in tensors.items()}
     rest = {n: v for n, v in parts.items() if n not in inner}
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -176,7 +176,7 @@ def subclass_of(
     if hidden:
         return SubclassInfo(name, tuple(inner.items()), text)
     index, state = _known(State(kind, context, rest), name, text)
-    text += f" #{index}" if index else ""  # equal texts of states that are not
+    text += f" #{index}" if index else ""  # tells unequal states with equal texts apart
     return SubclassInfo(name, tuple(inner.items()), text, state)
 
 
@@ -184,12 +184,12 @@ _SIZE = re.compile(r"torch\.Size\(\[(.*?)\]\)")
 
 
 def _as_tuple(size: re.Match[str]) -> str:
-    """The text of a `torch.Size` as that of a tuple: they are equal."""
+    """Print a `torch.Size` as the tuple that it equals."""
     return f"({size[1]},)" if re.fullmatch(r"\d+", size[1]) else f"({size[1]})"
 
 
 def _known(state: State, name: str, text: str) -> tuple[int, State]:
-    """The one of all equal states that stands for them, and its number among those of ``text``."""
+    """Canonical object of all equal states, with its number among those with the same ``text``."""
     same = _STATES.setdefault((name, text), [])
     for index, reference in enumerate(same):
         known = reference()
@@ -200,7 +200,7 @@ def _known(state: State, name: str, text: str) -> tuple[int, State]:
 
 
 def _equal(one: State, other: State) -> bool:
-    """Whether two states are; those that cannot be compared, as of arrays, are not."""
+    """Compare two states; unequal if comparison fails, as for arrays."""
     try:
         return bool(one == other)
     except Exception:
@@ -208,12 +208,12 @@ def _equal(one: State, other: State) -> bool:
 
 
 def number_proxy(name: str, value: SymNumber) -> NumberProxy:
-    """A proxy called ``name`` for a symbolic number, without a hint."""
+    """Proxy ``name`` for a symbolic number, without a hint."""
     return NumberProxy(name, kind_of(value), number_text(value))
 
 
 def value_proxy(name: str, value: Any) -> TensorProxy | NumberProxy:
-    """A proxy called ``name`` for a tensor or a symbolic number."""
+    """Proxy ``name`` for a tensor or a symbolic number."""
     if isinstance(value, torch.Tensor):
         return tensor_proxy(name, value)
     return number_proxy(name, value)
@@ -226,7 +226,7 @@ _LITERALS = (int, str, bool, bytes, type(None), type(...))
 
 
 def to_core_tree(tree: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``tree`` in the core's containers, subclasses of them made plain, with ``leaf`` applied."""
+    """``tree`` in plain containers of the core, with ``leaf`` applied to its leaves."""
     if isinstance(tree, tuple):
         return tuple(to_core_tree(item, leaf) for item in tree)
     if isinstance(tree, list):
@@ -239,12 +239,12 @@ def to_core_tree(tree: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def to_core(value: Any) -> Any:
-    """An argument or result that is no tensor of the program, as a core leaf or tree.
+    """Core leaf or tree for an argument or result that is no tensor of the program.
 
-    Literals stay; what a dotted name or an expression denotes is a named `Constant`; anything else
-    is an unnamed one.
+    Literals stay; an object with a dotted name or an expression becomes a named `Constant`, any
+    other one an unnamed `Constant`.
 
-    :raises TypeError: for a symbolic number, which has no value yet.
+    :raises TypeError: for a symbolic number without a known value.
     """
     kind = type(value)
     if kind in _LITERALS or isinstance(value, Proxy | Constant):
@@ -266,7 +266,7 @@ def _complex_text(value: complex) -> str:
 
 
 def constant(value: Any) -> Constant:
-    """``value`` as a constant: under an expression that evaluates to it, if there is one."""
+    """Constant for ``value``, named by an expression that evaluates to it if there is one."""
     text = _text(value)
     if text is not None:
         return Constant(text, value)
@@ -274,7 +274,7 @@ def constant(value: Any) -> Constant:
 
 
 def _text(value: Any) -> str | None:
-    """An expression over ``torch`` and Python's builtins that evaluates to ``value``, or None."""
+    """Expression over ``torch`` and builtins that evaluates to ``value``, None if there is none."""
     if isinstance(value, torch.dtype | torch.layout | torch.memory_format | torch.qscheme):
         return str(value)
     if isinstance(value, torch.device):
@@ -288,7 +288,7 @@ def _text(value: Any) -> str | None:
 
 
 def _names(value: Any) -> list[str]:
-    """Dotted names that ``value`` might be reachable by, the likeliest first."""
+    """Candidate dotted names of ``value``, the likeliest first."""
     if isinstance(value, OpOverload | OpOverloadPacket):
         return [f"torch.ops.{value}"]
     kind = type(value)
@@ -306,7 +306,7 @@ def _names(value: Any) -> list[str]:
 
 
 def _spellings(qualname: str) -> tuple[str, ...]:
-    """PyTorch's compiled enums are bound in C++ under a name with a leading underscore."""
+    """Spellings of an enum's name: PyTorch binds C++ enums with a leading underscore."""
     return (qualname.lstrip("_"), qualname)
 
 
@@ -333,7 +333,7 @@ def _word(layout: torch.layout) -> str:
 
 
 def to_torch(tree: Any) -> Any:
-    """``tree`` with constants replaced by what they stand for; proxies stay."""
+    """``tree`` with constants replaced by their values; proxies stay."""
     return map_tree(_constant_value, tree, Constant)
 
 

@@ -1,6 +1,6 @@
-"""Calls that must not run on fake tensors, because they would lie instead of raising.
+"""Calls that must not run on fake tensors, where they would go wrong instead of raising.
 
-Rule table ``denied`` says so of a function, by its dotted path, for plugins too: the reason.
+Rule table ``denied``, open to plugins, maps the dotted path of a function to the reason.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ from tj_torch.runtime.subclasses import dense_tensors, is_wrapper_class
 __all__ = ["DENIED", "Denied", "rules"]
 
 DENIED = "denied"
-"""The table's name."""
+"""Name of the rule table."""
 
 _MEMORY = (
     "__array__ __dlpack__ backward data_ptr numpy register_hook retain_grad share_memory_ storage"
     " storage_offset tolist untyped_storage"
 )
-"""Methods that hand out memory or values, which a fake tensor does not have."""
+"""Methods that expose memory or values, which a fake tensor does not have."""
 
 _STATEFUL = (
     "manual_seed seed set_default_device set_default_dtype set_float32_matmul_precision"
     " set_num_threads set_rng_state use_deterministic_algorithms"
 )
-"""Functions that change what the process does later."""
+"""Functions that change global state."""
 
 _HOMES = ("torch", "torch.random", "torch.cuda", "torch.mps", "torch.mtia", "torch.xpu")
 
 _LEVELS = ("torch._C._autograd", "torch._C._functorch", "torch._functorch")
-"""Where the functions are that enter and leave a state in which operations mean something else."""
+"""Modules of functions that enter or leave levels of `torch.func` and hooks of autograd."""
 
 
 def rules() -> RuleTable[str]:
-    """The reasons for PyTorch's functions."""
+    """Reasons for PyTorch's functions."""
     table: RuleTable[str] = RuleTable(DENIED, rule_type=str)
     for name in _MEMORY.split():
         reason = f"Tensor.{name} looks at memory or at the autograd graph"
@@ -51,13 +51,13 @@ def rules() -> RuleTable[str]:
         for home in _HOMES:
             if function_at(f"{home}.{name}") is not None:
                 table.set(f"{home}.{name}", f"torch.{name} changes the state of the process")
-    for home in ("torch", "torch.Tensor"):  # in Python they lack a check that eager makes
+    for home in ("torch", "torch.Tensor"):  # the Python function lacks a check of eager's
         table.set(f"{home}.istft", "istft decides on data")
     return table
 
 
 class Denied:
-    """The functions of a table, and why each of them must not run on fake tensors."""
+    """Denied functions of a table, with their reasons."""
 
     __slots__ = ("_reasons",)
 
@@ -66,7 +66,7 @@ class Denied:
         self._reasons = {fn: reason for fn, reason in found if fn is not None}
 
     def reason(self, fn: Callable[..., Any]) -> str | None:
-        """Why ``fn`` must not run on fake tensors; None if it may."""
+        """Reason why ``fn`` must not run on fake tensors, None if it may."""
         module = str(getattr(fn, "__module__", ""))
         if module.startswith(_LEVELS):
             name = f"{module}.{getattr(fn, '__name__', '')}"
@@ -77,10 +77,10 @@ class Denied:
     def watching(
         self, fn: Callable[..., Any], given: Iterable[torch.Tensor] = (), *, wrappers: bool = True
     ) -> Iterator[None]:
-        """Raise for such calls inside ``fn`` while it runs, if it is not PyTorch's own.
+        """Raise at denied calls inside of ``fn`` while it runs, unless it is PyTorch's own.
 
-        Where in its memory a tensor begins is known of one that ``fn`` has made, and not of one
-        that shares memory with a tensor in ``given``.
+        ``storage_offset`` is allowed on tensors that ``fn`` has made, and denied on those that
+        share memory with a tensor in ``given``.
 
         :raises CannotExpand: at the call.
         :raises MakesSubclass: without ``wrappers``, at a call on a wrapper subclass.

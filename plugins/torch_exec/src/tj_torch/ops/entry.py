@@ -1,9 +1,8 @@
-"""Operators by the Python function that reaches them with the least work.
+"""Find the Python function that calls an operator with the least overhead.
 
-``aten.sum.dim_IntList`` reads its arguments by the operator's schema, which takes microseconds more
-than ``torch.sum``, whose code was generated for them. Which operator such a function reaches
-depends on the kinds of its arguments and on nothing else, so it is found out once for each: by
-what PyTorch dispatches.
+``aten.sum.dim_IntList`` parses its arguments by the operator's schema, which takes microseconds
+longer than the generated code of ``torch.sum``. The operator that such a function dispatches to
+depends only on the kinds of its arguments, so it is determined once per kind, by a trial call.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ _known: dict[tuple[object, ...], Callable[..., Any] | None] = {}
 
 
 def entry(call: BoundSymbol) -> Callable[..., Any] | None:
-    """A Python function that does what the operator ``call`` does with such arguments, and faster.
+    """Python function that dispatches to the operator of ``call`` for such arguments.
 
-    None if there is none that is known to.
+    None if none is known.
     """
     key = (call.symbol, _kind(call.args), *((name, _kind(x)) for name, x in call.kwargs))
     if key not in _known:
@@ -45,14 +44,14 @@ def _find(call: BoundSymbol) -> Callable[..., Any] | None:
     tensors = [p for p in call.flat_args if isinstance(p, TensorProxy)]
     if (
         not isinstance(operator, OpOverload)
-        or any(p.subclass for p in tensors)  # it may tell the function from the operator
-        or not (tensors or dict(call.kwargs).get("device"))  # a default device may have a say
+        or any(p.subclass for p in tensors)  # its handler may treat function and operator apart
+        or not (tensors or dict(call.kwargs).get("device"))  # depends on the default device
     ):
         return None
     args, kwargs = map_tree(_sample, (call.args, dict(call.kwargs)))
     wanted = _dispatched(operator, args, kwargs)
     if wanted is None or wanted[0] is not operator:
-        return None  # what it is made of is dispatched, or nothing is
+        return None  # a composite: its parts are dispatched, or nothing is
     for function in private.python_functions(name):
         if _same(_dispatched(function, args, kwargs), wanted):
             return function
@@ -63,19 +62,19 @@ def _find(call: BoundSymbol) -> Callable[..., Any] | None:
 
 
 def _kind(tree: Any) -> object:
-    """All of ``tree`` that PyTorch looks at to choose between an operator's overloads."""
+    """Facts of ``tree`` by which PyTorch chooses between an operator's overloads."""
     if isinstance(tree, list):
         return frozenset(map(_kind, tree))
     if isinstance(tree, tuple):
         return tuple(map(_kind, tree))
     if isinstance(tree, TensorProxy):
-        # One without dimensions passes as a number.
+        # A tensor without dimensions is accepted as a number.
         return TensorProxy, tree.dtype, not tree.shape, tree.subclass is None
     return type(_sample(tree))
 
 
 def _sample(leaf: Any) -> Any:
-    """A value of the kind of ``leaf``."""
+    """Sample value of the kind of ``leaf``."""
     if isinstance(leaf, TensorProxy):
         shape = (1,) if leaf.shape else ()
         return torch.empty(shape, dtype=dtype_to_torch(leaf.dtype), device="meta")
@@ -90,11 +89,11 @@ def _sample(leaf: Any) -> Any:
 
 
 class _Stop(BaseException):
-    """The first operator is known; it need not run."""
+    """Stop the trial call: its first operator is known, and need not run."""
 
 
 class _First(TorchDispatchMode):
-    """Notes the first operator that is dispatched, which does not run."""
+    """Mode that keeps the first operator dispatched and stops before running it."""
 
     found: tuple[Any, tuple[Any, ...], dict[str, Any]] | None = None
 
@@ -118,7 +117,7 @@ def _dispatched(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two notes say the same, tensors being the same objects."""
+    """Test for equal operators and arguments; tensors must be the same objects."""
     (mine, structure), (theirs, wanted) = pytree.tree_flatten(one), pytree.tree_flatten(other)
     return structure == wanted and all(
         a is b or (type(a) is type(b) and not isinstance(a, torch.Tensor) and bool(a == b))

@@ -1,4 +1,4 @@
-"""What can go wrong when a call is expanded."""
+"""Errors of expansions."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ __all__ = [
 class CannotExpand(CannotExpandError):
     """A call works in PyTorch, but cannot be described by running it on fake tensors.
 
-    Its result depends on data, it hands memory to the outside, or it uses a feature that
-    functionalization lacks. Such a call is left whole. ``reason`` says which.
+    Its result depends on data, it exposes memory, or it uses a feature that functionalization
+    lacks, as ``reason`` tells. Such a call is not decomposed.
     """
 
     def __init__(self, reason: str) -> None:
@@ -31,14 +31,14 @@ class CannotExpand(CannotExpandError):
 
 
 WRITES_BACK = "its backward writes to what its forward was given, or returned"
-"""The reason where that is so."""
+"""Reason for a backward that writes to arguments or results of its forward."""
 
 
 class InternalError(CannotExpand):
-    """Expanding a call failed through a mistake of tj's own. The cause is what was raised."""
+    """Expanding a call failed through a bug of tj's own, its ``__cause__``."""
 
     def warn(self) -> None:
-        """Say so: the program runs all the same, with this call whole."""
+        """Warn of the bug; the program still runs, with this call not decomposed."""
         text = f"tj: {self.reason}; the call stays whole. Please report this."
         warnings.warn(TjWarning(text), stacklevel=3)
 
@@ -48,12 +48,12 @@ class MakesSubclass(Exception):
 
 
 class ExpansionError(TjError):
-    """The call itself is wrong: PyTorch raises for these arguments. The cause is what it raised."""
+    """PyTorch raises for these arguments of the call, with the ``__cause__``."""
 
 
 OURS = (str(Path(__file__).parent), str(Path(tj_core.__file__).parent))
 CALLERS = frozenset({"call", "_dispatch", "__torch_dispatch__"})
-"""Functions of ours that call PyTorch's, from where compiled code raises."""
+"""Our functions that call PyTorch's: errors of C++ code appear to be raised there."""
 
 MISTAKES = (
     ArithmeticError,
@@ -65,11 +65,11 @@ MISTAKES = (
     TypeError,
     ValueError,
 )
-"""What wrong Python code raises."""
+"""Errors that buggy Python code raises."""
 
 
 def internal_error(error: Exception, name: str) -> InternalError | None:
-    """``error``, raised while ``name`` was expanded, if it looks like a mistake in our own code."""
+    """`InternalError` for ``error`` in the expansion of ``name``; None unless our code raised."""
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next

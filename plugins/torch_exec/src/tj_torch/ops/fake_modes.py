@@ -20,10 +20,10 @@ __all__ = ["corrected_fake_kernels", "fake_mode"]
 
 
 def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
-    """A mode whose tensors have metadata and no data. Real tensors that meet it become fake.
+    """Make a mode whose tensors have metadata and no data; real tensors in its calls become fake.
 
-    In a ``symbolic`` one there may be numbers that nobody knows, such as how often a loop runs;
-    ``shapes`` is where symbols come from, if not from a place of its own.
+    A ``symbolic`` mode allows data-dependent numbers, such as the trip count of a loop; ``shapes``
+    is its shape environment, if it is not to have a new one.
     """
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -31,14 +31,14 @@ def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
 
     shapes = ShapeEnv() if symbolic else shapes
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
-    # No subclass: higher-order operations know modes by their class.
+    # Not a subclass: higher-order operations register their fake kernels by the mode's class.
     mode.dispatch = functools.partial(_corrected_in, weakref.ref(mode))  # type: ignore[method-assign]
     return mode
 
 
 @contextlib.contextmanager
 def corrected_fake_kernels() -> Iterator[None]:
-    """While it is entered, fake tensors that others make have the strides of `fake_mode`'s."""
+    """Give fake tensors of other modes, such as Dynamo's, the strides of kernels inside."""
     from tj_torch.torch_private.shapes import FakeTensorMode
 
     dispatch = mock.patch.object(FakeTensorMode, "dispatch", _corrected(FakeTensorMode.dispatch))
@@ -48,7 +48,10 @@ def corrected_fake_kernels() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _kernels_decide_dropout() -> Iterator[None]:
-    """PyTorch's decomposition of a dropout that drops nothing copies what the kernel returns."""
+    """Disable PyTorch's decomposition of dropout inside.
+
+    It copies the input when nothing is dropped, where the kernel returns the input itself.
+    """
     from tj_torch.torch_private.shapes import DispatchKey
 
     operator = torch.ops.aten.dropout.default
@@ -71,6 +74,6 @@ def _corrected(dispatch: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _corrected_in(mode: weakref.ref[Any], *call: Any) -> Any:
-    """A dispatch in ``mode``, which must not hold itself."""
+    """Dispatch in ``mode``, a weak reference, as the mode must not hold itself."""
     itself: Any = mode()
     return _corrected(type(itself).dispatch)(itself, *call)

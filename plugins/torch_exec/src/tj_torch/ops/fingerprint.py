@@ -1,7 +1,7 @@
-"""What the meaning of PyTorch's operations depends on, for finished programs that are kept on disk.
+"""Fingerprint of all that PyTorch's operations depend on, for finished programs kept on disk.
 
-PyTorch decides by its version, the processor and settings of the process which kernel an operation
-calls, what its results are laid out like, and what its gradient saves.
+The kernel of an operation, the strides of its results and the tensors that its gradient saves
+depend on PyTorch's version, on the processor, and on settings of the process.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from tj_torch.ops.memo.modes import Modes
 __all__ = ["fingerprint"]
 
 OWN = ("ops.aten.", "ops.higher_order.", "ops.prims.")
-"""Operators by their way from ``torch`` that PyTorch defines itself."""
+"""Prefixes, after ``torch.``, of operators that PyTorch itself defines."""
 
 
 def fingerprint(symbols: Collection[Symbol]) -> str | None:
-    """PyTorch's build, the machine and the settings; None if ``symbols`` name others' operators."""
+    """Text of PyTorch's build, the machine and the settings; None for operators of extensions."""
     operators = (s.path for s in symbols if s.namespace == "torch" and s.path.startswith("ops."))
     if not all(path.startswith(OWN) for path in operators):
         return None
@@ -36,7 +36,7 @@ def fingerprint(symbols: Collection[Symbol]) -> str | None:
 
 
 def _cuda() -> tuple[str, ...]:
-    """The CUDA devices that the process uses; it is not made to use them here."""
+    """Properties of the CUDA devices; () if CUDA is not initialized, which this does not do."""
     if not torch.cuda.is_initialized():
         return ()
     return tuple(map(str, map(torch.cuda.get_device_properties, range(torch.cuda.device_count()))))

@@ -1,7 +1,7 @@
-"""Global flags that operations read when they run: guards of programs that call them.
+"""Global flags that operations read when they run, on which programs are guarded.
 
-Rule table ``flags`` says so of a symbol, for plugins too: dotted paths of functions without
-arguments, such as ``torch.backends.cuda.flash_sdp_enabled``. Dynamo guards none of these.
+Rule table ``flags``, open to plugins, maps a symbol to dotted paths of functions without arguments,
+such as ``torch.backends.cuda.flash_sdp_enabled``. Dynamo guards none of these.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tj_core.extend import RuleTable, Trace
 __all__ = ["FLAGS", "flags_of", "function_at", "rules"]
 
 FLAGS = "flags"
-"""The table's name."""
+"""Name of the rule table."""
 
 _ATTENTION = (
     "torch.backends.cuda.flash_sdp_enabled",
@@ -38,7 +38,7 @@ _HOMES = ("torch", "torch.Tensor", "torch.nn.functional", "torch.linalg")
 
 
 def rules() -> RuleTable[tuple[str, ...]]:
-    """The flags of PyTorch's operations, under each name that they have."""
+    """Flags of PyTorch's operations, under each of their names."""
     table: RuleTable[tuple[str, ...]] = RuleTable(FLAGS, rule_type=tuple)
     for names, paths in _READ:
         for name in names.split():
@@ -56,13 +56,13 @@ def _overloads(name: str) -> list[str]:
 
 
 def flags_of(trace: Trace, table: RuleTable[tuple[str, ...]]) -> Iterator[str]:
-    """The flags that the calls of ``trace`` read, each once."""
+    """Flags that the calls of ``trace`` read, each once."""
     found = (table.get(symbol) for symbol in dict.fromkeys(call.symbol for call in trace.walk()))
     yield from dict.fromkeys(path for rule in found if rule is not None for path in rule.value)
 
 
 def function_at(path: str) -> Callable[[], Any] | None:
-    """The function that ``path`` names; None if this PyTorch, or the package, has none."""
+    """Function at the dotted ``path``; None if this PyTorch or the package lacks it."""
     package, *parts = path.split(".")
     try:
         found = _walk(importlib.import_module(package), parts)

@@ -1,8 +1,8 @@
-"""State of users' programs that the handlers of tensor subclasses write when operations run.
+"""Detect and undo writes to users' state by the handlers of tensor subclasses.
 
-``__torch_dispatch__`` and ``__torch_function__`` run while a program is captured, on tensors that
-nobody asked for, and not when it runs. A handler that counts, or keeps a list, has to run as often
-as the user's operations do: its program is not compiled, and what capture wrote is taken back.
+``__torch_dispatch__`` and ``__torch_function__`` run at capture, on fake tensors, and not when the
+compiled program runs. A handler that counts, or appends to a list, must run once per operation: its
+program is not compiled, and writes of the capture are undone.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["changed_state", "same_tensors", "untouched"]
 _CONTAINERS = (list, dict, set, deque, OrderedDict, defaultdict, Counter)
 _PLAIN = (int, float, complex, bool, str, bytes)
 _DEPTH = 3
-"""So deep are containers and objects looked into."""
+"""Depth of nesting to which containers and objects are searched."""
 _LARGE = 1000
-"""The size from which a container is a table, whose elements are not looked into."""
+"""Size beyond which the elements of a container are not searched."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Names:
-    """Names with their values: of a module, of a class, of an object or of a closure."""
+    """Variables with their values, of a module, a class, an object or a closure."""
 
     label: str
     values: dict[str, Any]
@@ -43,14 +43,14 @@ class _Names:
     remove: Callable[[str], None]
 
     def changed(self) -> str | None:
-        """The first name with another value."""
+        """First variable with another value, None if there is none."""
         now = self.read()
         names = (n for n in {**self.values, **now} if not _same(self.values, now, n))
         found = next(names, None)
         return None if found is None else f"{self.label}.{found}"
 
     def restore(self) -> None:
-        """Give the names the values that they had."""
+        """Set the variables back to their values."""
         now = self.read()
         for name in {**self.values, **now}:
             if name not in self.values:
@@ -61,14 +61,14 @@ class _Names:
 
 @dataclass(frozen=True, slots=True)
 class _Contents:
-    """The contents of a container."""
+    """Contents of a container."""
 
     label: str
     container: Any
     copy: Any
 
     def changed(self) -> str | None:
-        """The container's name, if it holds something else."""
+        """Name of the container if its contents have changed, else None."""
         now = self.container
         if len(now) != len(self.copy):
             return self.label
@@ -81,7 +81,7 @@ class _Contents:
         return None if same else self.label
 
     def restore(self) -> None:
-        """Let the container hold what it held."""
+        """Set the container back to its contents."""
         if self.changed():
             self.container.clear()
             fill = "extend" if isinstance(self.container, list | deque) else "update"
@@ -93,13 +93,13 @@ _Place = _Names | _Contents
 
 @dataclass(slots=True)
 class _Search:
-    """Collects the places that the members of users' tensor subclasses may write to."""
+    """Search for the places that methods of users' tensor subclasses may write to."""
 
     places: list[_Place] = field(default_factory=list)
     seen: dict[int, Any] = field(default_factory=dict)
 
     def value(self, value: Any, label: str, depth: int = 0) -> None:
-        """Look into ``value``, which the user calls ``label``."""
+        """Search ``value``, called ``label`` in messages."""
         if depth > _DEPTH or id(value) in self.seen or isinstance(value, (*_PLAIN, torch.Tensor)):
             return
         look = next((look for kind, look in _LOOKS if isinstance(value, kind)), _Search.instance)
@@ -107,9 +107,9 @@ class _Search:
         look(self, value, label, depth)
 
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
-        """Look at the globals and the closure that a function of the user's names.
+        """Search the globals and the closure that a user's function refers to.
 
-        Names that no program can write are those of pytest, which rewrites assertions.
+        Names that are no identifiers are skipped: pytest adds them when it rewrites assertions.
         """
         if not _is_users(function.__module__):
             return
@@ -126,7 +126,7 @@ class _Search:
                 self.globals(vars(value), names, value.__name__)
 
     def globals(self, space: dict[str, Any], names: set[str], module: str) -> None:
-        """Look at those of ``names`` that are in the namespace of ``module``."""
+        """Search the globals ``names`` of ``module``, whose namespace is ``space``."""
         names = names - _collectors_names(space)
 
         def read() -> dict[str, Any]:
@@ -137,7 +137,7 @@ class _Search:
             self.value(value, f"{module}.{name}")
 
     def cell(self, cell: types.CellType, label: str) -> None:
-        """Look at a variable of a closure."""
+        """Search a variable of a closure."""
 
         def read() -> dict[str, Any]:
             with contextlib.suppress(ValueError):  # an empty cell
@@ -155,7 +155,7 @@ class _Search:
             self.value(value, label)
 
     def handlers(self, kind: type, label: str, depth: int) -> None:
-        """Look at the data and the functions of a class of the user's, and of its bases."""
+        """Search attributes and methods of a user's class and of its bases."""
         for base in kind.__mro__:
             if _is_users(base.__module__):
                 self._members(base)
@@ -176,7 +176,7 @@ class _Search:
                 self.value(inner, f"{base.__qualname__}.{name}")
 
     def container(self, container: Any, label: str, depth: int) -> None:
-        """Look at the elements of a container."""
+        """Search a container and its elements."""
         self.places.append(_Contents(label, container, container.copy()))
         if len(container) <= _LARGE:
             values = container.values() if isinstance(container, dict) else container
@@ -184,7 +184,7 @@ class _Search:
                 self.value(element, label, depth + 1)
 
     def instance(self, instance: Any, label: str, depth: int) -> None:
-        """Look at the attributes of an object of a class of the user's."""
+        """Search the attributes of an object of a user's class."""
         held = getattr(instance, "__dict__", None)
         if not isinstance(held, dict) or not _is_users(type(instance).__module__):
             return
@@ -197,7 +197,7 @@ class _Search:
             self.value(value, f"{label}.{name}", depth + 1)
 
     def tensor(self, tensor: torch.Tensor) -> None:
-        """Look at the attributes of a tensor of a wrapper subclass, but for the parts it is of."""
+        """Search the attributes of a wrapper subclass's tensor, except its inner tensors."""
         held = getattr(tensor, "__dict__", None)
         if not isinstance(held, dict):
             return
@@ -212,7 +212,7 @@ class _Search:
             self.value(value, f"{label}.{name}")
 
     def nothing(self, value: Any, label: str, depth: int) -> None:
-        """Pass over what holds no state of the user's."""
+        """Skip values without state of the user's."""
 
 
 _LOOKS: tuple[tuple[Any, Callable[[_Search, Any, str, int], None]], ...] = (
@@ -221,7 +221,7 @@ _LOOKS: tuple[tuple[Any, Callable[[_Search, Any, str, int], None]], ...] = (
     (_CONTAINERS, _Search.container),
     ((types.ModuleType, types.BuiltinFunctionType, torch.nn.Module), _Search.nothing),
 )
-"""The way to look into each kind of values; others are objects with attributes."""
+"""Search method for each kind of value; all others are objects with attributes."""
 
 
 def _same(before: dict[Any, Any], now: dict[Any, Any], name: Any) -> bool:
@@ -233,18 +233,18 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def _is_hidden(name: str) -> bool:
-    """Tell whether a member is Python's, or a mark of Dynamo's."""
+    """Test for a member of Python's own or of Dynamo's."""
     return name.startswith("__") or "dynamo" in name
 
 
 def _is_users(module: Any) -> bool:
-    """Tell whether what ``module`` defines may be the user's."""
+    """Test for a module of the user's, not of Python, PyTorch or tj."""
     top = str(module).partition(".")[0]
     return top not in sys.stdlib_module_names and top not in ("torch", "tj_core", "tj_torch")
 
 
 def _functions_of(member: Any) -> Iterator[Any]:
-    """The functions that a member of a class consists of; other members themselves."""
+    """Functions of a property or a method; any other member itself."""
     if isinstance(member, property):
         yield from (f for f in (member.fget, member.fset) if f is not None)
     else:
@@ -259,16 +259,16 @@ def _names_in(code: types.CodeType) -> Iterator[str]:
 
 
 def _collectors_names(space: dict[str, Any]) -> set[str]:
-    """Names in ``space`` of the functions that the garbage collector calls, which is at any time.
+    """Names in ``space`` that callbacks of the garbage collector use, which runs at any time.
 
-    Hypothesis, for one, takes the collector's time, and keeps it in a global.
+    Hypothesis, for one, measures the collector's time in a global.
     """
     callbacks = (f for f in gc.callbacks if isinstance(f, types.FunctionType))
     return {n for f in callbacks if f.__globals__ is space for n in _names_in(f.__code__)}
 
 
 def _kinds(base: type = torch.Tensor) -> Iterator[type]:
-    """The subclasses of tensors that users define."""
+    """Tensor subclasses that users define."""
     kind: type
     for kind in base.__subclasses__():
         if _is_users(kind.__module__):
@@ -277,14 +277,14 @@ def _kinds(base: type = torch.Tensor) -> Iterator[type]:
 
 
 _WINDOWS: list[list[_Place]] = []
-"""The states at the beginning of the captures that run, the outer ones first; under their lock."""
+"""States at the start of running captures, outermost first; guarded by Dynamo's lock."""
 
 
 @contextlib.contextmanager
 def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
-    """Leave the state that handlers write as it is found, and that of tensors among ``given``.
+    """Restore, at exit, the state that handlers write, and that of tensors among ``given``.
 
-    To be entered under Dynamo's lock.
+    Must be entered under Dynamo's lock.
     """
     search = _Search()
     for kind in _kinds():
@@ -301,15 +301,15 @@ def untouched(given: Iterable[Any] = ()) -> Iterator[None]:
 
 
 def changed_state() -> str | None:
-    """The name of what handlers have written since the capture that runs began; None if nothing."""
+    """Name of a variable that handlers have written since the running capture began, or None."""
     return _first_changed(place for places in _WINDOWS for place in places)
 
 
 @contextlib.contextmanager
 def same_tensors(given: Iterable[torch.Tensor]) -> Iterator[None]:
-    """See that the tensors of wrapper subclasses in ``given`` know the same afterwards.
+    """Check that attributes of wrapper subclasses in ``given`` are unchanged at exit.
 
-    :raises CannotExpand: naming what was written; it is taken back.
+    :raises CannotExpand: naming the attribute that was written; the write is undone.
     """
     search = _Search()
     _look_at(search, given)

@@ -1,7 +1,7 @@
-"""Autograd metadata mutation: ``x.detach_()``, ``x.requires_grad_()``.
+"""Mutations of autograd metadata: ``x.detach_()``, ``x.requires_grad_()``.
 
-Around a functional program they are made again on the caller's own tensors; inside of it, a tensor
-that was cut off from autograd is a detached view of what it was.
+The epilogue of a functional program repeats them on the caller's tensors; in the program itself,
+a tensor after ``detach_`` is a detached view of the tensor before.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ _REQUIRES_GRAD = "Tensor.requires_grad_"
 
 
 def is_autograd_change(call: BoundSymbol) -> bool:
-    """Whether ``call`` changes what its argument is to autograd, and nothing else."""
+    """Test for a call that changes autograd metadata of its argument and nothing else."""
     return detaches(call) or call.symbol.name == _REQUIRES_GRAD
 
 
 def detaches(call: BoundSymbol) -> bool:
-    """Whether ``call`` cuts its argument off from autograd, which no view can be."""
+    """Test for ``detach_``, which PyTorch refuses for views."""
     return call.symbol.name in _DETACH
 
 
 def why_not_functional(call: BoundSymbol, *, own: bool, given: bool) -> str | None:
-    """Why a functional program cannot do what ``call`` does, or None.
+    """Reason why ``call`` cannot be in a functional program, None if it can.
 
-    ``own``: the argument is not a view; ``given``: it is the program's, not made in it.
+    ``own``: the argument is no view; ``given``: it is an input of the program.
     """
     if not call.effects.aliases:
         return f"what {call.symbol} does is not known"

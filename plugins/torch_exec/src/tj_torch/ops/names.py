@@ -1,8 +1,8 @@
-"""Canonical names of the operations in captured graphs, and what the names evaluate to.
+"""Canonical names of operations in captured graphs, and the functions that they name.
 
 One operation has many spellings: ``x + y``, ``x.add(y)``, ``torch.add(x, y)``. `Names.symbol` gives
-all of them one symbol, and arguments in that symbol's order, without changing what is computed; a
-spelling that might differ in any case keeps a name of its own.
+all of them one symbol, with arguments in that symbol's order, where they compute the same; a
+spelling that might differ in some case keeps a name of its own.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ _ROOTS = {
     "tj": ("tj_torch.glue", ("from tj_torch import glue as tj",)),
     "torch": ("torch", ("import torch",)),
 }
-"""The namespaces with a dialect: where each begins, and the lines that import it."""
+"""Namespaces with a dialect: the dotted path of each, and the lines that import it."""
 
 FORMS: Mapping[str, Callable[..., Any]] = {FUNCTIONAL: Functional, INVERSE: Inverse}
-"""What a function is made into, by variant of its symbol."""
+"""Wrapper of a function, by variant of its symbol."""
 
 
 class Named(NamedTuple):
-    """A call by its canonical name: ``function(*args, **kwargs)`` is the call."""
+    """Call in canonical form, which runs as ``function(*args, **kwargs)``."""
 
     symbol: Symbol
     args: tuple[Any, ...]
@@ -81,7 +81,7 @@ class Named(NamedTuple):
 
 
 def resolve(symbol: Symbol) -> Callable[..., Any]:
-    """The callable that ``symbol`` names.
+    """Callable that ``symbol`` names.
 
     :raises LookupError: if it names none.
     """
@@ -95,7 +95,7 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
 
 
 def dialects() -> tuple[Dialect, ...]:
-    """The namespaces that are always there."""
+    """Dialects of the fixed namespaces."""
     fast, values, checks = {"aten": entry}, {"torch": VALUES}, {"torch": checks_writes}
     return tuple(
         Dialect(
@@ -114,7 +114,10 @@ def dialects() -> tuple[Dialect, ...]:
 
 
 def known(symbol: Symbol) -> list[str]:
-    """The names beside an unknown one; none of libraries, which may yet define their operators."""
+    """Known names in the namespace of an unknown ``symbol``, to suggest one.
+
+    Empty for operators of libraries, which may still be loaded.
+    """
     root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
     if symbol.namespace == "torch" and symbol.name.startswith("ops."):
         return []
@@ -130,9 +133,9 @@ def known(symbol: Symbol) -> list[str]:
 
 
 def spelled(symbol: Symbol) -> str | None:
-    """What calls of ``symbol`` with tensors are named, if they are named otherwise.
+    """Canonical name of ``symbol`` in calls with tensors, None if it is canonical.
 
-    A method or an alias may keep its name for some arguments; those that fit it say what it is.
+    The spelling depends on the arguments; calls with one, two and three tensors are tried.
     """
     if symbol.namespace != "torch" or symbol.variant:
         return None
@@ -150,7 +153,7 @@ def _names_in(holder: Any) -> list[str]:
 
 
 def dialect_for(namespace: str) -> Dialect:
-    """The dialect of ``namespace``; one that is not fixed is an importable package."""
+    """Dialect of ``namespace``; one that is not fixed is an importable package."""
     _, prelude = _ROOTS.get(namespace, ("", (f"import {namespace}",)))
     return Dialect(namespace, prelude, resolve)
 
@@ -160,7 +163,10 @@ def dialect_for(namespace: str) -> Dialect:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How to name all calls of one target with arguments of the same kinds."""
+    """Naming of all calls of one target with the same kinds of arguments.
+
+    A plan that is not ``lasting`` must not be cached.
+    """
 
     symbol: Symbol
     function: Callable[..., Any]
@@ -168,15 +174,15 @@ class _Plan:
     lasting: bool = True
 
     def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Named:
-        """The call of these arguments."""
+        """Canonical call with these arguments."""
         arranged = self.arrange(args) if self.arrange else args
         return Named(self.symbol, arranged, dict(kwargs), self.function)
 
 
 def _has_spellings(value: Any) -> bool:
-    """Whether ``value`` is of a tensor subclass that may tell ``x + y`` from ``torch.add(x, y)``.
+    """Test for a tensor subclass that may treat ``x + y`` and ``torch.add(x, y)`` differently.
 
-    One that leaves PyTorch's operations in Python alone does not.
+    A subclass that overrides none of PyTorch's operations in Python does not.
     """
     if not isinstance(value, TensorProxy) or value.subclass is None:
         return False
@@ -185,7 +191,7 @@ def _has_spellings(value: Any) -> bool:
 
 
 class _Bare:
-    """A class that says what it holds, and has no more than every class."""
+    """Class with an annotation and no members; its ``vars`` are what every class has."""
 
     held: object
 
@@ -193,11 +199,11 @@ class _Bare:
 _MADE_OF = frozenset(
     {"__init__", "__new__", "__repr__", "__slotnames__", "__torch_dispatch__", *vars(_Bare)}
 )
-"""Members that every wrapper subclass has of its own; copying gives a class ``__slotnames__``."""
+"""Members that every wrapper subclass may define; ``copy`` adds ``__slotnames__`` to a class."""
 
 
 def _overrides(kind: type) -> bool:
-    """Whether ``kind`` has members of its own, by now, that are operations of `torch.Tensor`."""
+    """Test if ``kind`` overrides operations of `torch.Tensor` at present."""
     for base in kind.__mro__[: kind.__mro__.index(torch.Tensor)]:
         own = {n for n in vars(base) if hasattr(torch.Tensor, n)} - _MADE_OF
         if base.__dict__.get("__torch_function__") is not None and _is_disabled(base):
@@ -212,12 +218,12 @@ def _is_disabled(kind: Any) -> bool:
 
 
 def is_tensor_proxy(value: Any) -> bool:
-    """Whether ``value`` stands for a tensor."""
+    """Test for a tensor proxy."""
     return isinstance(value, TensorProxy)
 
 
 class Names:
-    """Names calls. Remembers what it found out, so that naming a call again costs little."""
+    """Canonical forms of calls, cached by target and kinds of arguments."""
 
     def __init__(self) -> None:
         self._plans: dict[Any, _Plan] = {}
@@ -229,11 +235,11 @@ class Names:
         kwargs: Mapping[str, Any],
         is_tensor: Callable[[Any], bool] = is_tensor_proxy,
     ) -> Named:
-        """The canonical form of a call.
+        """Canonical form of a call.
 
         :param target: an FX node's target: a callable, or a method's name.
         :param args: its arguments, trees of proxies and constants; a method's object comes first.
-        :param is_tensor: which leaves are tensors.
+        :param is_tensor: the test for leaves that are tensors.
         """
         if any(map(_has_spellings, leaves((args, list(kwargs.values()))))):
             return self._spelled(target).named(args, kwargs)
@@ -250,7 +256,7 @@ class Names:
         return plan.named(args, kwargs)
 
     def _spelled(self, target: Any) -> _Plan:
-        """``target`` as the user spells it: a tensor subclass may tell spellings apart."""
+        """Plan that keeps the user's spelling of ``target``, for tensor subclasses."""
         if isinstance(target, str):
             return _by_method_name(target)
         if getattr(target, "__module__", None) == "_operator":
@@ -295,7 +301,7 @@ class Names:
     def _operation(
         self, name: str, kinds: tuple[str, ...], keywords: tuple[str, ...] = ()
     ) -> _Plan | None:
-        """``x op y`` as a call, or None where no tensor says what it means."""
+        """``x op y`` as a call, None if no operand is a tensor or one is of another kind."""
         if keywords or TENSOR not in kinds or OTHER in kinds:
             return None
         if len(kinds) == 1:
@@ -341,7 +347,7 @@ class Names:
         kinds: tuple[str, ...],
         keywords: tuple[str, ...],
     ) -> _Plan:
-        """``x.__add__(y)``; of strange arguments it returns NotImplemented, so it stays."""
+        """``x.__add__(y)``; it stays a method for arguments for which it returns NotImplemented."""
         name, reflected = operator
         found = None
         if not reflected:
@@ -371,14 +377,14 @@ class Names:
     def _canonical(
         self, function: Any, keywords: tuple[str, ...], arrange: Arrange | None = None
     ) -> _Plan:
-        """A call of ``function``, which has a name, under that of the operation it is."""
+        """Plan for ``function``, which has a name, under the name of its canonical alias."""
         if isinstance(function, types.BuiltinFunctionType):
             function = self._aliases.canonical(function, keywords)
         symbol = Symbol.parse(self._path(function) or "")
         return _Plan(symbol, function, arrange)
 
     def _path(self, function: Any) -> str | None:
-        """The name to print for ``function``, or None if it has none that programs can use."""
+        """Name to print for ``function``, None if it has none that programs can use."""
         shown = self._public.get(function) if isinstance(function, FUNCTIONS) else None
         paths = [p for p in (shown, own_path(function)) if p is not None and _usable(p)]
         return min(paths, key=_preference, default=None)
@@ -390,7 +396,7 @@ def _preference(path: str) -> tuple[bool, int, int, str]:
 
 
 def _usable(path: str) -> bool:
-    """Whether ``path`` is a namespace's, and the namespace not one that means something else."""
+    """Test for a dotted path whose first part is no namespace of another meaning here."""
     namespace = path.partition(".")[0]
     return "." in path and (namespace in ("torch", "builtins") or namespace not in _ROOTS)
 
@@ -403,7 +409,7 @@ def _names(symbol: Symbol, target: Any) -> bool:
 
 
 def _plain(name: str) -> str:
-    """``i`` of an operator that assigns dropped: without a tensor to write, it is a plain one."""
+    """Name of the plain operator for an in-place one, which ``x += y`` is if ``x`` is no tensor."""
     return name[1:] if name in INPLACE or name == "imatmul" else name
 
 
@@ -415,9 +421,9 @@ def _swapped(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _operator_of_library(target: Any) -> _Plan | None:
-    """An operator with an entry in ``torch.ops``; ``aten`` is a namespace of its own."""
+    """Plan for an operator in ``torch.ops``; those of ``aten`` have a namespace of their own."""
     if isinstance(target, OpOverloadPacket) and len(target.overloads()) == 1:
-        target = getattr(target, target.overloads()[0])  # what a call of it means
+        target = getattr(target, target.overloads()[0])  # the overload that a call runs
     symbol = _library_symbol(target)
     return _Plan(symbol, target) if symbol is not None and _names(symbol, target) else None
 
@@ -432,7 +438,7 @@ def _library_symbol(target: Any) -> Symbol | None:
 
 
 def _foreign_method(name: str, value: Any) -> _Plan:
-    """A method of an object that is no tensor: under its class's name, if its type is known."""
+    """Plan for a method of an object that is no tensor, by its class if the type is known."""
     if isinstance(value, OpaqueProxy):
         path = f"{value.type}.{name}"
         try:
@@ -450,12 +456,12 @@ def _by_method_name(name: str) -> _Plan:
 
 
 def _outside(target: Any) -> _Plan:
-    """A call of a function that no dotted name reaches; the function becomes an argument."""
+    """Plan for a function without a dotted name, which becomes an argument of ``tj.call``."""
     name = getattr(target, "__name__", None) or type(target).__name__
     word = "".join(c if c.isalnum() or c == "_" else "_" for c in name).strip("_") or "function"
     constant = Constant(f"_{word}", target, named=False)
     symbol = Symbol("tj", "call")
-    # Not remembered: that would keep closures, and what they hold, alive.
+    # Not cached, as that would keep closures and their contents alive.
     return _Plan(symbol, resolve(symbol), lambda args: (constant, *args), lasting=False)
 
 

@@ -1,4 +1,4 @@
-"""What the recorder must know of an operator beyond its schema."""
+"""Facts of operators for the recorder, beyond their schemas."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["OpFacts", "OpTable", "Role", "op_symbol"]
 
 
 class Role(enum.Enum):
-    """What the recorder does with a call of an operator."""
+    """Treatment of an operator's calls by the recorder."""
 
     RECORD = "record"
     QUERY = "query"
-    """Asks for metadata: needs no place in a body."""
+    """Reads metadata only; left out of bodies."""
     IDENTITY = "identity"
-    """Its result is its argument, as far as values go."""
+    """Returns the value of its argument; the result gets the argument's reference."""
 
 
 _QUERIES = frozenset(
@@ -43,10 +43,10 @@ _QUERIES = frozenset(
 )
 _IDENTITIES = frozenset(["aten::lift", "aten::lift_fresh"])
 
-# In training these write their running statistics, and their schemas do not say so.
+# In training these write running statistics, which their schemas do not declare.
 _HIDDEN_WRITERS = frozenset(f"aten::{k}_batch_norm" for k in ("native", "cudnn", "miopen"))
 
-# Seeded operators that draw nothing when this argument is zero.
+# Arguments of seeded operators that draw no random numbers when the argument is zero.
 _DROPOUT_ARGUMENTS = ("dropout_p", "dropout")
 _COLLECTIVES = frozenset(["c10d", "_c10d_functional", "c10d_functional"])
 _BUILTIN = frozenset(["aten", "prim", "prims"])
@@ -54,11 +54,12 @@ _BUILTIN = frozenset(["aten", "prim", "prims"])
 
 @dataclass(frozen=True, slots=True)
 class OpFacts:
-    """One operator as the recorder sees it.
+    """Facts of one operator.
 
-    ``seeded`` operators draw random numbers, unless the argument at position (or name) in
-    ``dropout`` is zero. ``kept`` ones are never dead: they check something. ``builtin`` says that
-    PyTorch itself, not an extension, defines the operator.
+    ``seeded``: it draws random numbers, unless the argument with the position or name in
+    ``dropout`` is zero. ``kept``: it is never dead, since it checks something or returns nothing.
+    ``builtin``: PyTorch itself, not an extension, defines it. ``hidden_writer``: its schema hides
+    a write.
     """
 
     op: Any
@@ -72,7 +73,7 @@ class OpFacts:
     dropout: tuple[int, str] | None
 
     def draws(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call with these arguments consumes random numbers."""
+        """Test if a call with these arguments draws random numbers."""
         if not self.seeded or self.dropout is None:
             return self.seeded
         position, name = self.dropout
@@ -80,12 +81,12 @@ class OpFacts:
         return bool(value)
 
     def writes_hidden(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call of a batch norm updates running statistics: ``args[3]``, in training."""
+        """Test if a batch norm in training (``args[5]``) updates running statistics."""
         return self.hidden_writer and bool(args[5]) and args[3] is not None
 
 
 def op_symbol(op: Any) -> Symbol:
-    """The symbol of an ``OpOverload``: ``aten.add.Tensor``, ``torch.ops.mylib.f.default``."""
+    """Symbol of an ``OpOverload``: ``aten.add.Tensor``, ``torch.ops.mylib.f.default``."""
     namespace, _, name = op._schema.name.partition("::")
     overload = op._overloadname
     if namespace == "aten":
@@ -94,7 +95,7 @@ def op_symbol(op: Any) -> Symbol:
 
 
 class OpTable:
-    """Facts of operators, computed when first asked for, and the constants met in bodies."""
+    """Cache of operators' facts, and of the constants in bodies."""
 
     __slots__ = ("_facts", "_generators", "constants")
 
@@ -104,7 +105,7 @@ class OpTable:
         self.constants: WeakValueDictionary[str, torch.Tensor] = WeakValueDictionary()
 
     def generator(self, generator: torch.Generator) -> Constant:
-        """The constant for a generator, which operators are given as another object each time."""
+        """Constant for a generator, for which PyTorch passes a new Python object each time."""
         name = f"_generator_{len(self._generators)}"
         return self._generators.setdefault(
             generator._cdata,  # type: ignore[attr-defined]

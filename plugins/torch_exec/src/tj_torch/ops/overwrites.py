@@ -1,4 +1,4 @@
-"""What operators do to the elements of their first argument, where they give some of them others.
+"""Operators that return their first argument with some or all of its elements replaced.
 
 Rules of the core's table ``overwrites``: see `tj_core.passes.fuse.overwriting`.
 """
@@ -24,11 +24,11 @@ ALL = (
 )  # fmt: skip
 
 ACCUMULATING = {"index_put.default": 3, "put.default": 3}
-"""Operators that may add to the elements instead: the place of the argument that says so."""
+"""Operators that may add to elements instead, with the position of ``accumulate``."""
 
 
 def rules() -> RuleTable[Overwrites]:
-    """Those of PyTorch's operators in functional form."""
+    """Rules for PyTorch's operators in functional form."""
     table: RuleTable[Overwrites] = RuleTable(OVERWRITES)
     for name in SOME:
         table.set(f"aten.{name}", _some)

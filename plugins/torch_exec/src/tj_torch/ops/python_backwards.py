@@ -1,9 +1,9 @@
-"""What a backward that users write depends on, beside its arguments.
+"""Find out what a user's Python backward depends on beside its arguments.
 
-It runs when the forward is captured, or the gradient of a custom operator is derived, with
-gradients off. It is exact for a backward
-that computes with what it is given; one that asks for more (whether gradients are on, a list that
-the program appends to) gets what was true then. Its code says whether it asks.
+The backward is captured together with the forward, or when the gradient of a custom operator is
+derived, with gradients off. That is exact for a backward that depends on its arguments alone. One
+that reads other state (the grad mode, a list that the program appends to) would see the state at
+capture. Its bytecode shows whether it reads any.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from torch.autograd import function as autograd_function
 
 __all__ = ["Asked", "Read", "asked", "changing"]
 
-_ONCE = (autograd_function.__file__, "wrapper")  # what once_differentiable wraps around
+_ONCE = (autograd_function.__file__, "wrapper")  # the wrapper of once_differentiable
 _PLAIN = (int, float, complex, bool, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _FIXED = (type, types.ModuleType, enum.Enum, torch.layout, torch.memory_format, type(...))
 _LIMIT = 64
-"""Functions that are looked at, from one backward on."""
+"""Most functions that are searched from one backward."""
 
-_OFF = (torch.no_grad, torch.is_grad_enabled)  # matter only where gradients are on
+_OFF = (torch.no_grad, torch.is_grad_enabled)  # without effect where gradients are off
 _ASKS: Mapping[Any, str] = {
     torch.no_grad: "it switches gradients",
     torch.enable_grad: "it switches gradients",
@@ -49,9 +49,9 @@ _ASKS: Mapping[Any, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A constant of the program's that a backward reads each time it runs.
+    """Constant of the program that a backward reads each time it runs.
 
-    ``current`` gives its value at that time; ``value`` is what capture saw.
+    ``value`` is the value at capture, ``current`` a function that reads the value now.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a backward depends on: ``reason`` is why capture cannot be exact, if it cannot.
+    """Dependences of a backward: ``reason`` tells why capture is not exact, None if it is.
 
-    ``reads`` are constants; ``once`` tells that it may not be differentiated.
+    ``reads`` are constants; ``once``: the backward must not be differentiated.
     """
 
     reason: str | None = None
@@ -71,11 +71,11 @@ class Asked:
     once: bool = False
 
     def __deepcopy__(self, memo: object) -> Asked:
-        return self  # graphs are copied with what is said of them
+        return self  # copies of a graph share it
 
 
 def is_once(backward: Callable[..., Any]) -> bool:
-    """Whether ``backward`` is marked with `torch.autograd.function.once_differentiable`."""
+    """Test for a backward marked with `torch.autograd.function.once_differentiable`."""
     f: Any = backward
     while f is not None:
         code = getattr(f, "__code__", None)
@@ -86,7 +86,7 @@ def is_once(backward: Callable[..., Any]) -> bool:
 
 
 def asked(backward: Callable[..., Any]) -> Asked:
-    """What ``backward`` depends on beside its arguments, as far as its code says."""
+    """Dependences of ``backward`` beside its arguments, as its code shows them."""
     once = is_once(backward)
     search = _Search(_package(backward.__module__), _OFF if once else ())
     search.function(backward)
@@ -94,9 +94,9 @@ def asked(backward: Callable[..., Any]) -> Asked:
 
 
 def changing(nodes: Iterable[Any]) -> str | None:
-    """Why what users wrote for one of these ``nodes`` of autograd's may be another when it runs.
+    """Reason why user code in one of these autograd ``nodes`` depends on state.
 
-    None if it may not: it computes with what it is given.
+    None if it depends on its arguments alone.
     """
     for node in nodes:
         for f in _written(getattr(type(node), "_forward_cls", None)):
@@ -108,7 +108,7 @@ def changing(nodes: Iterable[Any]) -> str | None:
 
 
 def _written(kind: Any) -> Iterator[Callable[..., Any]]:
-    """What users wrote of the Function ``kind``, which PyTorch makes of a custom operator."""
+    """User functions in the Function ``kind``, which PyTorch makes of a custom operator."""
     for name in ("backward", "setup_context"):
         f = inspect.unwrap(getattr(kind, name, None) or _nothing)
         if _package(f.__module__) not in ("torch", "tj_torch", "tj_autograd"):
@@ -120,15 +120,15 @@ def _written(kind: Any) -> Iterator[Callable[..., Any]]:
 
 
 def _nothing() -> None:
-    """What a Function without the method has."""
+    """Stand-in for a method that a Function lacks."""
 
 
 @dataclass
 class _Search:
-    """Goes through the code of functions, and of those that they call.
+    """Search through the code of functions, and of functions that they call.
 
-    ``package`` is whose they are: helpers of other packages are taken to compute only. ``ignored``
-    are questions whose answer is known.
+    ``package`` is that of the first function; helpers of other packages are assumed to compute
+    only. ``ignored`` are queries whose answer is known.
     """
 
     package: str
@@ -138,7 +138,7 @@ class _Search:
     seen: set[types.CodeType] = field(default_factory=set)
 
     def function(self, f: Any) -> None:
-        """Look at ``f``, and at what it wraps around."""
+        """Search ``f``, and the functions that it wraps."""
         while f is not None:
             plain = getattr(f, "__func__", f)
             if isinstance(plain, types.FunctionType) and self.is_written_here(plain):
@@ -175,7 +175,7 @@ class _Search:
                 self.code(constant, names, cells)
 
     def variable(self, name: str, get: Callable[[], Any], path: Iterator[str]) -> None:
-        """Look at what ``name``, and then ``path``, lead to."""
+        """Search the value of ``name``, followed by the attributes ``path``."""
         value, library = get(), False
         for attribute in path:
             if not isinstance(value, types.ModuleType | type):
@@ -192,7 +192,7 @@ class _Search:
             self.object(name, value)
 
     def constant(self, name: str, value: Any, get: Callable[[], Any]) -> None:
-        """What is named as constants are is one; capture relies on it, and it is checked."""
+        """Record a read, checked at run time; only names in capitals count as constants."""
         self.reads[name] = Read(name, value, get)
         if not name.rpartition(".")[2].isupper():
             self.changes(name)
@@ -217,7 +217,7 @@ class _Search:
 
 
 def _attributes(instructions: list[dis.Instruction]) -> Iterator[str]:
-    """The attributes that are taken of what was loaded last."""
+    """Attributes that the next instructions read from the loaded value."""
     for instruction in instructions:
         if instruction.opname not in ("LOAD_ATTR", "LOAD_METHOD"):
             return
@@ -265,6 +265,6 @@ def _is_library(package: str) -> bool:
 
 
 def _is_librarys(value: Any) -> bool:
-    """Whether ``value`` is a callable of PyTorch's that holds no state, such as an operator."""
+    """Test for a stateless callable of PyTorch or Python, such as an operator."""
     state = isinstance(value, torch.nn.Module | torch.Tensor)
     return callable(value) and not state and _is_library(_package(type(value).__module__))

@@ -1,4 +1,4 @@
-"""Operators that may refuse a value, by which calls that is known, and those that never do.
+"""Operators that may raise for values of their arguments, with checks for these, or never do.
 
 Rules of the core's table ``refuses``: see `tj_core.passes.fuse.refusals`.
 """
@@ -19,18 +19,18 @@ CHECK = Symbol("tj", "check_index")
 ALONE = Effects(ordered=("side_effect",))
 
 INDICES = frozenset({"int64", "int32"})
-"""The dtypes of tensors that index others."""
+"""Data types of index tensors."""
 
 ALONG = {
     "gather": False, "index_add": False, "index_copy": False, "index_fill": True,
     "index_select": False, "scatter": False, "scatter_add": False,
 }  # fmt: skip
-"""Operators of ``(x, dim, index)``, and whether they count from the end for a negative index."""
+"""Operators of ``(x, dim, index)``; true if a negative index counts from the end."""
 
 WHOLE = frozenset({"bool", "int", "uint"})
 
 DIVISIONS = frozenset({"div", "floor_divide", "fmod", "pow", "remainder"})
-"""Pointwise operators that refuse some integers."""
+"""Pointwise operators that raise for some integers, such as a zero divisor."""
 
 NEVER = frozenset({
     "_fused_rms_norm", "_log_softmax", "_native_batch_norm_legit_no_training",
@@ -43,11 +43,11 @@ NEVER = frozenset({
     "select_scatter", "slice_scatter", "stack", "sum", "tril", "triu", "var", "var_mean", "zero",
     "zeros", "zeros_like",
 })  # fmt: skip
-"""Operators, beside pointwise ones, that take all values."""
+"""Operators, beside pointwise ones, that accept all values."""
 
 
 def rules() -> RuleTable[Refuses]:
-    """Those of PyTorch's operators in functional form, on the CPU."""
+    """Rules for PyTorch's operators in functional form, on the CPU."""
     table: RuleTable[Refuses] = RuleTable(REFUSES)
     table.set("aten.*", _refusals)
     return table
@@ -82,7 +82,7 @@ def _is_pointwise(call: BoundSymbol, name: str) -> bool:
 
 
 def _size(x: Any, dim: Any) -> int | None:
-    """The size of ``x`` along ``dim``, if it is fixed."""
+    """Size of ``x`` along ``dim`` if it is fixed, else None."""
     if not isinstance(x, TensorProxy) or not isinstance(dim, int):
         return None
     size = x.shape[dim] if x.shape else 1
@@ -92,7 +92,10 @@ def _size(x: Any, dim: Any) -> int | None:
 def _checks(
     pairs: Sequence[tuple[Any, int | None]], negative: bool
 ) -> Sequence[BoundSymbol] | None:
-    """Calls that look at indices, each of a dimension of such a size."""
+    """Calls of ``tj.check_index`` for pairs of an index and the size of its dimension.
+
+    None if a size is not fixed or an index is no integer tensor.
+    """
     made = []
     for index, size in pairs:
         if size is None or not isinstance(index, TensorProxy) or index.dtype.name not in INDICES:

@@ -1,7 +1,7 @@
-"""What the schema of an operator says it does, for operators that functionalization refuses.
+"""Effects of operators that functionalization refuses, from their schemas.
 
-PyTorch functionalizes its own operators. Of an extension's, one that writes an argument or returns
-a view of one is known by its schema's annotations alone; it is a kernel without a body.
+PyTorch functionalizes its own operators. An operator of an extension that writes an argument or
+returns a view of one is known by its schema's annotations alone; it is a kernel without a body.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def extension(fn: Any) -> Any:
 
 
 def writes_nothing(fn: Any) -> bool:
-    """Whether schemas say that ``fn``, without ``out=``, neither writes what it takes nor views it.
+    """Test if, by its schemas, ``fn`` without ``out=`` neither writes nor aliases its arguments.
 
     False for a function in Python, which has no schema.
     """
@@ -42,10 +42,10 @@ def writes_nothing(fn: Any) -> bool:
 
 
 def changes_unseen(call: BoundSymbol) -> bool:
-    """Whether the operator of ``call`` is named as one that changes its argument, and says not how.
+    """Test for an in-place operator, by its name, whose schema declares no write.
 
-    ``inductor.resize_storage_bytes_`` gives memory back, or takes some: what reads its argument
-    elsewhere than the program does may find no memory there.
+    ``inductor.resize_storage_bytes_`` frees memory or allocates it: a read of its argument that is
+    moved in the program may find no memory.
     """
     effects = call.effects
     if effects.mutates or effects.rebinds or effects.aliases or call.flat_outs:
@@ -55,7 +55,7 @@ def changes_unseen(call: BoundSymbol) -> bool:
 
 
 def may_write(call: BoundSymbol) -> bool:
-    """Whether nobody knows what ``call`` does, not even PyTorch's schemas."""
+    """Test for a call whose writes neither an expansion nor a schema describes."""
     if "side_effect" not in call.effects.ordered or call.body is not None or not call.flat_args:
         return False
     return "out" in dict(call.kwargs) or not writes_nothing(resolve(call.symbol))
@@ -68,9 +68,9 @@ def _annotated(schema: Any) -> bool:
 def schema_effects(
     op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], outputs: Any
 ) -> Effects:
-    """What a call of ``op`` writes, and which of its ``outputs`` share storage with arguments.
+    """Effects of a call of ``op`` by its schema: mutated arguments, aliases, random numbers.
 
-    ``args`` and ``kwargs`` hold proxies, ``outputs`` is what the call returned.
+    ``args`` and ``kwargs`` hold proxies, ``outputs`` is the call's result on fake tensors.
     """
     flat = [leaf for leaf in leaves((args, dict(kwargs))) if isinstance(leaf, Proxy)]
     places: dict[str, int] = {}

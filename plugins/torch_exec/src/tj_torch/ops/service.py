@@ -1,4 +1,4 @@
-"""What PyTorch's symbols mean to tj: names and expansions, one service per session."""
+"""Service of a session for PyTorch's symbols: names, expansions and gradients."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ FUNCTIONAL = (
     "tj.with_strides",
     "tj.with_value",
 )
-"""What functional programs are made with, see `tj_torch.functionalize`."""
+"""Symbols of calls in functional programs, see `tj_torch.functionalize`."""
 NUMBERS = ("operator", "math")
-"""Namespaces of functions on Python's numbers, which sizes are computed with."""
+"""Namespaces of functions on Python numbers, with which sizes are computed."""
 
 
 class TorchDialects:
-    """Names and expansions of one session. It is the session's rule in table ``expand``.
+    """Names and expansions of one session; the session's rule in table ``expand``.
 
-    ``tables`` are the session's, once it has started: what plugins say of operations.
+    ``tables`` are the session's rule tables, set once it has started.
     """
 
     def __init__(self, memo_size: int) -> None:
@@ -61,9 +61,9 @@ class TorchDialects:
 
     @staticmethod
     def of(session: Services) -> TorchDialects:
-        """The service of ``session``.
+        """Service of ``session``.
 
-        :raises PluginError: if another plugin's expansions took its place.
+        :raises PluginError: if another plugin has replaced the expansions.
         """
         rule = session.expand.get(Symbol(NAMESPACES[0], "add"))
         if rule is None or not isinstance(rule.value, TorchDialects):
@@ -74,14 +74,14 @@ class TorchDialects:
         return rule.value
 
     def use(self, tables: Mapping[str, RuleTable[Any]]) -> None:
-        """Believe what ``tables`` say of operations."""
+        """Use the rule tables ``tables`` of a session."""
         if tables is not self.tables:
             self.tables = tables
             self.memo.expander.denied = denied.Denied(tables[denied.DENIED])
 
     @contextlib.contextmanager
     def within(self, graph: torch.fx.GraphModule) -> Iterator[None]:
-        """While this is entered, symbols in sizes are those of ``graph``'s program.
+        """Use the symbols of ``graph``'s shape environment in sizes inside.
 
         One program is compiled at a time, see `tj_torch.dispatch.dispatcher`.
         """
@@ -94,7 +94,7 @@ class TorchDialects:
 
     @contextlib.contextmanager
     def among(self, sizes: Sizes) -> Iterator[None]:
-        """While this is entered, symbols in sizes are those of ``sizes``."""
+        """Use the symbols of ``sizes`` in sizes inside."""
         outer, self.sizes = self.sizes, sizes
         try:
             yield
@@ -102,11 +102,11 @@ class TorchDialects:
             self.sizes = outer
 
     def modes(self) -> Modes:
-        """The global state that expansions depend on, as it is now; once per trace."""
+        """Snapshot of the global state that expansions depend on; take one per trace."""
         return Modes.current()
 
     def __call__(self, call: BoundSymbol) -> Expanded:
-        """The facts of ``call``, from scratch or from the memo.
+        """Facts of ``call``, from the memo or a new expansion.
 
         :raises CannotExpandError: if they depend on data, or on what tj does not model.
         """
@@ -125,9 +125,9 @@ class TorchDialects:
         modes: Modes,
         value: Any = None,
     ) -> Expanded:
-        """The facts of ``call``, which runs ``function``, under ``modes``.
+        """Facts of ``call``, which runs ``function``, under ``modes``.
 
-        ``value`` is what a capture says that it returns.
+        ``value`` is its result at capture.
         """
         return self.memo.expand(
             function, call.args, call.kwargs, call.context, modes, self.sizes, value
@@ -142,9 +142,9 @@ class TorchDialects:
         create_graph: bool = False,
         function: Callable[..., Any] | None = None,
     ) -> Derivation:
-        """The gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
+        """Gradient of ``call`` for ``tangents`` of its outputs; see `derive`.
 
-        ``function`` is what it runs, if no name says that.
+        ``function`` is the function that it runs, if its symbol names none.
 
         :raises CannotExpandError: if it depends on data, or on what tj does not model.
         """
@@ -165,7 +165,7 @@ class TorchDialects:
         )
 
     def observed(self, call: BoundSymbol, modes: Modes) -> tuple[Observed, ...] | None:
-        """What autograd sees when ``call`` runs; None if nobody knows, or it is Python."""
+        """Operators that autograd sees in ``call``; None if unknown, or for a Python backward."""
         given = call.args, dict(call.kwargs), call.context
         try:
             function = resolve(call.symbol)
@@ -177,7 +177,7 @@ class TorchDialects:
 
 
 def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
-    """What PyTorch's operations mean, and facts about them: see docs/plugins.md."""
+    """Rule tables of PyTorch's operations, see docs/plugins.md."""
     expand: RuleTable[Any] = RuleTable("expand")
     dialects = TorchDialects(memo_size)
     for namespace in (*NAMESPACES, *NUMBERS):

@@ -1,7 +1,7 @@
-"""Calls without values that change nothing for the calls after them.
+"""Calls that take and return no values and leave later calls unaffected.
 
-Rule table ``stateless`` says so of a symbol, for plugins too: True. What comes after another call
-that takes and returns no value is not expanded, since that call may have changed its meaning.
+Rule table ``stateless``, open to plugins, maps a symbol to True. Calls after any other call without
+values are not expanded, since it may have changed global state that they depend on.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from tj_core.extend import RuleTable
 __all__ = ["STATELESS", "rules"]
 
 STATELESS = "stateless"
-"""The table's name."""
+"""Name of the rule table."""
 
 
 def rules() -> RuleTable[bool]:
-    """Those of PyTorch."""
+    """Stateless calls of PyTorch."""
     table: RuleTable[bool] = RuleTable(STATELESS, rule_type=bool)
     for name in (
         "torch._C._log_api_usage_once",

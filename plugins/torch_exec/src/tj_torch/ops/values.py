@@ -1,4 +1,4 @@
-"""Tensors at run time: what kernels do to them and return is held against traces by this."""
+"""Tensors at run time: metadata, contents and comparisons, for checks of kernels against traces."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
 __all__ = ["VALUES"]
 
 ROW = 8192
-"""Up to so many words of 8 bytes are compared one by one; more of them as the sums of rows."""
+"""Words of 8 bytes per row; full rows are compared by their sums, the rest word by word."""
 
 
 _SINGLE, _DOUBLE = (1.3e-6, 1e-5), (1e-7, 1e-7)
@@ -32,17 +32,17 @@ TOLERANCES = {
 
 
 def observe(value: object) -> TensorProxy | None:
-    """The metadata of a tensor."""
+    """Metadata of a tensor as a proxy; None for any other value."""
     return tensor_proxy("result", value) if isinstance(value, torch.Tensor) else None
 
 
 def memory(tensor: torch.Tensor) -> Hashable | None:
-    """The storage of a tensor; None for one without elements."""
+    """Identity of a tensor's storage; None for a tensor without elements."""
     return storage_id(tensor) if tensor.numel() else None
 
 
 def mark(tensor: torch.Tensor) -> object:
-    """The version of a tensor and what is in its memory, by sums where that is much."""
+    """Version and memory contents of a tensor, the latter as sums where it is large."""
     version = None if tensor.is_inference() else tensor._version
     return version, _content(tensor)
 
@@ -55,7 +55,7 @@ def _content(tensor: torch.Tensor) -> object:
     start, memory = tensor.storage_offset() * tensor.itemsize, _bytes(tensor)
     with torch.no_grad():
         words, rest = memory[: len(memory) - len(memory) % 8], memory[len(memory) // 8 * 8 :]
-        # Words begin where the tensor does, which need not be at a multiple of their size.
+        # The words start with the tensor, which need not be aligned to 8 bytes.
         words = words.view(torch.int64) if start % 8 == 0 else words.clone().view(torch.int64)
         rows = words[: len(words) - len(words) % ROW].view(-1, ROW).sum(1)
         return [*rows.tolist(), *words[len(rows) * ROW :].tolist(), *rest.tolist()]
@@ -66,7 +66,7 @@ def _has_bytes(tensor: torch.Tensor) -> bool:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory between the first and the last element of a tensor, which is not empty."""
+    """Memory from the first to the last element of a non-empty tensor, as uint8."""
     last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
     start, size = tensor.storage_offset() * tensor.itemsize, (last + 1) * tensor.itemsize
     memory = torch.empty(0, dtype=torch.uint8, device=tensor.device)
@@ -74,7 +74,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy of a tensor with its metadata, and with all memory that an absolute offset reaches."""
+    """Copy of a tensor with its metadata and its whole storage, for absolute offsets into it."""
     if is_wrapper(tensor) or not _has_bytes(tensor):
         return tensor.detach().clone()
     with torch.no_grad():
@@ -89,11 +89,11 @@ def copy(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str | None:
-    """How many values of two tensors are not close, and by how much at most; None if all are.
+    """Report of the values of two tensors that are not close; None if all are.
 
-    The tolerances are those of `torch.testing.assert_close`, the relative one of the largest value
-    too: sums in another order differ by so much, also where little is left of their terms. They
-    grow with ``steps``, the number of operations, one after the other, that may have rounded.
+    Tolerances are those of `torch.testing.assert_close`; the relative one also applies to the
+    largest value, since sums in another order differ by as much even where terms cancel. They are
+    multiplied by ``steps``, the number of successive operations that may have rounded.
     """
     if is_wrapper(expected):
         pairs = zip(read_tensors(found), read_tensors(expected), strict=True)
@@ -115,12 +115,15 @@ def differs(found: torch.Tensor, expected: torch.Tensor, steps: int = 1) -> str 
 
 
 def plain(value: Any) -> Any:
-    """A value as kernels get it: a tensor that requires no gradient, or what is no tensor."""
+    """``value`` as kernels get it: a tensor is detached if it requires grad."""
     return value.detach() if isinstance(value, torch.Tensor) and value.requires_grad else value
 
 
 def example(p: Proxy) -> torch.Tensor | None:
-    """A tensor with the metadata of ``p``; floating-point values are normal, integers 0 or 1."""
+    """Tensor with the metadata of ``p``: normally distributed floats, integers 0 or 1.
+
+    None for tensor subclasses, and for layouts other than strided.
+    """
     if not isinstance(p, TensorProxy) or p.subclass is not None or p.layout != "strided":
         return None
     shape, strides = ([int(str(n)) for n in dims] for dims in (p.shape, p.strides))
@@ -137,7 +140,7 @@ def example(p: Proxy) -> torch.Tensor | None:
 
 
 def laid_out(value: Any, strides: Sequence[int]) -> Any:
-    """The tensor ``value`` with ``strides``: itself, or a copy."""
+    """Tensor ``value`` with ``strides``: itself, or a copy."""
     if value.stride() == tuple(strides):
         return value
     made = torch.empty_strided(value.shape, strides, dtype=value.dtype, device=value.device)
@@ -145,7 +148,7 @@ def laid_out(value: Any, strides: Sequence[int]) -> Any:
 
 
 def records(context: Context) -> bool:
-    """Tell whether autograd records calls in ``context``."""
+    """Test if autograd records calls in ``context``."""
     return not context.get("inference") and context.get("grad") is not False
 
 
@@ -162,4 +165,4 @@ VALUES = RuntimeValues(
     constants.of_text,
     records,
 )
-"""What PyTorch's dialect knows of values at run time."""
+"""PyTorch's functions on run-time values, for its dialect."""

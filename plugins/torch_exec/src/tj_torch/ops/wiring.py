@@ -1,7 +1,7 @@
-"""How higher-order operations call their operand graphs.
+"""Wiring of higher-order operations: the arguments, contexts and outputs of their operand graphs.
 
-Rule table ``wiring`` says so of a symbol, for plugins too: a `Wiring`. The operand graphs of others
-stay as they are, and such calls count as side effects.
+Rule table ``wiring``, open to plugins, maps a symbol to a `Wiring`. Calls of other higher-order
+operations count as side effects.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tj_torch.ops.context import AUTOCAST
 __all__ = ["MADE", "UNKNOWN", "WIRING", "Operands", "Wiring", "rules"]
 
 WIRING = "wiring"
-"""The table's name."""
+"""Name of the rule table."""
 
 Operands = list[Any]
-"""What the inputs of a region are: a leaf of the call's arguments each, or `MADE`."""
+"""Operands for the inputs of a region: leaves of the call's arguments, or `MADE`."""
 
 MADE = object()
-"""An input that the operation makes up: an element, a tangent, an index."""
+"""Mark of a region's input that the operation computes: an element, a tangent, an index."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """How an operation calls its operand graphs, which become regions.
+    """Relation of an operation to its regions.
 
-    ``names`` are what its regions are called; ``operands`` gives, from the call's arguments, what
-    the inputs of the n-th region are. ``returns``: which regions' outputs are the call's.
-    ``carried``: the arguments that the leading outputs may be (of a loop that never runs).
-    ``context`` is the one that the n-th region runs in, where that is not the call's. ``plain``:
-    where no gradient is wanted, the operation does nothing with its regions but call them; others
-    see the regions' operations, as ``flex_attention``, which vectorises them over the scores.
-    ``once``: it does nothing but call its only region, once, so that the region can take its place.
+    ``names`` are the names of its regions; ``operands`` maps the call's arguments and ``n`` to the
+    operands of the n-th region. ``returns`` names the regions whose outputs are the call's.
+    ``carried`` gives the arguments that the leading outputs may be (of a loop that never runs).
+    ``context`` maps the call's context to that of the n-th region. ``plain``: without gradients,
+    the operation only calls its regions; others inspect the regions' operations, as
+    ``flex_attention``, which vectorizes them over the scores. ``once``: it only calls its single
+    region once, so that the region can be inlined.
     """
 
     names: tuple[str, ...]
@@ -50,7 +50,7 @@ class Wiring:
 
     @property
     def known(self) -> bool:
-        """Whether it is known what the operation does with its regions."""
+        """True unless the operation is unknown."""
         return self is not UNKNOWN
 
 
@@ -72,9 +72,9 @@ def _autocast(context: Context, args: tuple[Any, ...], n: int) -> Context:
 
 
 def _of_function(context: Context, n: int) -> Context:
-    """Where a Function runs its forward; its backward runs later, out of the forward's modes.
+    """Context of a Function's forward (``n`` = 0) or backward, which runs outside of autocast.
 
-    Gradients may be on there after all.
+    Grad mode is recorded as off, though a backward with ``create_graph`` runs with gradients on.
     """
     off = {k: None for k, v in context.items if n and k.startswith(AUTOCAST) and v}
     return Context.of(**off, grad=False).over(context)
@@ -126,11 +126,11 @@ _WIRINGS = {
 }
 
 UNKNOWN = Wiring((), lambda args, n: [])
-"""That of all other operations."""
+"""Wiring of operations without a rule."""
 
 
 def rules() -> RuleTable[Wiring]:
-    """The operations of PyTorch whose regions tj understands."""
+    """Wiring of PyTorch's higher-order operations."""
     table: RuleTable[Wiring] = RuleTable(WIRING, rule_type=Wiring)
     for name, wiring in _WIRINGS.items():
         table.set(name, wiring)
