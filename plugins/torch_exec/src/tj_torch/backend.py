@@ -1,4 +1,4 @@
-"""``torch.compile(model, backend="tj")``: tj below PyTorch's own hook (entry point ``tj``)."""
+"""Backend for ``torch.compile(model, backend="tj")`` (entry point ``tj``)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tj_torch.ops.service import TorchDialects
 
 __all__ = ["tj"]
 
-# Before the first capture: torch.compile looks the backend up first, then looks at the program.
+# At import, hence before the first capture: torch.compile looks up its backend first.
 dynamo.record_calls(tag)
 applied.install()
 
@@ -32,7 +32,7 @@ def tj(
 
     ``options`` are keywords of `tj.jit`: ``torch.compile(f, backend="tj", options={...})``.
 
-    :raises TypeError: for torch.compile's own modes, which mean nothing to tj.
+    :raises TypeError: for torch.compile's ``mode`` and other keywords, which tj does not support.
     """
     if unsupported:
         raise TypeError(f"backend 'tj' does not take {', '.join(sorted(unsupported))}")

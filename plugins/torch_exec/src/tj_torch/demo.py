@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["demo_command"]
 
-# A Llama in small: everything the real one has (grouped-query attention, rotary embedding, RMS
-# norm, gated MLP), at a size that builds and compiles in seconds on a laptop.
+# A small Llama with all parts of the real one (grouped-query attention, rotary embedding, RMS norm,
+# gated MLP), at a size that builds and compiles in seconds on a laptop.
 CONFIG = {
     "vocab_size": 1024,
     "hidden_size": 256,
@@ -30,11 +30,11 @@ PROMPT = (2, 48)
 NEW_TOKENS = 8
 
 TOLERANCE = (1.3e-6, 1e-5)
-"""The relative and the absolute difference in float32 that PyTorch's own tests allow."""
+"""Relative and absolute tolerance for float32 of `torch.testing.assert_close`."""
 
 
 def demo_command() -> CliCommand:
-    """The record of ``tj demo``."""
+    """Make the command ``tj demo``."""
     return CliCommand("demo", "run a transformers Llama eager and through tj", _configure, _run)
 
 
@@ -52,7 +52,7 @@ def _run(arguments: argparse.Namespace, session: Session) -> int:
 
 
 class _Demo:
-    """One run; each step says what it does while it does it."""
+    """One run of the demo, which prints each step as it runs."""
 
     def __init__(self, console: Console, session: Session, layers: int, full: bool) -> None:
         self.console = console
@@ -89,17 +89,17 @@ class _Demo:
 
     @property
     def others(self) -> list[str]:
-        """The executors beside PyTorch, whose kernels may round in other places."""
+        """Names of the executors beside PyTorch, whose kernels may round differently."""
         return [e.name for e in self.session.executors if not e.fallback]
 
     def compare(self, expected: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> None:
-        """Print how far eager's logits are from tj's, which `judge` looks at."""
+        """Print the greatest difference of eager's and tj's logits; keep them for `judge`."""
         pairs = list(zip(expected, got, strict=True))
         self.compared += pairs
         self.console.print(f"  maximum difference of logits: {_difference(pairs):g}")
 
     def judge(self) -> int:
-        """Say whether eager and tj agree, and what that means here; 0 if they do."""
+        """Print if eager and tj agree within the tolerance; return 0 if they do, else 1."""
         relative, absolute = TOLERANCE if self.others else (0.0, 0.0)
         allowed = f"{relative:g} of eager's, and {absolute:g}" if self.others else "none"
         agree = all(
@@ -184,10 +184,10 @@ class _Demo:
 def _decode(
     model: Any, tokens: torch.Tensor, chosen: Sequence[torch.Tensor] = ()
 ) -> list[torch.Tensor]:
-    """Logits of a prompt and of tokens after it, one at a time, with a cache.
+    """Logits of a prompt and of tokens after it, one at a time, with a KV cache.
 
-    The tokens are those ``chosen`` before, else chosen greedily: of two that are about as likely,
-    the last bit may choose the other.
+    The tokens are those in ``chosen``, else chosen greedily. A second run must be given the tokens
+    of the first: a difference in the last bit may decide between two of about equal probability.
     """
     from transformers import DynamicCache
 
@@ -202,14 +202,14 @@ def _decode(
 
 
 def _difference(pairs: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> float:
-    """The greatest difference; no number where there is none."""
+    """Greatest absolute difference; NaN if one of the values is NaN."""
     import torch
 
     return float(torch.stack([(a - b).abs().max() for a, b in pairs]).max())
 
 
 def _one_layer(trace: Any) -> Any:
-    """The part of ``trace`` that ran in the first decoder layer."""
+    """Part of ``trace`` from the first decoder layer."""
     calls = [c for c in trace.calls if c.source and ".layers.0" in f".{c.source.module_path}."]
     if not calls:
         return trace

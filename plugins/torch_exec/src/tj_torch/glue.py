@@ -1,4 +1,4 @@
-"""The namespace ``tj`` of printed programs: calls that no dotted name can spell."""
+"""Namespace ``tj`` of printed programs: calls without a name in PyTorch or Python."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ __all__ = [
 
 
 def call(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call ``function``, a value that travels beside the program."""
+    """Call ``function``, a constant kept beside the program."""
     return function(*args, **kwargs)
 
 
 def constant(value: Any, /) -> Any:
-    """``value``, which travels beside the program."""
+    """Return ``value``, a constant kept beside the program."""
     return value
 
 
 def invoke(body: Callable[..., Any], /, *args: Any) -> Any:
-    """Call ``body``, a region that calls share (``torch.compiler.nested_compile_region``)."""
+    """Call ``body``, a region shared by calls (``torch.compiler.nested_compile_region``)."""
     return body(*args)
 
 
 def method(name: str, value: Any, /, *args: Any, **kwargs: Any) -> Any:
-    """Call method ``name`` of ``value``, an object of a type known only at run time."""
+    """Call method ``name`` of ``value``, whose type is known only at run time."""
     return getattr(value, name)(*args, **kwargs)

@@ -1,6 +1,6 @@
-"""The plugin: PyTorch's frontends, dialects and the eager executor.
+"""Plugin with PyTorch's frontends, dialects and the eager executor.
 
-Imports neither torch nor anything that does, so that listing plugins is cheap; the hooks do.
+Only its hooks import torch, so that listing plugins is cheap.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ TJ_PLUGIN_API = 1
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``[tool.tj.torch]``.
+    """Options in ``[tool.tj.torch]``.
 
-    ``memo_size``: how many expansions a session remembers. ``functional``: which programs become
-    functional (stage FUNCTIONAL): ``auto`` are those that another plugin's gradients or executors
-    work on; ``always`` and ``never`` are for looking into things. With ``always`` PyTorch's
-    autograd does not see that the program writes to what a gradient needs, and does not refuse it.
-    ``probe``: whether the first compile in a process runs the probes of PyTorch's private names
-    again, also of a version that was tested (`tj doctor` shows what they find).
+    ``memo_size``: number of expansions that a session keeps. ``functional``: programs to
+    functionalize (stage FUNCTIONAL). ``auto``: those with traced gradients or executors other than
+    fallbacks; ``always`` and ``never`` are for debugging. With ``always``, PyTorch's autograd does
+    not see writes to saved tensors, and does not refuse such programs. ``probe``: run the probes of
+    PyTorch's private names at the first compile in a process, even for a tested version (`tj
+    doctor` shows their results).
     """
 
     memo_size: int = 4096

@@ -1,1 +1,1 @@
-"""The executor that runs calls as PyTorch does."""
+"""Eager executor, which runs calls as PyTorch does."""

@@ -1,4 +1,4 @@
-"""The eager executor: every call as PyTorch runs it. Asked last, it takes calls whole."""
+"""Eager executor, the fallback: runs every call undecomposed, as PyTorch does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["eager_executor"]
 
 
 def _whole(call: BoundSymbol) -> bool | Decline:
-    """Eager runs what has a Python meaning; an edited call runs as its body."""
+    """Claim calls whose symbol names a function; an edited call runs as its body."""
     if call.symbol.edited:
         return Decline("the call's body was edited; its calls run instead")
     try:
@@ -22,7 +22,7 @@ def _whole(call: BoundSymbol) -> bool | Decline:
 
 
 def eager_executor() -> Executor:
-    """The record of the eager executor."""
+    """Make the eager executor."""
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set("*", Claim(None, _whole))
     for rule in wiring.rules():
