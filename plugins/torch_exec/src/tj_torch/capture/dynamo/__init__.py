@@ -1,1 +1,1 @@
-"""TorchDynamo as a capture library."""
+"""Capture of programs with TorchDynamo."""

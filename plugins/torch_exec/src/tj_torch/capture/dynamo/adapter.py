@@ -1,4 +1,4 @@
-"""TorchDynamo as a capture library; `hook` has its own way of running programs in parts.
+"""Capture of whole programs with TorchDynamo; see `hook` for programs with graph breaks.
 
 `capture` runs Dynamo's symbolic bytecode evaluation once and returns the FX graph; `Capture.build`
 turns a computation for that graph into a function of the original arguments plus C++ guards.
@@ -62,9 +62,10 @@ __all__ = [
 
 
 class CaptureFailure(Exception):
-    """Dynamo gave up. ``raised``: the program itself raises, as far as Dynamo can see.
+    """Dynamo cannot capture the program.
 
-    ``wanted``: the user has told compilers to leave a function alone.
+    ``raised``: by Dynamo's analysis, the program itself raises. ``wanted``: the user has disabled
+    compilation of a function.
     """
 
     def __init__(self, reason: str, stack: Any, *, raised: bool, wanted: bool = False) -> None:
@@ -76,14 +77,14 @@ class CaptureFailure(Exception):
 
 
 class Uninitialized(Exception):
-    """The program initialises a lazy module in this call, which only a real call can do."""
+    """The program initializes a lazy module in this call, which only a real call can do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A compiled entry: C++ guard check on frame locals, the function, and the guards as text.
+    """Compiled entry: C++ guard check on frame locals, the function, and the guards as text.
 
-    ``explain`` checks and says which guard does not hold, in ``verbose_code_parts``.
+    ``explain`` checks the guards, and returns the one that fails in ``verbose_code_parts``.
     """
 
     check: Callable[[dict[str, Any]], bool]
@@ -94,7 +95,7 @@ class Built:
 
 
 class Capture:
-    """One captured program. Drop it once built: it holds the example inputs."""
+    """Captured program; to be dropped once built, as it holds the example inputs."""
 
     def __init__(self, output: Any, root: types.FunctionType, noticed: Noticed) -> None:
         self._output = output
@@ -106,19 +107,19 @@ class Capture:
 
     @property
     def sources(self) -> dict[int, str]:
-        """For each graph input that has one, the expression over the frame it is read from."""
+        """Expressions over the frame that graph inputs are read from, by index."""
         exported = self._output.graph_capture_output.output_graph.export_metadata
         found = exported.graph_input_idx_to_local_source
         return {i: source.name for i, source in found.items()}
 
     def build(self, computation: Callable[..., Any] | None, on_dead: Callable[[], None]) -> Built:
-        """The entry that runs ``computation`` in the graph's place.
+        """Build the entry that runs ``computation`` in place of the graph.
 
-        To be called after all passes, so that what they specialised on is guarded.
-        ``on_dead`` is called when an object that the guards know by its identity is freed.
+        Must be called after all passes, so that their specializations are guarded. ``on_dead`` is
+        called when an object that is guarded by identity is freed.
 
-        :raises CaptureFailure: if there are no guards to build: on fake tensors some writes that
-            PyTorch refuses change the shape of an input instead.
+        :raises CaptureFailure: if Dynamo cannot build guards, as after a write that PyTorch refuses
+            and that on fake tensors changed the shape of an input instead.
         """
         produced = self._output.graph_capture_output
         if computation is not None:
@@ -144,29 +145,29 @@ class Capture:
 
 
 def _size_guards(graph: Any) -> list[str]:
-    """The conditions on symbolic sizes among the guards that were built, as text."""
+    """Conditions on symbolic sizes among the guards, as text."""
     found = (g.code_list or () for g in graph.guards if g.create_fn_name() == "SHAPE_ENV")
     return [str(code) for codes in found for code in codes]
 
 
 def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], None]) -> Any:
-    """Dynamo's guards, telling us when a guarded object dies.
+    """Build Dynamo's guards, with ``on_dead`` as finalizer of guarded objects.
 
-    Dynamo itself only invalidates its own cache entries, of which there is none here; without
-    this, a new object at a dead one's address would pass as the dead one. ``on_dead`` lives as
-    long as any guarded object, so it must hold nothing but weak references.
+    Dynamo's own finalizers invalidate its cache entries, which do not exist here. Without one, a
+    new object at a freed one's address would pass an identity guard. ``on_dead`` lives as long as
+    any guarded object, so it must hold only weak references.
     """
     from tj_torch.torch_private.dynamo import CheckFunctionManager
 
-    # Hooks on saved tensors act when the program runs; guarding on them costs a Python call.
+    # Saved-tensor hooks are called at run time, so they need no guard, which is a Python call.
     for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
         graph.guards.inner.discard(guard)
 
     class Manager(CheckFunctionManager):
         def id_ref(self, obj: object, obj_str: str) -> int:
-            # Dynamo's own finalizer would keep this manager, and all it holds, alive as long as
-            # the guarded object, which is often a class.
-            with contextlib.suppress(TypeError):  # of objects without weak references
+            # Dynamo's own finalizer would keep this manager and its contents alive as long as the
+            # guarded object, which is often a class.
+            with contextlib.suppress(TypeError):  # for objects without weak references
                 if id(obj) not in self._weakrefs:
                     self._weakrefs[id(obj)] = weakref.ref(obj)
                     weakref.finalize(obj, on_dead).atexit = False
@@ -191,10 +192,11 @@ def _measured() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Dynamo logs at length what it raises; the exception says it all.
+    """Suppress Dynamo's logging and warnings inside.
 
-    It warns of what it looks at itself (``.grad`` of a value), and of what the program will warn of
-    again when it runs; where warnings are errors these would pass for failures of the program.
+    It logs errors that it also raises. It warns because of its own accesses (``.grad`` of a
+    non-leaf), and of what the program warns of again at run time; where warnings are errors, these
+    would look like failures of the program.
     """
     names = ("torch._subclasses.fake_tensor", "torch._dynamo", "torch._guards")
     with muted(*names), warnings.catch_warnings():
@@ -204,7 +206,7 @@ def _quiet() -> Iterator[None]:
 
 @contextlib.contextmanager
 def muted(*names: str) -> Iterator[None]:
-    """Loggers that say nothing for a while."""
+    """Silence these loggers inside, except for critical messages."""
     loggers = [logging.getLogger(n) for n in names]
     levels = [log.level for log in loggers]
     for log in loggers:
@@ -218,10 +220,11 @@ def muted(*names: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
-    """While tj compiles for ``given``: with Dynamo's lock, taken again or not, no hook, no modes.
+    """Enter the state for compiling with arguments ``given``: Dynamo's lock, no hook, no modes.
 
-    A backward may be compiled where the hook is on: it would capture what tj runs to compile. It
-    may also run in a mode of the user's, which would take part. The thread's state stays as it is.
+    A backward may be compiled while the eval-frame hook is active, which would capture tj's own
+    code, or under a mode of the user's, which would see tj's operations. The thread's state is
+    restored at exit.
     """
     from tj_torch.torch_private.dynamo import set_eval_frame
 
@@ -236,9 +239,9 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
 
 @contextlib.contextmanager
 def compile_lock() -> Iterator[None]:
-    """The lock that Dynamo holds while it compiles; it may be taken again by its holder.
+    """Hold Dynamo's compile lock, which is reentrant.
 
-    The user's hooks on saved tensors see nothing of what compiling saves.
+    The user's saved-tensor hooks are off inside, and do not see tensors saved by compiling.
     """
     from tj_torch.torch_private.dynamo import convert_frame
 
@@ -263,7 +266,7 @@ def capture(
     try:
         return _captured(root, args, kwargs, dynamic, opaque, lost)
     finally:
-        say_lost(lost)  # here, where warnings are the user's again
+        say_lost(lost)  # outside of `_quiet`, which suppresses warnings
 
 
 def _captured(
@@ -274,7 +277,7 @@ def _captured(
     opaque: tuple[Callable[..., Any], ...],
     lost: list[tuple[Feature, str]],
 ) -> Capture:
-    """The same; ``lost`` gets the features that this PyTorch has lost."""
+    """`capture`; adds the features that this PyTorch has lost to ``lost``."""
     from tj_torch.torch_private.dynamo import convert_frame, dynamo
 
     with (
@@ -305,14 +308,14 @@ _RAISES = (
     "failed to bind arguments",
     "TypeError when making fake tensor call",
 )
-"""How Dynamo says that the program itself raises."""
+"""Texts in errors of Dynamo by which the program itself raises."""
 
 _DISABLED = "`torch.compiler.disable()`d function"
-"""The words of Dynamo for a function which the user told compilers to leave alone."""
+"""Text in errors of Dynamo for a function that the user has disabled compilation of."""
 
 
 def failure_of(error: Exception) -> CaptureFailure:
-    """The failure that an ``error`` of Dynamo's is, in its words."""
+    """Convert an ``error`` of Dynamo's."""
     from tj_torch.torch_private.dynamo import exc
 
     reason = str(error).strip() or type(error).__name__
@@ -327,7 +330,7 @@ def failure_of(error: Exception) -> CaptureFailure:
 
 @contextlib.contextmanager
 def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
-    """Make Dynamo record calls of ``functions`` without looking inside, for this capture only."""
+    """Make Dynamo record calls of ``functions`` without tracing into them, in this capture."""
     from tj_torch.torch_private.dynamo import trace_rules
 
     allowed = trace_rules._allowed_callable_ids
@@ -343,10 +346,10 @@ def _allowed(functions: tuple[Callable[..., Any], ...]) -> Iterator[None]:
 
 
 def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callable[..., Any]:
-    """``call``, marked so that Dynamo looks through ``program`` where it meets ``call``.
+    """Mark ``call`` so that Dynamo traces ``program`` in its place; return it.
 
-    Inside torch.compile or another tj.jit a jitted program is part of the surrounding one, and
-    torch.compile of ``call`` itself is of ``program``.
+    Inside of torch.compile or another tj.jit, a jitted program becomes part of the outer one, and
+    torch.compile of ``call`` itself compiles ``program``.
     """
     pass_over_own()
     call._torchdynamo_inline = program  # type: ignore[attr-defined]
@@ -356,20 +359,20 @@ def inlined_as(call: Callable[..., Any], program: Callable[..., Any]) -> Callabl
 
 
 def function_modes() -> bool:
-    """Whether a ``__torch_function__`` mode is active; Dynamo guards on the stack of them."""
+    """Test for an active ``__torch_function__`` mode; Dynamo guards on the stack of modes."""
     return bool(function_mode_count() > 0)
 
 
 def record_calls(function: Callable[..., Any]) -> None:
-    """Make Dynamo record calls of ``function``, which is tj's own, in every capture from now on."""
+    """Make Dynamo record calls of ``function``, one of tj's own, in all later captures."""
     pass_over_own()
     torch.compiler.allow_in_graph(function)
 
 
 def guard_forward_mode() -> None:
-    """Let the program that is being captured hold only where forward-mode AD is as it is now.
+    """Guard the program being captured on the current level of forward-mode AD.
 
-    To be called by a backend: Dynamo has no such guard of its own.
+    To be called by a backend, since Dynamo adds no such guard itself.
     """
     from tj_torch.torch_private.dynamo import GlobalStateSource, GuardBuilder, TracingContext
 
@@ -380,7 +383,7 @@ def guard_forward_mode() -> None:
 
 
 def forget_examples() -> None:
-    """Drop what the capture that runs knows real tensors by; for a backend, at its end."""
+    """Drop the running capture's references to real tensors; for a backend, at its end."""
     from tj_torch.torch_private.dynamo import TracingContext
 
     context = TracingContext.try_get()
@@ -389,14 +392,14 @@ def forget_examples() -> None:
 
 
 def skipped(reason: str) -> Exception:
-    """What a backend raises so that Dynamo runs this part of the program as it is."""
+    """Exception with which a backend makes Dynamo run this frame uncompiled."""
     from tj_torch.torch_private.dynamo import exc
 
     return exc.SkipFrame(reason)
 
 
 def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
-    """For each input of a graph that the hook captured, the expression it is read from."""
+    """Expressions that inputs of a graph captured by the hook are read from, by index."""
     found = {}
     for i, node in enumerate(n for n in graph.graph.nodes if n.op == "placeholder"):
         argument = node.meta.get("grapharg")
@@ -406,7 +409,7 @@ def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
 
 
 def numpy_name(node: torch.fx.Node) -> str | None:
-    """What ``node`` takes from NumPy: the name of a function, method, operator or attribute."""
+    """Name of NumPy's function, method, operator or attribute that ``node`` uses; else None."""
     from tj_torch.torch_private.dynamo import utils
 
     kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
@@ -416,15 +419,15 @@ def numpy_name(node: torch.fx.Node) -> str | None:
 
 
 def is_array(source: str) -> bool:
-    """Whether what the expression ``source`` reads is an array of NumPy in the program."""
+    """Test if the expression ``source`` reads a NumPy array."""
     return source.startswith("___from_numpy(")
 
 
 def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """A check in C++ that as many values are distinct tensors with the metadata of ``tensors``.
+    """Make a C++ check that as many values are distinct tensors with the metadata of ``tensors``.
 
-    Type, data type, device, sizes, strides, what dispatch looks at (layout, conjugate and negative
-    bits, functorch's levels, inference tensors), and requires_grad where gradients are on.
+    It compares type, data type, device, sizes, strides, the dispatch key set (layout, conjugate and
+    negative bits, functorch's levels, inference tensors), and requires_grad if gradients are on.
     """
     from tj_torch.torch_private.dynamo import TensorGuards
 
@@ -433,7 +436,7 @@ def tensor_check(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
 
 
 def global_check() -> Callable[[], bool]:
-    """A check in C++ that grad mode, autocast, default data type and determinism are as now."""
+    """Make a C++ check that grad mode, autocast, default data type and determinism are as now."""
     from tj_torch.torch_private.dynamo import GlobalStateGuard
 
     return GlobalStateGuard().check  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""Dynamo's capture of a `torch.autograd.Function`: exact, or a graph break that says why.
+"""Make Dynamo's capture of a `torch.autograd.Function` exact, or break the graph with a reason.
 
-Dynamo captures the forward and the backward of a call in one go. What it takes for granted there
-is seen to here; the call's node keeps what is known of its backward. This file uses private names
-of Dynamo's, as `tj_torch.capture.dynamo.adapter` does.
+Dynamo captures the forward and the backward of a call together. Its assumptions are checked here;
+the call's node keeps the dependences of the backward. This file uses private names of Dynamo, as
+`tj_torch.capture.dynamo.adapter` does.
 """
 
 from __future__ import annotations
@@ -31,15 +31,16 @@ __all__ = ["exactly", "install", "known"]
 
 _META = "tj_torch.asked"
 _BACKEND = "tj_torch.backend"
-_WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")  # where Dynamo keeps one
+_WRAPPED = ("_torchdynamo_orig_backend", "compiler_fn", "__wrapped__")  # of wrapped backends
 
 
 class _State:
-    """Whether Dynamo captures for tj, and whether it is in the backward of a Function.
+    """State of the running capture, guarded by Dynamo's lock.
 
-    ``doubled`` counts the Functions around that are given one tensor twice.
+    ``wanted`` is positive while Dynamo captures for tj, ``backward`` in the backward of a Function.
+    ``doubled`` counts the enclosing Functions that take one tensor twice.
 
-    One capture runs at a time, under Dynamo's lock.
+    Only one capture runs at a time.
     """
 
     wanted = 0
@@ -48,14 +49,14 @@ class _State:
 
 
 def known(node: torch.fx.Node) -> Asked | None:
-    """What is known of the backward of the Function that ``node`` applies; None if nothing is."""
+    """Dependences of the backward of the Function that ``node`` applies; None if unknown."""
     found: Asked | None = node.meta.get(_META)
     return found
 
 
 @contextlib.contextmanager
 def exactly() -> Iterator[None]:
-    """Functions are captured exactly, or there is a graph break. To be entered under the lock."""
+    """Capture Functions exactly inside, or break the graph; to be entered under Dynamo's lock."""
     install()
     with _counted("wanted"):
         yield
@@ -63,20 +64,20 @@ def exactly() -> Iterator[None]:
 
 @functools.cache
 def install() -> None:
-    """Let Dynamo look closer where it captures for tj, or for a backend of tj's.
+    """Wrap Dynamo's methods with checks, for captures by tj or for a backend of tj's.
 
-    :raises MissingNameError: if Dynamo lacks a method that is to be looked into; none is, then.
+    :raises MissingNameError: if Dynamo lacks one of these methods; then none is wrapped.
     """
     places = list(_places())
     for owner, name, _ in places:
-        if not has(owner, name) and name != "call_method":  # which a base has from 2.15 on
+        if not has(owner, name) and name != "call_method":  # a base class has it from 2.15 on
             raise MissingNameError(f"{path_of(owner)}.{name}")
     for place in places:
         _around(*place)
 
 
 def _places() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """The methods of Dynamo, by class and name, each with what runs in its place."""
+    """Methods of Dynamo, by class and name, each with its wrapper."""
     from tj_torch.torch_private.dynamo import (
         AutogradFunctionApplyVariable,
         AutogradFunctionContextVariable,
@@ -98,7 +99,7 @@ def _places() -> Iterator[tuple[Any, str, Callable[..., Any]]]:
 
 
 def _recorded(*call: Any, **kwargs: Any) -> None:
-    """Let a call be what it is: Dynamo records calls that no handler answers."""
+    """Return None, upon which Dynamo records the call without decomposing it."""
 
 
 def _around(owner: Any, name: str, wrapper: Callable[..., Any]) -> None:
@@ -118,14 +119,14 @@ def _wanted() -> bool:
 
 
 def _compiler() -> Any:
-    """The backend that Dynamo captures for."""
+    """Backend that Dynamo captures for."""
     from tj_torch.torch_private.dynamo import InstructionTranslator
 
     return InstructionTranslator.current_tx().output.compiler_fn
 
 
 def _is_backend(compiler: Any) -> bool:
-    """Whether ``compiler`` is tj's backend, or wraps around it."""
+    """Test for tj's backend, or a wrapper of it."""
     while compiler is not None:
         if getattr(compiler, "__module__", None) == _BACKEND:
             return True
@@ -153,7 +154,10 @@ def _stop(reason: str) -> NoReturn:
 
 
 def _applying(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any:
-    """A Function whose forward Dynamo would look through, as if it had no backward."""
+    """Check a Function before Dynamo traces it.
+
+    Dynamo would inline the forward where gradients are off, as if it had no backward.
+    """
     given = [*args, *kwargs.values()]
     if _State.backward and any(v.is_tensor() for v in given):
         _stop("another one applies it in its backward, where it may be differentiated again")
@@ -176,7 +180,7 @@ _SETUP_RETURNED = "it has a setup_context, and returns an argument as it is"
 
 
 def _nodes(variables: Iterable[Any]) -> set[torch.fx.Node]:
-    """The nodes of the tensors in ``variables`` and in tuples there."""
+    """Nodes of the tensors in ``variables`` and in tuples among them."""
     return {v.as_proxy().node for v in _flat(variables) if v.is_tensor()}
 
 
@@ -185,7 +189,7 @@ def _is_tracked(node: torch.fx.Node) -> bool:
 
 
 def _flat(variables: Iterable[Any]) -> list[Any]:
-    """``variables``, and in the place of a tuple what is in it."""
+    """``variables`` with the items of tuples in their places."""
     from tj_torch.torch_private.dynamo import BaseListVariable
 
     flat: list[Any] = []
@@ -195,7 +199,7 @@ def _flat(variables: Iterable[Any]) -> list[Any]:
 
 
 def _marking(original: Any, self: Any, tx: Any, name: str, *rest: Any) -> Any:
-    """What a forward that PyTorch runs says of its outputs, and a captured part of it loses."""
+    """Refuse marks of outputs in a forward that PyTorch runs, as its captured parts lose them."""
     if name == "mark_non_differentiable" and not self.inference:
         _stop("its forward marks what it returns")
     return original(tx, name, *rest)
@@ -221,9 +225,9 @@ def _capturing(original: Any, self: Any, tx: Any, args: Any, kwargs: Any) -> Any
 
 
 def _distinct(self: Any, tx: Any, args: Sequence[Any]) -> list[Any]:
-    """``args``, of which no two are one tensor: in the place of the second comes a view of it.
+    """``args`` with a view in place of a tensor that is passed a second time.
 
-    Each has a gradient of its own; autograd adds them in the order of the arguments, as here.
+    Each gets a gradient of its own, and autograd adds them in the order of the arguments.
     """
     seen: set[torch.fx.Node] = set()
     found = []
@@ -239,25 +243,26 @@ def _distinct(self: Any, tx: Any, args: Sequence[Any]) -> list[Any]:
 
 
 def _compares_identity(function: Any) -> bool:
-    """Tell whether ``function`` asks by ``is`` for anything but None."""
+    """Test if ``function`` compares with ``is``, except with None."""
     if not hasattr(function, "__code__"):
-        return True  # nobody knows
+        return True  # unknown
     pairs = itertools.pairwise(dis.get_instructions(function))
     return any(now.opname == "IS_OP" and last.argval is not None for last, now in pairs)
 
 
 @contextlib.contextmanager
 def _left_to_pytorch() -> Iterator[None]:
-    """Let the program itself raise what a Function raises when it is captured for the backend.
+    """Turn an error of a Function at capture for the backend into a graph break.
 
-    `tj_torch.dispatch.dispatcher` does so for programs that tj captures.
+    The program then raises the error itself. For programs that tj captures,
+    `tj_torch.dispatch.dispatcher` does so.
     """
     from tj_torch.torch_private.dynamo import exc
 
     try:
         yield
     except Exception as error:
-        # Of Dynamo's own errors one says that an operation raises.
+        # Of Dynamo's own errors, only this one means that an operation raises.
         other = isinstance(error, exc.TorchDynamoException)
         if _State.wanted or (other and not is_of_fakes(error)):
             raise
@@ -277,19 +282,19 @@ def _after_the_forward(original: Any, self: Any, tx: Any, ctx: Any, *rest: Any) 
         _stop(_SETUP_RETURNED)
     if ctx.non_differentiable and result[1].is_tensor():
         _stop("all that it returns is marked as not differentiable")
-    if "dirty_tensors" in kept:  # up to 2.12, where `mark_dirty` is a method like any other
+    if "dirty_tensors" in kept:  # up to 2.12, which traces `mark_dirty` as an ordinary method
         _stop("it writes an argument, which this PyTorch's capture forgets")
     dirty = getattr(ctx, "dirty_tensors", None)
     if dirty and _State.doubled:
         _stop("it writes an argument, and is given one tensor twice")
     if dirty and not all(v.is_tensor() for v in _flat([result[1]])):
-        # To autograd each is an output, and it refuses views that are written beside others.
+        # To autograd, each is an output, and it refuses a written view among several outputs.
         _stop("it writes an argument, and not all that it returns are tensors")
     return result
 
 
 def _is_returned(node: torch.fx.Node) -> bool:
-    """Whether ``node`` is what Dynamo makes of an argument that a forward returns: a view."""
+    """Test for the ``view_as`` that Dynamo makes of an argument which a forward returns."""
     same = node.target == "view_as" and len(node.args) == 2 and node.args[0] is node.args[1]
     return same and isinstance(node.args[0], torch.fx.Node) and node.args[0].op == "placeholder"
 
@@ -301,7 +306,7 @@ def _may_change(value: Any) -> bool:
 
 
 def _in_the_backward(original: Any, self: Any, *args: Any) -> Any:
-    # PyTorch runs it where `backward` is called, and not in the modes of the forward.
+    # PyTorch runs the backward when it is called, outside of the forward's autocast.
     with _counted("backward"), no_autocast():
         return original(*args)
 
@@ -325,7 +330,7 @@ def _with_gradients(
 
 
 def _check_gradients(found: Any, args: Any) -> None:
-    """See that PyTorch would take these gradients of ``args``."""
+    """Check that PyTorch would accept these gradients of ``args``; else break the graph."""
     from tj_torch.torch_private.dynamo import TupleVariable
 
     gradients = list(found.items) if isinstance(found, TupleVariable) else [found]

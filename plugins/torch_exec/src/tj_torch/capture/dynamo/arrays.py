@@ -1,7 +1,7 @@
-"""NumPy in captured programs: only what moves and converts data is compiled.
+"""NumPy in captured programs: only functions that move or convert data are compiled.
 
-Dynamo computes NumPy calls by PyTorch, whose kernels round the last bit otherwise and do not warn
-where NumPy does, and in whose terms a scalar of NumPy is an array without dimensions.
+Dynamo runs NumPy calls with PyTorch's kernels, which differ in the last bit and do not warn where
+NumPy does, and treats a NumPy scalar as a tensor without dimensions.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ _MOVES = frozenset(
         "zeros_like",
     ]
 )
-"""Functions, methods, operators and attributes that compute nothing."""
+"""Functions, methods, operators and attributes that only move data."""
 
 _EXACT_OF_NUMBERS = frozenset({"sqrt", "float32", "float64", "int32", "int64"})
-"""Of these functions of numbers, results are rounded correctly, or not at all."""
+"""Functions of numbers whose results are exact or correctly rounded."""
 
 
 def check_arrays(graph: torch.fx.GraphModule, sources: Mapping[int, str]) -> None:
-    """See that ``graph`` does with arrays only what PyTorch does to the last bit as NumPy does.
+    """Check that PyTorch computes all operations on arrays in ``graph`` as NumPy, to the last bit.
 
-    ``sources`` are the expressions that its inputs are read from.
+    ``sources`` are the expressions that inputs are read from, by index.
 
-    :raises CaptureError: naming the first call that is computed otherwise.
+    :raises CaptureError: naming the first call that may differ.
     """
     nodes = list(graph.graph.nodes)
     inputs = [node for node in nodes if node.op == "placeholder"]
@@ -89,7 +89,7 @@ _SCALAR = "a scalar of NumPy is a number to PyTorch, and a tensor in a captured 
 
 
 def _kept(node: torch.fx.Node, name: str) -> bool:
-    """Whether the result is the same."""
+    """Test for a call that only moves data of an array."""
     return _is_array(node) and name in _MOVES
 
 
@@ -99,14 +99,14 @@ def _is_array(node: torch.fx.Node) -> bool:
 
 
 def settle_numbers(graph: torch.fx.GraphModule) -> None:
-    """Put numbers in the place of scalars of NumPy that ``graph`` makes of numbers.
+    """Replace NumPy scalars that ``graph`` computes from numbers by numbers.
 
-    That is what PyTorch takes them for; to Dynamo they are tensors without dimensions.
+    PyTorch's functions take such a scalar as a number; Dynamo makes it a tensor.
     """
     made = [node for node in graph.graph.nodes if _is_number(node)]
     if not made:
         return
-    import numpy as np  # which PyTorch does without
+    import numpy as np  # optional for PyTorch, so imported only here
 
     for node in made:
         number = getattr(np, str(dynamo.numpy_name(node)))(*node.args).item()
@@ -117,7 +117,7 @@ def settle_numbers(graph: torch.fx.GraphModule) -> None:
 
 
 def _put(number: float, node: torch.fx.Node, user: torch.fx.Node) -> None:
-    """Let ``user`` take ``number`` for ``node``."""
+    """Replace ``node`` by ``number`` in the arguments of ``user``."""
 
     def put(other: torch.fx.Node) -> Any:
         return number if other is node else other
@@ -135,10 +135,10 @@ def _only_a_number(node: torch.fx.Node) -> bool:
 
 
 def _takes_a_number(user: torch.fx.Node) -> bool:
-    """Whether ``user`` is a call of PyTorch that takes a scalar of NumPy for the number it is.
+    """Test for a call of PyTorch that takes a NumPy scalar as a number.
 
-    What is written in Python may ask for the type. Dynamo writes ``full`` with ``fill_``, and the
-    type of what they fill depends on the scalar's.
+    Functions in Python may check the type. Dynamo decomposes ``full`` into ``fill_``, whose result
+    has the scalar's type.
     """
     name = str(getattr(user.target, "__name__", user.target))
     if name in ("fill_", "new_tensor"):
@@ -151,14 +151,14 @@ def _takes_a_number(user: torch.fx.Node) -> bool:
 
 
 def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Whether ``user`` makes the same of ``node``, a tensor without dimensions, and of its number.
+    """Test if ``user`` gives the same result for ``node``, a 0-d tensor, and for its number.
 
-    The type of a tensor counts where the others' are of a lower category. In low precision the
-    tensor would be rounded first.
+    A 0-d tensor takes part in type promotion if the others have a lower category. In low precision
+    the tensor would be rounded first.
     """
     scalar = node.meta["example_value"]
     if dynamo.numpy_name(user) is not None:
-        return True  # this is for NumPy's rules to say
+        return True  # subject to NumPy's rules
     inside = _inside(user, scalar)
     if inside:
         return all(_same_of_number(inner, p) for p in inside for inner in p.users)
@@ -176,7 +176,7 @@ def _same_of_number(user: torch.fx.Node, node: torch.fx.Node) -> bool:
 
 
 def _inside(user: torch.fx.Node, value: torch.Tensor) -> list[torch.fx.Node]:
-    """What ``value`` is in the operand graphs of ``user``, if that is a higher-order operation."""
+    """Placeholders for ``value`` in the operand graphs of ``user``, a higher-order operation."""
     owner = user.graph.owning_module
     held = (n for n in user.all_input_nodes if n.op == "get_attr")
     graphs = (getattr(owner, str(n.target), None) for n in held)

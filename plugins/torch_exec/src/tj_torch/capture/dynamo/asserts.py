@@ -1,7 +1,7 @@
-"""Assertions on data, ``assert (x > 0).all()``: in captured graphs they raise what Python does.
+"""Make assertions on data, ``assert (x > 0).all()``, raise in captured graphs as in Python.
 
-Dynamo has ``torch._assert_async`` in their place, which raises another error, or, on a GPU, ends
-all work there.
+Dynamo replaces them by ``torch._assert_async``, which raises another error, or, on a GPU, makes the
+CUDA context unusable.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ _SETTING = "rewrite_assert_with_torch_assert"
 
 @dataclass(slots=True)
 class _Statement:
-    """The assertion that Dynamo is at: the frame, where in it, and what it says."""
+    """Assertion being traced: the frame, the instruction's index, and the message."""
 
     frame: Any = None
     at: int | None = None
     message: tuple[str, ...] = field(default=())
 
     def begin(self, frame: Any, message: tuple[str, ...]) -> None:
-        """Be the assertion before the instruction that comes next in ``frame``."""
+        """Set the assertion to the one before the next instruction of ``frame``."""
         self.frame, self.at, self.message = frame, frame.instruction_pointer, message
 
     def is_current(self) -> bool:
-        """Tell whether Dynamo is still there."""
+        """Test if Dynamo is still at this assertion."""
         return self.frame is not None and self.frame.instruction_pointer == self.at
 
 
 def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
-    """Record assertions as calls that raise ``AssertionError``, with the message or none.
+    """Record assertions as calls that raise ``AssertionError`` with the user's message.
 
-    There is a graph break where a handler of the program's may see the error, or where the program
-    has changed objects before: a graph that raises does not come to that. Where Dynamo's names are
-    others than here, there is one at any assertion on data.
+    The graph breaks where a handler of the program may catch the error, or where the program has
+    changed objects before, since Dynamo applies such changes after the graph, which raises. Where
+    Dynamo lacks the names used here, it breaks at any assertion on data.
     """
     from torch.fx.experimental import symbolic_shapes
 
@@ -70,7 +70,7 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
 def _leave_asserting_functions(stack: ExitStack) -> None:
     """Break the graph at ``torch._assert`` of a tensor.
 
-    From 2.15 on Dynamo has ``torch._assert_async`` in its place, too.
+    From 2.15 on, Dynamo replaces it by ``torch._assert_async``, too.
     """
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
 
@@ -100,7 +100,7 @@ def _noting(
 
 
 def _has_changed(effects: Any) -> bool:
-    """Tell whether the program has changed an object that it has not made."""
+    """Test if the program has changed an object that it did not make."""
     from tj_torch.torch_private.dynamo import AttributeMutationNew, ValueMutationNew
 
     new = (AttributeMutationNew, ValueMutationNew)
@@ -109,9 +109,9 @@ def _has_changed(effects: Any) -> bool:
 
 
 def _message(tx: Any) -> tuple[str, ...] | None:
-    """The arguments of the error; None if they are no text, which a graph has no place for.
+    """Arguments of the error; None if the message is no string, which a graph cannot hold.
 
-    Dynamo has just put the text on the stack, its own if there is none.
+    Dynamo has just pushed the message on the stack, its own if the user gave none.
     """
     if tx.instructions[tx.instruction_pointer + 1].opname == "RAISE_VARARGS":
         return ()
@@ -134,7 +134,7 @@ def _recording(statement: _Statement) -> Callable[[Callable[..., Any]], Callable
 
 
 def _refusing(statement: _Statement) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Of numbers that depend on data Dynamo would assert by an operator of its own."""
+    """Break the graph at assertions on unbacked numbers, for which Dynamo has its own operator."""
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols

@@ -1,6 +1,6 @@
-"""Attributes that cannot be set or deleted: graph breaks where Dynamo does not see that.
+"""Break the graph where setting or deleting an attribute may raise unseen by Dynamo.
 
-What a program sets, Dynamo sets once the graph has run, behind all handlers of the program's.
+Dynamo sets attributes after the graph has run, outside of the program's handlers.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["leave_unassignable"]
 
 
 def leave_unassignable(stack: ExitStack) -> None:
-    """Break the graph where an attribute is deleted, or set on what refuses it in its own way.
+    """Break the graph where an attribute is deleted, or set on an object that may refuse it.
 
-    That a deleted attribute was there Dynamo does not guard. Where its names are others than here,
-    functions that do either are left.
+    Dynamo does not guard that a deleted attribute exists. Where it lacks the names used here,
+    functions that set or delete attributes are not captured.
     """
     places = {name: attribute_changes(name) for name in ("setattr", "delattr")}
     forget_handlers(stack, setattr, delattr)
@@ -47,17 +47,17 @@ def _looking(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def _is_new(variable: Any) -> bool:
-    """Tell whether the program makes the object itself."""
+    """Test for an object that the program makes itself."""
     from tj_torch.torch_private.dynamo import AttributeMutationNew
 
     return isinstance(variable.mutation_type, AttributeMutationNew)
 
 
 def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> bool:
-    """Tell whether an object may refuse to be changed, in a way that Dynamo does not follow.
+    """Test if an object may refuse a change in a way that Dynamo does not trace.
 
-    An exception refuses some ``args``, a tensor what is no gradient of it; a class has a metaclass,
-    and deleting has a method.
+    An exception refuses some ``args``, a tensor a ``grad`` with other metadata; a class may have
+    a metaclass with a method for it, an object a ``__delattr__``.
     """
     from tj_torch.torch_private.dynamo import TensorVariable, user_defined
 
@@ -68,8 +68,8 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
     if isinstance(variable, user_defined.UserDefinedClassVariable):
         return getattr(type(variable.value), method) is not getattr(type, method)
     if not isinstance(variable, user_defined.UserDefinedObjectVariable):
-        return issubclass(variable.python_type(), tuple)  # a named one
-    if not _has_room(variable, _name(attribute)):  # which Dynamo does not see up to 2.11
+        return issubclass(variable.python_type(), tuple)  # a named tuple
+    if not _has_room(variable, _name(attribute)):  # Dynamo does not check this up to 2.11
         return True
     if method == "__delattr__":
         usual: tuple[Any, ...] = (object.__delattr__, torch.nn.Module.__delattr__)
@@ -78,9 +78,9 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
 
 
 def _has_room(variable: Any, name: Any) -> bool:
-    """Tell whether an object, one that the program makes or has, can have the attribute.
+    """Test if an object, of the program or an input, can have the attribute.
 
-    It has a dict, or its class something that takes it, as a slot does.
+    It can if it has a dict, or its class a data descriptor of that name, such as a slot.
     """
     kind = variable.python_type()
     if getattr(kind, "__dictoffset__", 1) != 0 or not isinstance(name, str):
@@ -93,7 +93,7 @@ def _name(attribute: Any) -> Any:
 
 
 def _is_gradient(value: Any, tensor: Any) -> bool:
-    """Tell whether a tensor takes ``value`` as its ``grad``; as in `THPVariable_set_grad`."""
+    """Test if a tensor accepts ``value`` as its ``grad``; as in `THPVariable_set_grad`."""
     from tj_torch.torch_private.dynamo import ConstantVariable, TensorVariable
 
     if not isinstance(value, TensorVariable):

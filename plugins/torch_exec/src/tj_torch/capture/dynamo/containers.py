@@ -1,4 +1,4 @@
-"""Containers of Python whose behaviour Dynamo leaves out, left to Python."""
+"""Break the graph at uses of Python containers that Dynamo does not model exactly."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def guard_order(stack: ExitStack) -> None:
 
 
 def bound_deques(stack: ExitStack) -> None:
-    """Dynamo forgets the bound of a deque that it is given, and in copies of one."""
+    """Break the graph where Dynamo forgets the ``maxlen`` of a deque: of inputs and of copies."""
     from tj_torch.torch_private.dynamo import BaseListVariable, DequeVariable, VariableBuilder
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,7 +62,7 @@ def bound_deques(stack: ExitStack) -> None:
 
         return sq_repeat_impl
 
-    repeats = has(BaseListVariable, "sq_repeat_impl")  # else it is found nowhere: none is captured
+    repeats = has(BaseListVariable, "sq_repeat_impl")  # without it, no bounded deque is captured
     if repeats:
         replace(stack, BaseListVariable, "sq_repeat_impl", repeating)
     forget_builders(stack)
@@ -75,14 +75,14 @@ _COPYING = (
     *("copy", "__copy__", "__deepcopy__", "__reduce__"),
     *("__add__", "__mul__", "__rmul__", "__imul__"),
 )
-"""Methods of deques in whose results Dynamo forgets the bound."""
+"""Methods of deques whose results lose ``maxlen`` in Dynamo."""
 
 
 def leave_subclasses(stack: ExitStack) -> None:
-    """Dynamo loses what is added to and removed from the set in an object.
+    """Break the graph at objects of subclasses of ``set`` and ``deque``.
 
-    Items of a deque in an object it reads by a name that guards do not have (from 2.14 on, up to
-    2.13 it leaves such a deque itself).
+    Dynamo loses additions to and removals from such a set. From 2.14 on, it reads items of such
+    a deque by a name that guards do not have; up to 2.13 it breaks the graph itself.
     """
     from tj_torch.torch_private.dynamo import user_defined
 
@@ -99,15 +99,15 @@ def leave_subclasses(stack: ExitStack) -> None:
 
 
 def _leave_reordering(variable: Any) -> None:
-    """Refuse to reorder a dict of the caller's: only new entries would be written back."""
+    """Refuse to reorder a dict of the caller's: Dynamo writes back only new entries."""
     if variable.source is not None:
         stop("move_to_end() of a dict that was there before")
 
 
 def compare_tensors_in_lists(stack: ExitStack) -> None:
-    """Let ``x in [y, z]`` ask whether ``x`` is ``y``, and else for the truth of ``x == y``.
+    """Make ``x in [y, z]`` compare by identity first, and break the graph where data decide.
 
-    Which is data. Dynamo takes tensors for equal that are one, or whose elements are.
+    Python then evaluates ``bool(x == y)``, which depends on data.
     """
     from tj_torch.torch_private.dynamo import BaseListVariable, ConstantVariable
 
@@ -138,7 +138,7 @@ def compare_tensors_in_lists(stack: ExitStack) -> None:
 
 
 def _found_tensor(wanted: Any, items: list[Any]) -> bool | None:
-    """Tell whether ``wanted`` is among ``items``; None if that is no matter of tensors."""
+    """Test if ``wanted`` is among ``items``; None if no tensor is involved."""
     if not wanted.is_tensor() and not any(item.is_tensor() for item in items):
         return None
     for item in items:
@@ -155,14 +155,14 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _is_never_equal(variable: Any) -> bool:
-    """Tell whether a tensor is unequal to this value, whatever its data: it takes none such."""
+    """Test for a constant that no tensor equals, as `Tensor.__eq__` does not accept its type."""
     return variable.is_python_constant() and not isinstance(
         variable.as_python_constant(), int | float | complex
     )
 
 
 def leave_greatest_tensors(stack: ExitStack) -> None:
-    """Leave ``max(x, y)`` to Python, which returns one of the two; Dynamo makes another tensor."""
+    """Break the graph at ``max(x, y)`` of tensors: Python returns one of them, Dynamo a new one."""
     from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable, TensorVariable
 
     def choosing(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -181,7 +181,7 @@ def leave_greatest_tensors(stack: ExitStack) -> None:
 
 
 def mapped_sizes(stack: ExitStack) -> None:
-    """Make a tuple of a ``torch.Size`` whose items are mapped, as `torch.utils._pytree` does."""
+    """Map the items of a ``torch.Size`` to a tuple, as `torch.utils._pytree` does."""
     from tj_torch.torch_private.dynamo import BaseListVariable, SizeVariable, TupleVariable
 
     def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -192,5 +192,5 @@ def mapped_sizes(stack: ExitStack) -> None:
         return branch
 
     for name in ("call_tree_map_branch", "call_tree_map_with_path_branch"):
-        if has(BaseListVariable, name):  # else the items are mapped by PyTorch's Python code
+        if has(BaseListVariable, name):  # else Dynamo traces PyTorch's Python code
             replace(stack, BaseListVariable, name, wrapping)

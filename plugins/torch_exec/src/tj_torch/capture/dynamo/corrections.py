@@ -1,7 +1,7 @@
-"""Corrections of TorchDynamo that have no file of their own; `tj_torch.capture.dynamo.features`.
+"""Corrections of TorchDynamo without a file of their own, see `tj_torch.capture.dynamo.features`.
 
-Each is about something that Dynamo would get wrong without a word: a condition that it reads and
-does not guard, a value that it loses, a draw of random numbers that it makes once more.
+Each corrects something that Dynamo silently gets wrong: a condition that it reads and does not
+guard, a value that it loses, a draw of random numbers that it repeats.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
-    """Note where members of classes are found: Dynamo guards their code, not where they are."""
+    """Note in which class a member is found: Dynamo guards its code, not its class."""
     from tj_torch.torch_private.dynamo import SuperVariable, user_defined
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -78,7 +78,7 @@ def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
 
 
 def _assigned(variable: Any, name: str) -> bool:
-    """Whether the program has set this attribute of an object that it makes itself."""
+    """Test if the program has set this attribute of an object that it makes itself."""
     from tj_torch.torch_private.dynamo import AttributeMutationNew, InstructionTranslator
 
     if not isinstance(variable.mutation_type, AttributeMutationNew):
@@ -89,7 +89,7 @@ def _assigned(variable: Any, name: str) -> bool:
 
 
 def _after(variable: Any, name: str) -> Lookup | None:
-    """What ``super()`` finds: in the classes after its own, in the order of resolution."""
+    """Member that ``super()`` finds, in the classes after its own in the resolution order."""
     owner = variable.objvar.python_type()
     if issubclass(owner, type):
         owner = variable.objvar.value
@@ -106,7 +106,7 @@ def _after(variable: Any, name: str) -> Lookup | None:
 
 
 def refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
-    """Stop at a lazy module: Dynamo would initialise it and give the random numbers back."""
+    """Stop at a lazy module: Dynamo would initialize it and restore the random number generator."""
     from tj_torch.torch_private.dynamo import exc, nn_module
 
     def refuse(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -125,7 +125,7 @@ def refuse_uninitialized_modules(stack: ExitStack, noticed: Noticed) -> None:
 
 
 def guard_missing_keys(stack: ExitStack) -> None:
-    """Guard on a key that ``d[key]`` does not find, where the program catches the error."""
+    """Guard the absence of a key where ``d[key]`` raises and the program catches the error."""
     from tj_torch.torch_private.dynamo import ConstDictVariable
 
     def guarded(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -140,7 +140,7 @@ def guard_missing_keys(stack: ExitStack) -> None:
 
 
 def keep_dicts_of_new_objects(stack: ExitStack) -> None:
-    """Return ``vars(x)`` of an object that the program makes as that object's, filled."""
+    """Return ``vars(x)`` of an object that the program makes as that object's own dict."""
     from tj_torch.torch_private.dynamo import ConstDictVariable
 
     dunder = versions.own_dicts()
@@ -150,7 +150,7 @@ def keep_dicts_of_new_objects(stack: ExitStack) -> None:
     def owned(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, vt: Any, *args: Any, **kwargs: Any) -> None:
             original(self, vt, *args, **kwargs)
-            self.owner = vt  # by which Dynamo sees that the object is still needed
+            self.owner = vt  # a reference by which Dynamo keeps the object
 
         return init
 
@@ -173,9 +173,9 @@ def keep_dicts_of_new_objects(stack: ExitStack) -> None:
 
 
 def take_fast_paths(stack: ExitStack) -> None:
-    """Let modules for attention run the kernels they run in eager, whose last bits differ.
+    """Let attention modules use their fast paths as in eager, whose kernels round differently.
 
-    Dynamo tells them that they are traced to operators.
+    Dynamo makes them believe that `make_fx` traces them.
     """
     from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
 
@@ -189,10 +189,10 @@ def take_fast_paths(stack: ExitStack) -> None:
 
 
 def keep_contexts_in_frames(stack: ExitStack) -> None:
-    """Refuse a frame in which a graph breaks where a context manager is entered or left by hand.
+    """Refuse a frame with a graph break at ``__enter__`` or ``__exit__`` of a context manager.
 
-    Dynamo would make another object of its class, once for the call and once for what comes after:
-    neither restores what was there before. Of gradients, making one already changes the mode.
+    Dynamo would make new objects of its class, one for the call and one for the code after it, and
+    neither restores the state from before. Making a grad mode object already changes the mode.
     """
     from tj_torch.torch_private.dynamo import (
         ContextWrappingVariable,
@@ -219,13 +219,13 @@ _REPLACED = (torch.addcdiv, torch._foreach_lerp_)
 
 
 def keep_calls_whole(stack: ExitStack) -> None:
-    """Record calls that Dynamo would replace by others, which round and write otherwise.
+    """Record calls that Dynamo would decompose, whose parts round and write differently.
 
-    It does so for Inductor's sake, lest a factor that is a tensor be read on the host.
+    It decomposes them for Inductor, so that a factor which is a tensor is not read on the host.
     """
     from tj_torch.torch_private.dynamo import TorchInGraphFunctionVariable
 
     handlers = TorchInGraphFunctionVariable._get_handlers()
-    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # none within a capture
+    replaced = {f: handlers.pop(f) for f in _REPLACED if f in handlers}  # empty if nested
     stack.callback(handlers.update, replaced)
     versions.undecomposed(stack)

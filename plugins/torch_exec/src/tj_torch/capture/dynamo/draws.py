@@ -1,7 +1,7 @@
-"""Random numbers of Python's own generators, drawn by the generator that the program has.
+"""Break the graph where Python's own random number generators draw.
 
-Dynamo copies a `random.Random` that it finds, and writes numbers and states of the captured call
-into the program: each call would draw the same ones.
+Dynamo copies a `random.Random` and writes the captured call's numbers and states into the program,
+so that each call would draw the same ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Break the graph where a generator draws whose state is not the program's to know."""
+    """Break the graph where a generator draws, unless the program makes it with a seed."""
     from tj_torch.torch_private.dynamo import RandomVariable, misc, user_defined
 
     def leaving(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,5 +44,5 @@ def correct(stack: ExitStack) -> None:
     replace(stack, misc, "call_random_fn", leaving)
     replace(stack, user_defined, "call_random_fn", leaving)
     replace(stack, RandomVariable, "__init__", made)
-    # From 2.14 on a base has the method.
+    # From 2.14 on, a base class has the method.
     replace(stack, RandomVariable, "call_method", drawing, inherited=True)

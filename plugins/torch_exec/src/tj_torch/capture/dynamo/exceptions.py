@@ -1,4 +1,4 @@
-"""Exceptions that a captured program makes, reads and prints, as their classes have them."""
+"""Make texts and attributes of exceptions in captured programs those of their classes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Let the text of an exception be what its class says, and its attributes what Python sets.
+    """Take texts and attributes of exceptions from their classes, until ``stack`` is left.
 
-    Dynamo joins the arguments, where ``str(KeyError("x"))`` has quotes, ``OSError`` a number's
-    meaning, and a class of the user's its own ``__str__``.
+    Dynamo joins the arguments for ``str``, though ``str(KeyError("x"))`` has quotes, ``OSError``
+    the meaning of its number, and a user's class its own ``__str__``.
     """
     from tj_torch.torch_private.dynamo import ExceptionVariable, user_defined
 
@@ -29,7 +29,7 @@ def correct(stack: ExitStack) -> None:
 
 
 def _texts(stack: ExitStack, own: Any, users: Any) -> None:
-    """Ask the class of an exception for its text. ``own`` and ``users`` are Dynamo's classes."""
+    """Correct ``str`` and ``repr`` of exceptions; ``own`` and ``users`` are Dynamo's classes."""
     from tj_torch.torch_private.dynamo import BuiltinVariable
 
     def of_call(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -62,12 +62,12 @@ def _texts(stack: ExitStack, own: Any, users: Any) -> None:
         return call_method
 
     forget_handlers(stack, str)
-    if has(own, "tp_str_impl"):  # from 2.14 on, where str() and f-strings ask a slot
+    if has(own, "tp_str_impl"):  # from 2.14 on, where str() and f-strings use a slot
         for variable in (own, users):
             replace(stack, variable, "tp_str_impl", of_slot, inherited=True)
     else:
         replace(stack, BuiltinVariable, "call_str", of_call)
-    for name in ("repr_impl", "tp_repr_impl"):  # where there is neither, a repr breaks the graph
+    for name in ("repr_impl", "tp_repr_impl"):  # without either, repr breaks the graph
         if has(own, name):
             replace(stack, own, name, of_repr)
     for variable in (own, users):
@@ -75,7 +75,7 @@ def _texts(stack: ExitStack, own: Any, users: Any) -> None:
 
 
 def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
-    """The variable for ``str`` of an exception; ``plain`` makes Dynamo's own."""
+    """Variable for ``str`` of an exception; ``plain`` makes Dynamo's own."""
     from tj_torch.torch_private.dynamo import VariableTracker
 
     cls = exception.python_type()
@@ -84,7 +84,7 @@ def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
         return exception.call_method(tx, "__str__", [], {})
     if text is BaseException.__str__:
         return plain()
-    if cls.__module__ != "builtins":  # its constructor may do anything
+    if cls.__module__ != "builtins":  # a constructor of the user's may have side effects
         stop(f"the text of a {cls.__name__}")
     return VariableTracker.build(tx, str(cls(*_constants(exception))))
 
@@ -105,7 +105,7 @@ def _constructors(stack: ExitStack, own: Any, users: Any) -> None:
         def track(self: Any, base: Any, cls: Any, args: Any, **kwargs: Any) -> Any:
             made: Any = original(self, base, cls, args, **kwargs)
             if isinstance(made, users) and args and not made.args:
-                # Which a class need not pass on to its base.
+                # BaseException.__new__ sets `args`, even if the class does not pass them on.
                 value: Any = made.value
                 made.exc_vt.args = value.args = list(args)
             return made
@@ -123,20 +123,20 @@ def _of_member(original: Callable[..., Any]) -> Callable[..., Any]:
         if name in _SET_BY_PYTHON:
             stop(f"{name} of an exception")
         if name == "args":
-            return TupleVariable(list(self.args))  # a list to some versions of Dynamo
+            return TupleVariable(list(self.args))  # some versions of Dynamo have a list
         return original(self, tx, name)
 
     return attribute
 
 
 _SET_BY_PYTHON = frozenset({"name", "obj", "path"})
-"""Attributes of a NameError, AttributeError, ImportError, which Dynamo raises without them."""
+"""Attributes of a NameError, AttributeError or ImportError, which Dynamo does not set."""
 
 
 def _constants(exception: Any) -> list[Any]:
-    """The arguments of the exception that a variable stands for.
+    """Arguments of the exception of a variable.
 
-    :raises Unsupported: if one of them is no constant.
+    :raises Unsupported: if one is no constant.
     """
     if not all(arg.is_python_constant() for arg in exception.args):
         stop(f"the text of a {exception.python_type().__name__} with other values than constants")

@@ -1,8 +1,8 @@
-"""Globals of functions that Dynamo looks through: those that they have, not their module's by name.
+"""Make inlined functions use their own globals, not those of the module of the same name.
 
-A module may be imported again, and text may be run in any dict, under any ``__name__``: Dynamo
-would read, guard and write what the module of that name has, as it was first imported. Functions
-that assign globals of a dict that is no module's are not captured.
+A module may be imported again, and code may run in any dict with any ``__name__``: Dynamo would
+read, guard and write the globals of the module of that name, as first imported. Functions that
+assign globals in a dict that is no module's are not captured.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Let functions that a program calls see their own globals, until ``stack`` is left."""
+    """Make functions that a program calls use their own globals, until ``stack`` is left."""
     from tj_torch.torch_private.dynamo import symbolic_convert
 
     translator = symbolic_convert.InliningInstructionTranslator
@@ -43,7 +43,7 @@ def _found(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_a_modules(scope: dict[str, Any]) -> bool:
-    """Tell whether ``scope`` is what the module has that is imported under its name."""
+    """Test if ``scope`` is the namespace of the module imported under its ``__name__``."""
     name = scope.get("__name__")
     if not isinstance(name, str) or name.startswith("namedtuple_") or "torch_package" in name:
         return isinstance(name, str)

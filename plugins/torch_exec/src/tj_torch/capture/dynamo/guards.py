@@ -1,8 +1,8 @@
-"""The guards that Dynamo leaves out, and that a compiled entry must have.
+"""Guards of compiled entries that Dynamo leaves out.
 
-Dynamo guards neither the global module hooks, nor all members replaced on classes, nor the flags
-that choose between kernels. Each of these makes a check only where the program depends
-on it; an entry that depends on none of them costs nothing.
+Dynamo guards neither the global module hooks, nor all members of classes, nor the flags that choose
+between kernels. Only those are checked that the program depends on; an entry that depends on none
+has no further check.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ GLOBAL_HOOKS = (
     "_global_backward_hooks",
     "_global_backward_pre_hooks",
 )
-"""The dictionaries in ``torch.nn.modules.module`` of hooks that act on every module."""
+"""Names of the dictionaries in ``torch.nn.modules.module`` of hooks on every module."""
 
 
 def module_types(
     fn: Any, graph: torch.fx.GraphModule | None, codes: Iterable[types.CodeType]
 ) -> tuple[type[torch.nn.Module], ...]:
-    """The classes of modules that ran while ``fn`` was captured, in order of appearance.
+    """Classes of modules that ran in the capture of ``fn``, in order of appearance.
 
-    Those that computed something stand in ``graph``'s nodes, whoever called them; of ``fn``'s own
-    submodules also those whose ``forward`` is among the traced ``codes``.
+    Modules that computed something are in the metadata of ``graph``'s nodes; of ``fn``'s own
+    submodules, those count as well whose ``forward`` is among the traced ``codes``.
     """
     found = dict.fromkeys(_computing(graph)) if graph is not None else {}
     traced = set(codes)
@@ -53,7 +53,7 @@ def _computing(graph: torch.fx.GraphModule) -> Iterator[type[torch.nn.Module]]:
 
 
 def _nodes(graph: torch.fx.GraphModule) -> Iterator[torch.fx.Node]:
-    """The nodes of a graph, and of those that its higher-order operations call."""
+    """Nodes of a graph, and of the operand graphs of its higher-order operations."""
     for module in graph.modules():
         if isinstance(module, torch.fx.GraphModule):
             yield from module.graph.nodes
@@ -66,7 +66,7 @@ def check():
     except AttributeError:
         return False
 """
-"""A member that was deleted is no member that is unchanged."""
+"""Template of the check; a deleted member counts as changed."""
 
 
 def extra_guards(
@@ -75,12 +75,12 @@ def extra_guards(
     lookups: Iterable[Lookup] = (),
     subclasses: Iterable[type] = (),
 ) -> tuple[Callable[[], bool] | None, tuple[str, ...]]:
-    """A check of what Dynamo does not guard, generated, and its conditions as text.
+    """Generate a check for the guards that Dynamo leaves out, with its conditions as text.
 
-    ``classes`` are those of modules that ran, ``lookups`` what was read from any class,
-    ``flags`` the paths of global flags that its calls read, ``subclasses`` classes of tensors.
+    ``classes`` are those of modules that ran, ``lookups`` members read from classes, ``flags``
+    paths of global flags that calls read, ``subclasses`` classes of tensors.
 
-    The check is None where there is nothing to check.
+    The check is None if there is nothing to check.
     """
     classes = tuple(classes)
     scope: dict[str, Any] = {"found_in": found_in, "Absent": Absent}

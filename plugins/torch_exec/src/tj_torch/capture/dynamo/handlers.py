@@ -1,7 +1,7 @@
-"""Handlers of the program's, a captured graph has none: graph breaks at calls that could need them.
+"""Break the graph at calls that may raise inside of the program's exception handlers.
 
-A graph runs as a whole, before what Dynamo makes of the rest of the program. An error that only
-real data causes leaves from there, past every ``except`` and ``__exit__`` around it.
+A graph runs as a whole, before the rest of the program's code, and has no handlers. An error that
+only real data cause would bypass every ``except`` and ``__exit__`` around the call.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
 __all__ = ["Handlers", "leave_handled_calls"]
 
 _TABLES = sys.version_info >= (3, 11)
-"""A Python whose handlers are in a table, and not on a stack of blocks."""
+"""True if this Python has its handlers in a table, and not on a stack of blocks."""
 
 _OWN = ("torch.", "tj_core", "tj_torch", "_operator")
-"""Where functions are from that raise by the operators that they call, if at all."""
+"""Modules of functions that raise only through the operators that they call."""
 
 
 class Handlers:
-    """The handlers of the program's around the instruction that Dynamo is at.
+    """Handlers of the program around the current instruction.
 
-    ``modes`` are those that only set one of PyTorch's modes back: a graph leaves none changed.
+    ``modes`` are those that only restore one of PyTorch's modes, which a graph leaves unchanged.
     """
 
     def __init__(self) -> None:
         self.modes: dict[int, Any] = {}
 
     def enter(self, tx: Any, context: Any, instruction: Any) -> None:
-        """Note that ``tx`` begins a ``with`` statement, at ``instruction``, for ``context``."""
+        """Note a ``with`` statement for ``context``, which begins at ``instruction`` of ``tx``."""
         if _is_mode(context):
             target = instruction.target
             if _TABLES and tx.next_instruction.exn_tab_entry is not None:
@@ -46,7 +46,7 @@ class Handlers:
             self.modes[id(target)] = target
 
     def around(self, tx: Any) -> bool:
-        """Tell whether the program would see what an instruction raises that ``tx`` is at."""
+        """Test if a handler of the program may catch an error of ``tx``'s current instruction."""
         while tx is not None:
             targets = _targets(tx) if not is_pytorchs(tx.f_code) else ()
             if any(id(t) not in self.modes and _may_catch(tx, t) for t in targets):
@@ -56,15 +56,15 @@ class Handlers:
 
 
 def leave_handled_calls(stack: ExitStack) -> Handlers:
-    """Break the graph at a call that may raise when it runs, where the program has a handler.
+    """Break the graph at a call that may raise at run time inside of a handler of the program.
 
-    Where this Dynamo does not run calls as it is known to, any function with a handler is left.
+    Where Dynamo lacks the names used here, functions with handlers are not captured.
     """
     from tj_torch.torch_private.dynamo import symbolic_convert, utils
 
     handlers = Handlers()
     base = symbolic_convert.InstructionTranslatorBase
-    if has(base, "enter_ctx"):  # else each context counts as one of the program's
+    if has(base, "enter_ctx"):  # else all contexts count as the program's
         replace(stack, base, "enter_ctx", _noting(handlers))
     if has(utils, "run_node"):
         replace(stack, utils, "run_node", _watching(handlers))
@@ -105,7 +105,7 @@ def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...
 
 
 def _targets(tx: Any) -> Iterator[Any]:
-    """Where the program goes on if the instruction that ``tx`` is at raises, from inside out."""
+    """Targets of the handlers around ``tx``'s current instruction, innermost first."""
     if not _TABLES:
         yield from (b.target for b in tx.block_stack if b.target is not None)
         return
@@ -117,7 +117,7 @@ def _targets(tx: Any) -> Iterator[Any]:
 
 
 _RAISED = (RuntimeError, IndexError, ValueError, AssertionError)
-"""The classes of errors that operators raise for data, or base classes of them."""
+"""Classes of errors that operators raise for data, or base classes of these."""
 
 _LOADS = frozenset({"DUP_TOP", "LOAD_GLOBAL", "LOAD_NAME", "BUILD_TUPLE"})
 _CHECKS = frozenset({"CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH"})
@@ -125,10 +125,10 @@ _TAKES_ALL = frozenset({"POP_TOP", "WITH_EXCEPT_START"})
 
 
 def _may_catch(tx: Any, target: Any) -> bool:
-    """Tell whether the handler at ``target`` may end an error that data causes.
+    """Test if the handler at ``target`` may catch an error that data cause.
 
-    A ``finally`` never does. What it does for an error is as little seen as what the program did
-    before: a graph that raises leaves nothing of either.
+    A ``finally`` does not. Its side effects do not count: a graph that raises leaves none of the
+    program's side effects anyway.
     """
     here = tx.indexof[target] + (1 if _TABLES else 0)
     while True:
@@ -146,16 +146,16 @@ def _may_catch(tx: Any, target: Any) -> bool:
 
 
 def _is_checked(tx: Any, here: int) -> bool:
-    """Tell whether what is loaded before ``here`` is a class that an error is held against."""
+    """Test if the value loaded before ``here`` is a class that the error is matched against."""
     following = (i.opname for i in tx.instructions[here : here + 8])
     return any(name in _CHECKS for name in following)
 
 
 def _is_raised(kind: Any) -> bool:
-    """Tell whether ``except kind`` may have to do with an error that data causes.
+    """Test if ``except kind`` may catch an error that data cause.
 
-    Of Python's own classes, operators raise no subclass for data: transformers' caches handle
-    ``NotImplementedError``, for devices that lack a kernel.
+    Operators raise no builtin subclass of the `_RAISED` ones for data; transformers' caches catch
+    ``NotImplementedError``, for devices without a kernel.
     """
     kinds = kind if isinstance(kind, tuple) else (kind,)
     return any(not isinstance(k, type) or _catches(k) for k in kinds)
@@ -169,7 +169,7 @@ def _catches(kind: type) -> bool:
 
 
 def _is_mode(context: Any) -> bool:
-    """Tell whether a context is one of PyTorch's that Dynamo knows, of modes or for profiles."""
+    """Test for a context manager of a mode of PyTorch, or of the profiler."""
     from tj_torch.torch_private.dynamo import ctx_manager
 
     profiled = getattr(ctx_manager, "RecordFunctionVariable", ())
@@ -177,7 +177,7 @@ def _is_mode(context: Any) -> bool:
 
 
 class _Watching(TorchDispatchMode):
-    """While one call runs on fake tensors: a graph break if it may raise on real ones."""
+    """Mode for one call on fakes that breaks the graph if the call may raise on real tensors."""
 
     supports_higher_order_operators = True
 

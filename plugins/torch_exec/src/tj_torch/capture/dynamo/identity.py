@@ -1,7 +1,7 @@
-"""Guards on who is who: objects that a program compares, or changes, are the same ones or others.
+"""Guards on the identity of objects that a program compares or changes.
 
-Dynamo answers ``h.now is h.a`` for the objects of the call that it captures. That two objects are
-one, it guards only of those that it may change; that they are two, of tensors only.
+Dynamo evaluates ``h.now is h.a`` for the objects of the captured call. It guards that two objects
+are the same only if it may change them, and that they are different only for tensors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def correct(stack: ExitStack) -> None:
 
 
 def _guard_comparisons(stack: ExitStack) -> None:
-    """Guard what ``is`` finds, and ``==`` of objects that have no other equality."""
+    """Guard results of ``is``, and of ``==`` for objects that compare by identity."""
 
     def comparing(original: Callable[..., Any]) -> Callable[..., Any]:
         def instruction(self: Any, inst: Any) -> None:
@@ -46,7 +46,7 @@ def _guard_comparisons(stack: ExitStack) -> None:
 
 
 def _is_one_of_a_kind(variable: Any) -> bool:
-    """Tell whether a value, which may be lazy, is None, a bool or another singleton."""
+    """Test for None, a bool or another singleton; the variable may be lazy."""
     from tj_torch.torch_private.dynamo import ConstantVariable
 
     return isinstance(variable, ConstantVariable) and not isinstance(variable.value, _VALUES)
@@ -54,13 +54,13 @@ def _is_one_of_a_kind(variable: Any) -> bool:
 
 _VALUES = (int, float, complex, str, bytes)
 _BY_VALUE = (*_VALUES, tuple, frozenset)
-"""Types of which Dynamo knows the values, and not which of several equal objects one is."""
+"""Types that Dynamo tracks by value, not by identity."""
 
 
 def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
-    """See that a comparison of these two objects has the same result in each call.
+    """Guard the result of a comparison of two objects.
 
-    ``answer`` is Dynamo's; ``sense`` is False if it is to whether they are two.
+    ``answer`` is Dynamo's result; ``sense`` is False for ``is not``.
     """
     if left is right or left.is_tensor() or right.is_tensor():
         return
@@ -75,9 +75,9 @@ def _compared(left: Any, right: Any, answer: Any, sense: bool = True) -> None:
 
 
 def _equality(left: Any, right: Any, answer: Any) -> None:
-    """The same of ``==``, which is of identity for some; numbers and the like have their values.
+    """`_compared` for ``==``, which compares identity for objects without an ``__eq__``.
 
-    Python asks first whether two elements of tuples are one, and then whether they are equal.
+    Values such as numbers are guarded by Dynamo.
     """
     kind = _type(left)
     if kind is None or not issubclass(kind, _BY_VALUE):
@@ -89,7 +89,7 @@ def _leave_equal(left: Any, right: Any, kind: type) -> None:
         one, other = left.as_python_constant(), right.as_python_constant()
         equal = one == other
         singular = kind is bool or (kind is int and equal and -5 <= one <= 256)
-    except NotImplementedError:  # of tensors, say, or of sizes that differ between calls
+    except NotImplementedError:  # as for tensors or symbolic sizes
         equal, singular = True, kind is bool
     if equal and not singular:
         stop(f"whether one {kind.__name__} is another that equals it")
@@ -107,7 +107,7 @@ def _type(variable: Any) -> type | None:
 
 
 def _guard_changed_objects(stack: ExitStack) -> None:
-    """Guard that an object which the program changes is none of the others that it uses."""
+    """Guard that an object which the program changes differs from others that it uses."""
     from tj_torch.torch_private.dynamo import OutputGraph
 
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +122,7 @@ def _guard_changed_objects(stack: ExitStack) -> None:
 
 
 def _kept_apart(effects: Any) -> Iterator[list[Any]]:
-    """The sources of objects of each type of which one is changed."""
+    """Sources of all input objects, per type of which one is changed."""
     groups: dict[type, list[Any]] = defaultdict(list)
     changed: set[type] = set()
     for variable in effects.id_to_variable.values():
@@ -137,7 +137,7 @@ def _kept_apart(effects: Any) -> Iterator[list[Any]]:
 
 
 def _is_input(variable: Any) -> bool:
-    """Tell whether guards find the object; dicts of a module are its own."""
+    """Test for an object that guards can read; dicts of a module are not shared."""
     from tj_torch.torch_private.dynamo import CellVariable
 
     source = variable.source
@@ -154,7 +154,7 @@ _OF_MODULES = ("_parameters", "_buffers", "_modules", "_hooks", "_hooks_with_kwa
 
 
 def _guard_each_duplicate(stack: ExitStack) -> None:
-    """Guard that one object is found in two places where Dynamo does not: one of them global."""
+    """Guard that two sources read one object, where Dynamo does not: one of them is global."""
     from tj_torch.torch_private.dynamo import builder
 
     def of_both(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -173,7 +173,7 @@ def _guard_each_duplicate(stack: ExitStack) -> None:
 
 
 def _guard(first: Any, *rest: Any) -> None:
-    """Guard the sources in front by the function at the end."""
+    """Install a guard on the given sources; the last argument is the function that makes it."""
     from tj_torch.torch_private.dynamo import install_guard
 
     *others, create = rest
@@ -181,13 +181,13 @@ def _guard(first: Any, *rest: Any) -> None:
 
 
 def _one(builder: Any, guard: Any, others: tuple[Any, ...]) -> None:
-    """Let what ``others`` read be the object that the guard's source reads."""
+    """Guard that ``others`` and the guard's source read the same object."""
     names = _names(builder, guard, others)
     add_last(builder, guard, " and ".join(f"{name} is {names[0]}" for name in names[1:]))
 
 
 def _several(builder: Any, guard: Any, others: tuple[Any, ...]) -> None:
-    """Let what ``others`` and the guard's source read be different objects."""
+    """Guard that ``others`` and the guard's source read different objects."""
     names = _names(builder, guard, others)
     if len(names) == 2:
         add_last(builder, guard, f"{names[0]} is not {names[1]}")
@@ -204,7 +204,7 @@ def _names(builder: Any, guard: Any, others: Iterable[Any]) -> list[str]:
 
 
 def add_last(builder: Any, guard: Any, code: str) -> None:
-    """Check ``code`` after all other guards, which know that what it reads is there."""
+    """Add ``code`` after all other guards, which check that the objects it reads exist."""
     known = builder.object_aliasing_guard_codes
     if code and all(code != other for other, _ in known):
         from tj_torch.torch_private.dynamo import get_verbose_code_parts

@@ -1,7 +1,7 @@
-"""Iterators that leave a program: they run when they are asked, and are what the program made.
+"""Break the graph where iterators leave a program, or generators are dropped before their end.
 
-Dynamo runs a generator that is returned to its end, and returns an iterator over what it gave. One
-that is dropped before its end it does not close.
+Dynamo exhausts a generator that is returned, and returns an iterator over its items. It does not
+close a generator that is dropped before its end.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Leave programs to Python that return iterators, or drop generators which have to clean up."""
+    """Break the graph at returned iterators and at dropped generators with clean-up code."""
     _leave_generators(stack)
     _leave_iterators_of_lists(stack)
 
@@ -57,9 +57,9 @@ def _leave_generators(stack: ExitStack) -> None:
 
 
 def _cleans_up(code: CodeType) -> bool:
-    """Tell whether a generator handles the exception by which it is closed."""
+    """Test for a generator with a handler that runs when it is closed."""
     found = list(dis.get_instructions(code))
-    # Python 3.10 has no instruction at which a handler begins: one names it.
+    # Python 3.10 marks no instruction as the start of a handler; SETUP_FINALLY refers to it.
     begun = {i.argval for i in found if i.opname == "SETUP_FINALLY"}
     starts = [n for n, i in enumerate(found) if i.offset in begun]
     starts += [n + 1 for n, i in enumerate(found) if i.opname == "PUSH_EXC_INFO"]
@@ -69,9 +69,9 @@ def _cleans_up(code: CodeType) -> bool:
 
 
 def _sees_closing(found: Sequence[dis.Instruction], start: int) -> bool:
-    """Tell whether the handler that begins at ``start`` runs for GeneratorExit.
+    """Test if the handler at ``start`` runs for GeneratorExit.
 
-    One whose first clause names another error does not; clauses after it are not looked at.
+    It does not if its first clause names another error; later clauses are not examined.
     """
     first = start + (found[start].opname == "DUP_TOP")
     checks = found[first + 1].opname in ("CHECK_EXC_MATCH", "JUMP_IF_NOT_EXC_MATCH")
@@ -82,9 +82,9 @@ def _sees_closing(found: Sequence[dis.Instruction], start: int) -> bool:
 
 
 def _leave_iterators_of_lists(stack: ExitStack) -> None:
-    """Refuse to return an iterator over a tuple for one over a list, or for ``reversed``.
+    """Break the graph at a returned list iterator, which Dynamo makes a tuple iterator.
 
-    Where the graph breaks in a loop, nobody sees the difference.
+    Allowed for the iterator of a loop with a graph break, which the program cannot observe.
     """
     from tj_torch.torch_private.dynamo import (
         ListIteratorVariable,
@@ -111,12 +111,12 @@ def _leave_iterators_of_lists(stack: ExitStack) -> None:
         return reconstruct
 
     replace(stack, OutputGraph, "compile_subgraph", ending)
-    # From 2.15 on a base has the method.
+    # From 2.15 on, a base class has the method.
     replace(stack, ListIteratorVariable, "reconstruct", leaving, inherited=True)
 
 
 def _in_loops(tx: Any) -> list[Any]:
-    """Values on the stack of a frame and of those that called it, as iterators of loops do."""
+    """Values on the stacks of a frame and its callers, where iterators of loops are."""
     found: list[Any] = []
     while tx is not None:
         found += tx.stack

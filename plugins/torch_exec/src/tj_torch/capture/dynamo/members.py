@@ -1,8 +1,7 @@
-"""Guards on members of classes: what capture found there is still what is found.
+"""Guards that look-ups in classes still find the members that capture found.
 
-Dynamo guards the code of a method where it found it, but not that a class before it gets one of its
-own, that a class gets a member which it did not have, nor where ``super``, operators and class
-methods take theirs from.
+Dynamo guards the code of a method in its class. It does not guard against an override in an earlier
+class, against a new member, or against changes found by ``super``, operators and class methods.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from tj_torch.capture.dynamo.adapter import Absent, Lookup, Noticed
 __all__ = ["Condition", "conditions", "found_in", "members_read"]
 
 _IMMUTABLE = 1 << 8
-"""``Py_TPFLAGS_IMMUTABLETYPE``: the members of such a class cannot be replaced."""
+"""``Py_TPFLAGS_IMMUTABLETYPE``, the flag of classes whose members cannot be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """``expression`` over ``owner`` is ``value``, by identity; ``text`` is for people."""
+    """Guard that ``expression`` over ``owner`` is ``value`` by identity; ``text`` is printed."""
 
     expression: str
     owner: Any
@@ -36,9 +35,9 @@ class Condition:
 
 
 def conditions(lookups: Iterable[Lookup], wholes: Iterable[type] = ()) -> tuple[Condition, ...]:
-    """What must hold so that each of ``lookups`` finds the same again, each condition once.
+    """Distinct conditions under which each of ``lookups`` finds the same member.
 
-    Classes in ``wholes`` have the same methods as now, and no others.
+    Classes in ``wholes`` must have the same methods as now, and no others.
     """
     read = (c for lookup in map(_general, lookups) for c in _conditions(lookup))
     found = (*read, *(c for cls in wholes for c in _unchanged(cls)))
@@ -46,7 +45,7 @@ def conditions(lookups: Iterable[Lookup], wholes: Iterable[type] = ()) -> tuple[
 
 
 def _general(lookup: Lookup) -> Lookup:
-    """A class of PyTorch finds what is `torch.nn.Module`'s there: one condition for all of them."""
+    """One lookup in `torch.nn.Module` for all of PyTorch's classes that inherit the member."""
     module = torch.nn.Module
     if _is_pytorchs(lookup.cls) and vars(module).get(lookup.name) is lookup.found:
         return Lookup(module, lookup.name, lookup.found)
@@ -58,7 +57,7 @@ def _is_pytorchs(cls: type) -> bool:
 
 
 def _replaceable(cls: type) -> bool:
-    """Whether a program may replace members: of its own classes and of PyTorch's, say."""
+    """Test for a class whose members a program may replace: none of the standard library's."""
     return not cls.__flags__ & _IMMUTABLE and (
         cls.__module__.partition(".")[0] not in sys.stdlib_module_names
     )
@@ -76,11 +75,11 @@ def _conditions(lookup: Lookup) -> Iterator[Condition]:
 
 
 _CONSTANTS = (int, float, complex, str, bytes, enum.Enum, type(None), type(...), torch.dtype)
-"""What Dynamo takes for constants of the program."""
+"""Types that Dynamo treats as constants of the program."""
 
 
 def _unchanged(cls: type) -> Iterator[Condition]:
-    """That ``cls`` has the methods that it has now, and as many members."""
+    """Conditions that ``cls`` has the same methods as now, and the same number of members."""
     for name, found in vars(cls).items():
         if isinstance(found, (*_PASSIVE, classmethod)):
             yield _of_descriptor(Lookup(cls, name, found))
@@ -90,7 +89,7 @@ def _unchanged(cls: type) -> Iterator[Condition]:
 
 
 def _of_data(lookup: Lookup) -> Iterator[Condition]:
-    """That data is found where it was; what it is, Dynamo guards where it is used."""
+    """Conditions that data is found in the same class; Dynamo guards its value."""
     if lookup.found is Absent:
         yield _absent(lookup.cls, lookup.name)
     elif not _is_pytorchs(_definer(lookup)):
@@ -114,7 +113,7 @@ def _absent(cls: type, name: str) -> Condition:
 
 
 def _of_descriptor(lookup: Lookup) -> Condition:
-    """The cheapest expression that tells ``lookup.found`` from another member."""
+    """Condition that a descriptor is the same, by the cheapest expression."""
     cls, name, found = lookup.cls, lookup.name, lookup.found
     text = f"{cls.__qualname__}.{name} is unchanged"
     if _is_plain(cls) and isinstance(found, _PASSIVE) and _is_name(name):
@@ -133,11 +132,11 @@ _PASSIVE = (
     property,
     staticmethod,
 )
-"""Members of which nothing of the program's runs when they are read from a class."""
+"""Members that run none of the program's code when they are read from a class."""
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether reading from ``cls`` runs nothing of its metaclass's."""
+    """Test if reading from ``cls`` runs no method of its metaclass."""
     kind = type(cls)
     return kind.__getattribute__ is type.__getattribute__ and not hasattr(kind, "__getattr__")
 
@@ -147,7 +146,7 @@ def _is_name(name: str) -> bool:
 
 
 def found_in(cls: type, name: str) -> object:
-    """``name`` as ``cls`` or its bases have it, before any descriptor acts; else `Absent`."""
+    """Raw member ``name`` of ``cls`` or its bases, without descriptors acting; else `Absent`."""
     for base in cls.__mro__:
         if name in vars(base):
             return vars(base)[name]
@@ -155,14 +154,14 @@ def found_in(cls: type, name: str) -> object:
 
 
 def members_read(noticed: Noticed, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
-    """What a capture read from classes, and what ran of theirs without being seen to be read."""
+    """Members that a capture read from classes, and those that ran without a noticed read."""
     return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
 
 
 def _running(classes: Iterable[type], codes: Container[types.CodeType]) -> Iterator[Lookup]:
-    """The members of ``classes`` whose code is among ``codes``, however it was found.
+    """Members of ``classes`` whose code is among ``codes``.
 
-    Those of PyTorch's classes count as found there, not in each class of the program.
+    Members of PyTorch's classes are looked up there, not in each class of the program.
     """
     for cls in classes:
         owners = {name: base for base in reversed(cls.__mro__) for name in vars(base)}
@@ -173,7 +172,7 @@ def _running(classes: Iterable[type], codes: Container[types.CodeType]) -> Itera
 
 
 def _codes(member: Any) -> Iterator[types.CodeType]:
-    """The code of a function, or of those that a property, class method or the like holds."""
+    """Code of a function, or of the functions in a property, class method or the like."""
     functions = (getattr(member, name, None) for name in ("__func__", "fget", "fset", "fdel"))
     for function in (member, *functions):
         if isinstance(function, types.FunctionType):

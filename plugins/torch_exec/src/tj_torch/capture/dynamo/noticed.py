@@ -1,4 +1,4 @@
-"""What a capture comes across beside its graph, for the guards that Dynamo does not make."""
+"""Record of a capture beside its graph, for guards that Dynamo does not make."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ __all__ = ["Absent", "Lookup", "Noticed"]
 
 
 class Absent:
-    """What a lookup finds where there is nothing."""
+    """Mark for a look-up that finds nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A member that the program reads from a class: ``found``, before any descriptor acts.
+    """Member that the program reads from a class: ``found``, without descriptors acting.
 
-    `Absent` if there is none. ``without`` are the classes that were looked at before, and do not
-    have it themselves. ``fixed`` data is guarded by nobody else.
+    `Absent` if there is none. ``without`` are earlier classes in the resolution order, which lack
+    it. ``fixed``: the data has no guard of Dynamo's.
     """
 
     cls: type
@@ -33,10 +33,11 @@ class Lookup:
 
 @dataclass(slots=True)
 class Noticed:
-    """What one capture came across beside its graph.
+    """Record of one capture beside its graph.
 
-    ``classes`` are those of objects it used, ``subclasses`` those of its tensors, if not PyTorch's;
-    ``lost`` has features that this PyTorch lacks, with the reason of each.
+    ``classes`` are those of objects it used, ``subclasses`` those of its tensors, except
+    PyTorch's; ``lost`` has features that this PyTorch lacks, each with the reason.
+    ``uninitialized``: the program initializes a lazy module.
     """
 
     lookups: dict[tuple[type, str], Lookup] = field(default_factory=dict)
@@ -48,7 +49,7 @@ class Noticed:
     def look_up(
         self, cls: type, name: str, *, instance: object = None, fixed: bool = False
     ) -> None:
-        """Note that ``name`` was looked for in ``cls``, for ``instance``."""
+        """Note a look-up of ``name`` in ``cls``, for ``instance``."""
         known = self.lookups.get((cls, name))
         if known is not None and known.fixed >= fixed:
             return
@@ -66,7 +67,7 @@ class Noticed:
 
 
 def _has_itself(instance: object, name: str) -> bool:
-    """Whether an object has ``name`` whatever its class has; modules keep theirs in three dicts."""
+    """Test if an object itself has ``name``; modules keep theirs in three dicts as well."""
     own: dict[str, Any] = getattr(instance, "__dict__", {})
     if name in own:
         return True

@@ -1,7 +1,7 @@
-"""Steps of PyTorch's optimizers in captured programs: left to eager.
+"""Refuse steps of PyTorch's optimizers in captured programs; they run in eager.
 
-An optimizer that finds itself compiled computes its bias corrections on tensors, in float32, and in
-eager in Python, in double precision.
+Compiled, an optimizer computes its bias corrections on tensors in float32; in eager, in Python in
+double precision.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ __all__ = ["OptimizerError", "check_optimizers", "is_shared", "kept_eager", "lef
 _FOLDER = str(Path(torch.optim.__file__).parent)
 _FILE = re.compile(re.escape(_FOLDER) + r"[/\\](\w+)\.py")
 _SAME = frozenset({"optimizer", "sgd", "lr_scheduler", "swa_utils"})
-"""Files whose programs compute the same, compiled or not."""
+"""Files of optimizers and helpers that compute the same, compiled or not."""
 
 
 def kept_eager(where: str) -> str | None:
-    """Why code must not be compiled, if the files that ``where`` names say so."""
+    """Reason not to compile code from the files named in ``where``, None if there is none."""
     names = {*_FILE.findall(where)} - _SAME if _FOLDER in where else ()
     return f"the optimizer {min(names)} computes otherwise where it is compiled" if names else None
 
 
 def is_shared(file: str) -> bool:
-    """Whether ``file`` is that of what optimizers share, which asks whether it is compiled."""
+    """Test for the file of the optimizers' shared code, which checks if it is compiled."""
     return file == str(Path(_FOLDER) / "optimizer.py")
 
 
 class OptimizerError(CaptureError):
-    """A step of an optimizer must not be compiled, nor any part of it."""
+    """An optimizer's step must not be compiled, nor any part of it."""
 
 
 def left_codes() -> Iterator[CodeType]:
-    """The code that no part of a step may be compiled of, once its optimizer is left to eager.
+    """Code objects not to compile once an optimizer's step is left to eager.
 
-    What optimizers share would believe that all is compiled.
+    Their shared code, if compiled, would assume that the whole step is.
     """
     prefix = f"{torch.optim.__name__}."
     names = [n.removeprefix(prefix) for n in sys.modules if n.startswith(prefix)]
@@ -54,7 +54,7 @@ def left_codes() -> Iterator[CodeType]:
 
 
 def _codes(values: Iterable[Any], module: str) -> Iterator[CodeType]:
-    """The code of functions and methods of ``module``, with that of functions inside of them."""
+    """Code of functions and methods of ``module``, and of functions inside of these."""
     for value in values:
         if getattr(value, "__module__", None) != module:
             continue
@@ -74,7 +74,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 
 def check_optimizers(graph: torch.fx.GraphModule) -> None:
-    """See that no step of an optimizer is in ``graph`` that computes otherwise when compiled.
+    """Check that ``graph`` has no step of an optimizer that computes otherwise when compiled.
 
     :raises OptimizerError: naming the optimizer.
     """

@@ -1,7 +1,7 @@
-"""Nothing of tj is ever captured: Dynamo passes over tj's own code, and over what it generates.
+"""Make Dynamo skip tj's own code and its generated programs.
 
-A backward runs, and may be compiled, where PyTorch's hook is on, which would look for tensor
-programs in all Python code that runs there.
+A backward runs, and may be compiled, while PyTorch's eval-frame hook is active, which would capture
+all Python code that runs there.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 __all__ = ["pass_over_own", "pass_over_package", "program_of", "uncaptured"]
 
 _GENERATED = "<tj "
-"""What the names of generated programs' files begin with. The functions that stand for jitted ones
-are in files that are called otherwise: they are captured."""
+"""Prefix of the file names of generated programs. The roots of jitted functions have another one,
+as they are to be captured."""
 
 _PROGRAMS = ("demo.py", "dispatch/module.py", "dispatch/autocast.py")
-"""What is in tj's packages and is captured like any program: the demo's, and
-the calls of jitted modules, which are part of the programs around them."""
+"""Files in tj's packages that are captured like any program: the demo, and calls of jitted modules,
+which are part of the programs around them."""
 
 
 @functools.cache
 def pass_over_own() -> None:
-    """Make Dynamo pass over the core and this plugin, and over all generated programs."""
+    """Make Dynamo skip the core, this plugin, and all generated programs."""
     from tj_torch.torch_private.dynamo import trace_rules
 
     trace_rules.SKIP_DIRS.append(_GENERATED)
@@ -36,7 +36,7 @@ def pass_over_own() -> None:
 
 @functools.cache
 def pass_over_package(name: str) -> None:
-    """Make Dynamo pass over the code of the package ``name``, but not the programs in it."""
+    """Make Dynamo skip the code of the package ``name``, except the programs in it."""
     from tj_torch.torch_private.dynamo import trace_rules
 
     spec = importlib.util.find_spec(name)
@@ -45,20 +45,20 @@ def pass_over_package(name: str) -> None:
 
 
 def _own_code(folder: Path) -> set[str]:
-    """The files below ``folder`` that are no programs."""
+    """Files below ``folder`` that are no programs."""
     files = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
     return {path.as_posix() for name, path in files.items() if not name.startswith(_PROGRAMS)}
 
 
 def program_of(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The program that Dynamo looks through where it meets ``call``: see `inlined_as`."""
+    """Program that Dynamo traces in place of ``call``, see `inlined_as`."""
     return call._torchdynamo_inline  # type: ignore[attr-defined, no-any-return]
 
 
 def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``; in its calls nothing is captured, nor in what these call, whosever it is.
+    """Disable capture in calls of ``function`` and in all that it calls; return it.
 
-    That costs nothing where PyTorch's hook is off.
+    Without cost where PyTorch's hook is off.
     """
     from tj_torch.torch_private.dynamo import FrameAction, FrameExecStrategy, set_code_exec_strategy
 

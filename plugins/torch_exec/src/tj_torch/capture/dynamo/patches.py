@@ -1,4 +1,4 @@
-"""How Dynamo is corrected, and kept away: for one capture, or from code for good."""
+"""Tools to patch Dynamo for one capture, and to keep it from code."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def replace(
     *,
     inherited: bool = False,
 ) -> None:
-    """Set ``owner.name`` to what ``make`` makes of it, until ``stack`` is left.
+    """Replace ``owner.name`` by ``make(owner.name)``, until ``stack`` is left.
 
-    :param inherited: whether a base of ``owner`` may have it, and ``owner`` gets one of its own.
+    :param inherited: allow that only a base has it; ``owner`` then gets an attribute of its own.
     :raises MissingNameError: if this PyTorch has no such name.
     """
     if not has(owner, name) and not (inherited and hasattr(owner, name)):
@@ -55,16 +55,16 @@ def replace(
 
 
 def path_of(owner: Any) -> str:
-    """The path of a class or module: ``torch._dynamo.exc.Unsupported``."""
+    """Dotted path of a class or module, as ``torch._dynamo.exc.Unsupported``."""
     return f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
 
 
 def replace_instruction(
     stack: ExitStack, name: str, make: Callable[[Callable[..., Any]], Any]
 ) -> None:
-    """Replace how Dynamo runs the bytecode instruction ``name``, until ``stack`` is left.
+    """Replace Dynamo's handler of the bytecode instruction ``name``, until ``stack`` is left.
 
-    It looks them up in a table of each class of its interpreters.
+    Each class of its interpreters has a table of handlers.
 
     :raises MissingNameError: if this PyTorch has no such instruction.
     """
@@ -88,7 +88,7 @@ def with_subclasses(cls: Any) -> Iterator[Any]:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Whether this PyTorch has ``owner.name``, there and not in a base: what `replace` takes."""
+    """Test if this PyTorch has ``owner.name``, in ``owner`` itself and not in a base."""
     return name in vars(owner)
 
 
@@ -101,9 +101,9 @@ def stop(what: str) -> NoReturn:
 
 @contextmanager
 def unprofiled() -> Iterator[None]:
-    """Let Dynamo build guards without timing them: it flushes the caches first, in 20 ms.
+    """Make Dynamo build guards without profiling them, which flushes caches and takes 20 ms.
 
-    That is half of what a small program takes to compile, for a line in a log.
+    That is half of the compile time of a small program, for a line in a log.
     """
     from tj_torch.torch_private.dynamo import guards
 
@@ -114,7 +114,7 @@ def unprofiled() -> Iterator[None]:
 
 
 def leave(codes: Iterable[CodeType]) -> None:
-    """Make PyTorch's hook run frames of ``codes`` as they are, until it is reset."""
+    """Make PyTorch's hook run frames of ``codes`` uncompiled, until Dynamo is reset."""
     from tj_torch.torch_private.dynamo import skip_code
 
     for code in codes:
@@ -122,17 +122,17 @@ def leave(codes: Iterable[CodeType]) -> None:
 
 
 def is_pytorchs(code: CodeType) -> bool:
-    """Tell whether ``code`` is in a file of PyTorch's."""
+    """Test for code in a file of PyTorch's."""
     return code.co_filename.startswith(_PYTORCHS)
 
 
 def leave_frames(
     stack: ExitStack, is_one: Callable[[Any], bool], does: str, *, of_pytorch: bool = False
 ) -> None:
-    """Break the graph at functions that have an instruction that ``is_one``; ``does`` says why.
+    """Break the graph at functions with an instruction that ``is_one`` accepts.
 
-    For corrections that cannot be made in this version of Dynamo. PyTorch's own functions are only
-    looked at if ``of_pytorch`` says so.
+    For corrections that cannot be made in this version of Dynamo; ``does`` is the end of the reason
+    given. PyTorch's own functions are exempt unless ``of_pytorch``.
     """
     from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
@@ -149,10 +149,10 @@ def leave_frames(
 
 
 def forget_builders(stack: ExitStack) -> None:
-    """Let Dynamo look again, now and later, for how it wraps values of each type.
+    """Clear Dynamo's cache of the methods that wrap values of each type, now and at exit.
 
-    It remembers the methods for the whole process, as they were when it first wrapped one:
-    a capture of torch.compile's before one of tj's, or after it.
+    It keeps them for the process as first looked up, be that in a capture of torch.compile's, which
+    must not see a patch, or of tj's, which must.
     """
     from tj_torch.torch_private.dynamo import VariableBuilder
 
@@ -166,9 +166,9 @@ def forget_builders(stack: ExitStack) -> None:
 
 
 def forget_handlers(stack: ExitStack, *functions: Callable[..., Any]) -> None:
-    """Let Dynamo look again, now and later, for how it calls these builtin ``functions``.
+    """Clear Dynamo's cache of handlers for these builtin ``functions``, now and at exit.
 
-    It remembers that for the whole process.
+    It keeps them for the process, as `forget_builders` describes.
     """
     from tj_torch.torch_private.dynamo import BuiltinVariable
 

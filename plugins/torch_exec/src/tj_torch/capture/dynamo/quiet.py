@@ -1,7 +1,7 @@
-"""Operators that raise for no data: what they may refuse shows on shapes and types, at capture.
+"""Operators that raise for no data: all their errors depend on metadata, and show at capture.
 
-Any other operator counts as one that may raise when it runs: an index out of bounds, a matrix that
-is not invertible, a probability above one.
+Any other operator counts as one that may raise at run time: for an index out of bounds, a singular
+matrix, a probability above one.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from tj_torch.torch_private.runtime import OpOverload
 __all__ = ["may_raise_on_data"]
 
 _DIVIDING = frozenset({"div", "divide", "floor_divide", "remainder", "fmod", "pow", "mvlgamma"})
-"""Pointwise operators that refuse some integers."""
+"""Pointwise operators that raise for some integers."""
 
 _DRAWING = frozenset({"bernoulli", "normal", "poisson", "binomial", "multinomial"})
-"""Operators that refuse some parameters of a distribution, given as tensors."""
+"""Operators that raise for some parameters of a distribution, given as tensors."""
 
 _QUIET = frozenset(
     [
@@ -246,13 +246,13 @@ _QUIET = frozenset(
         "addcdiv",
     ]
 )
-"""Names of overload packets of ``aten``, beside those that PyTorch calls pointwise or that view."""
+"""Names of overload packets of ``aten``, beside pointwise operators and views."""
 
 
 def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
-    """Tell whether a call of ``operator`` that fake tensors pass may raise for some data."""
+    """Test if a call of ``operator`` that succeeds on fake tensors may raise for some data."""
     if not isinstance(operator, OpOverload):
-        return False  # an operation with operand graphs, whose calls are seen one by one
+        return False  # a higher-order operation: the calls in its graphs are checked one by one
     tensors = [a for a in arguments if isinstance(a, torch.Tensor)]
     if not tensors or _views(operator):
         return False
@@ -273,6 +273,6 @@ def may_raise_on_data(operator: Any, arguments: Iterable[Any]) -> bool:
 
 
 def _views(operator: OpOverload) -> bool:
-    """Tell whether all that ``operator`` does is to look at an argument in another way."""
+    """Test for an operator that only returns views."""
     returned = [r.alias_info for r in operator._schema.returns]
     return bool(returned) and all(a is not None and not a.is_write for a in returned)

@@ -1,4 +1,4 @@
-"""What is freed at once: what an error held that nobody gets, or a graph that nobody runs."""
+"""Break reference cycles of swallowed errors and unused graphs, so that tensors are freed."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ __all__ = ["empty", "forget_tensors", "forgotten_after_failure", "let_go"]
 
 
 def let_go(error: BaseException | None) -> None:
-    """Empty the frames that ``error`` came through, and those of what it was raised from.
+    """Clear the frames in the traceback of ``error``, and of its causes.
 
-    They hold the arguments, and often the error itself: a cycle, which the garbage collector alone
-    would end.
+    They hold the arguments, and often the error itself: a cycle, which only the garbage collector
+    would free.
     """
     while error is not None:
         traceback.clear_frames(error.__traceback__)
@@ -27,16 +27,16 @@ def let_go(error: BaseException | None) -> None:
 
 
 def empty(graph: torch.fx.GraphModule) -> None:
-    """Take its tensors from a graph that nobody will run: it is a cycle, too."""
+    """Remove the tensors of a graph that will not run, which is a reference cycle, too."""
     for tensors in (graph._parameters, graph._buffers):
         tensors.clear()
 
 
 def forget_tensors(mode: Any) -> None:
-    """Drop what ``mode``, and that of the fakes which share its sizes, know real tensors by.
+    """Drop weak references to real tensors in ``mode``, and in modes of fakes that share its sizes.
 
-    They live as long as the guards. PyTorch does not swap a tensor to which somebody has a weak
-    reference, as it does with parameters of subclasses where a module is converted.
+    They live as long as the guards. PyTorch refuses to swap a tensor with weak references, which it
+    does to parameters of subclasses when a module is converted.
     """
     fakes = (tracked.fake for tracked in getattr(mode.shape_env, "tracked_fakes", None) or ())
     modes = [mode, *(getattr(fake, "fake_mode", mode) for fake in fakes)]
@@ -46,9 +46,9 @@ def forget_tensors(mode: Any) -> None:
 
 @contextlib.contextmanager
 def forgotten_after_failure() -> Iterator[None]:
-    """Where what is done inside fails, let the modes made by it forget real tensors.
+    """On an error inside, apply `forget_tensors` to all fake tensor modes made inside.
 
-    Something of a capture that fails may outlive it, and the modes of its fakes with it.
+    Parts of a failed capture may stay alive, and with them the modes of its fakes.
     """
     from tj_torch.torch_private.shapes import FakeTensorMode
 

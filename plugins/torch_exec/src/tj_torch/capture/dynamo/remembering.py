@@ -1,6 +1,6 @@
-"""Functions that remember results (`functools.lru_cache`), which Dynamo calls each time.
+"""Functions that cache results (`functools.lru_cache`), whose cache Dynamo ignores.
 
-A call whose result nobody can tell from a remembered one is captured; others are left to Python.
+A call whose result is indistinguishable from a cached one is captured; others break the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["correct"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Capture such a call only if it takes and gives constants, and does and reads nothing else."""
+    """Break the graph at calls of such functions, unless pure and with constants only."""
     from tj_torch.torch_private.dynamo import SideEffects, WrapperUserFunctionVariable
 
     inside: list[str] = []
@@ -52,7 +52,7 @@ def correct(stack: ExitStack) -> None:
 
 
 def _remembering(variable: Any) -> str | None:
-    """The name of a function of the user's that remembers results; None of another."""
+    """Name of a user's function that caches results; None for any other."""
     wrapper = variable.wrapper_obj
     if not hasattr(wrapper, "cache_info"):
         return None
@@ -61,13 +61,13 @@ def _remembering(variable: Any) -> str | None:
 
 
 def _is_constant(variable: Any) -> bool:
-    """Tell whether a value is a constant, and no object that the program may change."""
+    """Test for a constant that is no object which the program may change."""
     variable = variable.realize()
     return bool(variable.is_python_constant()) and variable.mutation_type is None
 
 
 def _state(tx: Any) -> tuple[int, int]:
-    """Counts of calls on tensors, and of reads of global data, so far."""
+    """Number of graph nodes, and of guards on global data, so far."""
     guards = (g for g in tx.output.guards if g.name.startswith("G["))
     data = sum(g.create_fn_name() not in _OF_CODE for g in guards)
     return len(tx.output.graph.nodes), data

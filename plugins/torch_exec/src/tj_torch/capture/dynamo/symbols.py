@@ -1,7 +1,7 @@
-"""Python's meaning of numbers that are symbols to Dynamo: text, rounding, ``divmod``.
+"""Give symbolic numbers in Dynamo Python's semantics: formatting, rounding, ``divmod``.
 
-Dynamo formats the text of a number instead of the number, rounds to digits that it does not look
-at, and takes an operator that it has not written for a mistake of the program's.
+Dynamo formats the text of a number instead of the number, ignores the digits to round to, and takes
+an operator that it does not implement for an error of the program.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["correct_operators", "correct_texts"]
 
 
 def correct_texts(stack: ExitStack) -> None:
-    """Let text, rounding and ``divmod`` of a symbol be those of its number."""
+    """Make formatting, rounding and ``divmod`` of a symbol those of its number."""
     from tj_torch.torch_private.dynamo import builtin
 
     forget_handlers(stack, format, round, divmod, str)
@@ -31,7 +31,7 @@ def correct_texts(stack: ExitStack) -> None:
 
 
 def correct_operators(stack: ExitStack) -> None:
-    """Leave operators of symbols to Python that Dynamo takes for others, or for mistakes."""
+    """Break the graph at operators of symbols that Dynamo computes wrongly, or takes for errors."""
     versions.products_of_symbols(stack, _leave_products_with_zero)
     versions.refused_operators(stack, _leave_operators_of_symbols)
 
@@ -43,7 +43,7 @@ def _is_symbol(variable: Any) -> bool:
 
 
 def _settled(variable: Any) -> Any:
-    """The number that a symbol is in this call, which is guarded; anything else as it is."""
+    """Constant for the value of a symbol in this call, which is guarded; other variables stay."""
     from tj_torch.torch_private.dynamo import ConstantVariable
 
     variable = variable.realize()
@@ -51,7 +51,7 @@ def _settled(variable: Any) -> Any:
 
 
 def _format_numbers(stack: ExitStack) -> None:
-    """Let ``f"{n:>5}"`` format the number, as a number."""
+    """Make ``f"{n:>5}"`` format the number."""
     from tj_torch.torch_private.dynamo import InstructionTranslatorBase
 
     def formatting(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -65,7 +65,7 @@ def _format_numbers(stack: ExitStack) -> None:
 
 
 def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``format(n, ">5")``, which Dynamo takes for ``n.format(">5")``."""
+    """Correct ``format(n, ">5")``, which Dynamo takes for ``n.format(">5")``."""
 
     def call_format(self: Any, tx: Any, value: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fn is not builtins.format:
@@ -81,7 +81,7 @@ def _formatting(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rounding(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``round(n, -1)``: the digits count."""
+    """Correct ``round(n, -1)``, whose digits Dynamo ignores."""
 
     def call_round(self: Any, tx: Any, value: Any, *digits: Any, **kwargs: Any) -> Any:
         if digits and not digits[0].is_constant_none():
@@ -92,7 +92,7 @@ def _rounding(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
-    """``divmod`` of integers as the two operations that it is."""
+    """Compute ``divmod`` of integers by ``//`` and ``%``."""
 
     def call_divmod(self: Any, tx: Any, a: Any, b: Any) -> Any:
         if not (_is_symbol(a) or _is_symbol(b)):
@@ -108,9 +108,9 @@ def _dividing(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _leave_products_with_zero(a: Any, b: Any) -> None:
-    """Leave ``n * 0`` to Python: -0.0 for some floats, NaN for others; to Dynamo it is 0.
+    """Break the graph at ``n * 0`` of a float, which is -0.0 or NaN for some; Dynamo has 0.
 
-    So is ``n * 0.0`` for an integer, which is -0.0 for a negative one.
+    Likewise at ``n * 0.0`` of an integer, which is -0.0 for a negative one.
     """
     for number, other in ((a, b), (b, a)):
         constant = other.as_python_constant() if other.is_python_constant() else None
@@ -124,7 +124,7 @@ def _is_float_symbol(variable: Any) -> bool:
 
 
 def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
-    """Break the graph at an operator that Dynamo does not know of symbols: Python may know it."""
+    """Break the graph at an operator of symbols that Dynamo does not implement, but Python may."""
     if any(_has_symbols(v) for v in operands):
         stop("an operator of a number that differs between calls")
 

@@ -1,7 +1,7 @@
-"""Corrections of how Dynamo sees tensors; a part of `tj_torch.capture.dynamo.corrections`.
+"""Corrections of Dynamo's tracing of tensors, see `tj_torch.capture.dynamo.features`.
 
-A capture runs on fake tensors, once. What the program reads of a tensor must be the same in every
-call that takes the program, follow what the program does to the tensor, or not be captured.
+A capture runs once, on fake tensors. A fact of a tensor that the program reads must be the same in
+every call that runs the entry, or follow from the program's operations; else the graph breaks.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ UNSEEN: Mapping[str, str] = MappingProxyType(
         "const_data_ptr": "capture has no memory",
     }
 )
-"""Attributes and methods of tensors that only a real tensor has, to the reason."""
+"""Reasons for attributes and methods of tensors that fake tensors do not have."""
 
 
 def compute_attributes_once(stack: ExitStack) -> None:
-    """Return a view like ``x.T`` or ``x.data`` as the program made it, for this capture only.
+    """Return a view like ``x.T`` or ``x.data`` as computed in the graph, for this capture only.
 
-    Dynamo would read such an attribute of an input again after the graph has run: outside of the
-    program's grad mode, after its writes, and as an object that the program has not written to.
+    Dynamo would read such an attribute of an input again after the graph: outside of the program's
+    grad mode, after its writes, and as a new object without the program's writes to it.
     """
     from tj_torch.torch_private.dynamo import TensorVariable
 
@@ -50,7 +50,7 @@ def compute_attributes_once(stack: ExitStack) -> None:
             result = original(self, tx, name)
             if isinstance(result, TensorVariable) and result is not self:
                 node = result.as_proxy().node
-                if node.op != "placeholder":  # as ``x.grad`` is
+                if node.op != "placeholder":  # ``x.grad`` is a placeholder
                     result.source = None
             return result
 
@@ -60,7 +60,7 @@ def compute_attributes_once(stack: ExitStack) -> None:
 
 
 def leave_the_unseen(stack: ExitStack) -> None:
-    """Break the graph where the program reads what fake tensors do not have, or have otherwise."""
+    """Break the graph at attributes that fake tensors lack, or have with other values."""
     from tj_torch.torch_private.dynamo import TensorVariable
 
     def seen(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,14 +80,14 @@ def leave_the_unseen(stack: ExitStack) -> None:
 _OWN_MEMBERS = frozenset(
     {"__init__", "__new__", "__repr__", "__slotnames__", *vars(type("_", (), {}))}
 )
-"""Members that a subclass may have of its own, and be what `torch.Tensor` is to an operation.
+"""Members that a subclass may define without changing operations.
 
-Copying gives a class ``__slotnames__``.
+``copy`` adds ``__slotnames__`` to a class.
 """
 
 
 def _overriding(kind: type) -> str | None:
-    """A member by which ``kind``, a subclass of `torch.Tensor`, changes what operations mean."""
+    """Member by which ``kind``, a subclass of `torch.Tensor`, overrides operations; else None."""
     for base in own_bases(kind):
         for name in vars(base):
             if hasattr(torch.Tensor, name) and name not in _OWN_MEMBERS:
@@ -96,16 +96,16 @@ def _overriding(kind: type) -> str | None:
 
 
 def own_bases(kind: type) -> list[type]:
-    """The classes, none of PyTorch's, that ``kind`` is made of before it is a `torch.Tensor`."""
+    """Classes before `torch.Tensor` in the resolution order of ``kind``, except PyTorch's."""
     before = kind.__mro__[: kind.__mro__.index(torch.Tensor)]
     return [base for base in before if base.__module__.partition(".")[0] != "torch"]
 
 
 def leave_overriding_subclasses(stack: ExitStack) -> None:
-    """Break the graph at operations of subclasses that give them another meaning in Python.
+    """Break the graph at tensors of subclasses that override operations in Python.
 
-    Dynamo looks past an overridden operator, and what it has inlined of ``__torch_function__`` runs
-    on tensors that would dispatch to it once more.
+    Dynamo ignores an overridden operator, and calls that it has inlined from
+    ``__torch_function__`` run on tensors that would dispatch to it a second time.
     """
     from tj_torch.torch_private.dynamo import TensorVariable, TensorWithTFOverrideVariable
 
@@ -124,7 +124,7 @@ def leave_overriding_subclasses(stack: ExitStack) -> None:
 
 
 def notice_subclasses(stack: ExitStack, noticed: Noticed) -> None:
-    """Note the classes of tensors; their methods run in fake tensors, where Dynamo is blind."""
+    """Note the classes of tensors, whose methods run in fake tensors, unseen by Dynamo."""
     from tj_torch.torch_private.dynamo import TensorVariable
 
     def noting(original: Callable[..., Any]) -> Callable[..., Any]:

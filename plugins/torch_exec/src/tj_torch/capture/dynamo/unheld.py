@@ -1,7 +1,7 @@
-"""Calls that no trace can hold, in graphs that say all the same what the program does.
+"""Calls that no trace can hold, in graphs that are otherwise right and run as captured.
 
-Rule table ``unheld`` says so of a symbol, for plugins too, by the reason: the end of a sentence
-that begins with the symbol.
+Rule table ``unheld``, open to plugins, maps a symbol to the reason: the end of a sentence that
+begins with the symbol.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _REPLACED = "replaces a tensor's storage"
 _VERSION = "works on versions, which a program has none of until it returns"
 
 UNHELD = "unheld"
-"""The table's name."""
+"""Name of the rule table."""
 
 
 def rules() -> RuleTable[str]:
-    """The reasons of PyTorch's operations.
+    """Reasons for PyTorch's operations.
 
-    After those that replace storage, which Dynamo also makes of ``x.data = y``, an object has
-    another shape and memory than a trace knows of.
+    An operation that replaces storage, as Dynamo captures ``x.data = y``, gives an object another
+    shape and memory, which a trace cannot describe.
     """
     table: RuleTable[str] = RuleTable(UNHELD, rule_type=str)
     for name in ("resize_", "resize_as_", "set_"):
@@ -40,13 +40,13 @@ def rules() -> RuleTable[str]:
 
 
 class UnheldError(CaptureError):
-    """The captured graph is right as it is, but has no trace: it may run as it is."""
+    """The captured graph is right but has no trace; it may run as captured."""
 
 
 def check_held(call: BoundSymbol, table: RuleTable[str]) -> None:
-    """See that a trace can hold ``call``, as far as ``table`` knows.
+    """Check that a trace can hold ``call``, by ``table``.
 
-    :raises UnheldError: if not.
+    :raises UnheldError: if it cannot, with the reason.
     """
     rule = table.get(call.symbol)
     if rule is not None:
@@ -54,7 +54,7 @@ def check_held(call: BoundSymbol, table: RuleTable[str]) -> None:
 
 
 def check_nested(graph: torch.fx.GraphModule) -> None:
-    """See that no value in ``graph`` is a nested tensor.
+    """Check that no value in ``graph`` is a nested tensor.
 
     :raises UnheldError: if one is: a trace has no sizes that differ from row to row.
     """

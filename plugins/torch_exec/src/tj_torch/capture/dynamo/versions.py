@@ -1,7 +1,7 @@
-"""Where Dynamo differs between versions of PyTorch: one function for each thing to be corrected.
+"""Differences of Dynamo between versions of PyTorch: one function per correction.
 
-What a version has is told by its names, never by its number. A name that none of the versions here
-has raises: programs run in eager then, with one warning.
+Versions are told apart by the names that exist, never by number. If none of the known names exists,
+`MissingNameError` is raised; programs then run in eager, with one warning.
 """
 
 from __future__ import annotations
@@ -54,16 +54,16 @@ __all__ = [
 
 
 _UNGUARDED = ("skip_guards_on_constant_func_defaults", "skip_tensor_guards_with_matching_dict_tags")
-"""Settings, in versions that have them, by which guards leave out what may change.
+"""Settings, in versions that have them, that leave out guards on facts that may change.
 
-Default values of arguments, and ``requires_grad`` of tensors in a dict that is as it was.
+Default values of arguments, and ``requires_grad`` of tensors in an unchanged dict.
 """
 
 
 def settings(dynamic: bool | None) -> dict[str, Any]:
-    """Dynamo's config for a capture; ``dynamic`` means what it means to torch.compile.
+    """Dynamo's config for a capture; ``dynamic`` is as in torch.compile.
 
-    Unlike by default, hooks of modules are guarded and recurrent networks are captured.
+    Unlike Dynamo's default, hooks of modules are guarded and recurrent networks are captured.
     """
     from tj_torch.torch_private.dynamo import dynamo
 
@@ -79,9 +79,9 @@ def settings(dynamic: bool | None) -> dict[str, Any]:
 
 
 def last_guards(stack: ExitStack) -> None:
-    """Let Dynamo build the guards that are asked after all others, until ``stack`` is left.
+    """Make Dynamo build the guards that are checked after all others, until ``stack`` is left.
 
-    A setting has it ask who is who otherwise, and drop them: by default from 2.14 on.
+    With a setting, the default from 2.14 on, it checks identities in another way and drops these.
     """
     from tj_torch.torch_private.dynamo import dynamo
 
@@ -91,9 +91,9 @@ def last_guards(stack: ExitStack) -> None:
 
 @contextmanager
 def ambient_state() -> Iterator[None]:
-    """Guards are on the modes that are ambient now.
+    """Make Dynamo guard on the thread's current modes inside.
 
-    Dynamo's hook leaves those of the frame that it saw last (up to 2.10).
+    Up to 2.10, its hook leaves behind the modes of the last frame it saw.
     """
     from tj_torch.torch_private.dynamo import convert_frame
 
@@ -106,9 +106,9 @@ def ambient_state() -> Iterator[None]:
 
 
 def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
-    """The methods by which Dynamo looks for members: in the classes of objects, and in classes.
+    """Methods of Dynamo that look up members: in the classes of objects, and in classes.
 
-    Where it has none for that alone (up to 2.10), those that read an attribute.
+    Up to 2.10 there are none for that alone, and those that read an attribute are returned.
     """
     from tj_torch.torch_private.dynamo import user_defined
 
@@ -124,16 +124,16 @@ def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
 
 
 def guards_class_constants() -> bool:
-    """Whether Dynamo guards numbers and the like that it reads from classes (after 2.10)."""
+    """Test if Dynamo guards constants that it reads from classes, as it does after 2.10."""
     from tj_torch.torch_private.dynamo import user_defined
 
     return has(user_defined.UserDefinedClassVariable, "lookup_cls_mro_attr")
 
 
 def refuse_setters(stack: ExitStack) -> None:
-    """Stop where the program sets a property, if Dynamo does not run its setter (up to 2.10).
+    """Break the graph at a set property where Dynamo does not run the setter (up to 2.10).
 
-    Attributes that the setter sets would be read as they were.
+    Attributes set by the setter would keep their old values.
     """
     from tj_torch.torch_private.dynamo import user_defined
 
@@ -159,11 +159,11 @@ def attributes(
     *,
     subclasses: bool = False,
 ) -> None:
-    """Replace how variables of the class ``owner`` are asked for an attribute.
+    """Replace the method that reads attributes of variables of the class ``owner``.
 
-    That is ``var_getattr`` up to 2.13, then a slot, which a base may have.
+    Up to 2.13 it is ``var_getattr``, later a slot, which a base may have.
 
-    :param subclasses: whether those are asked the same which have a method of their own for it.
+    :param subclasses: replace it also in subclasses that override it.
     """
     name = "var_getattr" if has(owner, "var_getattr") else "tp_getattro_impl"
     replace(stack, owner, name, make, inherited=name != "var_getattr")
@@ -176,9 +176,9 @@ def attributes(
 
 
 def _of_table(make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[..., Any]], Any]:
-    """Let ``make`` replace attributes that are in tables of classes, too.
+    """Apply ``make`` to attributes in the tables of classes, too.
 
-    From 2.14 on these are found before the slot is asked: ``name`` of an AttributeError.
+    From 2.14 on these are found before the slot is called: ``name`` of an AttributeError.
     """
 
     def looking(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -195,10 +195,9 @@ def _of_table(make: Callable[[Callable[..., Any]], Any]) -> Callable[[Callable[.
 
 
 def attribute_changes(name: str) -> tuple[Any, str] | None:
-    """The class and method by which Dynamo calls ``setattr`` or ``delattr``, whoever wrote that.
+    """Class and method with which Dynamo runs all ``setattr`` or ``delattr``.
 
-    Where a builtin has a class of its own (after 2.10), it is in that. None if this Dynamo has
-    neither.
+    After 2.10 the builtins have classes of their own. None if this Dynamo has neither form.
     """
     from tj_torch.torch_private.dynamo import builtin
 
@@ -209,9 +208,9 @@ def attribute_changes(name: str) -> tuple[Any, str] | None:
 
 
 def context_variables(stack: ExitStack) -> None:
-    """Stop at a `contextvars.ContextVar` without a value, which nothing guards.
+    """Break the graph at a `contextvars.ContextVar` without a value, which has no guard.
 
-    From 2.14 on Dynamo runs what the program does then; up to 2.13 it breaks the graph.
+    From 2.14 on Dynamo traces the program's handling of it; up to 2.13 it breaks the graph itself.
     """
     from tj_torch.torch_private.dynamo import misc
 
@@ -237,11 +236,11 @@ def default_equality(
     see: Callable[[Any, Any, Any], None],
     see_is: Callable[[Any, Any, Any], None],
 ) -> None:
-    """Let ``see`` have the objects that an equality takes which is identity, and the answer.
+    """Call ``see`` with the operands and the result of each ``==`` that compares identity.
 
-    ``see_is`` has those that the program asks it of, as by ``operator.is_``.
+    ``see_is`` is called for explicit comparisons of identity, as by ``operator.is_``.
 
-    Dynamo has a function for that; up to 2.10 each comparison is looked at.
+    Dynamo has a function for these; up to 2.10, all comparison instructions are examined.
     """
     from tj_torch.torch_private.dynamo import UserDefinedObjectVariable, builtin
 
@@ -282,9 +281,9 @@ def default_equality(
 
 
 def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) -> None:
-    """Let ``see`` have the operands of an operator before Dynamo raises a TypeError for it.
+    """Call ``see`` with the operands of an operator before Dynamo raises a TypeError for it.
 
-    Up to 2.10 it breaks the graph.
+    Up to 2.10, Dynamo breaks the graph instead.
     """
     from tj_torch.torch_private.dynamo import builtin
 
@@ -302,9 +301,9 @@ def refused_operators(stack: ExitStack, see: Callable[[tuple[Any, ...]], None]) 
 
 
 def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> None:
-    """Let ``see`` have the factors of a product before Dynamo takes it.
+    """Call ``see`` with the factors of a product before Dynamo computes it.
 
-    Those of numbers have a method of their own; up to 2.12 the instructions are looked at.
+    Products of numbers have a method; up to 2.12, the instructions are examined.
     """
     from tj_torch.torch_private.dynamo import InstructionTranslatorBase, SymNodeVariable
 
@@ -334,14 +333,14 @@ def products_of_symbols(stack: ExitStack, see: Callable[[Any, Any], None]) -> No
 _PRODUCTS = frozenset(
     n for n, (_, sign) in enumerate(getattr(dis, "_nb_ops", ())) if sign in ("*", "*=")
 )
-"""The arguments by which the instruction BINARY_OP multiplies, in Pythons that have it."""
+"""Arguments with which the instruction BINARY_OP multiplies, in Pythons that have it."""
 
 
 # --------------------------------------------------------------------------- dicts
 
 
 def is_key_of(variable: Any, key: Any) -> bool:
-    """Whether a dict that the program looks into has ``key``."""
+    """Test if the dict of a variable has ``key``."""
     from tj_torch.torch_private.dynamo import dicts
 
     dict_of: Any = dicts.ConstDictVariable
@@ -350,7 +349,7 @@ def is_key_of(variable: Any, key: Any) -> bool:
 
 
 def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
-    """Let ``see`` have an `OrderedDict` before the program moves one of its keys."""
+    """Call ``see`` with an `OrderedDict` before the program moves one of its keys."""
     from tj_torch.torch_private.dynamo import dicts, user_defined
 
     def calling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -366,7 +365,7 @@ def reorderings(stack: ExitStack, see: Callable[[Any], None]) -> None:
 
 
 def own_dicts() -> Any | None:
-    """What Dynamo has for ``vars(x)``; None where it reads it from ``x`` again (up to 2.10)."""
+    """Dynamo's class for ``vars(x)``; None up to 2.10, which reads it from ``x`` again."""
     from tj_torch.torch_private.dynamo import dicts
 
     return getattr(dicts, "DunderDictVariable", None)
@@ -376,10 +375,9 @@ def own_dicts() -> Any | None:
 
 
 def resync(stack: ExitStack) -> None:
-    """Let sizes and strides of a tensor be those it has after ``x.unsqueeze_(0)``.
+    """Update sizes and strides of a tensor after in-place calls such as ``x.unsqueeze_(0)``.
 
-    Dynamo looks at them again after a call in place only where that takes other tensors (up to
-    2.13), or never (up to 2.10).
+    Dynamo does so only for calls that take other tensors (up to 2.13), or never (up to 2.10).
     """
     from tj_torch.torch_private.dynamo import TensorVariable
 
@@ -406,9 +404,9 @@ def resync(stack: ExitStack) -> None:
 
 
 def lstm_states(stack: ExitStack) -> None:
-    """Let the last states of an LSTM have the shapes of the first ones.
+    """Give the final states of an LSTM the shapes of the initial ones.
 
-    PyTorch's decomposition removes another dimension than it added (up to 2.10).
+    Up to 2.10, PyTorch's decomposition removes another dimension than it has added.
     """
     from tj_torch.torch_private.dynamo import decompositions
 
@@ -424,7 +422,7 @@ def lstm_states(stack: ExitStack) -> None:
 
 
 def _writes(variable: Any) -> tuple[int, bool] | None:
-    """How often the fake tensor of a variable was written, and whether it requires a gradient."""
+    """Version and ``requires_grad`` of the fake tensor of a variable; None without one."""
     value = variable.proxy.node.meta.get("example_value")
     return (value._version, value.requires_grad) if isinstance(value, torch.Tensor) else None
 
@@ -435,7 +433,7 @@ _DECOMPOSING = ("method_add_", "method_addcdiv_", "method_addcmul_")
 
 
 def undecomposed(stack: ExitStack) -> None:
-    """Let methods of tensors be recorded that a setting of Dynamo has it write with others."""
+    """Record methods of tensors that Dynamo decomposes by default."""
     from tj_torch.torch_private.dynamo import dynamo
 
     if not decomposing_handlers():
@@ -443,17 +441,17 @@ def undecomposed(stack: ExitStack) -> None:
 
 
 def decomposing_handlers() -> tuple[str, ...]:
-    """The handlers that write methods with others where there is no such setting (up to 2.10)."""
+    """Names of handlers that decompose methods, up to 2.10; later there is a setting."""
     from tj_torch.torch_private.dynamo import dynamo
 
     return () if hasattr(dynamo.config, "enable_dynamo_decompositions") else _DECOMPOSING
 
 
 def errors_of_fakes(stack: ExitStack) -> None:
-    """End the capture where a call raises on fake tensors, whatever the program catches.
+    """End the capture where a call raises on fake tensors, even if the program catches errors.
 
-    From 2.14 on Dynamo raises a RuntimeError in the program, with words of its own, whichever
-    class and words it is in eager.
+    From 2.14 on, Dynamo raises a RuntimeError with its own message in the program, though eager
+    may raise another class with another message.
     """
     from tj_torch.torch_private.dynamo import exc
 
@@ -462,7 +460,7 @@ def errors_of_fakes(stack: ExitStack) -> None:
 
 
 def is_of_fakes(error: Exception) -> bool:
-    """Tell whether Dynamo raises ``error`` because a call raises on fake tensors."""
+    """Test for Dynamo's error for a call that raises on fake tensors."""
     from tj_torch.torch_private.dynamo import exc
 
     return isinstance(error, (exc.TorchRuntimeError, getattr(exc, _OF_FAKES, ())))
@@ -475,7 +473,7 @@ _OF_FAKES = "FakeTensorObservedException"
 
 
 def captures_functions_in_steps() -> bool:
-    """Whether the capture of a `torch.autograd.Function` has steps that can be looked into.
+    """Test if Dynamo captures a `torch.autograd.Function` in several methods, which can be patched.
 
     Up to 2.10 it is one long method.
     """
@@ -485,8 +483,8 @@ def captures_functions_in_steps() -> bool:
 
 
 def captures_hooks_of_values() -> bool:
-    """Whether Dynamo has an operation for ``register_hook`` of what a program computes.
+    """Test if Dynamo has an operation for ``register_hook`` of computed tensors.
 
-    Up to 2.10 such hooks are captured for compiled autograd alone.
+    Up to 2.10, such hooks are captured for compiled autograd alone.
     """
     return find_spec("torch._higher_order_ops.register_hook") is not None

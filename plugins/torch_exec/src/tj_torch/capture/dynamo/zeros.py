@@ -1,4 +1,4 @@
-"""Guards that tell 0.0 from -0.0, which are equal, and divide, print and round otherwise."""
+"""Guards that tell 0.0 from -0.0, which are equal but divide, print and round differently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["correct", "guard_signs"]
 
 
 def correct(stack: ExitStack) -> None:
-    """Let no symbol stand for a zero, whose sign would be lost in sums, products and guards."""
+    """Make a zero a constant, not a symbol, which would lose its sign in sums and guards."""
     from tj_torch.torch_private.dynamo import ConstantVariable, GuardBuilder, VariableBuilder
 
     def of_float(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -38,7 +38,7 @@ def _is_not_zero(builder: Any, guard: Any) -> None:
 
 
 def guard_signs(stack: ExitStack) -> None:
-    """Guard the sign of each zero among constants, while guards are built."""
+    """Guard the sign of each zero among constants, until ``stack`` is left."""
     from tj_torch.torch_private.dynamo import GuardBuilder
 
     def of_equality(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -55,7 +55,7 @@ def guard_signs(stack: ExitStack) -> None:
 
 
 def _has_zero(value: Any) -> bool:
-    """Tell whether a constant is or holds a zero that has a sign."""
+    """Test for a float or complex zero, or a tuple or list with one."""
     if type(value) is float:
         return value == 0
     if type(value) is complex:
