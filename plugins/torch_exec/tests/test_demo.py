@@ -1,4 +1,4 @@
-"""`tj demo`: what it says of its configuration, and what it takes for agreement there."""
+"""`tj demo`: its printed configuration, and the tolerance it allows there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ pytest.importorskip("transformers")
 
 
 class Scaled:
-    """An executor whose ``silu`` is off by a factor."""
+    """Executor whose ``silu`` is off by a factor."""
 
     tj_name = "scaled"
 

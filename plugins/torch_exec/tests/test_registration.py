@@ -1,4 +1,4 @@
-"""Names of PyTorch's operations in tables of plugins: those that do not exist are found."""
+"""Names of PyTorch's operations in tables of plugins: unknown names are reported."""
 
 from __future__ import annotations
 

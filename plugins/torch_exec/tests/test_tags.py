@@ -1,4 +1,4 @@
-"""Transforms of a user's own, on PyTorch programs; and tags, which survive whatever they do."""
+"""User's transforms on PyTorch programs, and tags, which survive them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def same(got: Any, expected: Any) -> None:
 
 
 def transform(name: str, **rules: Any) -> Transform:
-    """A transform that applies ``rules``: the symbol with ``__`` for the dots, and its rule."""
+    """Transform that applies ``rules``, by symbol with ``__`` for the dots."""
     table: RuleTable[RewriteRule] = RuleTable(name)
     for symbol, rule in rules.items():
         table.set(symbol.replace("__", "."), rule)
@@ -40,7 +40,7 @@ def transform(name: str, **rules: Any) -> Transform:
 
 
 def to(symbol: str) -> RewriteRule:
-    """The rule that replaces a call by ``symbol`` of its first argument."""
+    """Rule that replaces a call by ``symbol`` of its first argument."""
 
     def rule(call: Any, editor: Editor) -> Replacement:
         new = editor.call(symbol, call.args[0], outputs=tuple(p.name for p in call.flat_outs))
@@ -139,7 +139,7 @@ def test_inlining_every_body() -> None:
 
 
 class Marks:
-    """A plugin with two tags: one that follows views, and one that stays where it is."""
+    """Plugin with two tags: one that propagates through views, and one that does not propagate."""
 
     tj_name = "marks"
 
@@ -156,7 +156,7 @@ def session() -> tj.Session:
 
 
 def tagged(f: Any, *args: Any, **kwargs: Any) -> dict[str, list[str]]:
-    """The tags of every value in the last trace of ``tj.jit(f)``."""
+    """Tags of every value in the last trace of ``tj.jit(f)``."""
     g = tj.jit(f, session=session(), **kwargs)
     got = g(*args)
     if not kwargs:

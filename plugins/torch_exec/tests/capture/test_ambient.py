@@ -1,7 +1,7 @@
-"""Who else interprets the program: under every mode of PyTorch's, what eager does.
+"""Calls of jitted programs under all of PyTorch's modes and tracers, against eager.
 
-Each mode runs a jitted program that was never called before (cold), and one that has an entry for
-the very arguments (warm), which must not answer where it does not hold.
+Each mode runs a jitted program without entries (cold), and one with an entry for the same arguments
+(warm), whose guards must fail where it does not hold.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Program = Callable[[torch.Tensor], Any]
 
 
 class Caller(nn.Module):
-    """Calls a function, for those who want a module."""
+    """Module that calls a function."""
 
     def __init__(self, f: Program) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Caller(nn.Module):
 
 
 class Seen(TorchDispatchMode):
-    """Notes the operators that run."""
+    """Mode that records the operators that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Seen(TorchDispatchMode):
 
 
 class CosForSin(TorchFunctionMode):
-    """Gives an operation another meaning."""
+    """Mode that runs ``cos`` for ``sin``."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if getattr(func, "__name__", "") == "sin":
@@ -292,14 +292,14 @@ def make(frontend: str) -> Any:
 
 
 def warm_up(jitted: Any) -> None:
-    """Entries for all the arguments that the modes give, with and without gradients."""
+    """Compile entries for all arguments that the modes pass, with and without gradients."""
     for x in (V, ROWS[0], V.clone().requires_grad_()):
         jitted(x)
         jitted(x)
 
 
 def outcome(mode: Callable[[Program], Any], f: Program) -> tuple[Any, list[str]]:
-    """What ``mode`` makes of ``f``, and what tj warned of."""
+    """Result of ``f`` under ``mode``, and tj's warnings."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = mode(f)
@@ -344,7 +344,7 @@ def test_it_stays_compiled(name: str, frontend: str, warm: bool) -> None:
 @pytest.mark.parametrize("frontend", ["dynamo", "fx"])
 @pytest.mark.parametrize("name", ["vmap", "grad", "fake", "dispatch", "trace", "dual"])
 def test_programs_without_tensors(name: str, frontend: str) -> None:
-    """There is no argument on which a mode would show."""
+    """Such a program has no argument whose guards would show a mode."""
     graph = torch.fx.Graph()
     ones = graph.call_function(torch.ones, (3,))
     graph.output(graph.call_function(torch.mul, (ones, 2)))

@@ -1,4 +1,4 @@
-"""What captures note of autocast for the plugin that makes casts explicit."""
+"""Marks of captures for the plugin that makes autocast's casts explicit."""
 
 from __future__ import annotations
 

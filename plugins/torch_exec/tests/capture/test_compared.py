@@ -1,4 +1,4 @@
-"""What runs is held against what capture saw; where they differ, the program runs as it is."""
+"""Comparison of expansions with captured metadata; where they differ, there is a fallback."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def same(got: Any, expected: Any) -> None:
 
 
 def compiled(f: Callable[..., Any], change: Callable[[dict[str, Any]], None], name: str) -> Any:
-    """``f`` under backend ``tj``, with what capture says of the calls called ``name`` changed."""
+    """``f`` under backend ``tj``, with captured metadata of calls of ``name`` changed."""
 
     def changed(graph: torch.fx.GraphModule, examples: Any) -> Any:
         for node in graph.graph.nodes:
@@ -85,7 +85,7 @@ def test_a_call_of_which_capture_says_nothing_is_not_none() -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Factor:
-    """What a program makes, and gives to a function that capture does not look into."""
+    """Object that a program makes and passes to a function that Dynamo does not trace into."""
 
     value: int
     name: str = "factor"
@@ -129,7 +129,7 @@ def test_values_that_change_their_shape_in_place(name: str) -> None:
 
 
 def test_a_leaf_of_which_autocast_keeps_a_cast_is_written() -> None:
-    """Eager goes on with the cast that it has; a plugin that lowers autocast heeds that."""
+    """Eager keeps using its cached cast; a plugin that lowers autocast does so, too."""
 
     def f(x, w):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -205,7 +205,7 @@ ASSERTIONS = [_four_found, _as_many_found, _both_found, _sum_is_four]
 @pytest.mark.parametrize("dynamic", [None, True])
 @pytest.mark.parametrize("f", ASSERTIONS)
 def test_an_assertion_on_data_raises_whenever_it_fails(f: Callable[..., Any], dynamic: Any) -> None:
-    """Also one of equality, after which PyTorch takes the number for the other one."""
+    """Also an equality, after which PyTorch substitutes the number."""
     fits, other = torch.tensor([1, 1, 1, 1]), torch.tensor([1, 0, 1])
     expected = f(fits, fits)
     jitted = tj.jit(f, dynamic=dynamic)

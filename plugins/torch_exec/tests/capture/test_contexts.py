@@ -1,4 +1,4 @@
-"""Context managers that the program enters and leaves by hand, or keeps in an object."""
+"""Context managers that a program enters and leaves without ``with``, or keeps in an object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A `torch.autograd.Function` that is given one tensor twice: two gradients, added as in eager."""
+"""A `torch.autograd.Function` that takes one tensor twice: two gradients, added as in eager."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(
 
 
 class Product(Function):
-    """The second gradient is not the first one: their order shows in the last bit."""
+    """Function with two different gradients, whose order of addition shows in the last bit."""
 
     @staticmethod
     def forward(ctx, x, y):
@@ -31,7 +31,7 @@ class Product(Function):
 
 
 class Apart(Function):
-    """`Product` with a `setup_context`, and another argument between."""
+    """`Product` with a `setup_context`, and with another argument between."""
 
     @staticmethod
     def forward(x, k, y):
@@ -49,7 +49,7 @@ class Apart(Function):
 
 
 class Same(Product):
-    """Asks whether its arguments are one."""
+    """Function that compares its arguments with ``is``."""
 
     @staticmethod
     def forward(ctx, x, y):
@@ -58,7 +58,7 @@ class Same(Product):
 
 
 class Written(Function):
-    """Writes one of its arguments, and so the other."""
+    """Function that writes one of its arguments, and so the other."""
 
     @staticmethod
     def forward(ctx, x, y):

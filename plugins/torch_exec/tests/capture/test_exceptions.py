@@ -1,4 +1,4 @@
-"""What a program reads off an exception that it catches, against eager."""
+"""Texts and attributes of exceptions that a program catches, against eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exported programs run as their ``module()`` does: values, checks, mutation, state, gradients."""
+"""Exported programs against their ``module()``: values, checks, mutation, state, gradients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [
 
 
 class Model(nn.Module):
-    """Parameters, buffers that it writes, a constant, a region without gradients."""
+    """Module with parameters, buffers that it writes, a constant, and a no-grad region."""
 
     def __init__(self) -> None:
         super().__init__()

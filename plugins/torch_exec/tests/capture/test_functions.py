@@ -1,4 +1,4 @@
-"""`torch.autograd.Function`: the user's forward, the user's backward, and what they were marked."""
+"""`torch.autograd.Function`: the user's forward and backward, and marks of outputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ W = torch.linspace(0, 2, 6).reshape(2, 3)
 
 
 class Scaled(Function):
-    """Saves an input and a value of its own, keeps a number, returns no gradient for it."""
+    """Function that saves an input and a value, keeps a number, and returns no gradient for it."""
 
     @staticmethod
     def forward(ctx, x, k):
@@ -257,9 +257,9 @@ def second_order(f: Callable[..., Any]) -> Any:
 
 
 LEFT = ("switches", "nested") if captures_functions_in_steps() else tuple(PROGRAMS)
-"""Functions whose backward does what capture does not keep; PyTorch runs them.
+"""Functions with a backward that Dynamo does not capture exactly; PyTorch runs them.
 
-All of them, up to PyTorch 2.10: what capture does there cannot be checked.
+Up to PyTorch 2.10 all Functions, since its capture cannot be checked.
 """
 captured = pytest.mark.skipif(
     not captures_functions_in_steps(), reason="PyTorch 2.10: Functions are left to PyTorch"
@@ -297,7 +297,7 @@ def test_once_differentiable_stays_so() -> None:
 
 @pytest.mark.parametrize("name", LEFT)
 def test_what_capture_does_not_keep_is_left_to_pytorch(name: str) -> None:
-    """Dynamo drops ``no_grad`` inside of a backward, and looks through Functions applied there."""
+    """Dynamo drops ``no_grad`` in a backward, and inlines Functions that are applied there."""
     f = PROGRAMS[name]
     jitted = tj.jit(f)
     with pytest.warns(tj.TjWarning, match="is left to PyTorch"):
@@ -311,7 +311,7 @@ def test_what_capture_does_not_keep_is_left_to_pytorch(name: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 @pytest.mark.parametrize("ambient", [torch.no_grad, contextlib.nullcontext])
 def test_values_without_gradients(name: str, ambient: Any) -> None:
-    """Dynamo refuses a few of these; then the original runs."""
+    """Dynamo refuses a few of these; then the original function runs."""
     f = PROGRAMS[name]
     jitted = tj.jit(f)
     for _ in range(2):
@@ -327,7 +327,7 @@ def test_values_without_gradients(name: str, ambient: Any) -> None:
 
 @captured
 def test_missing_gradients_stay_missing() -> None:
-    """Capture takes them for zeros, so the original runs."""
+    """Dynamo replaces them by zeros, so the original function runs."""
 
     def f(x, w):
         return Unmaterialized.apply(x, w)[0]
@@ -449,7 +449,7 @@ def test_rules_apply_to_both_halves() -> None:
 
 
 class Taker:
-    """An executor that runs whole Functions in its own way, or single calls of the forward."""
+    """Executor that claims whole Functions, or single calls of the forward."""
 
     tj_name = "taker"
 

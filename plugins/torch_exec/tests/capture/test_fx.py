@@ -1,4 +1,4 @@
-"""The frontend ``fx``: FX graphs of every origin run as they do in eager."""
+"""Frontend ``fx``: FX graphs of every origin against eager."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_results_that_depend_on_data() -> None:
 
 
 def test_metadata_of_the_tracing_is_not_believed() -> None:
-    """`make_fx` has noted shapes and data types; the graph runs with others as well."""
+    """`make_fx` records shapes and data types; the graph runs with others as well."""
     graph = make_fx(lambda x, y: (x + y).sum(-1))(X, Y)
     jitted = jit(graph)
     for x in (X, torch.randn(5, 3), torch.randn(4, 2, 3, dtype=torch.float64), torch.ones(3).int()):

@@ -1,4 +1,4 @@
-"""The frontend ``fx`` and modules: a graph's module has live state and may be edited."""
+"""Frontend ``fx`` and modules: a graph's module has live state and may be edited."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Block(nn.Module):
 
 
 def blocks() -> tuple[fx.GraphModule, fx.GraphModule, Any]:
-    """A graph, an equal one, and the second jitted."""
+    """Two equal GraphModules, and the second one jitted."""
     reference, module = fx.symbolic_trace(Block()), fx.symbolic_trace(Block())
     return reference, module, jit(module)
 
@@ -124,7 +124,7 @@ def test_what_changes_in_the_module_is_seen(change: str) -> None:
 
 
 def test_hooks_of_leaf_modules() -> None:
-    """A hook is Python that the graph does not show: Dynamo compiles through it."""
+    """A hook is Python code that the graph does not show: Dynamo compiles through it."""
     reference, _, jitted = blocks()
     for module in (reference, jitted):
         step(module)
@@ -194,7 +194,7 @@ LOG: list[Any] = []
 
 
 def test_functions_of_the_user_keep_their_side_effects() -> None:
-    """As `torch.fx.wrap` puts them into graphs."""
+    """Functions that `torch.fx.wrap` puts into graphs."""
 
     def build(graph: fx.Graph) -> Any:
         called = graph.call_function(logged, (graph.placeholder("x"),))

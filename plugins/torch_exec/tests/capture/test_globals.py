@@ -1,4 +1,4 @@
-"""Globals are those that a function has, whatever its module is called and however it was made."""
+"""Globals of functions in modules with equal names, or made by ``exec``."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_text_that_runs_in_a_dict(name: str | None) -> None:
 
 
 def imported(monkeypatch: pytest.MonkeyPatch, factor: int) -> Any:
-    """A module called as the one before it, which it takes the place of."""
+    """Import a module under the name of the previous one, which it replaces."""
     module: Any = types.ModuleType("imported_again")
     module.torch = torch
     monkeypatch.setitem(sys.modules, "imported_again", module)

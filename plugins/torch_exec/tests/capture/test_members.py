@@ -1,4 +1,4 @@
-"""Classes that change after compilation: every way in which a program reads a member of a class."""
+"""Classes that change after compilation, for all ways in which a program reads a member."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ X = torch.arange(3.0)
 
 
 def classes() -> tuple[type, type]:
-    """A class with a member of each kind, and one that inherits all of them."""
+    """Make a class with a member of each kind, and a class that inherits all of them."""
 
     class Base:
         k = 3.0
@@ -170,7 +170,7 @@ MEMBERS: dict[str, tuple[Callable[[type, type, Any], Any], str, Any]] = {
     "caught": (lambda B, C, o: attribute_or_none(o), "optional", 9.0),
     "caught of class": (lambda B, C, o: attribute_or_none(C), "optional", 9.0),
 }
-"""Programs of two classes and an object; the member they read, and another for it."""
+"""Programs of two classes and an object, each with the member it reads and another value."""
 
 
 @pytest.mark.sampled(6)
@@ -228,7 +228,7 @@ def test_a_member_that_is_deleted_is_seen() -> None:
 
 
 def test_data_of_a_class_that_a_program_counts_with() -> None:
-    """The class changes at each call; only what was read of it counts."""
+    """The class changes at each call; only members that the program reads invalidate an entry."""
 
     class Counter:
         calls = 0

@@ -1,4 +1,4 @@
-"""Modes of the user's see what the program does, and checkpoints write as often as in eager."""
+"""User's modes see the program's operations, and checkpoints write as often as in eager."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scalars of NumPy in programs: PyTorch takes them for numbers, Dynamo for tensors."""
+"""NumPy scalars in programs: PyTorch takes them as numbers, Dynamo as tensors."""
 
 from __future__ import annotations
 

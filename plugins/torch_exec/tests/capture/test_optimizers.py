@@ -1,4 +1,4 @@
-"""Steps of PyTorch's optimizers, jitted: parameters and state are those of eager, bit for bit."""
+"""Jitted steps of PyTorch's optimizers: parameters and state equal eager's to the bit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def trained(make: Callable[..., torch.optim.Optimizer], wrap: Callable[[Any], An
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_step_updates_as_eager_does(name: str, how: str) -> None:
-    """Dynamo makes the parameters attributes of its graph, and may compute other corrections."""
+    """Dynamo makes parameters attributes of its graph, and may compute other bias corrections."""
     torch.compiler.reset()
     got = trained(OPTIMIZERS[name], WRAPS[how])
     expected = trained(OPTIMIZERS[name], lambda step: step)
@@ -72,7 +72,7 @@ def test_a_step_of_lists_of_tensors(name: str, how: str) -> None:
 @pytest.mark.parametrize("how", WRAPS)
 @pytest.mark.parametrize("name", ["momentum", "adam", "rmsprop"])
 def test_state_is_freed_with_the_optimizer(name: str, how: str) -> None:
-    """The compiled function lives on: it holds the optimizer no more than eager's would."""
+    """The compiled function, which stays alive, must not keep the optimizer's state alive."""
     torch.compiler.reset()
     model = torch.nn.Linear(3, 3)
     optimizer: Any = OPTIMIZERS[name](model.parameters())

@@ -1,4 +1,4 @@
-"""Objects of Python's library that newer versions of Dynamo look into, held against eager."""
+"""Objects of Python's library that newer versions of Dynamo trace, against eager."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ VALUE: contextvars.ContextVar[int] = contextvars.ContextVar("VALUE")
 
 
 class Queue(collections.deque[int]):
-    """A deque with an attribute."""
+    """Deque with an attribute."""
 
     seen = 0
 
 
 def agree(f: Callable[..., Any], calls: Sequence[Callable[[], Any]]) -> None:
-    """See that ``f`` does the same as in eager with what each of ``calls`` gives."""
+    """Check that ``f`` returns the same as in eager for the result of each of ``calls``."""
     torch._dynamo.reset()
     jitted = tj.jit(f)
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Errors that only data causes: they are Python's, and the program's handlers see them."""
+"""Errors that only data cause: they are Python's own, and the program's handlers catch them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_calls_that_cannot_raise_stay_in_the_graph() -> None:
 
 
 def test_a_handler_of_a_class_that_data_does_not_raise_breaks_nothing() -> None:
-    """As in transformers' caches."""
+    """Transformers' caches have such handlers."""
     source = QUIET.replace("RuntimeError", "(NotImplementedError, KeyError)").replace(
         "y.transpose(0, 1).flatten()", "y.flatten()"
     )

@@ -1,4 +1,4 @@
-"""Programs with streams: eager runs them. CPUs have streams that do nothing, and no events."""
+"""Programs with streams, which eager runs. Streams of CPUs do nothing, and there are no events."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_an_unused_stream_is_no_hindrance() -> None:
 
 
 def test_memory_that_another_stream_uses() -> None:
-    """There is no such tensor on a CPU: Dynamo would refuse it before."""
+    """There is no such tensor on a CPU, and Dynamo would refuse it before."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     node = graph.call_method("record_stream", (x, OUTSIDE))

@@ -1,4 +1,4 @@
-"""Tensor subclasses: what they make of an operation is what runs, in Python and in executors."""
+"""Tensor subclasses: their own operations run, in Python and in executors."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ITEMS = ("getitem", "len", "iter", "bool", "float", "contains")
 
 
 class Wrapper(torch.Tensor):
-    """Wraps a tensor, and runs every operator on what it wraps."""
+    """Subclass that wraps a tensor, and runs every operator on the inner tensor."""
 
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Any:
@@ -64,7 +64,7 @@ class Wrapper(torch.Tensor):
 
 
 def plain(value: Any) -> Any:
-    """What ``value`` is and holds, without running anything of its class."""
+    """Type, contents and attributes of ``value``, read without running methods of its class."""
     if isinstance(value, Wrapper):
         return type(value).__name__, plain(value.inner)
     if isinstance(value, torch.Tensor):
@@ -94,7 +94,7 @@ X = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
 
 
 def agrees(program: Callable[..., Any], make: Callable[..., Any], *values: torch.Tensor) -> Any:
-    """The jitted program, called with what eager is called with, and checked to be equal."""
+    """Check that the jitted program equals eager; return the jitted program."""
     jitted = tj.jit(program)
     for value in values or (X, X + 1):
         assert plain(jitted(make(value))) == plain(program(make(value)))
@@ -225,7 +225,7 @@ def test_a_method_that_a_class_gets_later(name: str, kind: str) -> None:
 
 
 class Greedy:
-    """An executor of plain tensors; it fails where it is given anything else."""
+    """Executor for plain tensors; it fails on any other value."""
 
     tj_name = "greedy"
 
@@ -283,7 +283,7 @@ def _with_jagged_made_inside(fn):
     ids=["given", "made inside"],
 )
 def test_graphs_with_nested_tensors_run_as_they_were_captured(f, run) -> None:
-    """Also as one whole graph, in which no part may be left out."""
+    """Also with ``fullgraph``, where no part may run uncompiled."""
     expected = run(f)
     for way in (tj.jit, lambda f: torch.compile(f, backend="tj", fullgraph=True)):
         torch.compiler.reset()
@@ -327,7 +327,7 @@ def by_setting(x: torch.Tensor, setting: Any) -> torch.Tensor:
 
 @pytest.mark.parametrize("make", [lambda: Setting(3.0, 1), lambda: Frozen(3.0)])
 def test_a_record_of_constants_is_a_constant(make: Any) -> None:
-    """What makes one changes nothing, so calls after it are known."""
+    """Making one has no side effects, so later calls can be expanded."""
     g = agrees(lambda x: by_setting(x.sin(), make()) + 1, lambda x: x)
     assert tj.stats(g).fallbacks == ()
     assert [c.symbol.qualname for c in tj.last_trace(g, stage="ACQUIRED").calls][-1] == "torch.add"

@@ -1,4 +1,4 @@
-"""What programs read of tensors beside their values: as eager reads it there, or a break."""
+"""Attributes that programs read of tensors: as in eager, or with a graph break."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOT_READ = {
     "_cdata": "an address, which differs from call to call",
     "volatile": "gone",
 }
-"""Attributes that say nothing of the tensor, to the reason."""
+"""Reasons for attributes that are left out, as they say nothing of the tensor."""
 
 METHODS = frozenset(
     {
@@ -81,14 +81,14 @@ METHODS = frozenset(
 
 
 def attributes() -> list[str]:
-    """All properties of `torch.Tensor`, as this PyTorch has them."""
+    """All properties of `torch.Tensor` in this PyTorch."""
     kinds = (types.GetSetDescriptorType, property)
     found = {n for k in torch.Tensor.__mro__ for n, v in vars(k).items() if isinstance(v, kinds)}
     return sorted(found - set(NOT_READ))
 
 
 def reader(name: str) -> Callable[[torch.Tensor], Any]:
-    """A function of Python that reads the attribute, or calls the method, ``name``."""
+    """Python function that reads the attribute, or calls the method, ``name``."""
     scope: dict[str, Any] = {}
     call = "()" if name in METHODS else ""
     exec(f"def read(x):\n    return x.{name}{call}", scope)
@@ -100,7 +100,7 @@ NAMES = [*attributes(), *sorted(m for m in METHODS if hasattr(torch.Tensor, m))]
 
 
 def comparable(value: Any, of: torch.Tensor) -> Any:
-    """What can be compared of what was read; addresses by whether they are those of ``of``."""
+    """Comparable form of a value that was read; addresses are compared with that of ``of``."""
     if isinstance(value, torch.Tensor):
         facts = value.dtype, tuple(value.shape), value.stride(), value.storage_offset()
         return *facts, value.requires_grad, value.is_leaf, value.tolist()
@@ -116,7 +116,7 @@ def comparable(value: Any, of: torch.Tensor) -> Any:
 
 
 def outcome(program: Callable[..., Any], make: Callable[[], torch.Tensor]) -> Any:
-    """What ``program`` reads of what it returns, or raises."""
+    """Values that ``program`` reads of its first result, or the type of its error."""
     try:
         of, *read = program(make())
     except Exception as error:
@@ -133,7 +133,7 @@ def leaf() -> torch.Tensor:
 
 
 def same_reads(program: Callable[..., Any], *makes: Callable[[], torch.Tensor]) -> None:
-    """That ``program`` jitted reads what eager reads, of one input after the other."""
+    """Check that ``program`` jitted reads the same as eager, of one input after the other."""
     torch.compiler.reset()
     jitted = tj.jit(program)
     for make in makes:
@@ -156,7 +156,7 @@ SOME = {
     "_version": EVERY,
     **dict.fromkeys(("is_leaf", "requires_grad", "grad_fn", "_base", "stride"), OF_A_LEAF),
 }
-"""Attributes that change, with more of what changes them."""
+"""Values and changes to test, for attributes that change."""
 
 
 @pytest.mark.sampled(16)
@@ -176,7 +176,7 @@ def test_what_is_read_before_and_after_a_change(name: str) -> None:
 
 
 def used() -> torch.Tensor:
-    """An input as a program finds it that others have worked with."""
+    """Input with a gradient, a history, writes and hooks."""
     x = leaf()
     x.grad = torch.ones(2, 3)
     y = (x * 1).t().contiguous().t().mul_(2)

@@ -1,4 +1,4 @@
-"""Whatever captures leaves the thread's state as it found it, also where it fails."""
+"""Captures leave the thread's state as they found it, even if they fail."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def hessian(x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
 @pytest.mark.parametrize("frontend", ["dynamo", "dynamo_hook"])
 def test_a_failed_capture_leaves_eager_as_it_was(frontend: str) -> None:
-    """A capture in which PyTorch itself raises below several of its layers."""
+    """PyTorch itself raises in this capture, below several of its layers."""
     before = thread_state.snapshot()
     expected = hessian(X)
     jitted = tj.jit(hessian, frontend=frontend)
@@ -83,7 +83,7 @@ CHANGES: dict[str, Callable[[], Any]] = {
         torch._C.DispatchKey.Functionalize, True
     ),
 }
-"""Something that changes each part of the state, and does not change it back."""
+"""Function per part of the state that changes it, and does not restore it."""
 
 
 @pytest.mark.sampled(6)

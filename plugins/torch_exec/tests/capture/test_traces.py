@@ -1,4 +1,4 @@
-"""Traces of PyTorch programs: readable, runnable, deterministic, and equal to what they read as."""
+"""Traces of PyTorch programs: readable, runnable, deterministic, and equal when read back."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ PROGRAMS = (
 
 
 def executed(trace: Any) -> Callable[..., Any]:
-    """The function that the printed text defines."""
+    """Function defined by the printed text."""
     scope: dict[str, Any] = {}
     exec(compile(str(trace), "<printed>", "exec"), scope)
     return scope[trace.name]
@@ -188,7 +188,7 @@ def test_parameters_and_modules_have_the_users_names() -> None:
 
 
 class Owner(nn.Module):
-    """A module with a parameter, a buffer, and a tensor that is neither."""
+    """Module with a parameter, a buffer, and a tensor that is neither."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -285,7 +285,7 @@ print(tj.explain(g))
 
 @pytest.mark.slow
 def test_the_text_is_the_same_in_every_process(tmp_path: Path) -> None:
-    """Here, where other programs came before, and in a new process with other hashes of strings."""
+    """In this process after other programs, and in a new one with other string hashes."""
     file = tmp_path / "script.py"  # the text of ``-c`` is known to tracebacks from Python 3.13 on
     file.write_text(SCRIPT, "utf-8")
     here = io.StringIO()
@@ -308,7 +308,7 @@ def test_the_text_is_the_same_in_every_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("broken", [False, True], ids=["whole", "after a break"])
 @pytest.mark.parametrize("value", [3, 0.3, torch.tensor(0.3)], ids=["int", "float", "tensor"])
 def test_calls_stay_what_the_program_calls(value: Any, broken: bool) -> None:
-    """Dynamo would split these, for the sake of Inductor, and round otherwise."""
+    """Dynamo would decompose these for Inductor, which rounds differently."""
     if isinstance(value, torch.Tensor) and not broken and torch.__version__ < (2, 11):
         pytest.skip("PyTorch 2.10 does not capture a value that is a tensor")
 

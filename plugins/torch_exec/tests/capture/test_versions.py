@@ -1,4 +1,4 @@
-"""Another PyTorch than the one whose Dynamo tj-torch corrects: programs run in eager and say so."""
+"""A PyTorch whose Dynamo tj-torch cannot correct: programs run in eager, with a warning."""
 
 from __future__ import annotations
 

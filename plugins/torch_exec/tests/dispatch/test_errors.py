@@ -1,4 +1,4 @@
-"""What goes wrong: eager's exception where the program is at fault, else tj's, with a remedy."""
+"""Errors: eager's exception where the program is at fault, else tj's own, with a hint."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def test_a_part_that_failed_once_is_compiled_when_it_works() -> None:
 
 @pytest.mark.filterwarnings("ignore:tj. .*graph break:tj_core.TjWarning")
 def test_what_a_part_does_before_it_raises_happens_once() -> None:
-    """Objects, tensors, buffers and random numbers, all in the part that Dynamo sees raise."""
+    """Writes to objects, tensors and buffers, and draws, in a frame that raises under Dynamo."""
 
     def f(x, log):
         torch._dynamo.graph_break()

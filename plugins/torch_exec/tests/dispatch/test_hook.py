@@ -1,4 +1,4 @@
-"""Graph breaks, and what runs below ``torch.compile``: ``dynamo_hook`` and backend ``tj``."""
+"""Graph breaks, and tj below ``torch.compile``: ``dynamo_hook`` and backend ``tj``."""
 
 from __future__ import annotations
 
@@ -225,7 +225,7 @@ def writes_to_data(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("f", [reads_without_gradients, writes_to_data], ids=lambda f: f.__name__)
 def test_views_read_as_attributes_after_a_graph_break_are_the_programs(f: Any) -> None:
-    """Dynamo would read them again after the part has run: with gradients on, and unwritten."""
+    """Dynamo would read them again after the graph: with gradients on, and without the writes."""
 
     def seen(fn: Any) -> tuple[Any, ...]:
         x = X.clone().requires_grad_()
@@ -238,7 +238,7 @@ def test_views_read_as_attributes_after_a_graph_break_are_the_programs(f: Any) -
 
 @pytest.mark.parametrize("value", [0.3, 1])
 def test_calls_stay_whole_after_a_graph_break(value: float) -> None:
-    """Dynamo would write ``addcdiv`` as three calls, which round otherwise."""
+    """Dynamo would decompose ``addcdiv`` into three calls, which round differently."""
 
     def f(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> Any:
         torch._dynamo.graph_break()

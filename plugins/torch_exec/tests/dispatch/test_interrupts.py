@@ -1,7 +1,7 @@
-"""Compiles that are interrupted at any point leave a session as if they had not begun.
+"""Compiles that are interrupted at any point leave a session as if they had never begun.
 
-Functions on the way from a call to its program are replaced by ones that count, and raise at the
-n-th call or after it. The default run takes a spread of n, ``TJ_FULL=1`` takes all.
+Functions between a call and its program are replaced by wrappers that count, and raise at the n-th
+call or return. The default run takes a spread of n, ``TJ_FULL=1`` takes all.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch import nn
 pytestmark = pytest.mark.sampled(8)
 
 SPREAD = 3
-"""How many points of each scenario and kind of exception the default run takes."""
+"""Number of points per scenario and kind of exception in the default run."""
 
 # Where an interrupt can come, as dotted names. A class's methods are replaced on the class.
 POINTS = [
@@ -104,12 +104,12 @@ ON_FAKES = (
     "tj_torch.capture.fx.leaves.",
     "torch._subclasses.",
 )
-"""An error here is a call's that does not run on fake tensors; it, or its module, stays whole."""
+"""Points whose errors mean that a call does not run on fakes; it, or its module, stays whole."""
 
 
 @dataclass
 class Injector:
-    """Counts what happens at the points, and raises ``kind`` as the ``at``-th thing happens."""
+    """Counter of events at the points, which raises ``kind`` at event ``at``."""
 
     kind: type[BaseException] | None = None
     at: int = -1
@@ -118,7 +118,7 @@ class Injector:
     thread: int = field(default_factory=threading.get_ident)
 
     def event(self, where: str) -> None:
-        """One thing happens: a function is called, or has returned."""
+        """Count an event: a function is called, or has returned."""
         if threading.get_ident() != self.thread:
             return
         self.count += 1
@@ -127,7 +127,7 @@ class Injector:
             raise self.kind("injected")
 
     def around(self, function: Callable[..., Any], where: str) -> Callable[..., Any]:
-        """``function``, with an event before and one after."""
+        """``function`` with an event before and one after it."""
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ class Net(nn.Module):
 
 @dataclass(frozen=True)
 class Scenario:
-    """A program, made anew each time, and the frontend that captures it."""
+    """Function that makes a program anew, and the frontend that captures it."""
 
     make: Callable[[], Any]
     frontend: str = "dynamo"
@@ -228,7 +228,7 @@ def function_without_context(x):
 
 
 class Picky:
-    """An executor whose checks and a transform whose rules are points of their own."""
+    """Executor and transform with points in a check and in a pass."""
 
     tj_name = "picky"
 
@@ -260,7 +260,7 @@ class Picky:
 
 
 def ambient() -> dict[str, Any]:
-    """All state of the thread and the process that compiling touches, and must put back."""
+    """State of the thread and the process that compiling changes, and must restore."""
     import torch._dynamo as dynamo
     from torch._dynamo import trace_rules
     from torch._dynamo.utils import get_metrics_context
@@ -305,7 +305,7 @@ def gradients(program: Any, out: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def check_next_call(scenario: Scenario, program: Any, jitted: Any) -> None:
-    """The next call equals eager, from another thread: no lock is held."""
+    """Check that the next call equals eager, from another thread: no lock is held."""
     found: list[Any] = []
 
     def work() -> None:
@@ -332,7 +332,7 @@ def check_next_call(scenario: Scenario, program: Any, jitted: Any) -> None:
 
 
 def check_statistics(jitted: Any, *, plain: bool) -> None:
-    """What the statistics say is true; ``plain``: no call went through PyTorch's hook."""
+    """Check the statistics; ``plain``: no call went through PyTorch's hook."""
     stats, state = tj.stats(jitted), jitted.__tj__
     assert stats.entries == len(state.entries) == stats.misses
     assert (stats.evicted, stats.invalidated) == (0, 0)
@@ -343,7 +343,7 @@ def check_statistics(jitted: Any, *, plain: bool) -> None:
 
 
 def attempt(scenario: Scenario, injector: Injector) -> str:
-    """One compile with ``injector`` in its way, and all that must hold afterwards; what it was."""
+    """Compile once with ``injector``, and check all invariants; return the outcome."""
     torch.compiler.reset()  # the hook keeps what it compiled with the code
     session = Session(plugins=[Picky(injector), "torch"])
     program = scenario.make()
@@ -398,7 +398,7 @@ def _outcome(injector: Injector, error: BaseException | None, texts: list[str]) 
 
 @functools.cache
 def events(name: str) -> int:
-    """How much happens while the scenario compiles."""
+    """Number of events in a compile of the scenario."""
     attempt(SCENARIOS[name], Injector())
     injector = Injector()
     attempt(SCENARIOS[name], injector)

@@ -1,4 +1,4 @@
-"""A jitted module is the module: one state, whichever of the two it is reached through."""
+"""Jitted modules share all state with the module that they wrap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
 class Net(nn.Module):
-    """Parameters, a buffer, a submodule that is used twice, plain attributes."""
+    """Module with parameters, a buffer, a submodule that is used twice, and plain attributes."""
 
     names: tuple[str, ...] = ("class", "attribute")
 
@@ -358,7 +358,7 @@ def test_a_dropped_module_is_freed_with_all_that_was_compiled() -> None:
 
 
 def test_jitted_modules_of_one_class_are_of_one_class() -> None:
-    """As `torch.func.stack_module_state` asks, and whoever compares classes."""
+    """`torch.func.stack_module_state` requires it."""
     first, second = tj.jit(Net()), tj.jit(Net())
     assert type(first) is type(second) is not type(tj.jit(nn.Linear(3, 3)))
     assert first.__tj__ is not second.__tj__
@@ -371,7 +371,7 @@ def test_jitted_modules_of_one_class_are_of_one_class() -> None:
 
 
 class Local(nn.Linear):
-    """A class that nothing else jits."""
+    """Class that no other test jits."""
 
 
 def test_the_class_of_jitted_modules_is_freed_with_them() -> None:

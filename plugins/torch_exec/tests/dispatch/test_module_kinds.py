@@ -1,4 +1,4 @@
-"""Modules of unusual classes, and those that PyTorch makes itself, as jitted modules."""
+"""Jitted modules of unusual classes, and of classes that PyTorch makes itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.linspace(-1, 1, 6).reshape(2, 3)
 
 
 class Dynamic(nn.Module):
-    """Answers for names it does not have."""
+    """Module with a ``__getattr__`` for names it does not have."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Dynamic(nn.Module):
 
 
 class Recording(nn.Module):
-    """Notes what is set on it."""
+    """Module that records attributes set on it."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "log", [])
@@ -50,7 +50,7 @@ class Recording(nn.Module):
 
 
 class Slotted(nn.Module):
-    """Has an attribute outside of its ``__dict__``."""
+    """Module with an attribute in a slot."""
 
     __slots__ = ("gain",)
 
@@ -63,7 +63,7 @@ class Slotted(nn.Module):
 
 
 class Registered(nn.Module):
-    """Keeps a list of its subclasses, and wants an argument from them."""
+    """Module whose ``__init_subclass__`` keeps a list and requires an argument."""
 
     kinds: ClassVar[list[str]] = []
 
@@ -78,7 +78,7 @@ class Kind(Registered, kind="one"):
 
 
 class Meta(type):
-    """Gives its classes something to read."""
+    """Metaclass with a property."""
 
     @property
     def kind(cls) -> str:
@@ -91,7 +91,7 @@ class WithMeta(nn.Module, metaclass=Meta):
 
 
 class CallsItself(nn.Module):
-    """Overrides ``__call__``."""
+    """Module that overrides ``__call__``."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return super().__call__(x) * 10
@@ -101,7 +101,7 @@ class CallsItself(nn.Module):
 
 
 class Sized(nn.Module):
-    """Is false, being empty."""
+    """Module that is false, as its length is 0."""
 
     def __len__(self) -> int:
         return 0

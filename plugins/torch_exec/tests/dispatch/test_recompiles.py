@@ -1,4 +1,4 @@
-"""Programs that are compiled for values of Python objects: so many, and then no more."""
+"""Limit of recompilations for values of Python objects."""
 
 from __future__ import annotations
 

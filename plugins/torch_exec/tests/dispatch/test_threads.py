@@ -1,4 +1,4 @@
-"""Jitted callables used by several threads at once, and compiles that fail half-way."""
+"""Jitted callables in several threads at once, and compiles that fail half-way."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ THREADS = 4
 
 
 def together(work: Callable[[int], Any]) -> list[Any]:
-    """``work(i)`` in ``THREADS`` threads that begin at the same time; the results."""
+    """Results of ``work(i)`` in ``THREADS`` threads that begin at the same time."""
     barrier = threading.Barrier(THREADS)
 
     def begin(i: int) -> Any:

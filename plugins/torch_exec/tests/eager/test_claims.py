@@ -1,4 +1,4 @@
-"""Who runs what: executors given inline claim calls, whole or inside of bodies, and decline."""
+"""Claims of executors given inline: whole calls, calls in bodies, and declines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = torch.linspace(-2, 2, 8).reshape(2, 4)
 
 
 class Spy:
-    """An executor that runs PyTorch's own function and counts."""
+    """Executor that runs PyTorch's own function and counts its calls."""
 
     def __init__(
         self, name: str, check: Callable[[BoundSymbol], bool | Decline] | None = None, **claims: Any
@@ -184,7 +184,7 @@ def test_under_no_grad_inside_the_program_calls_are_claimed() -> None:
 
 @pytest.mark.parametrize(("functional", "calls"), [("auto", ["aten.add.Tensor"]), ("never", [])])
 def test_a_mutating_call_is_taken_apart_where_it_writes_nothing(functional, calls) -> None:
-    """In its functional form an executor may have a part of it; as acquired it stays whole."""
+    """In functional form, an executor may claim a call of its body; as acquired, it stays whole."""
     spy = Spy("spy").claims("aten.add.Tensor", torch.add)
     session = tj.Session(["torch"], overrides={"torch": {"functional": functional}})
     g = tj.jit(lambda x: x.add_(1), executors=[spy.executor], session=session)
@@ -195,7 +195,7 @@ def test_a_mutating_call_is_taken_apart_where_it_writes_nothing(functional, call
 
 
 def test_autograd_sees_writes_to_what_a_gradient_needs() -> None:
-    """Without gradients as traces the program stays as acquired, whoever else runs its calls."""
+    """Without traced gradients, the program stays as acquired, even if executors claim calls."""
 
     def f(x):
         z = x * 2

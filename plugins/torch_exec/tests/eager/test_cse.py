@@ -1,4 +1,4 @@
-"""Repeated work in PyTorch programs: done once where gradients allow, and where nobody can tell."""
+"""Common subexpressions in PyTorch programs, merged where gradients and identities allow."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def returns_one_view_twice(x: torch.Tensor) -> Any:
 
 
 def attends(x: torch.Tensor) -> Any:
-    """PyTorch's attention asks whether ``query is key``, and then rounds otherwise."""
+    """PyTorch's attention checks ``query is key``, and rounds differently then."""
     y = torch.cat([x] * 4).double().reshape(2, 3, 4)
     weights = torch.linspace(-1, 1, 48, dtype=torch.float64).reshape(12, 4)
     bias = torch.zeros(12, dtype=torch.float64)
@@ -122,7 +122,7 @@ def test_two_results_are_two_objects_in_two_memories() -> None:
 
 
 def test_a_returned_result_may_be_written_before_the_backward_pass() -> None:
-    """Autograd keeps ``x * 2`` for the gradient of ``w``; it must not be the caller's."""
+    """Autograd saves ``x * 2`` for the gradient of ``w``; the caller must not get that tensor."""
 
     def f(x: torch.Tensor, w: torch.Tensor) -> Any:
         return x * 2, w * (x * 2)

@@ -1,4 +1,4 @@
-"""Functional forms of operations: nothing they are given is written, and all else is the same."""
+"""Functional forms of operations: no argument is written, and results are the same."""
 
 from __future__ import annotations
 

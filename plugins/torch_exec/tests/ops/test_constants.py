@@ -1,4 +1,4 @@
-"""Tensors that bodies hold as constants, as text for other processes."""
+"""Tensor constants of bodies as text for other processes."""
 
 from __future__ import annotations
 

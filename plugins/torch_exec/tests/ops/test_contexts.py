@@ -1,4 +1,4 @@
-"""The context a program runs in: regions and ambient ones, random numbers, other interpreters."""
+"""Contexts of programs: regions, ambient modes, random numbers, other interpreters."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ ENTERED: list[str] = []
 
 
 class Noted:
-    """A context manager with a side effect."""
+    """Context manager with a side effect."""
 
     def __enter__(self) -> Noted:
         ENTERED.append("in")
@@ -342,7 +342,7 @@ def test_torch_func_inside() -> None:
 
 
 def test_no_grad_inside_of_inference_mode_off() -> None:
-    """Leaving inference mode turns gradients on; the region inside turns them off again."""
+    """``inference_mode(False)`` turns gradients on; the region inside turns them off again."""
     weight = torch.ones(2, requires_grad=True)
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

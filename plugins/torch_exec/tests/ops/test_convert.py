@@ -1,4 +1,4 @@
-"""Values cross between PyTorch and the core without loss, and constants print as Python."""
+"""Conversion of values between PyTorch and the core is exact, and constants print as Python."""
 
 from __future__ import annotations
 

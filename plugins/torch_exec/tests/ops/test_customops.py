@@ -230,7 +230,7 @@ def test_an_operator_without_a_fake_runs_in_eager_and_says_why() -> None:
 
 
 class Kernel:
-    """An executor that runs an extension's operator in its own way."""
+    """Executor that claims an extension's operator."""
 
     tj_name = "kernel"
 

@@ -1,4 +1,4 @@
-"""Operators run as the Python function that reaches them: the same operator, the same result."""
+"""Python functions for operators: the same operator is dispatched, with the same result."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_subclass_gets_the_operator_itself() -> None:
 
 
 class _First(TorchDispatchMode):
-    """Notes what is dispatched first."""
+    """Mode that keeps the first operator dispatched."""
 
     found: tuple[object, object, object] | None = None
 
@@ -82,7 +82,7 @@ class _First(TorchDispatchMode):
 
 
 class _ByEntry(TorchDispatchMode):
-    """Runs each operator by its entry, which has to reach that operator with those arguments."""
+    """Mode that runs each operator by its entry, which must dispatch it with the same arguments."""
 
     def __init__(self) -> None:
         super().__init__()

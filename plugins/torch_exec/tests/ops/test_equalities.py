@@ -1,4 +1,4 @@
-"""What guards on expressions of sizes say of other expressions."""
+"""Consequences of guards on size expressions for other expressions."""
 
 import sympy
 from sympy import Eq

@@ -1,4 +1,4 @@
-"""What expansions say about calls that are easy to get wrong."""
+"""Expansions of calls that are easy to get wrong."""
 
 from __future__ import annotations
 
@@ -458,7 +458,7 @@ def test_every_leaf_of_a_result_is_a_proxy_or_constant(expander: Expander) -> No
 
 
 def test_an_expansion_does_not_warn(recwarn: pytest.WarningsRecorder) -> None:
-    """Warnings are errors here: one would make the call impossible to expand."""
+    """Warnings are errors here, so that one would prevent the expansion."""
     x = proxy("x", 20)
     expansion = expand(torch.stft, (x, 4), {"return_complex": True}, PLAIN_CONTEXT)
     assert expansion.body is not None

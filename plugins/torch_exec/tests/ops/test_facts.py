@@ -1,4 +1,4 @@
-"""Facts about operations: what a plugin says in a rule table, tj believes."""
+"""Facts of operations from rule tables of plugins."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.arange(1.0, 5.0)
 
 
 class Says:
-    """A plugin that says one thing about one operation."""
+    """Plugin with one fact of one operation."""
 
     tj_name = "says"
 
@@ -38,7 +38,7 @@ def jitted(f: Callable[..., Any], *said: Any, **options: Any) -> Any:
 
 
 def calls(g: Any, *args: Any) -> dict[str, Any]:
-    """The calls of the program that ``g`` becomes, by name."""
+    """Calls of ``g``'s program, by name."""
     g(*args)
     return {call.symbol.qualname: call for call in tj.last_trace(g, stage="ACQUIRED").calls}
 
@@ -67,7 +67,7 @@ def test_what_no_trace_can_hold_runs_as_captured(said: tuple[str, ...]) -> None:
 
 @torch.library.custom_op("tj_facts::mark", mutates_args=())
 def mark() -> None:
-    """Nothing that a later call could notice."""
+    """Do nothing, so that later calls are unaffected."""
 
 
 mark.register_fake(lambda: None)

@@ -1,4 +1,4 @@
-"""Masks that placements of DTensor keep between calls: a run on fake tensors leaves them alone."""
+"""Masks that DTensor placements keep between calls: runs on fake tensors do not change them."""
 
 from __future__ import annotations
 

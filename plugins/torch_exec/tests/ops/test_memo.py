@@ -1,4 +1,4 @@
-"""The memo gives what an expander gives, faster, and never for a call that differs."""
+"""The memo returns an expander's results, faster, and never those of a different call."""
 
 from __future__ import annotations
 

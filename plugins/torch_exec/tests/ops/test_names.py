@@ -1,4 +1,4 @@
-"""Names of operations: one for all spellings, each evaluates, and none changes what is computed."""
+"""Names of operations: one for all spellings, which evaluates to an equal function."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def test_methods_of_opaque_objects() -> None:
 
 
 def test_a_namespace_is_not_taken_over() -> None:
-    """A function of a package called like a fixed namespace has no name."""
+    """A function in a package named like a fixed namespace has no name."""
 
     class Function:
         __module__ = "aten.sub"

@@ -1,4 +1,4 @@
-"""Calls by their canonical names compute what the calls compute: operators; aliases of op_db."""
+"""Calls by canonical names compute the same: Python's operators, and aliases in op_db."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def is_tensor(value: Any) -> bool:
 
 
 def canonical_call(target: Any, args: Any, kwargs: Any) -> Any:
-    """The call under its canonical name, found again from the name alone."""
+    """Call by canonical name, with its function looked up from the name alone."""
     named = SHARED.symbol(target, tuple(args), kwargs, is_tensor)
     values = map_tree(lambda c: c.value, named.args, Constant)
     return resolve(named.symbol)(*values, **named.kwargs)
 
 
 def outcome(call: Any) -> Any:
-    """What ``call`` returns, or the type of what it raises."""
+    """Result of ``call``, or the type of its error."""
     try:
         return call()
     except (TypeError, RuntimeError, NotImplementedError, ZeroDivisionError, ValueError) as error:
@@ -152,7 +152,7 @@ def test_dunder_methods() -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_aliases_of_op_db_share_a_symbol() -> None:
-    """All but those whose parameters differ in names, types or defaults."""
+    """Except aliases whose parameters differ in names, types or defaults."""
     pytest.importorskip("expecttest", reason="torch.testing._internal needs a package")
     from tj_conformance.databases.op_db import operations
 
@@ -185,7 +185,7 @@ SEPARATE = {
 
 
 def test_functions_have_their_methods_in_pytorchs_table() -> None:
-    """Every method that became a function is generated from one entry with both variants."""
+    """Each method spelled as a function is generated from one schema entry with both variants."""
     yaml = pytest.importorskip("yaml")
     import torchgen
 

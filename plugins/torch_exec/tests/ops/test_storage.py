@@ -1,7 +1,7 @@
-"""Arguments that share storage or begin inside of it, which no metadata says and no memo knows.
+"""Arguments that share storage, or have offsets in it, which metadata and memo keys lack.
 
-An expansion knows neither storage offsets nor overlap. So it must not depend on them: programs run
-in one session on arguments of equal metadata that differ in nothing else, bodies inlined.
+Expansions have neither storage offsets nor overlap, and must not depend on them: programs run in
+one session, with bodies inlined, on arguments that differ in nothing else.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLAIMED = (
 
 
 class Low:
-    """An executor of ATen operators, so that bodies take the place of the calls they belong to."""
+    """Executor of ATen operators, for which calls are inlined as their bodies."""
 
     tj_name = "low"
 
@@ -40,7 +40,7 @@ class Low:
 
 @pytest.fixture(scope="module")
 def session() -> Session:
-    """One session, and so one memo, for all."""
+    """One session, hence one memo, for all tests."""
     return Session(plugins=[Low(), "torch"])
 
 
@@ -49,7 +49,7 @@ def base() -> torch.Tensor:
 
 
 def outcome(program: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> Any:
-    """Results and what became of the arguments' whole storage; or the type of the error."""
+    """Results and the arguments' whole storage after the call, or the type of the error."""
     whole, *args = make()
     try:
         result = program(*args)
@@ -59,7 +59,7 @@ def outcome(program: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) ->
 
 
 def check(session: Session, program: Callable[..., Any], makes: Any) -> Any:
-    """All arguments in turn through one jitted program, each twice, against eager."""
+    """Run one jitted program on all arguments in turn, each twice, against eager."""
     jitted = tj.jit(program, session=session)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tj.TjWarning)  # a program that raises is not captured
@@ -103,7 +103,7 @@ def test_storage_offsets(session: Session, name: str) -> None:
 
 
 def pairs() -> Iterator[Callable[[], tuple[Any, ...]]]:
-    """Two tensors of eight elements: apart, overlapping either way, and the same."""
+    """Pairs of tensors of eight elements: apart, overlapping either way, and the same."""
     for first, second in ((0, 10), (1, 0), (0, 1), (2, 2)):
 
         def make(first: int = first, second: int = second) -> tuple[Any, ...]:
@@ -150,7 +150,7 @@ INSIDE = {
 
 @pytest.mark.parametrize("name", INSIDE)
 def test_parts_of_one_argument(session: Session, name: str) -> None:
-    """The calls of all these have keys in common; only some overlap."""
+    """The calls of all these share memo keys; only some overlap."""
     check(session, INSIDE[name], [sliced(0), sliced(5)])
 
 

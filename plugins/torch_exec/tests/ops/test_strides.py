@@ -1,4 +1,4 @@
-"""Strides on fake tensors are those of the kernels, in dimensions of size one too."""
+"""Strides of fake tensors equal those of kernels, also in dimensions of size one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Shape = list[int]
 
 
 def shapes_of(count: int, draw: random.Random) -> Shape:
-    """Sizes whose product is ``count``, with ones anywhere."""
+    """Random sizes whose product is ``count``, with ones at any position."""
     sizes: Shape = [1] * draw.randint(0, 1)
     while count > 1:
         sizes.append(draw.choice([k for k in range(1, count + 1) if count % k == 0]))
@@ -25,7 +25,7 @@ def shapes_of(count: int, draw: random.Random) -> Shape:
 
 
 def strided(draw: random.Random) -> torch.Tensor:
-    """A tensor with its dimensions in any order, and any strides where the size is one."""
+    """Tensor with dimensions in random order, and random strides where the size is one."""
     sizes = [draw.choice([1, 1, 2, 3, 4]) for _ in range(draw.randint(0, 4))]
     order = draw.sample(range(len(sizes)), len(sizes))
     x = torch.randn(sizes).permute(order)
@@ -65,7 +65,7 @@ def test_views_without_elements(shape: tuple[int, int]) -> None:
 
 
 def test_views_whose_sizes_are_symbols() -> None:
-    """Where the size is one whatever the symbols are."""
+    """For a dimension whose size is one for all values of the symbols."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     x = torch.randn(1, 6, 4).transpose(1, 2)
@@ -86,7 +86,7 @@ def expanded(count: int) -> Iterator[tuple[torch.Tensor, Shape]]:
 
 @pytest.mark.slow
 def test_expansions() -> None:
-    """Those of PyTorch, and those that it computes where sizes may be symbols."""
+    """By PyTorch's fake kernel, and by the one for symbolic sizes."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     differ = 0
@@ -141,7 +141,7 @@ def test_strides_that_the_program_reads() -> None:
 
 @pytest.mark.parametrize("p", [0.0, 0.5])
 def test_dropout_that_drops_nothing_returns_what_it_is_given(p: float) -> None:
-    """PyTorch's decomposition copies there, so that Python saw the strides of a copy."""
+    """PyTorch's decomposition copies, so that Python would see the strides of a copy."""
 
     def program(x: torch.Tensor) -> tuple[torch.Tensor, int]:
         y = torch.nn.functional.dropout(x[:, 0], p, training=True)

@@ -1,8 +1,8 @@
-"""The strides that fake kernels say, with tj's corrections, are those of PyTorch's kernels.
+"""Strides of fake kernels, with tj's corrections, equal those of PyTorch's kernels.
 
-Each operator that a call of PyTorch's database reaches, on transposed tensors and on tensors with
-gaps, and in backwards whose tangents are laid out in ways of their own. Programs are traced on fake
-tensors, and look at strides: `x.is_contiguous()`, `x.view(-1)`.
+For each operator that a call of PyTorch's op_db runs, on transposed tensors and on tensors with
+gaps, and in backwards with tangents of other strides. Programs are traced on fake tensors, and
+depend on strides: `x.is_contiguous()`, `x.view(-1)`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EVERY = 1 if FULL else 8
 
 
 class Comparing(TorchDispatchMode):
-    """Runs each operator on fake tensors, too, and keeps where strides differ."""
+    """Mode that also runs each operator on fake tensors, and records differences in strides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Comparing(TorchDispatchMode):
 
 
 def strides(x: Any) -> list[int] | None:
-    """Those that say where elements are; None where there is nothing to say."""
+    """Strides that locate elements; None for tensors without any."""
     if not isinstance(x, torch.Tensor) or x.layout is not torch.strided or x.numel() < 2:
         return None
     return [stride for size, stride in zip(x.shape, x.stride(), strict=True) if size > 1]
@@ -152,7 +152,7 @@ def test_backwards_of_tangents_with_other_strides(name: str) -> None:
 
 
 def test_a_backward_that_views_what_another_layout_made() -> None:
-    """A linear layer flattens its tangent, by a view where the strides permit."""
+    """A linear layer flattens its tangent, with a view where the strides allow it."""
 
     def f(x: torch.Tensor, w: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
         made = F.softplus(F.linear(x, w)).transpose(1, 2)

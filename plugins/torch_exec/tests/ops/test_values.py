@@ -1,4 +1,4 @@
-"""What is known of tensors at run time: contents, copies, differences."""
+"""Functions on run-time tensors: contents, copies, differences."""
 
 from __future__ import annotations
 

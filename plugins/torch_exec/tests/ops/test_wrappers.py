@@ -1,4 +1,4 @@
-"""Calls on tensor subclasses: dense bodies, gradients of whole calls, and what is refused."""
+"""Calls on tensor subclasses: dense bodies, gradients of whole calls, and refusals."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def arguments(values: Any) -> tuple[Any, ...]:
 
 
 def calls(body: Any) -> list[Any]:
-    """The calls on dense tensors, and those between them and subclasses."""
+    """Innermost calls of a body: on dense tensors, and flatten and unflatten calls."""
     inner = ([call] if call.body is None else calls(call.body) for call in body.calls)
     return [call for found in inner for call in found]
 
@@ -165,7 +165,7 @@ def test_the_gradient_of_a_plain_tensor_may_be_of_a_subclass(expander: Expander)
 
 def test_states_of_one_text_are_told_apart() -> None:
     class Mute:
-        """Two of them are not equal, and print alike."""
+        """Objects that are unequal but print alike."""
 
         def __repr__(self) -> str:
             return "mute"

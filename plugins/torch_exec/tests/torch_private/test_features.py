@@ -1,7 +1,7 @@
-"""Features that rest on private names of PyTorch: probes find a lost one, and nothing else is lost.
+"""Features that use private names of PyTorch: probes find lost ones, and only these are lost.
 
-Names are taken away as a new PyTorch would: removed, renamed, there without effect, with another
-signature. The user's call must be right each time, and no error.
+Names are changed as a new PyTorch might: removed, renamed, without effect, or with another
+signature. The user's call must be right each time, without an error.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ RIGHT_ALONE = {
     "operators of symbols": "PyTorch is right by itself from 2.15 on",
     "classes derived from containers": "PyTorch is right by itself from 2.15 on",
 }
-"""Features whose probes may pass without them here."""
+"""Features whose probes may pass without them in this environment, with the reasons."""
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_known() -> Iterator[None]:
-    """Nothing is lost before a test or after it, and nothing has been said."""
+    """Reset lost features and warnings before and after each test."""
     torch._dynamo.reset()
     features._said.clear()
     yield
@@ -95,7 +95,7 @@ def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
 def test_a_feature_works_where_pytorch_has_compiled_before(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Dynamo remembers for a process how it wraps and calls things: as they were without tj."""
+    """Dynamo caches its methods to wrap and call values per process, here without tj's patches."""
     probe = BY_NAME[name].probe
     assert probe is not None
     with monkeypatch.context() as patch:
@@ -110,7 +110,7 @@ def test_a_feature_works_where_pytorch_has_compiled_before(
 
 
 def replaced() -> list[tuple[Feature, str, Any, str]]:
-    """Each name of PyTorch that a feature replaces, by path, with where it is."""
+    """Names of PyTorch that features replace, with their owners."""
     found = []
     with ExitStack() as stack:
         for feature in FEATURES:
@@ -152,13 +152,13 @@ PLACES = {
 
 
 def example(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """The README's: a program that uses nothing special."""
+    """The README's program, which uses no special feature."""
     y = nn.functional.gelu(x @ w)
     return y / y.sum(-1, keepdim=True)
 
 
 def outcome(program: Callable[..., Any], *calls: tuple[Any, ...]) -> tuple[list[Any], list[str]]:
-    """Results of calls of ``program`` under tj, and what tj warns of."""
+    """Results of calls of ``program`` under tj, and tj's warnings."""
     torch._dynamo.reset()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -170,7 +170,7 @@ def outcome(program: Callable[..., Any], *calls: tuple[Any, ...]) -> tuple[list[
 
 
 def is_right(warned: int | None = None) -> list[str]:
-    """See that the example is eager's, with gradients; return the warnings."""
+    """Check that the example equals eager, with gradients; return the warnings."""
     x, w = torch.rand(3, 4), torch.rand(4, 4, requires_grad=True)
     (mine, again), said = outcome(example, (x, w), (x, w))
     torch.testing.assert_close(mine, example(x, w))

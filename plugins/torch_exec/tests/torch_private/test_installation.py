@@ -1,4 +1,4 @@
-"""Answers of probes: run once for an installation, kept, and told without importing PyTorch."""
+"""Results of probes: run once per installation, kept, and reported without importing PyTorch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tj_torch.torch_private.lookup import MissingNameError, find
 
 @pytest.fixture
 def unsettled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
-    """A process that knows nothing of its PyTorch; counts processes of probes, which find two."""
+    """Process without results of probes; lists runs of the probes, which find two lost features."""
     ran: list[int] = []
 
     def in_a_process() -> dict[str, str]:
@@ -37,7 +37,7 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 @pytest.fixture
 def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A PyTorch that nobody has tested."""
+    """Untested version of PyTorch."""
     monkeypatch.setattr(installation, "TESTED", ("1.0",))
 
 
@@ -155,7 +155,7 @@ def test_doctor_lists_features(capsys: pytest.CaptureFixture[str]) -> None:
 def test_doctor_finds_a_missing_name(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The program of its probe is right: functions that need the feature run as they are."""
+    """The probe's program is right: functions that need the feature run uncompiled."""
     from tj_core.cli.main import main
     from torch._dynamo.side_effects import SideEffects
 

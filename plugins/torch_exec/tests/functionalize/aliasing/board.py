@@ -1,6 +1,6 @@
-"""The programs of the scoreboard: each shows a known bug of some compiler.
+"""Programs of the scoreboard: each shows a known bug of some compiler.
 
-A program is on the board if what goes wrong can be seen from a call, be it right by now.
+A program is on the board if a call shows the bug, even if it is mended by now.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WHERE: dict[str, str] = {}
 
 
 def known(where, *, kind="plain", **facts):
-    """A program on the board; ``where`` says who reported it."""
+    """Register a program of the board; ``where`` tells who reported it."""
 
     def add(fn):
         WHERE[fn.__name__] = where
@@ -50,7 +50,7 @@ OURS = "found here"
 
 
 def around(new):
-    """A tensor, then two views of another one's base."""
+    """Scene of a tensor, then two views of another base."""
     base = new(2, 2)
     b = new(2, 2)
     return new.scene(b, base.view(2, 2), base.view(-1).view(2, 2), watched=(base,))
@@ -85,7 +85,7 @@ def overlapping_and_other(new):
 
 
 class Marked(torch.Tensor):
-    """A subclass that changes nothing but its name."""
+    """Subclass without methods."""
 
 
 def marked(new):
@@ -98,7 +98,7 @@ def marked(new):
 
 @torch.library.custom_op("tj_scoreboard::noted", mutates_args=())
 def noted(x: torch.Tensor) -> torch.Tensor:
-    """Copies, by an operator with the tag that the order of such calls counts."""
+    """Custom operator that copies, marked as effectful: the order of its calls counts."""
     return x.clone()
 
 

@@ -1,4 +1,4 @@
-"""Arguments that share memory: programs with bases, one for each way, and what they leave alone."""
+"""Arguments that share memory: programs with bases, one per aliasing pattern, and their limits."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def functional(*, gradients: bool) -> tj.Session:
 
 
 def shared(jitted: Any) -> list[Trace]:
-    """The last traces of the programs for arguments that share memory."""
+    """Last traces of the programs for arguments that share memory."""
     others = jitted.__tj__.last.compilation.others
     return [t.traces[-1] for name, t in others.items() if name.startswith("shared")]
 

@@ -16,13 +16,13 @@ ALL = ("plain", "leaf", "inner")
 
 
 def three(new):
-    """Three matrices, of the last of which the caller keeps a view."""
+    """Three matrices; the caller keeps a view of the last."""
     x, y, z = new(2, 3), new(2, 3), new(2, 3)
     return new.scene(x, y, z, watched=(z[0],))
 
 
 def strided(*layouts):
-    """Layouts of one base of 25 elements, each given by two (sizes, strides, offset)."""
+    """Scene of two views of one base of 25 elements, each by sizes, strides and offset."""
 
     def layout(first, second):
         def make(new):
@@ -50,13 +50,13 @@ CROSSING = strided(
 
 
 def unsqueezed(new):
-    """A vector, and the same as a matrix of one row."""
+    """Vector, and a view of it as a matrix of one row."""
     x = new(3)
     return new.scene(x, x.unsqueeze(0))
 
 
 def bases_out_of_order(new):
-    """Views of two bases, not in the order of these, a matrix of its own between them."""
+    """Views of two bases, not in the bases' order, with a separate matrix between them."""
     first, second = new(2, 2), new(2, 2)
     args = second.view(-1), first.view(-1), new(4), second[1], first[0]
     return new.scene(*args, watched=(first, second))
@@ -254,7 +254,7 @@ def equal_numbers_beside_overlap(x, y, m, n):
 
 
 class ZeroesInBackward(torch.autograd.Function):
-    """Keeps its argument on the context, and writes to it on the way back."""
+    """Function that keeps its argument on the context, and writes to it in the backward."""
 
     @staticmethod
     def forward(ctx, x, buffer):

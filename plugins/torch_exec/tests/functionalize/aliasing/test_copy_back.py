@@ -20,7 +20,7 @@ def floats_only(call: BoundSymbol) -> bool | Decline:
 
 
 def copier(copied: list[tuple[int, ...]]) -> Executor:
-    """Runs nothing but copies, and notes the shapes."""
+    """Executor that claims only copies, and records their shapes."""
 
     def copy_back(target: torch.Tensor, value: torch.Tensor) -> None:
         copied.append(tuple(target.shape))
@@ -67,7 +67,7 @@ PROGRAMS = {
     write_data: (0, 1),
     write_hidden: (1, 1),
 }
-"""How many inputs are copied back to inside and outside, where nothing needs a gradient."""
+"""Numbers of inputs copied back to inside and outside of the program, without gradients."""
 
 
 @pytest.mark.sampled(6)
@@ -116,7 +116,7 @@ def test_what_autograd_sees_is_not_copied_by_others() -> None:
 
 
 def test_what_follows_a_copy_is_refused() -> None:
-    """The verifier proves that all else is a program of values."""
+    """The verifier proves that all other calls are free of writes."""
     copied: list[tuple[int, ...]] = []
     jitted = tj.jit(write, executors=[copier(copied), "..."])
     jitted(torch.ones(2), torch.ones(2))
@@ -144,7 +144,7 @@ def verified(trace) -> None:
 
 
 def test_a_copy_that_goes_wrong_is_an_error_and_is_not_done_again() -> None:
-    """The program as acquired would start from what was written, and count it twice."""
+    """The acquired program would start from the written values, and write a second time."""
     claims: RuleTable[Claim] = RuleTable("claim")
     claims.set("tj.copy_back", Claim(lambda target, value: (target.data.copy_(value * 2), None)[1]))
     executors = [Executor("wrong", claims), "..."]

@@ -1,8 +1,8 @@
-"""The same programs in functional form, PyTorch's autograd taking the gradients of that.
+"""The same programs in functional form, with gradients by PyTorch's autograd.
 
-That autograd sees other calls than the user's: it does not refuse gradients for writes to what the
-user's calls would have saved, and the views of results have grad_fns of other classes. All else is
-as in eager.
+Autograd then sees other calls than the user's: it does not refuse gradients for writes to tensors
+that the user's calls would have saved, and views of results have grad_fns of other classes. All
+else is as in eager.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ COUNT = int(os.environ.get("TJ_FUZZ", "5000" if FULL else "60"))
 FRONTEND = os.environ.get("TJ_FUZZ_FRONTEND")
 
 OTHER_CLASS = {"value_written_after_a_view", "product_of_a_batch_is_written"}
-"""Programs that return a view older than a write to a result that it is of."""
+"""Programs that return a view made before a write to its base, a result."""
 
 
 @functools.cache
@@ -36,7 +36,7 @@ def session() -> tj.Session:
 
 
 FIGURES = Figures()
-"""Of all programs that were compared."""
+"""Figures of all programs that were compared."""
 
 
 def functional(fn):

@@ -1,4 +1,4 @@
-"""Made-up programs against eager: 60 in every run, more with ``TJ_FULL=1`` or ``TJ_FUZZ=number``.
+"""Random programs against eager: 60 in every run, more with ``TJ_FULL=1`` or ``TJ_FUZZ=number``.
 
 ``TJ_FUZZ_FRONTEND`` is the frontend that they go through; 120 more, or ``TJ_FUZZ_FX``, go through
 ``fx``. A program that differs is printed as a test.
@@ -36,7 +36,7 @@ def test_found_before(name, way) -> None:
 
 
 FIGURES = Figures()
-"""Counted over all chunks, so that the programs are known to be worth running."""
+"""Figures over all chunks, to check that the programs are worth running."""
 
 
 @pytest.mark.slow
@@ -52,7 +52,7 @@ def test_made_up_programs_through_fx(chunk, count) -> None:
 
 
 def test_the_programs_were_worth_running() -> None:
-    """Most are captured whole, and some raise: else the generator has gone astray."""
+    """Most are captured whole, and some raise; else the generator is broken."""
     if not FIGURES.programs:
         pytest.skip("no made-up program was run")
     print(FIGURES)
@@ -61,7 +61,7 @@ def test_the_programs_were_worth_running() -> None:
 
 
 def test_a_difference_is_found_and_printed() -> None:
-    """The fuzzer can fail, and what it prints is a test that fails."""
+    """The fuzzer can fail, and prints a test that fails."""
 
     def forgets_writes(fn):
         return lambda *args: fn(*(a.clone() for a in args))

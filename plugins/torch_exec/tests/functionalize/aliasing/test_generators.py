@@ -1,6 +1,6 @@
-"""Programs that draw from generators of their own, which only FX graphs bring along.
+"""Programs that draw from generators of their own, which only FX graphs contain.
 
-Dynamo breaks the graph at a call that is given a generator.
+Dynamo breaks the graph at a call with a generator.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ def session(functional: str) -> tj.Session:
 
 
 def draws(*, then_reads: bool) -> Program:
-    """Draws from two generators and the default one, writes, and may read what is not there."""
+    """Draw from two generators and the default one, write, and index, perhaps out of bounds."""
     root = torch.nn.Module()
     root.own = torch.Generator().manual_seed(5)
     root.other = torch.Generator().manual_seed(6)
@@ -41,7 +41,7 @@ def draws(*, then_reads: bool) -> Program:
 
 
 def scene(kind: str, index: int):
-    """A matrix of ``kind``, and the index of a row of it, or of none."""
+    """Matrix of ``kind``, with the index of a row, or one out of bounds."""
 
     def make():
         new = Source(kind)
@@ -54,7 +54,7 @@ def scene(kind: str, index: int):
 @pytest.mark.parametrize("then_reads", [False, True])
 @pytest.mark.parametrize("kind", ["plain", "inner"])
 def test_generators_are_where_eager_leaves_them(kind, then_reads, functional) -> None:
-    """After an error in the middle, too: what had been drawn before it was drawn once."""
+    """After an error in the middle, too: numbers before it are drawn once."""
     report = check(
         lambda: draws(then_reads=then_reads),
         [scene(kind, 1), scene(kind, 7), scene(kind, 2)],

@@ -40,7 +40,7 @@ MIXED = [
     (torch.complex64, FLOAT),
     (FLOAT, torch.complex64),
 ]
-"""Data types of arguments, and of what is written."""
+"""Pairs of data types: of the arguments, and of the written tensor."""
 IN_PLACE_MIXED = [(op, *pair) for pair in MIXED for op in in_place_operations(pair[0])]
 OUT_MIXED = [(op, *pair) for pair in MIXED for op in out_operations(pair[0])]
 
@@ -61,10 +61,10 @@ BREAKS_OUT = {
     **dict.fromkeys(("geqrf", "histogram"), _FAKE),
     **dict.fromkeys(("_batch_norm_with_update", "_native_batch_norm_legit"), _PACKET),
 }
-"""Where the graph breaks, as torch.compile's does, and why."""
+"""Operations at which the graph breaks, as torch.compile's does, with the reasons."""
 
 ROUNDED_OUT = {(name, torch.complex64, FLOAT) for name in ("norm.nuc", "linalg.cond")}
-"""Operations whose functional form differs in the last bits, and the data types."""
+"""Operations and data types for which the functional form differs in the last bits."""
 
 
 def named(value: object) -> str:

@@ -1,4 +1,4 @@
-"""Writes to the data of one argument: visible to autograd, hidden from it, refused by it."""
+"""Writes to the elements of one argument: visible to autograd, hidden from it, refused by it."""
 
 from __future__ import annotations
 
@@ -375,7 +375,7 @@ def test_input(case, kind) -> None:
 
 
 def test_a_hidden_write_to_a_leaf_has_the_known_gradient() -> None:
-    """Numbers, not only eager's: value 9, gradient 6."""
+    """Checked against known numbers, not only eager: value 9, gradient 6."""
     x = torch.tensor(1.0, requires_grad=True)
 
     def f(x):

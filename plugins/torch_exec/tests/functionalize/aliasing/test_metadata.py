@@ -28,7 +28,7 @@ def square(new):
 
 
 def with_ones(new):
-    """For `(1, 2, 1, 3)` there is something to squeeze."""
+    """Scene with a tensor of shape ``(1, 2, 1, 3)``, for ``squeeze_``."""
     return new.scene(new(1, 2, 1, 3), new(3))
 
 
@@ -364,7 +364,7 @@ def test_a_refused_capture_says_why(program, reason) -> None:
 
 
 def test_a_part_whose_capture_is_refused_runs_as_it_is() -> None:
-    """After a graph break: the parts before it have run, so the whole cannot run again."""
+    """After a graph break, earlier parts have run, so the whole cannot run again."""
     steps = []
 
     def program(x, y):

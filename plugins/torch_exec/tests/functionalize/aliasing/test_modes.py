@@ -15,7 +15,7 @@ LEAF = ("leaf",)
 
 
 def mixed(new):
-    """The first argument needs a gradient, the second does not."""
+    """Scene in which only the first argument requires grad."""
     return new.scene(new(2, 3), torch.ones(3))
 
 
@@ -129,7 +129,7 @@ def twice_differentiated_aliases(x, y):
 
 
 class ScalesItsGradient(torch.autograd.Function):
-    """Writes to the gradient that it is given."""
+    """Function whose backward writes to its incoming gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -141,7 +141,7 @@ class ScalesItsGradient(torch.autograd.Function):
 
 
 class CountsBackward(torch.autograd.Function):
-    """Writes to a buffer in backward."""
+    """Function whose backward writes to a buffer."""
 
     @staticmethod
     def forward(ctx, x, buffer):

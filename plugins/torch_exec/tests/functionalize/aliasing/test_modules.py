@@ -1,4 +1,4 @@
-"""Modules that keep something: buffers, statistics, attributes, lists, parameters written to."""
+"""Modules with state: buffers, statistics, attributes, lists, written parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def images(new):
 
 
 def of(module):
-    """The program of a module: its parameters, buffers and plain attributes are its state."""
+    """Program of a module, with parameters, buffers and plain attributes as its state."""
 
     def state():
         plain = {
@@ -267,7 +267,7 @@ def closure_over_a_tensor():
 
 @case.stateful(layouts=(one,))
 def gradient_is_written_between_calls():
-    """A step of an optimiser in the program itself."""
+    """The program itself does a step of an optimizer."""
     weight = torch.nn.Parameter(torch.ones(3))
     weight.grad = torch.ones(3)
 

@@ -1,4 +1,4 @@
-"""The aliasing oracle can fail: ways of jitting that are wrong in one respect are caught."""
+"""Check that the aliasing oracle fails for ways of jitting that are wrong in one respect."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def tensors(tree):
 
 
 def each_tensor(fn):
-    """A wrong way of jitting: ``fn`` applied to each returned tensor."""
+    """Make a wrong way of jitting that applies ``fn`` to each returned tensor."""
 
     def jit(program):
         return lambda *args: pytree.tree_map_only(torch.Tensor, fn, program(*args))
@@ -147,7 +147,7 @@ def makes_a_list(program):
 
 
 def expects_the_first_aliasing(program):
-    """Compiled for arguments that are apart, wrong for others: what an unguarded alias does."""
+    """Way of jitting with an unguarded alias: compiled for distinct arguments, wrong for others."""
     together = []
 
     def call(*args):
@@ -254,7 +254,7 @@ def test_state_counts() -> None:
 
 
 def test_a_write_to_an_output_is_followed_into_saved_values() -> None:
-    """What only a later backward pass sees: the value that was saved is another object."""
+    """Only a later backward shows that the saved value is another object."""
 
     def program(x):
         return x.exp()

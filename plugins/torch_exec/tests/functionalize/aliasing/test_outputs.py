@@ -1,4 +1,4 @@
-"""What is returned: inputs, views of inputs, values and their views, in every combination."""
+"""Returned values: inputs, views of inputs, results and their views, in every combination."""
 
 from __future__ import annotations
 

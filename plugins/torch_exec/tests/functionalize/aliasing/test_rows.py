@@ -1,4 +1,4 @@
-"""Every row of the taxonomy of aliases and mutation has a case, and every case's row exists.
+"""Check that each row of the taxonomy of aliases and mutation has a case, and vice versa.
 
 The rows are those of the project's notes on aliasing: I for one argument's mutation, O for kinds
 of outputs, D and S for arguments that are one object or share storage, T for the groups of
@@ -89,7 +89,7 @@ ROWS = {
 
 
 def covered() -> dict[str, list[str]]:
-    """For each row the tests that stand for it: cases of the tables, and functions by name."""
+    """Tests of each row: cases of the tables, and functions by name."""
     found: dict[str, list[str]] = {}
     for module in modules_in(Path(__file__).parent, but=[Path(__file__).name]):
         for case in module.case.cases if hasattr(module, "case") else ():

@@ -1,8 +1,8 @@
 """Programs that other compilers get wrong and tj does not: the table of `docs/scoreboard.md`.
 
-The programs are those of `board.py`. tj's column is measured in every run, and torch.compile's on a
-few programs; ``TJ_FULL=1`` measures it on all, on the spot, and compares with the table.
-``python test_scoreboard.py`` writes the table anew. ``-rP`` prints it.
+The programs are those of `board.py`. Every run measures tj's column, and torch.compile's for a few
+programs; ``TJ_FULL=1`` measures it for all programs, and compares with the table.
+``python test_scoreboard.py`` writes the table. ``-rP`` prints it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ CASES, WHERE = board.case.cases, board.WHERE
 
 @functools.cache
 def session() -> tj.Session:
-    """This plugin alone, whatever the project's configuration says."""
+    """Session with this plugin alone, regardless of the project's configuration."""
     with tempfile.TemporaryDirectory() as folder:
         nothing = Path(folder, "nothing.toml")
         nothing.touch()
@@ -51,7 +51,7 @@ PEERS = {
 
 
 def outcome(case, jit) -> str:
-    """``equal``, or in a few words what differs; a version only if nothing else does."""
+    """``equal``, or a short text of the difference; a version counter only if all else is equal."""
     found = measured(case, jit)
     if found == "wrong _version":
         worse = measured(case, jit, ignore=("_version",))
@@ -92,7 +92,7 @@ def words(difference) -> str:
 
 
 def table(columns) -> str:
-    """The scoreboard as Markdown; ``columns`` are ways of compiling by name."""
+    """Scoreboard as Markdown; ``columns`` are ways of compiling, by name."""
     lines = [f"| program | reported as | {' | '.join(columns)} |"]
     lines.append("|---|---|" + "---|" * len(columns))
     for c in CASES:
@@ -132,7 +132,7 @@ SPOT = (*CASES[:3], *(c for c in CASES if c.name == "effect_beside_overlapping")
 
 @pytest.mark.parametrize("case", SPOT, ids=lambda c: c.name)
 def test_what_aot_eager_does_is_seen_on_the_spot(case) -> None:
-    """Of a few; of all with ``TJ_FULL=1``, see below."""
+    """For a few programs; for all with ``TJ_FULL=1``, see below."""
     if written_for() != torch.__version__.split("+")[0]:
         pytest.skip("the page is of another PyTorch")
     found = outcome(case, PEERS["aot_eager"])
@@ -141,7 +141,7 @@ def test_what_aot_eager_does_is_seen_on_the_spot(case) -> None:
 
 
 def written_for() -> str:
-    """The version of PyTorch that the page is of."""
+    """Version of PyTorch for which the page was written."""
     return re.search(r"PyTorch (\S+),", PAGE.read_text("utf-8"))[1]
 
 
@@ -156,7 +156,7 @@ def test_the_page_says_what_torch_compile_does() -> None:
 
 
 def main() -> None:
-    """Measure all, and write the page; no variable of the environment configures tj."""
+    """Measure all programs and write the page; ignore environment variables of tj."""
     for name in [name for name in os.environ if name.startswith("TJ_")]:
         del os.environ[name]
     page = PAGE.read_text("utf-8")

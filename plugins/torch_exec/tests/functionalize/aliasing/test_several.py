@@ -37,7 +37,7 @@ GRAD = ("leaf", "inner")
 
 
 def offset_zero_twice(new):
-    """Two views of one base at the same place, of different shape."""
+    """Two views of one base at the same offset, of different shapes."""
     base = new(6)
     return new.scene(base.view(2, 3), base[:3], watched=(base,))
 
@@ -48,7 +48,7 @@ def base_second(new):
 
 
 def other_type(new):
-    """One memory as two types."""
+    """Two views of the same memory, of different data types."""
     x = new(2, 3)
     return new.scene(x, x.detach().view(torch.int32)[0], watched=(x,))
 
@@ -59,7 +59,7 @@ def detached_copy_of_name(new):
 
 
 def reversed_groups(new):
-    """Two groups, nothing and numbers between them, bases out of order."""
+    """Two groups with None and numbers between them, bases out of order."""
     a, b = new(2, 3), new(6)
     return new.scene(b[:3], None, a, 2, b[1:4], a[1], watched=(b,))
 
@@ -80,7 +80,7 @@ def same_three(new):
 
 
 def parameters_and_view(new):
-    """Leaves that share memory, as tied weights do."""
+    """Leaves that share memory, like tied weights."""
     x = new(2, 3)
     return new.scene(x, torch.nn.Parameter(x.detach()[1]), watched=(x,))
 
@@ -197,7 +197,7 @@ def data_of_first_written(x, y):
 
 @case("S3", layouts=(detached_copy_of_name,), raises=LEAF)
 def a_value_saved_before_is_stale(x, y):
-    """Only the version counter that both share tells backward so."""
+    """Only the shared version counter shows it to the backward."""
     z = x * x
     y.mul_(2)
     x.mul_(1)
@@ -219,7 +219,7 @@ def outputs_view_what_was_written(x, y):
 
 @case("S1", "T:synthetic base", layouts=(overlapping, rows), raises=LEAF)
 def offset_is_kept(x, y):
-    """PyTorch issue 198095: a view of a view was rebuilt without its offset."""
+    """Regression case of PyTorch issue 198095: a view of a view was rebuilt without its offset."""
     x.add_(100)
     return y[0], y[1:], x[1]
 
@@ -270,7 +270,7 @@ def written_as_the_other_type(x, y):
 
 @case("S1", "S2", layouts=ALIASED, raises=LEAF)
 def intermediates_beside_aliases(z, x):
-    """Finding 1 of the reference: outputs swapped, where a base is made up for arguments."""
+    """Finding 1 of the reference: outputs swapped where arguments got a synthetic base."""
     y = x + 1
     x.mul_(2)
     t, u = z.sum() + x, z.sum() * x
@@ -316,7 +316,7 @@ EXTRA = [(), ("view of x",), ("view of y", "arguments")]
 
 
 def functional(through=lambda fn: fn, **options):
-    """Through the functional form; Dynamo captures no metadata changes of arguments, FX does."""
+    """Way of jitting in functional form; only FX captures metadata changes of arguments."""
     session = functools.cache(
         lambda: tj.Session(["torch"], overrides={"torch": {"functional": "always"}})
     )
@@ -328,7 +328,7 @@ MODES = {
     "functional": (functional(), OTHER_CALLS),
     "functional, fx": (functional(traced, frontend="fx"), OTHER_CALLS),
 }
-"""Ways of compiling, and what may differ: autograd sees other calls than the user's."""
+"""Ways of compiling, with allowed differences: autograd sees other calls than the user's."""
 
 
 def tortured(order, extra, kind, jit, options) -> Report:

@@ -1,4 +1,4 @@
-"""Ways of writing: assignment to items in every form, `out=`, indexed, foreach, random writes."""
+"""Forms of writes: assignments to items, `out=`, indexed, foreach and random writes."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def compared_in_place(x, y, i):
 
 @case("I2", layouts=(pair, viewed), raises=LEAF)
 def counted_and_not_written(x, y):
-    """The conjugates of real numbers are these, but the version counter counts a write."""
+    """``conj_physical_`` of real numbers changes nothing, but bumps the version counter."""
     z = x * y
     x.conj_physical_()
     return z, x, x * 2
@@ -355,7 +355,7 @@ def random_visible(x, y):
 
 
 def impossible():
-    """What raises when it runs, and not before."""
+    """Write that raises at run time, and not at capture."""
     return torch.linalg.cholesky(-torch.eye(2)).sum()
 
 
