@@ -29,7 +29,7 @@ def refuse_streams(node: torch.fx.Node) -> None:
         )
     if _orders_streams(node):
         raise CaptureError(
-            f"`{node.target}` orders what streams do: a trace has one, the caller's",
+            f"`{node.target}` synchronizes streams: a trace has one, the caller's",
             source=node_source(node),
         )
 

@@ -145,7 +145,7 @@ class _Bases:
             if tensors[0].requires_grad:
                 raise Unsuitable("autograd knows nothing of memory that arguments share")
             if extent > FAR * (extent - min(group.offsets)):
-                raise Unsuitable("what arguments share is a small part of their memory")
+                raise Unsuitable("arguments share only a small part of their memory")
         tags = NO_TAGS if group.geometry else TagSet([MEMORY.name])
         name = self.editor.fresh("base")
         base = tensors[0].replace(name=name, shape=shape, strides=strides, tags=tags)

@@ -321,7 +321,7 @@ class _Outer:
             for i, call in again:
                 roots = {self.objects.places[viewed].root for viewed in self.viewed(call)}
                 if i < last and name in roots:
-                    raise Unsuitable("a result depends on what is written, of which views are kept")
+                    raise Unsuitable("a result depends on a written argument with older views")
 
     def refusable(self) -> Iterator[str]:
         """Objects whose change of metadata autograd may refuse.

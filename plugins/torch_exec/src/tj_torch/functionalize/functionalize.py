@@ -313,7 +313,7 @@ class Functionalized(Emitter):
             self.objects.note(call)
             return
         if detaches(call) and may_be_saved(self.current(tensor), self.editor.calls):
-            raise Unsuitable("what autograd may have saved is cut off")
+            raise Unsuitable("a tensor that autograd may have saved is detached in place")
         if given or any(at.root == name for n, at in self.objects.places.items() if n != name):
             self.cut.add(name)
         view = detach(call, self.expand)
@@ -332,13 +332,15 @@ class Functionalized(Emitter):
         mutated = tuple(dict.fromkeys(call.effects.mutates))
         places = [self.objects.place(call.flat_args[i]) for i in mutated]
         if len({p.root for p in places}) < len(places) or self.read_elsewhere(call, places):
-            raise Unsuitable(f"{call.symbol} is given one memory twice")
+            raise Unsuitable(f"{call.symbol} takes the same memory twice")
         if any(a.kind == "arg" and not a.identical for a in call.effects.aliases):
             raise Unsuitable(f"{call.symbol} writes, and returns a view of what it takes")
         if any(p.root in self.objects.internal for p in places):
             raise Unsuitable(f"{call.symbol} writes to a view of memory that has no name")
         if any(self.flagged(p.root) for p in places):
-            raise Unsuitable(f"{call.symbol} writes to a conjugate that was given uncomputed")
+            raise Unsuitable(
+                f"{call.symbol} writes to an input with a lazy conjugate or negative bit"
+            )
         if any(overlaps_itself(call.flat_args[i]) for i in mutated):
             raise Unsuitable(f"{call.symbol} writes one element under two indices")
         made = self.functional(call, mutated)
@@ -377,16 +379,16 @@ class Functionalized(Emitter):
         grad = call.context.get("grad")
         old, counter = self.value(Place(place.root)), self.objects.counter[name]
         if place.root in self.cut:
-            raise Unsuitable("what was cut off from autograd is written, and has other views")
+            raise Unsuitable("a tensor that was detached in place is written, and has other views")
         detached = any(map(cuts_gradients, place.path))
         untracked = detached or grad is False
         if self.differentiates and self.objects.counters(place.root) != {counter}:
-            raise Unsuitable("data that autograd may have saved is written, unseen")
+            raise Unsuitable("memory with several version counters is written, as of x and x.data")
         if detached and requires_grad(value):
             raise Unsuitable("a detached tensor comes to require a gradient")
         older = place.path and not (detached or requires_grad(call.flat_args[index]))
         if older and grad is not False and requires_grad(old):
-            raise Unsuitable("a view is written that is older than the need of a gradient")
+            raise Unsuitable("a view is written that was made before its base required grad")
         direct = value
         for i in reversed(range(len(place.path))):
             step = place.path[i]

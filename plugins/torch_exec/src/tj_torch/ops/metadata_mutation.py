@@ -32,10 +32,10 @@ def why_not_functional(call: BoundSymbol, *, own: bool, given: bool) -> str | No
     if not call.effects.aliases:
         return f"what {call.symbol} does is not known"
     if detaches(call):
-        return None if own else "a view is to be cut off from autograd, which is an error"
+        return None if own else "detach_ of a view, which PyTorch refuses"
     (tensor,) = call.flat_args
     if not call.effects.rebinds:
         return None
     if isinstance(tensor, TensorProxy) and not tensor.requires_grad:
-        return "a tensor that needed no gradient becomes a leaf that does"
-    return None if own and given else "a result is to need no gradient, which only leaves can do"
+        return "a tensor that required no grad becomes a leaf that does"
+    return None if own and given else "requires_grad_(False) of a computed tensor, which is no leaf"

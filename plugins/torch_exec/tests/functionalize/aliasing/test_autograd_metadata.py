@@ -1,6 +1,6 @@
-"""What a tensor is to autograd, changed in place: ``detach_()`` and ``requires_grad_()``.
+"""Autograd metadata changed in place: ``detach_()`` and ``requires_grad_()``.
 
-Dynamo breaks the graph at most of these; what ``fx`` captures has them.
+Dynamo breaks the graph at most of these; graphs of ``fx`` contain them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GRAD = ("leaf", "inner")
 
 
 def unviewed(new):
-    """A vector of which the caller has views, and a matrix and its row, both given."""
+    """Vector with views of the caller's, and a matrix with its row, both arguments."""
     x, y = new(2, 3), new(3)
     return new.scene(x, y, watched=(x.view(-1), y[1:]))
 
@@ -166,7 +166,7 @@ def argument_cut_off_then_written(x, y):
 
 
 def view_given(new):
-    """What is given is a view, which nothing can cut off."""
+    """The argument is a view, which PyTorch refuses to detach in place."""
     base = new(2, 3)
     return new.scene(base.view(3, 2), new(3), watched=(base,))
 
@@ -217,11 +217,11 @@ def session(*plugins: str) -> tj.Session:
     return tj.Session(plugins, overrides={"torch": {"functional": "always"}})
 
 
-SAVED = "what autograd may have saved is cut off"
-CUT = "what was cut off from autograd is written, and has other views"
-VIEW = "a view is to be cut off from autograd, which is an error"
-LEAF = "a tensor that needed no gradient becomes a leaf that does"
-RESULT = "a result is to need no gradient, which only leaves can do"
+SAVED = "a tensor that autograd may have saved is detached in place"
+CUT = "a tensor that was detached in place is written, and has other views"
+VIEW = "detach_ of a view, which PyTorch refuses"
+LEAF = "a tensor that required no grad becomes a leaf that does"
+RESULT = "requires_grad_(False) of a computed tensor, which is no leaf"
 AGAIN = "a detached tensor comes to require a gradient"
 DECLINED = {
     **dict.fromkeys((("view_cut_off", kind) for kind in KINDS), VIEW),
@@ -233,7 +233,7 @@ DECLINED = {
     **dict.fromkeys((("argument_cut_off_then_written", kind) for kind in GRAD), CUT),
     ("needs_one_from_here_on", "plain"): LEAF,
 }
-"""What runs as it is written, and why."""
+"""Cases that run as acquired, with the reasons."""
 
 FX = [(c, k) for c, k in case.each()]
 
@@ -256,7 +256,7 @@ def test_through_fx(case, kind, functional) -> None:
 
 
 def test_an_executor_gets_no_call_that_has_come_to_need_a_gradient() -> None:
-    """What the argument is after the call in place counts, not what was given."""
+    """The argument's metadata after the in-place call count, not those before it."""
 
     def program(x):
         x.requires_grad_()

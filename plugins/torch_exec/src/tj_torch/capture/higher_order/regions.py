@@ -75,7 +75,7 @@ def _autograd_function(call: BoundSymbol, node: torch.fx.Node) -> BoundSymbol:
     asked = known(node)
     if asked is None:
         raise CaptureError(
-            "an autograd.Function of which capture does not say what its backward depends on",
+            "an autograd.Function for which the dependences of the backward are unknown",
             source=call.source,
         )
     kwargs["once"] = asked.once

@@ -126,7 +126,7 @@ def _state() -> tuple[Any, ...]:
 
 def _watched(run: Run) -> _Ran:
     if run.symbolic is not None:
-        raise CannotExpand("its sizes are symbols")
+        raise CannotExpand("its sizes are symbolic")
     with surroundings(run.grad, run.rest):
         run.plainly(autograd=True)
         run.fn = _without_overrides(run.fn)
@@ -203,7 +203,7 @@ class _Builder:
         if not _is_tensor(value):
             return to_core(value)
         if id(value) not in self.known:
-            raise CannotExpand("a tensor comes from nowhere")
+            raise CannotExpand("it uses a tensor that is neither given nor computed")
         return self.known[id(value)]
 
 

@@ -85,7 +85,7 @@ class Recorder(TorchDispatchMode):
             return known
         data = private.fake_constant(tensor)
         if data is None:
-            raise CannotExpand("a tensor without data appears from nowhere")
+            raise CannotExpand("it uses a fake tensor that is neither given nor computed")
         self.captured |= not written_out and not private.is_fake(tensor)
         ref = self.define(tensor)
         self.constants[ref.index] = data

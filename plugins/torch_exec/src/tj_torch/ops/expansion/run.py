@@ -215,7 +215,7 @@ class Run:
         events = frozenset(changed) - frozenset(mutated)
         # Fake tensors do not count writes to tensors in lists, as by foreach operators; eager does.
         if any(self._listed(n) > 1 for n in mutated):
-            raise CannotExpand("functionalization writes a tensor that is in a list twice once")
+            raise CannotExpand("functionalization writes only once to a tensor listed twice")
         versions = {
             n: self.wrapped[n]._version - before[n][0] or self._listed(n)
             for n in (*mutated, *events)
