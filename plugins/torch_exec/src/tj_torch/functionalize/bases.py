@@ -36,7 +36,7 @@ __all__ = ["MEMBER", "MEMORY", "compiled", "members", "overlap", "with_bases"]
 
 MEMBER = Tag(
     "MEMBER",
-    "an argument that shares memory with others; the tag's value names the view that it is of it",
+    "an argument that shares memory with others; the value names its view of their base",
     carriers=frozenset({"proxy"}),
     into_body=False,
     to_replacement=False,
@@ -44,8 +44,8 @@ MEMBER = Tag(
 
 MEMORY = Tag(
     "MEMORY",
-    "memory that arguments share, with which autograd has nothing to do: each argument that is a "
-    "MEMBER of it counts its own writes",
+    "a base of arguments that share memory unknown to autograd: each MEMBER of it has a version "
+    "counter of its own",
     carriers=frozenset({"proxy"}),
     into_body=False,
     to_replacement=False,

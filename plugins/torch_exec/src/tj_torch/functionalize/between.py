@@ -33,16 +33,16 @@ __all__ = ["COPIED_BACK", "CROSSING", "RETURNED_VIEW", "Between", "between", "co
 
 RETURNED_VIEW = Tag(
     "RETURNED_VIEW",
-    "a returned view or a written argument that other results depend on: PyTorch's autograd has to "
-    "see it made or written, between what it is of and what is made of it",
+    "a returned view or a written argument that other results depend on: it has to be made or "
+    "written as a node of PyTorch's autograd",
     carriers=frozenset({"proxy"}),
     into_body=False,
 )
 
 CROSSING = Tag(
     "CROSSING",
-    "a value of a tensor subclass that goes from one node of PyTorch's autograd to another: it is "
-    "put together there, though no call takes it whole",
+    "a value of a tensor subclass passed between nodes of PyTorch's autograd: it is wrapped there, "
+    "though no call takes it whole",
     carriers=frozenset({"proxy"}),
     into_body=False,
     to_replacement=False,
