@@ -22,9 +22,9 @@ FX = "fx"
 Said = Literal["constant", "operation", "pure", "refused"]
 """Words of the table.
 
-``constant``: an attribute that guards cover. ``operation``: an attribute that returns a view or
-computes. ``pure``: a function that only returns a Python value. ``refused``: reads state that no
-guard covers, or changes how gradients flow; also modules that choose kernels by such state.
+``constant``: an attribute that guards cover. ``operation``: an attribute that is a view. ``pure``:
+a function that only returns a Python value. ``refused``: reads state that no guard covers, or
+changes how gradients flow; also modules that choose kernels by such state.
 """
 
 _CONSTANT = (
