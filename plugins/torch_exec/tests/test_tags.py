@@ -139,7 +139,7 @@ def test_inlining_every_body() -> None:
 
 
 class Marks:
-    """Plugin with two tags: one that propagates through views, and one that does not propagate."""
+    """Plugin with two tags: `SEEN` propagates through views, `HERE` does not propagate."""
 
     tj_name = "marks"
 

@@ -46,7 +46,7 @@ class Caller(nn.Module):
 
 
 class Seen(TorchDispatchMode):
-    """Mode that records the operators that run."""
+    """Mode that records operators."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -358,7 +358,7 @@ def test_a_dropped_module_is_freed_with_all_that_was_compiled() -> None:
 
 
 def test_jitted_modules_of_one_class_are_of_one_class() -> None:
-    """`torch.func.stack_module_state` requires it."""
+    """`torch.func.stack_module_state` requires equal classes."""
     first, second = tj.jit(Net()), tj.jit(Net())
     assert type(first) is type(second) is not type(tj.jit(nn.Linear(3, 3)))
     assert first.__tj__ is not second.__tj__

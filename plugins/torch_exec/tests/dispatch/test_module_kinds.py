@@ -34,7 +34,7 @@ class Dynamic(nn.Module):
 
 
 class Recording(nn.Module):
-    """Module that records attributes set on it."""
+    """Module that records the attributes set by its users."""
 
     def __init__(self) -> None:
         object.__setattr__(self, "log", [])

@@ -1,4 +1,4 @@
-"""Refuse programs that choose streams or synchronize them; eager runs these.
+"""Refuse programs that choose or synchronize streams, and leave them to eager.
 
 A stream orders kernels, and owns the memory that they may reuse. A trace runs on one stream, the
 caller's: Dynamo keeps the stream of a ``with`` block in metadata of nodes, which no transform and

@@ -1,4 +1,4 @@
-"""Compile one FX graph to one program; shared by all frontends."""
+"""Compile an FX graph to a program; shared by the frontends."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class GraphCompiler:
 
     @property
     def opaque(self) -> tuple[Callable[..., Any], ...]:
-        """Functions that captures record as one call."""
+        """Functions that captures record as a single call."""
         return (tag,)
 
     def compile(

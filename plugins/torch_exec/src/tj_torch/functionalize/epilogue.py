@@ -75,8 +75,8 @@ def with_epilogue(
     With ``fused``, executors may run several calls as one, whose errors differ from the calls'.
 
     New values whose copy is ``claimed`` by an executor are copied at the end of the functional
-    program, the others in the outer one. If other results depend on one, autograd copies it in the
-    middle, provided that the plugin that differentiates the program can ``cut`` it there.
+    program, the others in the outer one. If other results depend on a new value, autograd copies it
+    in the middle, provided that the differentiating plugin can ``cut`` the program there.
 
     :raises Unsuitable: if the effects cannot be reproduced.
     """

@@ -76,7 +76,7 @@ def computed(call: BoundSymbol, out: TensorProxy) -> TensorProxy:
 
 
 def versioned(call: BoundSymbol, value: Proxy, count: int) -> BoundSymbol:
-    """``call`` with ``versions`` such that ``value`` has version ``count`` after it."""
+    """``call`` with ``versions`` for ``value`` to have version ``count`` afterwards."""
     kwargs = dict(call.kwargs)
     place = call.flat_outs.index(value)
     versions = [0] * len(kwargs["mutated"])

@@ -81,8 +81,9 @@ def _sharing_region(call: BoundSymbol, facts: AliasFacts) -> BoundSymbol:
 def _may_write(trace: Trace, index: int, facts: AliasFacts) -> bool:
     """Test if only the Function at ``index`` can observe its writes.
 
-    It writes only arguments that it marks as dirty and returns. Each is memory from one call that
-    is not viewed, written or returned, nor used afterwards except through the Function's result.
+    The written arguments must be those that the Function marks as dirty and returns. Each must be
+    memory from one call that is not viewed, written or returned, nor used afterwards except
+    through the Function's result.
     """
     call = trace.calls[index]
     mutated = {call.flat_args[i].name for i in call.effects.mutates}

@@ -87,7 +87,7 @@ def spellings(devices: Iterable[str]) -> dict[str, Callable[[Any], str]]:
 
 @contextlib.contextmanager
 def entered(context: Context) -> Iterator[None]:
-    """Enter ``context``; keys that it lacks stay as they are.
+    """Enter ``context``; other keys stay as they are.
 
     Evaluates the same text that is printed in programs.
 

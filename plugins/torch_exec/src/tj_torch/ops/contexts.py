@@ -80,7 +80,7 @@ def _ordered_backends(node: torch.fx.Node) -> bool:
 
 
 def _argument_of_the_next(node: torch.fx.Node) -> None:
-    """Do nothing: the node that uses this one reads its argument."""
+    """Do nothing: the user of the node reads its argument."""
 
 
 class ContextTracker:

@@ -266,7 +266,7 @@ def _complex_text(value: complex) -> str:
 
 
 def constant(value: Any) -> Constant:
-    """Constant for ``value``, named by an expression that evaluates to it if there is one."""
+    """Constant for ``value``, if possible named by an expression that evaluates to it."""
     text = _text(value)
     if text is not None:
         return Constant(text, value)

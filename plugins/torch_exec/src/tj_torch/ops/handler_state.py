@@ -109,7 +109,7 @@ class _Search:
     def function(self, function: types.FunctionType, label: str, depth: int) -> None:
         """Search the globals and the closure that a user's function refers to.
 
-        Names that are no identifiers are skipped: pytest adds them when it rewrites assertions.
+        Names that are no identifiers are skipped: pytest adds some to rewritten assertions.
         """
         if not _is_users(function.__module__):
             return

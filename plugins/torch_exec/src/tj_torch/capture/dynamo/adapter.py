@@ -194,7 +194,7 @@ def _measured() -> Iterator[None]:
 def _quiet() -> Iterator[None]:
     """Suppress Dynamo's logging and warnings inside.
 
-    It logs errors that it also raises. It warns because of its own accesses (``.grad`` of a
+    Dynamo logs all errors before raising. It warns because of its own accesses (``.grad`` of a
     non-leaf), and of what the program warns of again at run time; where warnings are errors, these
     would look like failures of the program.
     """

@@ -80,7 +80,7 @@ def _refuses(variable: Any, method: str, attribute: Any, value: Any = None) -> b
 def _has_room(variable: Any, name: Any) -> bool:
     """Test if an object, of the program or an input, can have the attribute.
 
-    It can if it has a dict, or its class a data descriptor of that name, such as a slot.
+    The object needs a dict, or its class a data descriptor of that name, such as a slot.
     """
     kind = variable.python_type()
     if getattr(kind, "__dictoffset__", 1) != 0 or not isinstance(name, str):

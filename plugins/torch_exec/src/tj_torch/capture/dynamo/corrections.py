@@ -175,7 +175,7 @@ def keep_dicts_of_new_objects(stack: ExitStack) -> None:
 def take_fast_paths(stack: ExitStack) -> None:
     """Let attention modules use their fast paths as in eager, whose kernels round differently.
 
-    Dynamo makes them believe that `make_fx` traces them.
+    Dynamo tells the modules that `make_fx` is tracing.
     """
     from tj_torch.torch_private.dynamo import _is_make_fx_tracing, tracing_state_functions
 

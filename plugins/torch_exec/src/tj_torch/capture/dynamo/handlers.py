@@ -31,7 +31,7 @@ _OWN = ("torch.", "tj_core", "tj_torch", "_operator")
 class Handlers:
     """Handlers of the program around the current instruction.
 
-    ``modes`` are those that only restore one of PyTorch's modes, which a graph leaves unchanged.
+    ``modes`` are handlers that only restore a mode of PyTorch, which a graph leaves unchanged.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Guards on the identity of objects that a program compares or changes.
 
-Dynamo evaluates ``h.now is h.a`` for the objects of the captured call. It guards that two objects
-are the same only if it may change them, and that they are different only for tensors.
+Dynamo evaluates ``h.now is h.a`` for the objects of the captured call. It guards a positive result
+only for objects that the program may change, and a negative one only for tensors.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _type(variable: Any) -> type | None:
 
 
 def _guard_changed_objects(stack: ExitStack) -> None:
-    """Guard that an object which the program changes differs from others that it uses."""
+    """Guard that an object changed by the program is none of its other objects."""
     from tj_torch.torch_private.dynamo import OutputGraph
 
     def ending(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,7 +122,7 @@ def _guard_changed_objects(stack: ExitStack) -> None:
 
 
 def _kept_apart(effects: Any) -> Iterator[list[Any]]:
-    """Sources of all input objects, per type of which one is changed."""
+    """Sources of all input objects of a type, for each type with a changed object."""
     groups: dict[type, list[Any]] = defaultdict(list)
     changed: set[type] = set()
     for variable in effects.id_to_variable.values():
@@ -204,7 +204,7 @@ def _names(builder: Any, guard: Any, others: Iterable[Any]) -> list[str]:
 
 
 def add_last(builder: Any, guard: Any, code: str) -> None:
-    """Add ``code`` after all other guards, which check that the objects it reads exist."""
+    """Add ``code`` after all other guards, so that the objects in the expression exist."""
     known = builder.object_aliasing_guard_codes
     if code and all(code != other for other, _ in known):
         from tj_torch.torch_private.dynamo import get_verbose_code_parts

@@ -154,7 +154,7 @@ def found_in(cls: type, name: str) -> object:
 
 
 def members_read(noticed: Noticed, codes: Iterable[types.CodeType]) -> tuple[Lookup, ...]:
-    """Members that a capture read from classes, and those that ran without a noticed read."""
+    """Members that a capture read from classes, and members that ran without a noticed read."""
     return (*noticed.lookups.values(), *_running(noticed.classes, frozenset(codes)))
 
 

@@ -56,7 +56,7 @@ def program_of(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Disable capture in calls of ``function`` and in all that it calls; return it.
+    """Disable capture in calls of ``function``, nested calls included; return ``function``.
 
     Without cost where PyTorch's hook is off.
     """

@@ -81,7 +81,7 @@ def replace_instruction(
 
 
 def with_subclasses(cls: Any) -> Iterator[Any]:
-    """Yield ``cls`` and all classes that are derived from it."""
+    """Yield ``cls`` and all derived classes."""
     yield cls
     for subclass in cls.__subclasses__():
         yield from with_subclasses(subclass)

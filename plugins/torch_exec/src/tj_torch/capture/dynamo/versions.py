@@ -54,7 +54,7 @@ __all__ = [
 
 
 _UNGUARDED = ("skip_guards_on_constant_func_defaults", "skip_tensor_guards_with_matching_dict_tags")
-"""Settings, in versions that have them, that leave out guards on facts that may change.
+"""Settings of some versions that leave out guards on facts that may change.
 
 Default values of arguments, and ``requires_grad`` of tensors in an unchanged dict.
 """
@@ -108,7 +108,7 @@ def ambient_state() -> Iterator[None]:
 def member_lookups() -> tuple[list[tuple[Any, str]], list[tuple[Any, str]]]:
     """Methods of Dynamo that look up members: in the classes of objects, and in classes.
 
-    Up to 2.10 there are none for that alone, and those that read an attribute are returned.
+    Up to 2.10 there are no such methods; those that read attributes are returned instead.
     """
     from tj_torch.torch_private.dynamo import user_defined
 
@@ -163,7 +163,7 @@ def attributes(
 
     Up to 2.13 it is ``var_getattr``, later a slot, which a base may have.
 
-    :param subclasses: replace it also in subclasses that override it.
+    :param subclasses: replace overriding methods of subclasses, too.
     """
     name = "var_getattr" if has(owner, "var_getattr") else "tp_getattro_impl"
     replace(stack, owner, name, make, inherited=name != "var_getattr")
@@ -475,7 +475,7 @@ _OF_FAKES = "FakeTensorObservedException"
 def captures_functions_in_steps() -> bool:
     """Test if Dynamo captures a `torch.autograd.Function` in several methods, which can be patched.
 
-    Up to 2.10 it is one long method.
+    Up to 2.10 there is one long method.
     """
     from tj_torch.torch_private.dynamo import AutogradFunctionApplyVariable
 

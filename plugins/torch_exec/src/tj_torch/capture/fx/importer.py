@@ -37,7 +37,7 @@ _LIBRARIES = (OpOverload, OpOverloadPacket, HigherOrderOperator)
 
 @dataclass
 class GraphImporter(Importer):
-    """Importer of one user's graph, which collects the inputs as it finds them.
+    """Importer of a user's graph, which collects the inputs on the way.
 
     ``values`` are the Python values of nodes, with proxies for tensors; ``classes`` those of the
     leaf modules that were traced through; ``prefix`` the path of a nested graph that is inlined.

@@ -154,7 +154,7 @@ def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
 def may_require_grad(grad: bool, arguments: Iterable[TensorProxy], dtype: DType) -> bool:
     """Test if a result of ``dtype`` requires grad by the general rule.
 
-    For devices that this machine lacks, on which autograd cannot run.
+    For devices missing on this machine, where autograd cannot run.
     """
     differentiable = dtype.kind in ("float", "complex")
     return grad and differentiable and any(a.requires_grad for a in arguments)
