@@ -137,8 +137,8 @@ def _only_a_number(node: torch.fx.Node) -> bool:
 def _takes_a_number(user: torch.fx.Node) -> bool:
     """Test for a call of PyTorch that takes a NumPy scalar as a number.
 
-    Functions in Python may check the type. Dynamo decomposes ``full`` into ``fill_``, whose result
-    has the scalar's type.
+    Functions in Python may check the type. Dynamo decomposes ``full`` into ``fill_`` of an empty
+    tensor, whose data type depends on the scalar's.
     """
     name = str(getattr(user.target, "__name__", user.target))
     if name in ("fill_", "new_tensor"):

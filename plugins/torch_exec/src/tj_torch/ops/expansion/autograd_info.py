@@ -55,7 +55,7 @@ def gradients_of(
 ) -> Sequence[torch.Tensor | None]:
     """Gradients of ``inputs``; None for one that ``sources`` do not depend on.
 
-    The backward runs without autocast, as PyTorch's engine does.
+    Autocast applies to the forward alone, so the backward runs without it.
 
     :raises CannotExpand: if the backward warns, which no body can reproduce.
     """

@@ -140,7 +140,7 @@ class Sizes:
         self.instances: dict[Any, Any] = {}
 
     def close(self) -> None:
-        """Release the shape environment once guards are built; no more guards can be added.
+        """Release the shape environment, as its guards are built next; no more can be added.
 
         Facts and hints of the symbols are kept, for programs derived from it later.
         """
