@@ -149,7 +149,7 @@ def _views(made: Functionalized, place: Place) -> dict[str, Proxy]:
     :raises Unsuitable: if the root is written or shared, or a view depends on computed sizes.
     """
     if place.root in made.writes or not place.path:
-        raise Unsuitable("a result depends on a returned view of memory that is written")
+        raise Unsuitable("a result depends on written memory that the caller sees")
     if place.root in made.members or made.objects.bumps.get(place.root):
         raise Unsuitable("a result depends on a returned view of memory that is shared or changed")
     found: dict[str, Proxy] = {}

@@ -164,7 +164,7 @@ def test_all_of_them_are_functional(case, kind) -> None:
         assert declined(report) <= (set() if kind == "plain" else {SEEN_BY_AUTOGRAD})
 
 
-SEEN_BY_AUTOGRAD = "a result depends on a returned view of memory that is written"
+SEEN_BY_AUTOGRAD = "a result depends on written memory that the caller sees"
 """In eager, the gradient of such a result flows through the caller's argument after the write."""
 
 
