@@ -104,7 +104,7 @@ def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
     Once the program asserts that a data-dependent number equals another, PyTorch's symbolic shapes
     substitute it everywhere, and the trace could no longer test the assertion.
 
-    :raises CaptureError: if it did.
+    :raises CaptureError: if it has replaced one.
     """
     for text in sizes.taken_for_true():
         asserts = graph.find_nodes(op="call_function", target=ASSERTED_NUMBER)
@@ -117,11 +117,11 @@ def check_assumed(sizes: Sizes, graph: torch.fx.Graph) -> None:
 def _check_parts(call: BoundSymbol, seen: Any) -> None:
     """Check that a tensor subclass that ``call`` returns has the autograd history of its parts.
 
-    It has none if a function that is no operator wraps tensors that require grad: then reading the
-    inner tensors has gradients, and operators on the wrapper have none. A call of the class itself
-    is fine, which tj-autograd knows.
+    The history is missing if a function that is no operator wraps tensors that require grad: then
+    reading the inner tensors has gradients, and operators on the wrapper have none. A call of the
+    class itself is fine, which tj-autograd knows.
 
-    :raises CaptureError: if it has none.
+    :raises CaptureError: if the history is missing.
     """
     for value in leaves(seen):
         if not isinstance(value, torch.Tensor) or not is_wrapper(value):

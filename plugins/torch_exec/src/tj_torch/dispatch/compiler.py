@@ -50,7 +50,7 @@ __all__ = ["GraphCompiler", "check_handlers"]
 class GraphCompiler:
     """Compiler of one callable's graphs: acquires a trace and runs the session's pipeline on it.
 
-    With ``probe``, `settle` looks for private names of PyTorch that this process lacks.
+    With ``probe``, `settle` runs the probes of private names even for a tested PyTorch.
     """
 
     jitted: Jitted
@@ -151,9 +151,9 @@ class GraphCompiler:
     def backend(self, graph: torch.fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Any]:
         """A ``torch.compile`` backend: each graph becomes an entry of its own.
 
-        A graph that no trace can hold runs as captured, as under forward-mode AD or inside of
-        a tensor's ``__torch_dispatch__``. Where a graph does not show all that the program does,
-        Dynamo runs that frame as it is.
+        A graph that no trace can hold runs as captured; so do all graphs under forward-mode AD, or
+        inside of a tensor's ``__torch_dispatch__``. Where a graph does not show all that the
+        program does, Dynamo runs that frame uncompiled.
         """
         dynamo.guard_forward_mode()
         mode = below_mode()

@@ -326,7 +326,7 @@ class _Outer:
     def refusable(self) -> Iterator[str]:
         """Objects whose change of metadata autograd may refuse.
 
-        It does for a view of a leaf, and for one of several views from one call.
+        That is for a view of a leaf, and for one of several views from one call.
         """
         for call in self.made.views:
             for i, _ in call.effects.rebinds:

@@ -133,7 +133,7 @@ class Objects(Storage):
         """Check the arguments of a call that autograd may save; ``mutated`` are roots.
 
         A change of an input's metadata counts as a write, and is repeated after the functional
-        program has run, which would invalidate what autograd saved of that memory.
+        program has run. That would invalidate tensors which autograd saved of that memory.
 
         :raises Unsuitable: if the call came after such a change.
         """
@@ -156,7 +156,7 @@ def cuts_gradients(step: ViewStep) -> bool:
 def refuses_writes(step: ViewStep) -> bool:
     """Test for a view that autograd refuses to use once its memory is written.
 
-    It is one of several views from one call, or was made under ``no_grad``.
+    Such a view is one of several from one call, or was made under ``no_grad``.
     """
     several = isinstance(step.call.outputs, tuple | list)
     return several or step.call.context.get("grad") is False
@@ -196,8 +196,8 @@ def _hint(dim: Dim) -> int:
 def goes_by_memory(call: BoundSymbol, objects: Objects, given: Container[str]) -> str | None:
     """Reason why an ``as_strided`` is no function of its argument's value; None if it is.
 
-    It depends on memory: an offset counts from the start of the storage, which for a root in
-    ``given`` only the caller knows, and strides may reach elements outside of the tensor.
+    The result depends on memory: an offset counts from the start of the storage, which for a root
+    in ``given`` only the caller knows, and strides may reach elements outside of the tensor.
     """
     viewed = call.flat_args[0] if call.flat_args else None
     if not _STRIDED.search(call.symbol.path) or not isinstance(viewed, TensorProxy):

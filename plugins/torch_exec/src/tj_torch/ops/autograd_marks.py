@@ -26,7 +26,7 @@ def autograd_marks(
 def checks_writes(call: BoundSymbol) -> bool:
     """Test if autograd checks the versions or bases of a call's arguments.
 
-    It refuses some views of memory that was mutated.
+    Autograd refuses some views of memory that was mutated.
     """
     tracked = any(map(requires_grad, call.flat_args))
     return tracked and call.context.get("grad") is not False

@@ -151,8 +151,8 @@ def leave_frames(
 def forget_builders(stack: ExitStack) -> None:
     """Clear Dynamo's cache of the methods that wrap values of each type, now and at exit.
 
-    It keeps them for the process as first looked up, be that in a capture of torch.compile's, which
-    must not see a patch, or of tj's, which must.
+    Dynamo keeps the methods for the process as first looked up, be that in a capture of
+    torch.compile's, which must not see a patch, or of tj's, which must.
     """
     from tj_torch.torch_private.dynamo import VariableBuilder
 
@@ -168,7 +168,7 @@ def forget_builders(stack: ExitStack) -> None:
 def forget_handlers(stack: ExitStack, *functions: Callable[..., Any]) -> None:
     """Clear Dynamo's cache of handlers for these builtin ``functions``, now and at exit.
 
-    It keeps them for the process, as `forget_builders` describes.
+    Dynamo keeps the handlers for the process, as `forget_builders` describes.
     """
     from tj_torch.torch_private.dynamo import BuiltinVariable
 

@@ -164,7 +164,7 @@ class _Differentiation:
     def _check_writes(self, recorder: Recorder, traced: Traced) -> None:
         """Check that the backward has written neither arguments nor outputs of the forward.
 
-        :raises CannotExpand: if it has not.
+        :raises CannotExpand: if it has.
         """
 
         def now(tensor: torch.Tensor) -> Ref:

@@ -78,7 +78,7 @@ class Recorder(TorchDispatchMode):
 
         With ``written_out``, its data come from the call's arguments.
 
-        :raises CannotExpand: for a tensor without data that appears from nowhere.
+        :raises CannotExpand: for a fake tensor that is neither given nor computed.
         """
         known = self._refs.get(id(tensor))
         if known is not None:
