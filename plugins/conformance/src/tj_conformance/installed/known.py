@@ -27,6 +27,12 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "not equal",
             ("a_leaf_both_ways",),
         ),
+        Listed(
+            "a loss of probabilities in bfloat16, which are rounded once less often: of 300 inputs "
+            "the mean error is 0.7 times eager's, the largest 0.6 times",
+            "not equal",
+            ("losses",),
+        ),
     ),
 }
 """By family."""
