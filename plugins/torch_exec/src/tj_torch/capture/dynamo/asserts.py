@@ -113,7 +113,10 @@ def _message(tx: Any) -> tuple[str, ...] | None:
 
     Dynamo has just pushed the message on the stack, its own if the user gave none.
     """
-    if tx.instructions[tx.instruction_pointer + 1].opname == "RAISE_VARARGS":
+    at = tx.instruction_pointer
+    while tx.instructions[at].opname == "NOT_TAKEN":  # after a jump, from Python 3.14 on
+        at += 1
+    if tx.instructions[at + 1].opname == "RAISE_VARARGS":
         return ()
     text = tx.stack[-1].as_python_constant()
     return (text,) if isinstance(text, str) else None
