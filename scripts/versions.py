@@ -20,8 +20,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NEEDED = (
-    *("numpy", "expecttest", "pytest", "pytest-xdist", "hypothesis", "transformers==5.23.0"),
-    *("editables", "hatchling", "rich"),
+    *("numpy", "expecttest", "pytest", "pytest-xdist", "hypothesis", "editables", "hatchling"),
+    *("rich", "transformers==5.23.0; python_version > '3.10'"),
+    "transformers==5.20.2; python_version <= '3.10'",  # the last one for Python 3.10
 )
 """Packages beside PyTorch for the tests and the build of this workspace."""
 
