@@ -1,4 +1,4 @@
-"""What authors of gradients import from tj-autograd: the value of table ``grad``."""
+"""Names for authors of gradients: `GradRule`, the value of rule table ``grad``."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ __all__ = ["Options"]
 class Options:
     """``[tool.tj.autograd]``.
 
-    ``memory_budget``: how much of the bytes that the forward would save for the backward it may
-    save, from 1, where only cheap calls run again in the backward, to 0, where all do that can.
-    ``prefer``: "memory", or "time", where functions that take a CPU long (tanh, exponentials) do
-    not run again in the backward if that is estimated to be faster; it saves more.
+    ``memory_budget``: the part, from 0 to 1, that may be saved of the bytes that the default split
+    saves. At 1 only cheap calls are recomputed; at 0 all calls that can be. ``prefer``: "memory" or
+    "time". With "time", functions that are slow on a CPU (tanh, exponentials) are not recomputed
+    where that is estimated to be faster; more is saved then.
     """
 
     memory_budget: float = 1.0

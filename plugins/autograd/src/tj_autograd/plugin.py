@@ -1,7 +1,4 @@
-"""The plugin: gradients of traces.
-
-Imports neither torch nor anything that does; the hooks do.
-"""
+"""Hooks of tj-autograd. They import torch when called; this module does not."""
 
 from __future__ import annotations
 

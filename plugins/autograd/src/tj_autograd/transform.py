@@ -1,4 +1,4 @@
-"""The transforms: JOINT after FUNCTIONAL, SPLIT after JOINT."""
+"""The plugin's transforms: inlining, JOINT after FUNCTIONAL, SPLIT after LOWERED."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["transforms"]
 
 
 def transforms(options: Options) -> tuple[Transform, ...]:
-    """The transforms of the plugin, set up by its options."""
+    """Make the plugin's transforms from its options."""
     split_ = functools.partial(_split, options=options)
     pass_over_package("tj_autograd")
     uncaptured(Compiled.backward)
@@ -104,7 +104,7 @@ def _split(trace: Trace, context: PassContext, *, options: Options) -> Trace:
 
 
 def _restore(context: PassContext, kept: Any, *, options: Options) -> None:
-    """Say again what `_split` said in another process."""
+    """Repeat the wrap and assemble calls of `_split` for a program found on disk."""
     if kept is None:
         _without_gradients(context)
     else:

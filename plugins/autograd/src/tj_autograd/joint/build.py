@@ -1,8 +1,8 @@
 """JOINT: a functional trace and its gradient in one trace.
 
-The calls are gone through backwards. Each whose outputs have cotangents, and some of whose
-arguments need a gradient, is differentiated: its forward takes its place, its backward follows
-those of the calls after it. All others are left as they are.
+The builder walks the calls from last to first. A call is differentiated if one of its outputs has a
+cotangent and one of its arguments requires grad: its forward takes its place, its backward is
+appended to those of later calls. All other calls stay as they are.
 """
 
 from __future__ import annotations
@@ -56,11 +56,12 @@ __all__ = [
 BACKWARD_TAGS = TagSet(["BACKWARD"])
 
 Slots = dict[Slot, TensorProxy]
-"""The cotangents of a call's outputs."""
+"""Cotangents of a call's outputs, by slot."""
 
 Layout = tuple[tuple[Any, ...] | None, ...]
-"""The strides of each tangent of a trace: None for one that does not exist, `DEFAULT_LAYOUT`
-for one that is laid out as `tangent` says."""
+"""Strides of each tangent of a trace: None for a tangent that does not exist, `DEFAULT_LAYOUT` for
+one laid out as `tangent` says.
+"""
 
 DEFAULT_LAYOUT: Any = ("usual",)
 
@@ -69,9 +70,10 @@ DEFAULT_LAYOUT: Any = ("usual",)
 class Differentiated:
     """A call with its gradient.
 
-    ``forward`` takes the call's place. ``backward`` computes ``gradients``, those of the call's
-    arguments by flat index; it may be empty where a gradient is a tangent itself. ``totals`` are
-    arguments whose gradient includes what was known of it before. ``change`` says whose rule it is.
+    ``forward`` takes the call's place. ``backward`` computes ``gradients``, which are keyed by the
+    flat index of the argument; it is empty where each gradient is a tangent passed on. A gradient
+    whose index is in ``totals`` already includes the cotangent that later calls contributed.
+    ``change`` records which rule was used.
     """
 
     forward: BoundSymbol
@@ -83,11 +85,11 @@ class Differentiated:
 
 @dataclass(frozen=True, slots=True)
 class JointScope:
-    """What differentiating a call may ask of the joint trace.
+    """The parts of the joint trace that a gradient rule may use.
 
-    ``context`` is the context of backward calls; ``cotangents`` the gradients known so far, by the
-    value's name. ``number`` gives the value of a symbol in sizes, read off what is there at the
-    call that is differentiated. ``expand`` knows what calls compute.
+    ``context`` is the context of backward calls; ``cotangents`` maps a value's name to its gradient
+    so far. ``number`` gives the value of a size symbol, read off a value that exists at the
+    differentiated call. ``expand`` is the table that expands calls.
     """
 
     namer: Namer
@@ -98,7 +100,9 @@ class JointScope:
     expand: RuleTable[Expand]
 
     def backward(self, call: BoundSymbol, symbol: Symbol, *args: Any) -> BoundSymbol:
-        """A backward call of ``call``, without outputs yet: where it belongs and its tags."""
+        """Make a backward call of ``call``: its parent, source and tags set, its outputs not yet
+        bound.
+        """
         passed = self.tags.propagated(call.tags, "to_backward")
         return BoundSymbol(
             symbol,
@@ -111,7 +115,7 @@ class JointScope:
 
 
 class NotDifferentiable(Exception):
-    """Nobody but PyTorch's autograd can differentiate the program: ``decline`` says why."""
+    """Only PyTorch's autograd can differentiate the program; ``decline`` says why."""
 
     def __init__(self, decline: Decline) -> None:
         super().__init__(decline.reason)
@@ -134,14 +138,15 @@ def joint(
     name: str = "joint",
     plugin: str = "autograd",
 ) -> Trace:
-    """``trace`` with its gradient; the same object if no output carries one.
+    """Build the joint trace of ``trace``; return ``trace`` itself if no output requires grad.
 
-    Inputs are those of ``trace``, then a tangent (tagged ``BACKWARD``) for each output that
-    requires a gradient, with the strides that ``layout`` says, if it says so. Outputs are a pair:
-    those of ``trace``, and the gradients of its inputs, None for one without. Where ``cut`` has
-    several segments, tangents are those of what each returns, and gradients a dict for each, by
-    the name of what it takes; ``name.call`` stands for the part that one call adds to a gradient.
-    ``decomposed`` are changes that were made for this pass, which its record names, too.
+    Inputs of the result are those of ``trace``, then a tangent (tagged ``BACKWARD``) for each
+    output that requires grad, with strides from ``layout``. Outputs are a pair: the outputs of
+    ``trace``, and a tuple with the gradient of each input, None for an input without. Where ``cut``
+    has several segments, there is a tangent for each output of a segment, and the gradients are a
+    dict for each segment, keyed by the name of the value; ``name.call`` is the part of a gradient
+    that one call contributes. ``decomposed`` are the changes of the decomposition before, which the
+    pass record names too.
     """
     builder = _Builder(trace, differentiate, expand, tags, cut or uncut(trace))
     tangents = builder.tangents(layout)
@@ -162,10 +167,11 @@ def joint(
 
 @dataclass
 class _Segment:
-    """What is known of one segment's gradients; ``cotangents`` by value.
+    """Gradients of one segment while the joint trace is built.
 
-    ``apart`` are gradients that autograd adds, in the order in which it does. ``missing`` are the
-    values that autograd gets None for, where it asks for their gradient.
+    ``cotangents`` maps values to their gradients so far. ``apart`` are contributions that autograd
+    adds, in its order. ``missing`` are values that need a gradient and for which autograd gets
+    None.
     """
 
     scope: JointScope
@@ -176,12 +182,14 @@ class _Segment:
 
 @dataclass
 class _Builder:
-    """The joint trace on its way, ``segments`` those of ``cut``.
+    """State of the joint trace while it is built; ``segments`` are those of ``cut``.
 
-    ``reads`` are the calls that read sizes for the backward, by the call that they follow; ``at``
-    is the one being differentiated, ``here`` its segment. ``waiting`` are tangents that later
-    segments contribute, with the names of their values, by the last call that uses these there:
-    eager goes back from the last use of a value, and the sum is laid out as its first gradient.
+    ``reads`` maps the index of a call to calls, inserted after it, that read sizes for the
+    backward. ``at`` is the index of the call being differentiated, ``here`` its segment.
+    ``waiting`` maps the index of a call to ``(segment, value, tangent)`` of tangents that later
+    segments contribute. Such a tangent is added when the walk reaches the last use of the value in
+    a later segment: eager adds contributions from the last use to the first, and the sum takes the
+    strides of the first one added.
     """
 
     trace: Trace
@@ -213,7 +221,7 @@ class _Builder:
         }
 
     def tangents(self, layout: Layout | None) -> tuple[TensorProxy, ...]:
-        """A tangent for each value that a segment returns."""
+        """Make a tangent for each value that a segment returns."""
         outputs = [(k, p) for k, ps in enumerate(self.cut.outputs) for p in ps]
         strides = layout or (DEFAULT_LAYOUT,) * len(outputs)
         used = {} if self.cut.whole else self.used_later()
@@ -230,7 +238,9 @@ class _Builder:
         return tuple(found)
 
     def used_later(self) -> dict[str, int]:
-        """The last call that a value is an argument of in another segment, if it is no result."""
+        """Index of the last call in another segment that takes each value; results of the program
+        aside.
+        """
         found = {}
         for index, call in enumerate(self.trace.calls):
             segment = self.cut.segment(call)
@@ -241,7 +251,9 @@ class _Builder:
         return {name: index for name, index in found.items() if name not in results}
 
     def detached(self, p: TensorProxy) -> TensorProxy:
-        """``p``, of a tensor subclass as detached ones are: its context may say otherwise."""
+        """``p`` with the subclass metadata of a detached tensor,
+        which may differ in its context.
+        """
         if p.subclass is None:
             return p
         call = BoundSymbol(Symbol("aten", "detach.default"), (p,), context=self.here.scope.context)
@@ -252,13 +264,13 @@ class _Builder:
         return p.replace(subclass=out.subclass)
 
     def gradients(self) -> Any:
-        """Those of the inputs, or of what each segment takes."""
+        """Gradients of the inputs; with several segments, a dict for each segment."""
         if self.cut.whole:
             return tuple(self.here.cotangents.get(p.name) for p in self.trace.inputs)
         return tuple(map(self.of_segment, range(len(self.segments))))
 
     def crossing(self) -> Iterator[TensorProxy]:
-        """The values of subclasses that segments return, of which there are several."""
+        """Tensor subclasses that segments return, where there are several segments."""
         if not self.cut.whole:
             yield from (p for ps in self.cut.outputs for p in ps if p.subclass is not None)
 
@@ -268,7 +280,7 @@ class _Builder:
         return {n: known[n] for n in taken if n in known} | self.segments[index].apart
 
     def step(self, index: int) -> None:
-        """Differentiate one call of the forward, if a gradient reaches it."""
+        """Differentiate the call at ``index`` of the forward if a gradient reaches it."""
         self.at, call = index, self.forward[index]
         for place, name, gradient in self.waiting.get(index, ()):
             self.here = self.segments[place]
@@ -284,7 +296,7 @@ class _Builder:
             self.here.missing.update(p.name for p in call.flat_args if requires_grad(p))
 
     def differentiated(self, index: int, done: Differentiated) -> None:
-        """Take the forward and backward of a call for it."""
+        """Put the forward of ``done`` in the call's place, and append its backward."""
         call = self.forward[index]
         self.forward[index] = done.forward
         self.backward += done.backward
@@ -295,7 +307,9 @@ class _Builder:
         self.here.missing.update(p.name for p in others if requires_grad(p))
 
     def add(self, call: BoundSymbol, name: str, gradient: TensorProxy, *, total: bool) -> None:
-        """Add what ``call`` contributes to the gradient of value ``name``, or note its total."""
+        """Add the contribution of ``call`` to the gradient of value
+        ``name``; a total replaces it.
+        """
         known = self.here.cotangents
         if name in self.cut.apart and self.comes_from_outside(name):
             known, name = self.here.apart, f"{name}.{call.label}"
@@ -307,13 +321,15 @@ class _Builder:
         return maker is None or self.segments[maker] is not self.here
 
     def asked(self, call: BoundSymbol) -> bool:
-        """Whether autograd asks ``call`` for gradients, having none for what it returns."""
+        """Check that a call after this one returned None for a
+        gradient of an output of ``call``.
+        """
         return not self.here.missing.isdisjoint(p.name for p in call.flat_outs)
 
     def zeros(self, call: BoundSymbol) -> Slots:
-        """A cotangent of zeros for a backward that runs though there is no gradient.
+        """Make a zero cotangent for a user's backward that runs though no gradient arrives.
 
-        PyTorch's own formulas pass None on; the backward of a Function or of a custom operator is
+        PyTorch's own formulas pass None on. The backward of a Function or of a custom operator is
         called with zeros.
         """
         if not self.asked(call) or not has_own_backward(call):
@@ -323,16 +339,16 @@ class _Builder:
         return {Slot("out", index): self.made(call, "zeros_like.default", out)}
 
     def calls(self) -> Iterator[BoundSymbol]:
-        """The forward with what it reads for the backward, then the backward."""
+        """The forward, with the calls that read sizes for the backward, then the backward."""
         for index, call in enumerate(self.forward):
             yield call
             yield from self.reads.get(index, ())
         yield from self.backward
 
     def number(self, text: str) -> NumberProxy:
-        """The value of symbol ``text``.
+        """The value of size symbol ``text``, read at the current call if no input has it.
 
-        :raises CannotExpandError: if no size says it.
+        :raises CannotExpandError: if no size of an input, argument or output is ``text``.
         """
         if text not in self.numbers:
             call = self.trace.calls[self.at]
@@ -359,7 +375,9 @@ class _Builder:
         return made.outputs
 
     def slots(self, call: BoundSymbol) -> Slots:
-        """The outputs of ``call`` that have a cotangent, with it; one object counts once."""
+        """Take the cotangents of the outputs of ``call``; outputs
+        that are one tensor share a slot.
+        """
         first = {a.output: a.index for a in call.effects.aliases if a.identical and a.kind == "out"}
         found: Slots = {}
         for i, out in enumerate(call.flat_outs):
@@ -372,18 +390,19 @@ class _Builder:
         return {slot: self.plain(cotangent, call) for slot, cotangent in found.items()}
 
     def plain(self, cotangent: TensorProxy, call: BoundSymbol) -> TensorProxy:
-        """``cotangent``, or a view of it where it is a value that the forward knows, as autograd
-        does: a backward may return what it has saved."""
+        """``cotangent``, detached if it is a value of the forward, as autograd does: a backward may
+        return a saved value.
+        """
         if not cotangent.requires_grad:
             return cotangent
         return self.made(call, "detach.default", cotangent)
 
     def sum(self, a: TensorProxy, b: TensorProxy, call: BoundSymbol) -> TensorProxy:
-        """The sum of two gradients of one value, in the order in which they came."""
+        """Add two gradients of one value, in the order in which they came."""
         return self.made(call, "add.Tensor", a, b)
 
     def made(self, call: BoundSymbol, operator: str, *args: TensorProxy) -> TensorProxy:
-        """What ``operator`` makes of ``args`` in the backward of ``call``."""
+        """Append a call of aten ``operator`` to the backward of ``call``; return its result."""
         made = self.here.scope.backward(call, Symbol("aten", operator), *args)
         facts = self.expand.require(made).value(made)
         made = bind_outputs(made, facts, lambda _: self.here.scope.namer(args[0].name))
@@ -394,6 +413,6 @@ class _Builder:
 
 
 def tangent(p: TensorProxy, name: str) -> TensorProxy:
-    """The tangent of ``p``: laid out like it where that is dense, else contiguous."""
+    """Make the tangent of ``p``: with the strides of ``p`` if these are dense, else contiguous."""
     made = p.replace(name=name, requires_grad=False, flags=(), tags=BACKWARD_TAGS)
     return made if is_dense(p) else made.replace(strides=row_major(p.shape))

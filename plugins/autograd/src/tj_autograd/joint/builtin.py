@@ -1,8 +1,8 @@
-"""Rules of tj-autograd's own: operations that save more under PyTorch's autograd than they need.
+"""Gradient rules of tj-autograd itself, which save less than PyTorch's autograd does.
 
-They are written as a plugin's are, and stand in a table of their own, which is asked after that of
-all plugins. An operation is not here if its derived rule saves as little: see
-``tests/joint/test_hot.py``, which says so of each.
+They have the form of a plugin's rules and are in a table of their own, which is looked up after the
+plugins' table. An operation has a rule here only if its derived rule saves more:
+``tests/joint/test_hot.py`` compares the two.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tj_autograd.joint.rules import GradRule
 __all__ = ["BUILTIN", "rules"]
 
 BUILTIN = "grad-builtin"
-"""The table's name."""
+"""Name of the rule table."""
 
 
 def rules() -> RuleTable[GradRule]:
-    """All of them."""
+    """Make the table of these rules."""
     table: RuleTable[GradRule] = RuleTable(BUILTIN, rule_type=GradRule)
     table.set("torch.nn.functional.dropout", GradRule(_functional, _dropout_backward, _draws))
     table.set("torch.dropout", GradRule(_dropout, _dropout_backward, _draws))
@@ -54,7 +54,9 @@ def _dropout_backward(saved: tuple[Any, ...], grad: torch.Tensor) -> tuple[torch
 
 
 def _draws(call: BoundSymbol) -> bool | Decline:
-    """Whether the call multiplies its input with random factors made by PyTorch's plain kernel."""
+    """Check that the call multiplies its input by random factors, as PyTorch's composite dropout
+    does.
+    """
     x, p = call.flat_args[0], _probability(call)
     if not isinstance(x, TensorProxy) or isinstance(p, NumberProxy):
         return Decline("the probability is no constant")

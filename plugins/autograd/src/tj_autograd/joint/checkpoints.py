@@ -1,4 +1,4 @@
-"""Checkpointed regions in joint traces: what goes in and what comes out is all that is saved."""
+"""Checkpointed regions in joint traces: their inputs and results are all that is saved."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["checkpointed"]
 def checkpointed(
     joint: Trace, tags: TagRegistry, keeps_state: Callable[[BoundSymbol], bool]
 ) -> Trace:
-    """``joint``, in which regions run again from their inputs, as `torch.utils.checkpoint` says.
+    """Tag what checkpointed regions save in ``joint``, as `torch.utils.checkpoint` does.
 
-    A result of a region that is needed outside of it is tagged ``SAVE``: another region starts
-    from it, and does not run this one again. So is one of a call that an executor ``keeps_state``
-    for, which runs once.
+    A result of a region that is used outside of it is tagged ``SAVE``: a region that starts from it
+    does not run this one again. So is a result of a call for which an executor ``keeps_state``,
+    which runs once.
     """
     if not any("CHECKPOINT" in call.tags for call in joint.calls):
         return joint
@@ -31,7 +31,9 @@ def checkpointed(
 
 
 def _results(joint: Trace) -> Iterator[Proxy]:
-    """The values of regions that gradients, or regions to run again, need outside of these."""
+    """Yield the results of regions that a gradient, or a region that runs again, takes outside of
+    them.
+    """
     makers = {p.name: c for c in joint.calls if _runs_again(c) for p in c.defined()}
     regions = {c.label: _region(c) for c in joint.calls if "BACKWARD" not in c.tags}
     for call in joint.calls:
@@ -47,7 +49,7 @@ def _results(joint: Trace) -> Iterator[Proxy]:
 
 
 def _kept(joint: Trace, keeps_state: Callable[[BoundSymbol], bool]) -> Iterator[Proxy]:
-    """The values of calls in regions that an executor keeps state for."""
+    """Yield the results of calls in regions for which an executor keeps state."""
     for call in joint.calls:
         if _runs_again(call) and keeps_state(call):
             yield from call.defined()
@@ -59,7 +61,7 @@ def _runs_again(call: BoundSymbol) -> bool:
 
 
 def _region(call: BoundSymbol) -> str:
-    """The outermost region that ``call`` is in: regions inside of it run again with it."""
+    """The outermost region that ``call`` is in: nested regions run again with it."""
     return str(call.tags.get("CHECKPOINT", "")).partition(".")[0]
 
 

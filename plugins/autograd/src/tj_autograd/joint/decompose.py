@@ -1,8 +1,8 @@
-"""Calls inside of which somebody has a gradient: they give way to their bodies before JOINT.
+"""Decomposition, before JOINT, of calls whose parts have a gradient of a plugin or executor.
 
-A rule or pair for ``aten.addmm.default`` serves ``torch.nn.functional.linear``, too, if nobody has
-one for that. A body takes its call's place only where it has the call's gradients: what autograd
-sees when the call runs has to be what stands in the body.
+A rule or pair for ``aten.addmm.default`` applies inside ``torch.nn.functional.linear`` too, if
+there is none for that function. A body takes its call's place only if it has the call's gradients:
+autograd must see the same operators when the call runs.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ __all__ = ["Decomposed", "decomposed"]
 
 @dataclass(frozen=True, slots=True)
 class Decomposed:
-    """``trace`` with bodies in the places of some calls.
+    """``trace`` with the bodies of some calls in their places.
 
-    ``decomposed`` are these calls, and why; ``kept_whole`` those (by label) that stay whole
-    although somebody has a gradient inside, and why.
+    ``decomposed`` are changes that name these calls and the reasons. ``kept_whole`` maps the label
+    of a call that stays whole, although a part of it has a gradient, to the reasons.
     """
 
     trace: Trace
@@ -66,12 +66,12 @@ class Decomposed:
 
 
 def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed:
-    """``trace`` with calls open that have no gradient of their own, but parts of which do.
+    """Decompose the calls of ``trace`` that have no gradient of their own, but parts that have one.
 
-    These are calls with a gradient of a plugin's or an executor's inside, and calls that are
-    nothing but their bodies. Where neither can be, no body is looked at.
+    A part counts if an executor or a plugin has a gradient for it. Calls that are defined by their
+    body alone are decomposed too.
 
-    :raises NotDifferentiable: if a call that is nothing but its body cannot be decomposed.
+    :raises NotDifferentiable: if a call that is defined by its body alone cannot be decomposed.
     """
     if not lookup.others() and not any(map(_is_its_body, trace.calls)):
         return Decomposed(trace)
@@ -90,14 +90,15 @@ def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed
 
 
 class _Refused(Exception):
-    """Why a body is not to take its call's place."""
+    """Reason why a body is not to take its call's place."""
 
 
 @dataclass
 class _Walk:
-    """Looks for gradients in bodies.
+    """Searches bodies for gradients.
 
-    ``inside`` has for a body the first call that has one, ``known`` what else was found out.
+    ``inside`` caches the first call with a gradient in each body, by the body's id. ``known``
+    caches results of `once`.
     """
 
     lookup: Lookup
@@ -111,7 +112,7 @@ class _Walk:
         self.above = self.lookup.above_operators()
 
     def rule(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
-        """The body of ``call`` in its place, if that is what is to be differentiated."""
+        """Replace ``call`` by its body if its gradient is to be taken of the parts."""
         for level in self.levels(call):
             try:
                 reason = self.reason(level)
@@ -130,7 +131,7 @@ class _Walk:
         return None
 
     def levels(self, call: BoundSymbol) -> Iterator[BoundSymbol]:
-        """``call`` with the bodies, the highest level first, that may have gradients inside."""
+        """Yield ``call`` with each body that may have gradients inside, the highest level first."""
         if call.body is None or call.regions or not carries(call):
             return
         if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
@@ -143,7 +144,9 @@ class _Walk:
             yield call
 
     def python_body(self, call: BoundSymbol) -> Body | None:
-        """The body of ``call`` made of PyTorch's functions, if one of those has a gradient."""
+        """The body of ``call`` made of PyTorch functions, if one of these has a gradient; else
+        None.
+        """
         fn, dialects = _function(call), self.lookup.dialects
         if fn is None or not is_python(fn):
             return None
@@ -158,9 +161,9 @@ class _Walk:
         return None if body is None or self.first_inside(body) is None else body
 
     def refuse(self, call: BoundSymbol, why: str) -> None:
-        """Note why ``call`` stays whole.
+        """Record ``why`` the call stays whole.
 
-        :raises NotDifferentiable: if it cannot.
+        :raises NotDifferentiable: if the call is defined by its body alone.
         """
         if _is_its_body(call):
             raise NotDifferentiable(
@@ -175,7 +178,7 @@ class _Walk:
         self.kept_whole[call.label] = tuple((name, said) for name in names)
 
     def note_plain(self, call: BoundSymbol) -> None:
-        """Note that a gradient is for plain tensors, and ``call`` for what holds them."""
+        """Record that a gradient inside is for plain tensors, while ``call`` is on a subclass."""
         inner = None if call.body is None else self.first_inside(call.body)
         if inner is None or inner.on_subclass or not call.on_subclass:
             return
@@ -184,14 +187,16 @@ class _Walk:
         self.kept_whole[call.label] = tuple((name, said) for name in self.lookup.owners(inner))
 
     def around(self, call: BoundSymbol) -> BoundSymbol:
-        """The call on a subclass, ``call`` or one in it, whose own body has the first gradient."""
+        """The innermost call on a subclass, ``call`` or one in it, whose body has the first
+        gradient.
+        """
         parts = (call.body.calls if call.body is not None else ()) if call.on_subclass else ()
         holding = (c for c in parts if c.on_subclass and self.call_with_gradient(c) is not None)
         inner = next(holding, None)
         return call if inner is None else self.around(inner)
 
     def first_inside(self, body: Body) -> BoundSymbol | None:
-        """The first call in ``body``, at any depth, that somebody has a gradient for."""
+        """The first call in ``body``, at any depth, that has a gradient of a plugin or executor."""
         known = self.inside.get(id(body))
         if known is None:
             found = (self.call_with_gradient(call) for call in body.calls)
@@ -204,9 +209,9 @@ class _Walk:
         return None if call.body is None else self.first_inside(call.body)
 
     def reason(self, call: BoundSymbol) -> str | None:
-        """Why ``call`` is to be decomposed, if it is.
+        """Reason to decompose ``call``; None if there is none.
 
-        :raises _Refused: if the body is not to take the call's place.
+        :raises _Refused: if the body must not take the call's place.
         """
         if not can_inline(call):
             raise _Refused("the body cannot stand in its place")
@@ -220,7 +225,9 @@ class _Walk:
         return reason
 
     def part(self, call: BoundSymbol) -> str | None:
-        """Whose gradient there is for ``call``, which is part of another, or for a part of it."""
+        """Owner of the gradient for ``call``, a part of another call, or for a part of it; None
+        without.
+        """
         if not carries(call):
             return None
         owner = self.lookup.whole(call)[0]
@@ -233,9 +240,9 @@ class _Walk:
         return None
 
     def renewed(self, call: BoundSymbol, calls: tuple[BoundSymbol, ...]) -> tuple[BoundSymbol, ...]:
-        """``calls``, the body of ``call``, with what autograd makes of their values.
+        """Expand ``calls``, the body of ``call``, again with the ``requires_grad`` of its values.
 
-        :raises _Refused: if the results are not those that the call has.
+        :raises _Refused: if the results differ from those of the call.
         """
         expand, tags = self.context.expand, self.context.tags
         env: dict[str, Any] = {p.name: p for p in call.flat_args if p != _plain(p)}
@@ -250,9 +257,9 @@ class _Walk:
         return made
 
     def must_have_gradients(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> None:
-        """The gradients of ``inner``, its body, have to be those of ``call``.
+        """Check that the gradients of ``inner``, the body, are those of ``call``.
 
-        :raises _Refused: if they are not, or nobody knows.
+        :raises _Refused: if they are not, or it is unknown.
         """
         if any(c.context.get(key) != call.context.get(key) for c in inner for key in MODES):
             raise _Refused("its body changes whether gradients are taken")
@@ -262,7 +269,7 @@ class _Walk:
             raise _Refused("its body computes its values in another way than autograd sees")
 
     def same(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> bool:
-        """Whether autograd sees ``inner`` when ``call`` runs."""
+        """Check that autograd sees ``inner`` when ``call`` runs."""
         if all(c.symbol.namespace != "aten" for c in inner):
             return True  # functions of PyTorch's, called one by one
         fn, dialects, modes = resolve(call.symbol), self.lookup.dialects, self.lookup.modes
@@ -273,7 +280,7 @@ class _Walk:
     def once(
         self, what: str, fn: Callable[..., Any], call: BoundSymbol, make: Callable[[], T]
     ) -> T:
-        """What ``make`` makes of ``call`` of ``fn``, remembered for equal calls."""
+        """Compute ``make()`` once for equal calls of ``fn``; ``what`` tells questions apart."""
         try:
             key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, what)
         except Unkeyable:
@@ -286,16 +293,16 @@ class _Walk:
 
 
 MODES = ("grad", "inference")
-"""The keys of a context that say whether gradients are taken."""
+"""Context keys that say if gradients are taken."""
 
 
 def _plain(p: Proxy) -> Proxy:
-    """``p`` before autograd."""
+    """``p`` with ``requires_grad`` off."""
     return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p
 
 
 def _function(call: BoundSymbol) -> Callable[..., Any] | None:
-    """What ``call`` runs; None if no name says that, or its body was edited."""
+    """The function that ``call`` runs; None if no name resolves to it, or its body was edited."""
     if call.symbol.edited:
         return None
     try:
@@ -305,7 +312,9 @@ def _function(call: BoundSymbol) -> Callable[..., Any] | None:
 
 
 def _is_its_body(call: BoundSymbol) -> bool:
-    """Whether ``call`` means what its body says: it was edited, or is no function of anybody's."""
+    """Test for a call that is defined by its body alone: it was edited, or its symbol resolves to
+    nothing.
+    """
     if call.body is None or call.executor:
         return False
     return call.symbol.edited or (
@@ -314,4 +323,4 @@ def _is_its_body(call: BoundSymbol) -> bool:
 
 
 _FUNCTIONS = ("torch", "aten", "tj", "operator", "math", "builtins")
-"""Namespaces all symbols of which name functions, unless they were edited."""
+"""Namespaces whose symbols resolve to functions, unless they were edited."""

@@ -47,13 +47,13 @@ ONCE = Tag(
 def differentiated(
     call: BoundSymbol, rule: Derivation, slots: Slots, scope: JointScope, change: Change
 ) -> Differentiated:
-    """``call`` with the gradient that ``rule`` says, for the cotangents in ``slots``."""
+    """Differentiate ``call`` by the derivation ``rule``, for the cotangents in ``slots``."""
     return _Calls(call, rule, slots, scope).differentiated(change)
 
 
 @dataclass(frozen=True, slots=True)
 class _Calls:
-    """Makes the calls of one differentiated call."""
+    """Makes the forward and backward call of one differentiated call."""
 
     call: BoundSymbol
     rule: Derivation
@@ -78,7 +78,7 @@ class _Calls:
         )
 
     def augmented(self) -> tuple[BoundSymbol, tuple[Proxy, ...]]:
-        """The call returning its intermediates, too, and these."""
+        """Make the call that also returns its intermediates; return both."""
         call = self.call
         known = call.flat_outs
 
@@ -96,7 +96,10 @@ class _Calls:
         return made.replace(outputs=(given, intermediates)), tuple(intermediates)
 
     def backward(self, given: Sequence[Any]) -> tuple[tuple[BoundSymbol, ...], list[TensorProxy]]:
-        """The backward call, none if it passes its tangents on, and the gradients."""
+        """Make the backward call; return it and the gradients.
+
+        There is no call if each gradient is one of the values in ``given``.
+        """
         facts = self.rule.backward.facts
         assert facts.body is not None
         results: list[Proxy] = list(leaves(facts.body.outputs))
@@ -114,7 +117,7 @@ class _Calls:
         return made, [named[r.name] for r in results]
 
     def bound(self, facts: Expanded, given: Sequence[Any], kept: Sequence[int]) -> BoundSymbol:
-        """The backward call over the values ``given``, which need not be distinct."""
+        """Make the backward call over the values ``given``, which may repeat."""
         call = self.call
         formal = [p.replace(name=formal_input(i)) for i, p in enumerate(given)]
         symbol = call.symbol.as_variant(BACKWARD)
@@ -126,9 +129,9 @@ class _Calls:
 
 
 def _with_tags(body: Body | None, known: Body | None, tags: TagRegistry) -> Body | None:
-    """``body`` with the tags in ``known``, which it computes again with more results.
+    """Copy the tags of ``known`` to ``body``, which makes the same calls and returns more.
 
-    The calls of both come in one order; each known one is that of its symbol which comes next.
+    Calls of both come in one order: a call gets the tags of the next known call of its symbol.
     """
     if body is None or known is None or not any(map(_tagged, known.calls)):
         return body
@@ -157,10 +160,10 @@ def _tagged(call: BoundSymbol) -> bool:
 
 
 def slots_of_arguments(call: BoundSymbol, rule: Derivation, scope: JointScope) -> Slots:
-    """The gradients known so far of arguments to which ``call`` adds more than one.
+    """Gradients known so far of arguments to which ``call`` contributes more than once.
 
-    They take part in the call's backward: a sum is rounded as PyTorch rounds it only if it is made
-    in PyTorch's order.
+    The call's backward adds its contributions to them: a sum is rounded as in PyTorch only if it is
+    added up in PyTorch's order.
     """
     names = {i: call.flat_args[i].name for i in rule.repeated}
     known = scope.cotangents
@@ -168,7 +171,7 @@ def slots_of_arguments(call: BoundSymbol, rule: Derivation, scope: JointScope) -
 
 
 def _only(facts: Expanded, kept: Sequence[int]) -> Expanded:
-    """``facts`` with the outputs in ``kept``, renumbered."""
+    """Restrict ``facts`` to the outputs at the indices ``kept``, renumbered."""
     assert facts.body is not None
     position = {old: new for new, old in enumerate(kept)}
     aliases = tuple(

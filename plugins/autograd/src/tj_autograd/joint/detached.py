@@ -1,4 +1,4 @@
-"""A trace as it runs below autograd: no value requires a gradient, and grad mode is off."""
+"""Traces that run below autograd: no value requires grad, and grad mode is off."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["detached"]
 
 
 def detached(trace: Trace) -> Trace:
-    """``trace`` for a place where PyTorch's autograd does not look."""
+    """``trace`` with ``requires_grad`` and grad mode off everywhere, bodies included."""
     run = _Detach()
     editor = TraceEditor(trace)
     editor.keep(*map(run.call, trace.calls))
@@ -33,7 +33,7 @@ def detached(trace: Trace) -> Trace:
 
 @dataclass
 class _Detach:
-    """Bodies that calls share stay shared."""
+    """Maps calls and bodies; a body that several calls share stays shared."""
 
     bodies: dict[int, tuple[Body, Body]] = field(default_factory=dict)
 

@@ -19,20 +19,21 @@ __all__ = [
 ]
 
 APPLY = "tj.autograd_function"
-"""A captured call of a Function: its two halves as regions, then the arguments."""
+"""Symbol of a captured Function call: its forward and backward as regions, then the arguments."""
 
 
 def has_own_backward(call: BoundSymbol) -> bool:
-    """Whether users wrote the backward of ``call``: it is called even where no gradient comes."""
+    """Test for a backward that users wrote: it runs, with zeros, even where no tangent arrives."""
     symbol = call.symbol
     ours = symbol.namespace == "torch" and symbol.name.startswith("ops.")
     return symbol.qualname == APPLY or (ours and not symbol.name.startswith("ops.higher_order."))
 
 
 def keeps_others(call: BoundSymbol) -> str | None:
-    """Why the backward of a Function may see what is written after its forward; None if it cannot.
+    """Reason why the backward of a Function may read what is written after its forward; else None.
 
-    What `save_for_backward` gets is checked; an attribute of its context is read as it is then.
+    Version counters guard tensors given to `save_for_backward`. A tensor kept as an attribute of
+    the context is read as it is when the backward runs.
     """
     forward = call.regions[0].program
     outputs, values = forward.outputs
@@ -44,15 +45,15 @@ def keeps_others(call: BoundSymbol) -> str | None:
 
 
 def without_gradient(call: BoundSymbol) -> frozenset[int]:
-    """The arguments, by flat index, for which the backward of a Function returns None."""
+    """Flat indices of the arguments for which the backward of a Function returns None."""
     gradients = call.regions[1].program.outputs
     return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
 
 
 def plain_call(call: BoundSymbol) -> tuple[BoundSymbol, Callable[..., Any]]:
-    """``call`` of a Function without its regions, and what it runs: a Function made of these.
+    """Make the call without its regions, and the function that it runs, a Function made of them.
 
-    Its positional arguments are left, so it has the values that the call has, in their order.
+    The positional arguments keep their order, so the call has the same flat arguments.
     """
     forward, backward, *args = call.args
     halves = [generate(region.program).function for region in (forward, backward)]
@@ -63,7 +64,9 @@ def plain_call(call: BoundSymbol) -> tuple[BoundSymbol, Callable[..., Any]]:
 
 
 def with_own_body(call: BoundSymbol, rule: Derivation) -> BoundSymbol:
-    """A call that no name denotes, as ``rule`` says it runs; `plain_call` makes such."""
+    """Give ``call``, made by `plain_call`, the body that ``rule``
+    derived: no name resolves to it.
+    """
     body = rule.forward.body
     assert body is not None
     return call.replace(body=Body(body.inputs, body.calls, body.outputs[0], body.updates))

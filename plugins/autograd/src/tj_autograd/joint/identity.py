@@ -1,4 +1,4 @@
-"""One name for each tensor: what an operation returns as it was given is called as before."""
+"""One name for each tensor: an output that is an argument itself takes the argument's name."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ VERSIONED = "tj.versioned"
 
 
 def one_name_each(trace: Trace) -> Trace:
-    """``trace`` where nobody reads an output that is an argument (``x.to(x.dtype)``), or another.
+    """Rename each output that is an argument (``x.to(x.dtype)``) or another output to that value's
+    name.
 
-    PyTorch adds up the gradients of a tensor, whatever its names, in the order in which they come.
-    What has its version counted up is read by the name that it has after that.
+    PyTorch adds up the gradients of a tensor in the order in which they come, whatever its names.
+    After a call that counts up the version of a value, the value is read by the name of the call's
+    result.
     """
     editor = TraceEditor(trace)
     for call in trace.calls:
@@ -28,7 +30,7 @@ def one_name_each(trace: Trace) -> Trace:
 
 
 def _identical(call: BoundSymbol) -> dict[str, Proxy]:
-    """The outputs of ``call`` that are other values, by name, and these."""
+    """Map the names of outputs that are another value of ``call`` to that value."""
     if call.effects.mutates or call.effects.rebinds or call.symbol.qualname == VERSIONED:
         return {}  # that one is there for what it does to its argument
     return {name: p for name, p in same_objects(call).items() if name != p.name}

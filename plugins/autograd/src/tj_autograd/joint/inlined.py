@@ -1,6 +1,6 @@
-"""Operations that do nothing but call their one region: it takes their place, with its context.
+"""Inlining of operations that only call their one region; the region's context is kept.
 
-Rule table ``wiring`` of tj-torch says which these are.
+Rule table ``wiring`` of tj-torch says which operations these are.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ __all__ = ["inline_calls"]
 
 
 def inline_calls() -> Transform:
-    """The transform that puts such regions in their calls' places, so that each call in them has a
-    gradient of its own."""
+    """Make the transform that inlines such regions, so that each call in them is differentiated by
+    itself.
+    """
     return Transform("inline-calls", _apply, Stage.ACQUIRED, priority=90, falls_back=True)
 
 

@@ -1,4 +1,4 @@
-"""Whose gradient a call gets: an executor's pair, a plugin's rule, else PyTorch's own autograd."""
+"""Choice of a call's gradient: an executor's pair, a plugin's rule, else PyTorch's own autograd."""
 
 from __future__ import annotations
 
@@ -50,15 +50,17 @@ from tj_autograd.joint.rules import GradRule, apply_rule, find_rule
 __all__ = ["Lookup", "Owner"]
 
 Owner = tuple[str, str]
-"""Whose a gradient is, and for what."""
+"""Owner of a gradient (executor or plugin), and the key that it is registered under."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Differentiates calls by the first rule that there is.
+    """Differentiates calls by the first rule that applies.
 
-    ``states`` are what executors keep for calls. ``kept_whole`` are calls (by label) that were not
-    to be decomposed, and why.
+    The order: pairs of executors, table ``grad``, table ``grad-builtin``, the backward of an
+    ``autograd.Function``, table ``recorded``, a derivation from PyTorch's autograd. ``states`` are
+    the constants that executors keep for calls. ``kept_whole`` maps the label of a call that was
+    not decomposed to the reasons. ``applied`` caches derivations of equal calls.
     """
 
     dialects: TorchDialects
@@ -73,7 +75,7 @@ class Lookup:
 
     @classmethod
     def of(cls, context: PassContext) -> Lookup:
-        """The lookup in the tables of ``context``."""
+        """Make the lookup from the tables and executors of ``context``."""
         dialects = context.expand.require(BoundSymbol(Symbol("torch", "add"))).value
         assert isinstance(dialects, TorchDialects)
         names = ("grad", BUILTIN, RECORDED)
@@ -82,29 +84,34 @@ class Lookup:
         return cls(dialects, rules, builtin, kept, modes, context.executors, context.states)
 
     def records(self, call: BoundSymbol) -> bool:
-        """Whether table `recorded` has ``call``, or a part of it."""
+        """Check that table `recorded` has ``call``, or a call in its body."""
         return self._recording(call) is not None
 
     def others(self) -> bool:
-        """Whether any plugin or executor has a gradient."""
+        """Check that a plugin or an executor has any gradient."""
         claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
         return len(self.rules) > 0 or any(rule.value.pair for rule in claims)
 
     def owners(self, call: BoundSymbol) -> tuple[str, ...]:
-        """The executors and plugins with a gradient for calls such as ``call``."""
+        """Names of the executors and plugins that have a gradient registered for the symbol of
+        ``call``.
+        """
         claims = ((e.name, e.claim(call)) for e in self.executors)
         pairs = (name for name, rule in claims if rule is not None and rule.value.pair)
         rule = self.rules.of(call)
         return (*pairs, *([] if rule is None else [rule.plugin]))
 
     def above_operators(self) -> bool:
-        """Whether some of these gradients are for functions that are made of operators."""
+        """Check that one of these gradients is for a function above aten operators."""
         claims = (rule for e in self.executors if not e.fallback for rule in e.claims)
         keys = (*(r.key for r in self.rules), *(r.key for r in claims if r.value.pair))
         return any(not key.startswith("aten.") for key in keys)
 
     def whole(self, call: BoundSymbol) -> tuple[Owner | None, Declined]:
-        """Who has a gradient for ``call`` as it stands, beside PyTorch; who declined before."""
+        """Find the owner of a gradient for ``call`` itself, PyTorch's autograd aside.
+
+        Returns the owner, or None, and the reasons of those that declined before it.
+        """
         pair, declined = find_pair(call, self.executors)
         if pair is not None:
             return (pair[0].name, pair[1].key), declined
@@ -116,7 +123,7 @@ class Lookup:
         return None, declined
 
     def __call__(self, call: BoundSymbol, slots: Slots, scope: JointScope) -> Differentiated:
-        """``call`` with its gradient."""
+        """Differentiate ``call`` for the cotangents in ``slots``."""
         if call.regions and call.symbol.qualname != APPLY:
             return recorded(call, slots, scope, "it runs functions of the program's")
         declined: list[tuple[str, str]] = [*self.kept_whole.get(call.label, ())]
@@ -192,7 +199,7 @@ class Lookup:
         return next((r for r in found if r is not None), None)
 
     def _applied(self, call: BoundSymbol, rule: Rule[GradRule], slots: Slots) -> Derivation:
-        """`apply_rule`, once for equal calls: a layer repeated thirty times is run once."""
+        """Apply ``rule``, once for equal calls: a layer repeated thirty times is run once."""
         expander, sizes = self.dialects.memo.expander, self.dialects.sizes
         fn = rule.value.forward
         try:
@@ -220,10 +227,10 @@ class Lookup:
     def _left(
         self, call: BoundSymbol, slots: Slots, scope: JointScope, error: CannotExpandError
     ) -> Differentiated:
-        """``call``, which cannot be taken apart because of ``error``, differentiated as it runs.
+        """Record ``call``, which cannot be derived because of ``error``, when it runs.
 
-        :raises NotDifferentiable: if its backward writes to what others may read, or it returns a
-            tensor subclass that cannot be detached from PyTorch's graph.
+        :raises NotDifferentiable: if its backward writes to a tensor that others may read, or it
+            returns a tensor subclass that cannot be detached from PyTorch's graph.
         """
         if WRITES_BACK in error.message:
             raise NotDifferentiable(Decline(f"{call.symbol}: {WRITES_BACK}", call.source))
@@ -233,9 +240,9 @@ class Lookup:
         return recorded(call, slots, scope, error.message)
 
     def _check_detach(self, call: BoundSymbol, result: TensorProxy, info: SubclassInfo) -> None:
-        """See that ``result``, a tensor subclass, can be detached from the graph of ``call``.
+        """Check that ``result``, a tensor subclass, can be detached from the graph of ``call``.
 
-        :raises NotDifferentiable: if it cannot, or nobody can know.
+        :raises NotDifferentiable: if it cannot, or that is unknown.
         """
         unknown = f"how a {info.type} is made" if info.state is None else ""
         try:
@@ -250,7 +257,7 @@ class Lookup:
 
 
 def _checks(call: BoundSymbol, scope: JointScope) -> Iterator[BoundSymbol]:
-    """A call that checks the constants which the backward of a Function reads, if there are any."""
+    """Yield the call that checks the constants which the backward of a Function reads, if any."""
     reads = dict(call.kwargs).get("reads")
     if reads is not None:
         made = scope.backward(call, Symbol("tj", "check_reads"), reads)

@@ -52,13 +52,16 @@ __all__ = ["Declined", "find_pair", "paired"]
 
 
 Declined = tuple[tuple[str, str], ...]
-"""Who did not differentiate a call, and why."""
+"""Owners that did not differentiate a call, each with the reason."""
 
 
 def find_pair(
     call: BoundSymbol, executors: Sequence[Executor]
 ) -> tuple[tuple[Executor, Rule[Any]] | None, Declined]:
-    """The first executor with a pair that takes ``call``, its claim, and who declined before."""
+    """Find the first executor whose claim takes ``call`` and has a pair.
+
+    Returns the executor with its claim, or None, and the executors that declined before it.
+    """
     declined: list[tuple[str, str]] = []
     for executor in executors:
         rule = executor.claim(call)
@@ -72,7 +75,7 @@ def find_pair(
 
 
 def _declined(executor: Executor, rule: Rule[Any], call: BoundSymbol) -> str | None:
-    """Why the claim ``rule`` does not differentiate ``call``; None if it does."""
+    """Reason why the claim ``rule`` does not differentiate ``call``; None if it does."""
     if rule.value.pair is None:
         return "it has no gradient"
     return ask(executor.owner, rule.value.check, call)
@@ -88,9 +91,9 @@ def paired(
     sizes: Sizes,
     states: States,
 ) -> Differentiated:
-    """``call`` as the executor's forward, and its backward.
+    """Differentiate ``call`` by the executor's forward and backward.
 
-    Both have what the executor keeps for the call, which is in ``states``.
+    Both get the state that the executor keeps for the call, which is added to ``states``.
 
     :raises PluginError: if the pair does not fit the call.
     """
@@ -114,7 +117,10 @@ class _Pairing:
 
     @cached_property
     def pair(self) -> Pair:
-        """The functions that run, where they say what they return with a state of its own."""
+        """The pair with its state bound, so that its functions can be expanded.
+
+        A pair with ``meta`` is expanded by that, which takes no state.
+        """
         found: Pair = self.rule.value.pair
         make = self.rule.value.state
         if make is None:
@@ -125,13 +131,13 @@ class _Pairing:
 
     @cached_property
     def state(self) -> Constant | None:
-        """What the executor keeps for the call."""
+        """The constant that holds the executor's state for the call; None without one."""
         name = f"pair_state_{self.call.label}"
         return self.executor.state_of(self.call, self.rule, self.states, name)
 
     @property
     def whose(self) -> str:
-        """The pair, for messages."""
+        """Name of the pair in error messages."""
         return f"the pair for {self.rule.key!r} of {self.executor.owner}"
 
     def differentiated(self) -> Differentiated:
@@ -147,13 +153,13 @@ class _Pairing:
     def expanded(
         self, meta: Callable[..., Any], args: Any, kwargs: Any, context: Context
     ) -> Expanded:
-        """What ``meta`` says of a half."""
+        """Expand ``meta``, which describes one half of the pair."""
         return expanded(
             self.expander, self.sizes, self.call, self.whose, meta, args, kwargs, context
         ).facts
 
     def forward(self, meta: Callable[..., Any]) -> tuple[BoundSymbol, Any]:
-        """The forward call, and what it saves, as the values that hold it."""
+        """Make the forward call; return it and the values that it saves."""
         call = self.call
         facts = self.expanded(meta, call.args, call.kwargs, call.context)
         outputs, _ = returned_pair(facts.outputs)
@@ -177,7 +183,7 @@ class _Pairing:
     def backward(
         self, meta: Callable[..., Any], saved: Any
     ) -> tuple[BoundSymbol, dict[int, TensorProxy]]:
-        """The backward call and the gradients by flat index of the argument."""
+        """Make the backward call; return it and the gradients by flat index of the argument."""
         call = self.call
         outs = [Slot("out", i) for i in range(len(call.flat_outs))]
         tangents = [self.slots.get(slot) for slot in outs]

@@ -1,10 +1,10 @@
-"""Calls that only PyTorch's autograd can differentiate: recorded as they run.
+"""Calls that only PyTorch's autograd can differentiate: their graph is recorded at run time.
 
-An operation that looks at data cannot be run on fake tensors, so nobody knows its backward before
-it runs. Its forward runs under PyTorch's autograd and returns the graph beside the results; its
-backward asks that graph. Such a call is never taken apart, fused or computed again.
+An operation that depends on data cannot run on fake tensors, so its backward is not known at
+compile time. Its forward runs under PyTorch's autograd and returns the graph beside the results;
+its backward runs that graph. Such a call is never decomposed, fused or recomputed.
 
-Rule table ``recorded`` says so of others, for plugins too: the reason.
+Rule table ``recorded`` adds others, from plugins too. The value is the reason, a string.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ from tj_autograd.joint.functions import APPLY, has_own_backward
 __all__ = ["RECORDED", "Graph", "backward", "forward", "recorded", "rules"]
 
 RECORDED = "recorded"
-"""The table's name."""
+"""Name of the rule table."""
 
 
 def rules() -> RuleTable[str]:
-    """Recurrent networks: calls that are as many operations as their sequences are long."""
+    """Make the table, with recurrent networks: their derivation grows with the sequence length."""
     table: RuleTable[str] = RuleTable(RECORDED, rule_type=str)
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         table.set(f"torch.{name}", "it is as many operations as its sequence is long")
@@ -65,7 +65,7 @@ def rules() -> RuleTable[str]:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """What PyTorch's autograd recorded of one call: its inputs and results."""
+    """Graph that PyTorch's autograd recorded of one call: its inputs and results."""
 
     inputs: tuple[torch.Tensor, ...]
     outputs: tuple[torch.Tensor, ...]
@@ -74,7 +74,10 @@ class Graph:
 def forward(
     wrt: tuple[int, ...], fn: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> tuple[Any, Graph]:
-    """The result of ``fn(*args, **kwargs)``, and its graph for the ``wrt``-th tensors given."""
+    """Run ``fn(*args, **kwargs)`` under autograd; return its detached result and its graph.
+
+    ``wrt`` are the positions, among the tensors in the arguments, of those to differentiate by.
+    """
     count = iter(range(1 << 30))
     inputs: list[torch.Tensor] = []
 
@@ -95,7 +98,7 @@ def forward(
 
 
 def _plain(result: Any) -> Any:
-    """``result`` with tuples for named ones, as traces have it."""
+    """``result`` with named tuples as plain ones, as traces have it."""
     if isinstance(result, tuple | list):
         return (list if type(result) is list else tuple)(map(_plain, result))
     return result
@@ -107,10 +110,11 @@ def backward(
     strides: tuple[tuple[int, ...] | None, ...],
     *tangents: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of the graph's inputs, zero where there is none, laid out by ``strides``.
+    """Run the graph backward; return the gradient of each input, zeros where there is none.
 
-    ``tangents`` are those of the ``at``-th tensors among the results. The graph is kept if that of
-    the program is.
+    ``at`` are the positions, among the tensors in the results, that have ``tangents``. ``strides``
+    are those that each gradient gets, None for those of a dense input. The graph is retained if
+    that of the program is.
     """
     outputs = [graph.outputs[i] for i in at]
     kept = backward_keeps_graph()
@@ -124,8 +128,9 @@ def backward(
 def _laid_out(
     gradient: torch.Tensor | None, x: torch.Tensor, strides: tuple[int, ...] | None
 ) -> torch.Tensor:
-    """``gradient`` of ``x`` as the trace says: without ``strides`` like ``x`` where that is dense,
-    else contiguous."""
+    """``gradient`` of ``x`` with ``strides``; if these are None, those of ``x`` where it is dense,
+    else contiguous.
+    """
     if gradient is not None and type(gradient) is not type(x):
         x = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device=x.device)
     if strides is not None:
@@ -151,9 +156,9 @@ def recorded(
     reason: str,
     without: Container[int] = (),
 ) -> Differentiated:
-    """``call`` differentiated when it runs, because of ``reason``.
+    """Differentiate ``call`` at run time, because of ``reason``.
 
-    ``without`` are arguments (by flat index) that are known to get no gradient.
+    ``without`` are flat indices of arguments that are known to get no gradient.
     """
     candidates = (i for i, p in enumerate(call.flat_args) if requires_grad(p))
     wrt = tuple(i for i in candidates if i not in without)
@@ -192,9 +197,10 @@ def recorded(
 
 
 def _strides(call: BoundSymbol, slots: Slots, scope: JointScope) -> dict[int, tuple[Dim, ...]]:
-    """The strides of the gradients that the backward of a Function returns, for these tangents.
+    """Strides of the gradients that a Function's backward returns for these tangents, by flat
+    index.
 
-    By flat index of the argument; of other calls they are not known.
+    They are known for an `APPLY` call alone.
     """
     if call.symbol.qualname != APPLY:
         return {}
@@ -210,9 +216,10 @@ def _strides(call: BoundSymbol, slots: Slots, scope: JointScope) -> dict[int, tu
 
 
 def _kinds(call: BoundSymbol) -> dict[int, SubclassInfo | None]:
-    """The kinds of the gradients that the backward of a Function returns, by flat index.
+    """Subclass metadata of the gradients that a Function's backward returns, by flat index.
 
-    That of a tensor of a subclass may be a plain tensor; of other calls it is of the argument's.
+    The gradient of a tensor subclass may be a plain tensor. Of calls other than `APPLY`, gradients
+    have the subclass of the argument.
     """
     if call.symbol.qualname != APPLY:
         return {}
@@ -225,9 +232,10 @@ def _kinds(call: BoundSymbol) -> dict[int, SubclassInfo | None]:
 
 
 def _gradients(program: Trace, slots: Slots, count: int, scope: JointScope) -> Sequence[Any]:
-    """What a Function's backward returns, for tangents of its ``count`` results laid out so.
+    """Outputs of a Function's backward for tangents with these strides; ``count`` is its number of
+    results.
 
-    Nothing where one is missing, or nobody knows.
+    Empty if a tangent is missing, or the backward cannot be expanded.
     """
     given = [slots.get(Slot("out", i)) for i in range(count)]
     env: dict[str, Any] = {}
@@ -244,12 +252,12 @@ def _gradients(program: Trace, slots: Slots, count: int, scope: JointScope) -> S
 
 
 def _as_operands(tree: Any) -> Any:
-    """``tree`` with regions that say nothing of what the call returns."""
+    """``tree`` with regions marked as operands: they do not describe the call's results."""
     return map_tree(lambda region: replace(region, returns=False), tree, Region)
 
 
 def _among_tensors(indices: Iterable[int], proxies: Sequence[Proxy]) -> tuple[int, ...]:
-    """For indices of tensors among ``proxies`` those among the tensors only."""
+    """Convert indices into ``proxies`` to indices into its tensors."""
     tensors = [i for i, p in enumerate(proxies) if isinstance(p, TensorProxy)]
     return tuple(tensors.index(i) for i in indices)
 

@@ -1,8 +1,8 @@
-"""Random calls that draw the same numbers when they run again, as checkpointed regions ask.
+"""Random calls in checkpointed regions: they draw the same numbers when they run again.
 
-Such a call becomes a function of the generators' states: the forward reads these, runs the call
-from there and moves the generators on; the backward runs it from the same states and leaves the
-generators as they are.
+Such a call becomes a function of the generators' states. The forward reads the states, runs the
+call from them and advances the generators. The backward runs the call from the same states and
+leaves the generators as they are.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ KIND = "tj_autograd.joint.replay.States"
 
 @dataclass(eq=False, slots=True)
 class States:
-    """The state of each of some generators.
+    """States of the generators of some devices, in the order of ``devices``.
 
-    While a call runs from them, ``outer`` is what the generators go back to; that, in turn, knows
-    by ``inner`` what the call runs from.
+    While a call runs from these states, ``outer`` holds the states to restore after it;
+    ``outer.inner`` points back here.
     """
 
     devices: Sequence[str]
@@ -66,14 +66,15 @@ class States:
 
 
 def states(devices: Sequence[str]) -> States:
-    """The states that the generators of ``devices`` have."""
+    """Read the states of the generators of ``devices``."""
     return States(devices, tuple(map(random_state, devices)))
 
 
 def exchange(devices: Sequence[str], given: States) -> States:
-    """Set the generators of ``devices`` to ``given`` states; those that they had.
+    """Set the generators of ``devices`` to ``given``; return the states that they had.
 
-    Called before a call that is to draw again, and after it with what came from the first time.
+    Called before a call that draws again, with its states, and after it with the states that the
+    first exchange returned.
     """
     before = states(devices)
     advance(devices, given)
@@ -91,9 +92,9 @@ def advance(devices: Sequence[str], given: States) -> None:
 
 
 def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """``program``, a boxed one in which calls draw again from states that it is given.
+    """Wrap the boxed ``program``: an error in a call that draws again restores the generators.
 
-    An error in such a call leaves the generators as they were before the call.
+    They get the states that they had before that call.
     """
 
     def run(values: list[Any]) -> Any:
@@ -111,7 +112,7 @@ def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]
 
 
 def draws_again(backward: Trace) -> bool:
-    """Whether calls in ``backward`` draw from states that it is given."""
+    """Check that ``backward`` takes generator states, and so has calls that draw again."""
     return any(isinstance(p, OpaqueProxy) and p.type == KIND for p in backward.inputs)
 
 
@@ -119,12 +120,12 @@ def draws_again(backward: Trace) -> bool:
 
 
 def resources(effects: Effects) -> tuple[str, ...]:
-    """The generators among what ``effects`` use in order."""
+    """Generators among the ordered resources of ``effects``, as ``random:<device>``."""
     return tuple(r for r in effects.ordered if r.startswith("random:"))
 
 
 def replayable(joint: Trace) -> Trace:
-    """``joint``, in which random calls of checkpointed regions can run again, or are saved."""
+    """Make random calls of checkpointed regions in ``joint`` replayable, or saved."""
     if not any(map(_asks, joint.calls)):
         return joint
     editor = TraceEditor(joint)
@@ -134,7 +135,7 @@ def replayable(joint: Trace) -> Trace:
 
 
 def _asks(call: BoundSymbol) -> bool:
-    """Whether ``call`` is to be run again, and would draw other numbers then."""
+    """Check that ``call`` is to run again and has an ordered effect, so that it would act twice."""
     again = "RECOMPUTE" in call.tags or "PREFER_RECOMPUTE" in call.tags
     return again and "CHECKPOINT" in call.tags and bool(call.effects.ordered)
 
@@ -156,7 +157,9 @@ def _only_draws(call: BoundSymbol) -> bool:
 
 
 def _replayed(call: BoundSymbol, namer: Namer) -> Iterator[BoundSymbol]:
-    """Reading the states, the call as a function of them, moving the generators on."""
+    """Yield three calls: read the states, the call as a function
+    of them, advance the generators.
+    """
     ordered = Effects(ordered=call.effects.ordered)
     devices = tuple(r.partition(":")[2] for r in call.effects.ordered)
     before, after = (
@@ -190,7 +193,9 @@ def _shifted(alias: Alias) -> Alias:
 
 
 def _body(call: BoundSymbol, made: BoundSymbol, devices: tuple[str, ...]) -> Body:
-    """The body of ``call`` between two exchanges of states; ``made`` has the states first."""
+    """Put the body of ``call`` between two exchanges; the first
+    argument of ``made`` is the states.
+    """
     body = call.body
     assert body is not None
     inputs = formals(made)

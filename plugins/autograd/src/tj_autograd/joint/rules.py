@@ -76,15 +76,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GradRule:
-    """How one operation is differentiated.
+    """The gradient of one operation, written in plain PyTorch.
 
-    ``forward`` takes the operation's arguments and returns a pair: what the operation returns, and
-    a sequence of values to save. What it saves of its arguments and results costs no memory of its
-    own. ``backward`` takes that sequence as a tuple and a tangent for each tensor that the
-    operation returns, None for one without, and returns a gradient for each argument, in order, as
-    ``autograd.Function.backward`` does: None where there is none, a sequence for a list of tensors;
-    trailing Nones may be left out for arguments that need no gradient. ``check`` answers True, or a
-    `Decline` with the reason why the rule is not for a call; None means that it is for all.
+    ``forward`` takes the operation's arguments and returns a pair: the operation's results, and a
+    sequence of values to save. A saved value that is an argument or a result of the operation costs
+    no memory of its own. ``backward(saved, *tangents)`` takes that sequence as a tuple, and a
+    tangent for each tensor that the operation returns, None for a result that has none. It returns
+    a gradient for each parameter of ``forward``, in order, as ``autograd.Function.backward`` does:
+    None where there is none, a sequence for a list of tensors. Trailing Nones may be left out for
+    arguments that need no gradient. A gradient has the shape and the data type of its argument.
+    ``check`` returns True, or a `Decline` with the reason why the rule does not apply to a call;
+    without ``check`` the rule applies to all calls of the operation.
     """
 
     forward: Callable[..., tuple[Any, Sequence[Any]]]
@@ -96,14 +98,17 @@ class GradRule:
 
 
 def plugins_rules() -> RuleTable[GradRule]:
-    """The table that other plugins' rules are in."""
+    """Make the rule table ``grad``, which holds the gradient rules of other plugins."""
     return RuleTable("grad", rule_type=GradRule)
 
 
 def find_rule(
     call: BoundSymbol, rules: RuleTable[GradRule]
 ) -> tuple[Rule[GradRule] | None, tuple[tuple[str, str], ...]]:
-    """The plugins' rule for ``call``; who has one that is not for it, and why."""
+    """Find the rule in ``rules`` that applies to ``call``.
+
+    Returns the rule, or None, and the ``(plugin, reason)`` pairs of rules that declined.
+    """
     rule = rules.of(call)
     if rule is None:
         return None, ()
@@ -118,7 +123,10 @@ def apply_rule(
     expander: Expander,
     sizes: Sizes,
 ) -> Derivation:
-    """The gradient of ``call`` by ``rule``; ``sizes`` knows the symbols in the program's sizes.
+    """Derive the gradient of ``call`` by running the functions of ``rule`` on fake tensors.
+
+    ``tangents`` are those of the results that have one. ``sizes`` holds the symbols in the
+    program's sizes.
 
     :raises PluginError: if the rule's functions do not fit the call.
     :raises CannotExpandError: if they depend on data.
@@ -128,7 +136,7 @@ def apply_rule(
 
 @dataclass(frozen=True, slots=True)
 class _Number:
-    """A number that depends on sizes, as an expression of their symbols."""
+    """A saved number that depends on sizes: an expression of their symbols."""
 
     text: str
 
@@ -166,7 +174,7 @@ class _Application:
         )
 
     def places(self, forward: Expansion) -> dict[Slot, TensorProxy]:
-        """The proxies of all values that may be saved."""
+        """Proxies of all values that may be saved, by slot."""
         intermediates = forward.outputs[1]
         return {
             **{Slot("arg", i): p for i, p in enumerate(self.call.flat_args)},
@@ -177,9 +185,11 @@ class _Application:
     # ------------------------------------------------------------------ forward
 
     def forward(self) -> tuple[Any, Expansion]:
-        """What is saved, and the forward, which returns the outputs and the intermediates.
+        """Expand the rule's forward; return the saved values and the expansion.
 
-        In what is saved there is a slot for a tensor, a `_Number` for one that depends on sizes.
+        The expansion returns the outputs and the intermediates: saved tensors that are neither
+        arguments nor results. In the saved values a `Slot` stands for a tensor, a `_Number` for a
+        number that depends on sizes.
         """
         kept: list[Any] = []
 
@@ -216,7 +226,10 @@ class _Application:
         numbers: Sequence[_Number],
         given: Sequence[Proxy],
     ) -> tuple[list[int], Expansion]:
-        """The arguments that get a gradient, and the backward over saved values and tangents."""
+        """Expand the rule's backward over saved values and tangents.
+
+        Returns the flat indices of the arguments that get a gradient, and the expansion.
+        """
         positions: list[int] = []
 
         def run(*values: Any) -> tuple[torch.Tensor, ...]:
@@ -244,7 +257,7 @@ class _Application:
 
     @property
     def whose(self) -> str:
-        """The rule, for messages."""
+        """Name of the rule in error messages."""
         rule = self.rule
         return f"the gradient rule for {rule.key!r} of plugin {rule.plugin!r} ({rule.origin})"
 
@@ -256,10 +269,10 @@ class _Application:
 
 
 def draws_elsewhere(call: BoundSymbol) -> bool:
-    """Whether numbers drawn in place are drawn into other memory in a body.
+    """Check for an in-place random call whose body draws into memory of another layout.
 
-    What is written to becomes a new tensor, contiguous whatever it was, and numbers are drawn in
-    the order of memory.
+    A body replaces the mutated tensor by a new, contiguous one. Generators fill memory in its
+    order, so with other strides the elements get other numbers.
     """
     if not any(r.startswith("random") for r in call.effects.ordered):
         return False
@@ -268,21 +281,21 @@ def draws_elsewhere(call: BoundSymbol) -> bool:
 
 
 def _where_needed(kept: Any, value: Any) -> Any:
-    """``kept`` if it says where something is found, else the saved ``value`` itself."""
+    """Return ``kept`` if it holds a slot or a `_Number`, else the saved ``value`` itself."""
     return kept if any(isinstance(x, Slot | _Number) for x in leaves(kept)) else value
 
 
 def _computed(
     numbers: Sequence[_Number], given: Sequence[Proxy], values: Sequence[Any]
 ) -> dict[_Number, Any]:
-    """The values of ``numbers``, computed from those of the symbols among ``given``."""
+    """Evaluate ``numbers`` from the values of the symbols among ``given``."""
     pairs = zip(given, values, strict=True)
     symbols = {p.expr: v for p, v in pairs if isinstance(p, NumberProxy)}
     return {n: evaluate_size(n.text, symbols.__getitem__) for n in numbers}
 
 
 def _places(tree: Any, kind: Any) -> dict[int, Slot]:
-    """The first place of each tensor in ``tree``, by its id."""
+    """Map the id of each tensor in ``tree`` to the slot of its first occurrence."""
     tensors = [x for x in leaves(tree) if isinstance(x, torch.Tensor)]
     return {id(t): Slot(kind, i) for i, t in reversed(list(enumerate(tensors)))}
 
@@ -296,9 +309,9 @@ class Misfit(Exception):
 
 @contextlib.contextmanager
 def fitting(call: BoundSymbol, whose: str) -> Iterator[None]:
-    """A `Misfit` inside is the fault of ``whose`` functions.
+    """Turn a `Misfit` raised inside into a `PluginError` that names ``whose`` functions.
 
-    :raises PluginError: in its place.
+    :raises PluginError: if a `Misfit` is raised inside.
     """
     try:
         yield
@@ -320,10 +333,12 @@ def expanded(
     kwargs: Any,
     context: Context,
 ) -> Expansion:
-    """`Expander.expand`, its errors those of ``whose`` functions, brought into the program.
+    """Run `Expander.expand` on ``fn``, a function of rule or pair ``whose``, for ``call``.
 
-    :raises PluginError: if the functions fail or do not fit.
-    :raises CannotExpandError: if they depend on data.
+    Expressions of sizes come in the program's symbols.
+
+    :raises PluginError: if the function fails or does not fit.
+    :raises CannotExpandError: if it depends on data.
     """
     try:
         made = expander.expand(fn, args, kwargs, context, sizes)
@@ -337,7 +352,7 @@ def expanded(
 
 
 def returned_pair(returned: Any) -> tuple[Any, Any]:
-    """What a forward returns: outputs, and values to save."""
+    """Check that a forward returned ``(outputs, saved)``, and return both."""
     if not isinstance(returned, tuple) or len(returned) != 2:
         raise Misfit("its forward must return a pair, (outputs, saved)")
     return returned
@@ -346,7 +361,7 @@ def returned_pair(returned: Any) -> tuple[Any, Any]:
 def per_argument(
     call: BoundSymbol, rule: GradRule | Pair, returned: Any
 ) -> Iterator[tuple[int, Any]]:
-    """Pairs of the flat index of an argument that needs a gradient, and its gradient."""
+    """Yield the flat index and the gradient of each argument that requires grad."""
     if not isinstance(returned, tuple | list):
         raise Misfit("its backward must return a sequence with a gradient per parameter")
     try:
@@ -373,7 +388,7 @@ def per_argument(
 
 
 def _parts(name: str, gradient: Any, count: int) -> list[Any]:
-    """The gradient of one parameter, which was given ``count`` values, as one for each."""
+    """Split the gradient of one parameter into one for each of its ``count`` tensors."""
     parts = list(gradient) if isinstance(gradient, tuple | list) else [gradient] * count
     wrong = [p for p in parts if not isinstance(p, torch.Tensor | TensorProxy | None)]
     if wrong:
@@ -384,7 +399,7 @@ def _parts(name: str, gradient: Any, count: int) -> list[Any]:
 
 
 def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
-    """A forward must return what the operation returns, metadata included.
+    """Check that a forward returns what the operation returns, metadata included.
 
     :raises PluginError: if it does not.
     """
@@ -400,7 +415,7 @@ def check_outputs(call: BoundSymbol, outputs: Any, whose: str) -> None:
 
 
 def check_gradients(call: BoundSymbol, gradients: Mapping[int, Any], whose: str) -> None:
-    """A gradient must have the shape and data type of its argument.
+    """Check that each gradient has the shape and data type of its argument.
 
     :raises PluginError: if one has not.
     """

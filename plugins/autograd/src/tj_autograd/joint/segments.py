@@ -1,14 +1,14 @@
-"""The segments of a program with several results, each of which is a node of PyTorch's autograd.
+"""Segments of a program with several results: each is a node of PyTorch's autograd.
 
-In eager a result that others depend on has their gradient, and each result its own way back, which
-is freed when it was gone. So the calls that carry gradients are put in segments: those on which the
-same results depend. Values that cross from one segment to another are results of the earlier one's
-node and arguments of the later one's. The forward stays one program.
+In eager a result that others depend on receives their gradient, and each result has a graph of its
+own, which is freed after its backward. So calls that carry gradients are grouped into segments: the
+calls on which the same results depend. A value that crosses from one segment to another is a result
+of the earlier node and an argument of the later one. The forward stays one program.
 
-A node hands its gradients on when all of its backward is over. What comes behind a call that
-PyTorch's autograd records, as of a recurrent network, is therefore another segment: its gradients
-do not wait, in memory, for the backward of that call, which needs more than others. Where a
-parameter has a gradient already, they are added to it and gone.
+A node hands its gradients on when all of its backward is over. Calls behind one that PyTorch's
+autograd records (a recurrent network) are therefore another segment: their gradients need not wait,
+in memory, for the backward of that call, whose peak of memory is higher. Where a parameter has a
+gradient already, they are added to it and freed.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ __all__ = [
 ]
 
 Records = Callable[[BoundSymbol], bool]
-"""Whether PyTorch's autograd records a call as it runs, whatever it is given."""
+"""Tests if PyTorch's autograd records a call as it runs, whatever its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The segments of a program, in an order in which each comes after those that it depends on.
+    """The segments of a program, each after those that it depends on.
 
-    ``outputs`` are the values that each returns to autograd: results of the program, and what
-    later segments take. ``segments`` says by its label which segment a call belongs to; ``makers``
-    the same of a value. Gradients of what several segments use, or what is returned, are
-    ``apart``: autograd adds them, and not the program. ``views`` are the segments whose calls make
-    views that are returned, or write: these run where autograd sees them, and are no nodes of tj's.
+    ``outputs`` are the values that each segment returns to autograd: results of the program, and
+    values that later segments take. ``segments`` maps the label of a call to its segment,
+    ``makers`` the name of a value. ``apart`` are values that several segments use, or that are used
+    and returned: autograd adds their gradients, not the program. ``views`` are segments whose calls
+    make views that are returned, or write arguments: they run where autograd sees them, and are no
+    nodes of tj's.
     """
 
     outputs: tuple[tuple[TensorProxy, ...], ...]
@@ -64,7 +65,7 @@ class Cut:
     views: frozenset[int] = frozenset()
 
     def segment(self, call: BoundSymbol) -> int | None:
-        """The segment of ``call``, or of the one that it is a part of."""
+        """The segment of ``call``, or of its parent."""
         if self.whole:
             return 0
         found = self.segments.get(call.label)
@@ -72,45 +73,51 @@ class Cut:
 
     @property
     def whole(self) -> bool:
-        """Whether there is one segment."""
+        """True if there is one segment."""
         return len(self.outputs) == 1
 
     def name(self, index: int) -> str:
-        """How the backward of the segment at ``index`` is called."""
+        """Name of the backward of the segment at ``index``: ``backward``, ``backward.1``, and so
+        on.
+        """
         place = sum(i not in self.views for i in range(index))
         return f"backward.{place}" if place else "backward"
 
     def taken(self, index: int) -> tuple[TensorProxy, ...]:
-        """The values of earlier segments that the segment at ``index`` may take."""
+        """Values of earlier segments that the segment at ``index`` may take."""
         return tuple(p for outputs in self.outputs[:index] for p in outputs)
 
     def owners(self, layout: Sequence[object] | None = None) -> list[int]:
-        """The segment of each tangent that exists: ``layout`` has None for others."""
+        """The segment of each tangent that exists; ``layout`` has None for the others."""
         places = [i for i, outputs in enumerate(self.outputs) for _ in outputs]
         return [i for i, how in zip(places, layout or places, strict=True) if how is not None]
 
     def shown(self, index: int, layout: Sequence[Any]) -> tuple[Any, ...]:
-        """The layout of all tangents where only those of one segment exist, as ``layout`` says."""
+        """The layout of all tangents where only those of one segment
+        exist, laid out by ``layout``.
+        """
         mine = iter(layout)
         return tuple(next(mine) if i == index else None for i in self.owners())
 
 
 def is_returned_view(call: BoundSymbol) -> bool:
-    """Whether autograd has to see ``call`` itself."""
+    """Check that autograd has to see ``call`` itself: it makes a view that is returned."""
     return any(RETURNED_VIEW.name in p.tags for p in call.flat_outs)
 
 
 def carries(call: BoundSymbol) -> bool:
-    """Whether a gradient may flow through ``call``: one of its outputs has one to give."""
+    """Check that a gradient may flow through ``call``: an argument and an output require grad."""
     if call.context.get("grad") is False or call.context.get("inference"):
         return False
     return any(map(requires_grad, call.flat_outs)) and any(map(requires_grad, call.flat_args))
 
 
 def user_of_overwritten(trace: Trace, cut: Cut) -> BoundSymbol | None:
-    """A call through which a gradient flows to an argument as it was before autograd wrote it.
+    """Find a call that takes an argument's old value, with a gradient, after autograd has seen it
+    written.
 
-    One in a later segment, where autograd knows the argument as it is then.
+    Such a call is in a later segment than the write. To autograd the argument is the written tensor
+    there.
     """
     written = {
         str(call.args[1]): cut.segments[call.label]
@@ -126,15 +133,15 @@ def user_of_overwritten(trace: Trace, cut: Cut) -> BoundSymbol | None:
 
 
 def uncut(trace: Trace) -> Cut:
-    """One segment."""
+    """Make a cut of one segment."""
     return Cut((tuple(_roots(trace)),))
 
 
 def cut(trace: Trace, records: Records) -> Cut:
-    """The segments of ``trace``.
+    """Group the calls of ``trace`` into segments.
 
-    One, if all that carries gradients has the same results and nothing comes behind a call that
-    autograd ``records``.
+    There is one segment if all calls that carry gradients lead to the same results and none comes
+    behind a call that autograd ``records``.
     """
     roots = _roots(trace)
     dependents, behind = _dependents(trace, roots), _behind(trace, records)
@@ -154,21 +161,21 @@ def cut(trace: Trace, records: Records) -> Cut:
 
 
 def _twice(trace: Trace, found: Cut) -> bool:
-    """Whether a segment would return one tensor under two names."""
+    """Check for one tensor that segments would return under two names."""
     objects = alias_facts(trace).objects
     returned = {p.name for outputs in found.outputs for p in outputs}
     return len({objects[name] for name in returned}) < len(returned)
 
 
 def _roots(trace: Trace) -> list[TensorProxy]:
-    """The distinct results that carry a gradient and are no inputs."""
+    """Distinct results that require grad and are no inputs."""
     known = {p.name for p in trace.inputs}
     found = {p.name: p for p in leaves(trace.outputs) if requires_grad(p)}
     return [p for name, p in found.items() if name not in known]
 
 
 def _dependents(trace: Trace, roots: Sequence[Proxy]) -> list[int]:
-    """For each call, which of the ``roots`` depend on it, as bits; 0 if it carries no gradient."""
+    """For each call, the ``roots`` that depend on it, as bits; 0 if it carries no gradient."""
     known = {p.name: 1 << i for i, p in enumerate(roots)}
     found = []
     for call in reversed(trace.calls):
@@ -184,7 +191,7 @@ def _dependents(trace: Trace, roots: Sequence[Proxy]) -> list[int]:
 
 
 def _behind(trace: Trace, records: Records) -> set[int]:
-    """The calls, by identity, that depend on one that autograd ``records``, and feed none."""
+    """Ids of the calls that depend on one that autograd ``records``, and that feed none."""
     recorded = {id(call): call for call in trace.calls if carries(call) and records(call)}
     if not recorded:
         return set()
@@ -200,9 +207,9 @@ def _behind(trace: Trace, records: Records) -> set[int]:
 
 
 def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:
-    """The distinct ``sets``, each after those that feed it; else in the order of their last calls.
+    """Sort the distinct ``sets``, each after those that feed it; ties go by their last calls.
 
-    Autograd goes back through nodes made later first.
+    Autograd runs nodes that were made later first.
     """
     last = {found: i for i, found in enumerate(sets)}
     maker = {p.name: s for call, s in zip(calls, sets, strict=True) for p in call.flat_outs}
@@ -216,11 +223,11 @@ def _ordered(calls: Sequence[BoundSymbol], sets: Sequence[int]) -> list[int]:
 
 
 def _finer(calls: Sequence[BoundSymbol], places: Sequence[int]) -> list[int]:
-    """``places`` where no segment adds to a gradient too late.
+    """Refine ``places`` so that no segment adds to a gradient too late.
 
-    What a segment adds to the gradient of a value that it returns comes after what others add. Of
-    three contributions or more that must be the order in which eager adds, from the last call to
-    the first; else what the segment makes of the value becomes a segment of its own.
+    The contribution of a segment to the gradient of a value that it returns is added after those of
+    other segments. Where three or more calls contribute, eager's order, from the last call to the
+    first, may differ. Then the calls that use the value become a segment of their own.
     """
     found, users = list(places), _users(calls)
     for i, call in enumerate(calls):
@@ -234,7 +241,7 @@ def _finer(calls: Sequence[BoundSymbol], places: Sequence[int]) -> list[int]:
 
 
 def _parted(calls: Sequence[BoundSymbol], places: Sequence[int], at: int, value: str) -> list[int]:
-    """``places`` where what the maker's segment makes of ``value`` is the next one."""
+    """Move the calls of the maker's segment that depend on ``value`` to the next segment."""
     here = places[at]
     mine = [call for call, k in zip(calls, places, strict=True) if k == here]
     made = dependent_values(mine, [value])
@@ -246,7 +253,7 @@ def _parted(calls: Sequence[BoundSymbol], places: Sequence[int], at: int, value:
 
 
 def _users(calls: Sequence[BoundSymbol]) -> dict[str, list[int]]:
-    """The places of the calls through which the gradient of each value flows, in order."""
+    """Indices of the calls through which the gradient of each value flows, in order."""
     users: dict[str, list[int]] = {}
     for i, call in enumerate(calls):
         if carries(call):
@@ -256,7 +263,7 @@ def _users(calls: Sequence[BoundSymbol]) -> dict[str, list[int]]:
 
 
 def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[TensorProxy]) -> Cut:
-    """The cut of ``calls``, whose segments are ``places``."""
+    """Make the cut of ``calls`` whose segments are ``places``."""
     made = {p.name: (i, p) for call, i in zip(calls, places, strict=True) for p in call.flat_outs}
     users = {name: {places[i] for i in found} for name, found in _users(calls).items()}
     returned = {p.name for p in roots}
@@ -276,9 +283,11 @@ def _cut(calls: Sequence[BoundSymbol], places: Sequence[int], roots: Sequence[Te
 
 
 def alone(trace: Trace, cut: Cut, index: int) -> Trace:
-    """The part of ``trace`` that the segment at ``index`` is: from inputs and what it takes.
+    """Extract the segment at ``index`` from ``trace``, with its inputs and the values that it
+    takes.
 
-    These are inputs with their own names; what other segments' calls make of them goes by others.
+    Taken values become inputs under their own names; the calls of other segments that make them
+    define other names.
     """
     editor = TraceEditor(trace)
     if cut.whole:

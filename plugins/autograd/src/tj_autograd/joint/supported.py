@@ -1,4 +1,4 @@
-"""Which programs JOINT takes. All others run as they were acquired, under PyTorch's autograd."""
+"""Programs that JOINT declines: they run as acquired, under PyTorch's autograd."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ __all__ = ["needs_gradient", "overwritten", "unsupported"]
 
 
 def needs_gradient(trace: Trace) -> bool:
-    """Whether a call makes a value that requires a gradient, or gives an argument such a value."""
+    """Check that a call makes a value that requires grad, or
+    rebinds an argument to such a value.
+    """
     return any(requires_grad(p) for call in trace.calls for p in _made(call))
 
 
@@ -45,9 +47,9 @@ def _made(call: BoundSymbol) -> Iterator[Proxy]:
 
 
 def unsupported(trace: Trace) -> Decline | None:
-    """Why ``trace``, which needs a gradient, is left to PyTorch's autograd; None if it is not.
+    """Reason why JOINT declines ``trace``, which needs a gradient; None if it does not.
 
-    `uncuttable` says so of its segments.
+    `uncuttable` does the same for its segments.
     """
     if trace.context.get("grad") is False:
         return Decline("gradients are off where it is called, and on inside")
@@ -70,14 +72,14 @@ def _returned(trace: Trace) -> set[str]:
 
 
 def uncuttable(trace: Trace, cut: Cut) -> Decline | None:
-    """Why ``cut`` does not do for ``trace``; None if it does."""
+    """Reason why ``trace`` cannot be differentiated by the segments of ``cut``; None if it can."""
     if found := _leading_nowhere(trace, _returned(trace), cut):
         return found
     return _unseen_inside(trace, cut) if any(map(is_returned_view, trace.calls)) else None
 
 
 def _unseen_inside(trace: Trace, cut: Cut) -> Decline | None:
-    """Why autograd cannot see what it has to see in the middle of ``trace``."""
+    """Reason why a view or a write that autograd has to see cannot be run between two nodes."""
     if cut.whole:
         return Decline("a returned view, on which others depend, is one with another result")
     user = user_of_overwritten(trace, cut)
@@ -88,9 +90,10 @@ def _unseen_inside(trace: Trace, cut: Cut) -> Decline | None:
 
 
 def _leading_nowhere(trace: Trace, returned: Container[str], cut: Cut) -> Decline | None:
-    """Why nodes are wanted that no gradient comes through, to a view made where these are off.
+    """Reason why a gradient would end at a view made under ``no_grad``; None if there is none.
 
-    It requires one if what it views does. Autograd runs what users write on the way to it.
+    A view requires grad iff its base does, under ``no_grad`` too, but no gradient passes through
+    it. Autograd still runs users' backwards on the way to it.
     """
     call = next(filter(_makes_leaf_view, trace.calls), None)
     if call is None:
@@ -103,7 +106,7 @@ def _leading_nowhere(trace: Trace, returned: Container[str], cut: Cut) -> Declin
 
 
 def _makes_leaf_view(call: BoundSymbol) -> bool:
-    """Whether a view that requires gradients is made where they are off."""
+    """Check that ``call`` makes a view that requires grad while grad mode is off."""
     if call.context.get("grad") is not False:
         return False
     views = (a for a in call.effects.aliases if not a.identical)
@@ -111,14 +114,14 @@ def _makes_leaf_view(call: BoundSymbol) -> bool:
 
 
 def _is_unseen(view: Proxy, returned: Container[str]) -> bool:
-    """Whether a view is returned that autograd will not see made."""
+    """Check that ``view`` is returned and autograd will not see it made."""
     return view.name in returned and RETURNED_VIEW.name not in view.tags
 
 
 def overwritten(joint: Trace) -> Decline | None:
-    """Why PyTorch's autograd would refuse these gradients, as it will when it computes them.
+    """Reason why PyTorch's autograd would refuse these gradients; None if it would not.
 
-    A backward call uses a value of the forward whose memory the acquired program writes to.
+    A backward call takes a value of the forward whose memory the acquired program writes to later.
     """
     held: set[str] = set()
     for call in joint.calls:
@@ -130,7 +133,7 @@ def overwritten(joint: Trace) -> Decline | None:
 
 
 def _held(call: BoundSymbol) -> set[str]:
-    """What ``call`` saves that such values of tensor subclasses hold."""
+    """Names of values that ``call`` saves and that an overwritten tensor subclass holds."""
     if call.symbol.variant != AUGMENTED or not call.on_subclass:
         return set()
     values = {"arg": call.flat_args, "out": call.flat_outs}
@@ -143,20 +146,22 @@ def _held(call: BoundSymbol) -> set[str]:
 
 
 def _writes_back(call: BoundSymbol) -> bool:
-    """Whether the backward of a Function writes to what it is given, which its caller may see."""
+    """Test for a Function whose backward writes to its arguments, which its caller may see."""
     return call.symbol.qualname == APPLY and "side_effect" in call.effects.ordered
 
 
 def _not_strided(call: BoundSymbol) -> bool:
-    """Whether a value has another layout: its gradients may, and what adds them cannot be read."""
+    """Test for a tensor that is not strided: its gradients may not be either, and sums of them
+    cannot be expanded.
+    """
     tensors = (p for p in (*call.flat_args, *call.flat_outs) if isinstance(p, TensorProxy))
     return any(p.layout != "strided" and p.subclass is None for p in tensors)
 
 
 def _makes_leaf(call: BoundSymbol) -> bool:
-    """Whether a tensor subclass is made of tensors that require gradients.
+    """Test for a tensor subclass that is made of tensors which require grad.
 
-    It requires one then, and to autograd it is not made of them.
+    The subclass requires grad then, but autograd sees no path from it to them.
     """
     if not any(map(requires_grad, call.flat_args)) or not call.on_subclass:
         return False
@@ -164,7 +169,7 @@ def _makes_leaf(call: BoundSymbol) -> bool:
 
 
 def _cast_subclass(call: BoundSymbol) -> bool:
-    """Whether autocast casts a tensor subclass, and keeps its casts: these are not modelled."""
+    """Test for a tensor subclass under autocast, whose cached casts are not modelled."""
     return call.on_subclass and is_on(call.context) and any(map(requires_grad, call.flat_outs))
 
 
@@ -178,4 +183,4 @@ _REASONS: dict[str, Callable[[BoundSymbol], object]] = {
     "makes a tensor subclass of tensors that require gradients": _makes_leaf,
     "is given a tensor subclass under autocast": _cast_subclass,
 }
-"""What the plugin cannot take apart, by what is said of it."""
+"""Reasons for a decline, with the test that each applies to a call."""

@@ -1,1 +1,1 @@
-"""What runs: the boundary to PyTorch's autograd and the backward programs."""
+"""Run time: the boundary to PyTorch's autograd, and the backward programs."""

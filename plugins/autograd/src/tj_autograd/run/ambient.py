@@ -1,7 +1,7 @@
-"""Whether a backward that is called under autocast computes something else there.
+"""Backwards that are called under autocast.
 
-In eager, formulas run under the autocast that ``backward()`` is called in. Where this has casts for
-a call of the backward, PyTorch's autograd computes the gradients.
+In eager, formulas run under the autocast that is active around ``backward()``. If that casts the
+arguments of any call of the backward, PyTorch's autograd computes the gradients.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["casts"]
 
 
 def casts(calls: Iterable[BoundSymbol], ambient: Context, expand: RuleTable[Expand]) -> bool:
-    """Whether autocast as in ``ambient`` casts what any of ``calls`` takes, or nobody knows."""
+    """Check that autocast as in ``ambient`` casts an argument of any of ``calls``, or may do so."""
     return any(_casts(call, ambient, expand) for call in calls)
 
 

@@ -50,18 +50,19 @@ DETACHED = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What all calls of one program's segment have in common.
+    """Facts that all calls of one program's segment share.
 
-    ``forward`` is the program, for the first segment. ``outputs`` are the roots that the segment
-    returns, None for all. ``tensors`` and ``numbers`` are the saved values that are tensors and
-    those that are not; ``order`` says where each that the segment reads is among the ones, then
-    the others. ``wrt`` are its gradients, ``places`` which inputs these are of. ``sources`` says
-    where inputs come from when the segment runs again, ``devices`` whose generators the program
-    draws from. ``layouts`` says how a tangent is laid out, ``frees`` whether the graph
-    is freed though nothing of the call's is. ``live`` are saved tensors that autograd made, and
-    which input of the segment each is; ``given`` are saved tensors whose gradient it returns, and
-    which gradient that is. ``asks`` says whether users' backwards are called where no tangent is.
-    ``holders`` are the tensors of subclasses that hold what is saved.
+    ``forward`` is the program; only the first segment has it. ``outputs`` are the indices of the
+    roots that the segment returns, None for all. ``tensors`` and ``numbers`` are indices of the
+    saved values that are tensors, and of the others; ``order`` gives, for each saved value that the
+    backward takes, its position in tensors followed by numbers. ``wrt`` are the keys of its
+    gradients, ``places`` the inputs that these belong to. ``sources`` provides the inputs when the
+    segment runs again, ``devices`` are those whose generators the program draws from. ``layouts``
+    computes the layout of each tangent. ``frees`` is true if the backward frees the graph even
+    though the call keeps no tensor of its own. ``live`` are pairs (saved tensor, input) of saved
+    tensors that autograd made; ``given`` are pairs (saved tensor, gradient) of saved tensors whose
+    gradient the segment returns. ``asks`` is true if the segment has users' backwards, which run
+    where no tangent arrives. ``holders`` are the tensor subclasses that hold saved tensors.
     """
 
     forward: Boxed | None
@@ -82,17 +83,17 @@ class _Plan:
     holders: Holders
 
     def layout(self, tangents: Sequence[torch.Tensor | None]) -> Layout:
-        """How ``tangents`` are laid out."""
+        """Layout of ``tangents``, None for each that does not exist."""
         pairs = zip(tangents, self.layouts, strict=True)
         return tuple([None if t is None else layout(t) for t, layout in pairs])
 
 
 class _Call:
-    """What does not cross the boundary in one call.
+    """State of one call that does not pass through autograd.
 
-    ``inputs`` are those of the program, so many as were ``given``, and what segments have returned
-    so far. ``copies`` are inputs as they were, by position, for those that the program writes,
-    ``versions`` those of tensors that hold what is saved.
+    ``inputs`` are the program's, the first ``given``, then the values that segments have returned
+    so far. ``copies`` are the original values, by position, of inputs that the program writes;
+    ``versions`` those of tensor subclasses that hold saved tensors.
     """
 
     __slots__ = ("copies", "given", "inputs", "rest", "results", "states", "versions")
@@ -106,7 +107,7 @@ class _Call:
         self.versions: Versions = ()
 
     def run(self, plan: _Plan) -> tuple[Any, Any]:
-        """The roots and the saved values; the first segment runs the program."""
+        """Return the roots and the saved values; the first segment runs the program."""
         if plan.forward is None:
             return self.results
         self.states = states(plan.devices)
@@ -121,13 +122,13 @@ class _Call:
 
 
 class Compiled(torch.autograd.Function):
-    """One call of a compiled program as PyTorch's autograd sees it: a node for each segment."""
+    """One call of a compiled program in PyTorch's autograd: a node for each segment."""
 
     @staticmethod
     def forward(
         ctx: Any, plan: _Plan, call: _Call, *differentiable: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
-        """What the segment returns; the rest is left in ``call``."""
+        """Return the segment's outputs; other results of the program are left in ``call``."""
         kept = ctx.kept = plan.sources.keep(call.inputs, call.copies)
         roots, saved = call.run(plan)
         if plan.outputs is not None:
@@ -148,7 +149,7 @@ class Compiled(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the differentiable inputs."""
+        """Compute the gradients of the differentiable inputs."""
         plan: _Plan = ctx.plan
         no_tangent = all(tangent is None for tangent in tangents)
         if no_tangent and not plan.asks:
@@ -191,9 +192,10 @@ class Compiled(torch.autograd.Function):
 
 
 def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
-    """Tell whether no program computes the gradients for ``tangents``, or not all of them.
+    """Check that no program computes all gradients for ``tangents``.
 
-    Gradients are recorded, or forward-mode AD is on, or a tangent has no memory of its own.
+    Gradients are recorded (``create_graph=True``), forward-mode AD is on, a tangent is sparse or
+    batched, or the ambient autocast would cast in eager's backward.
     """
     if torch.is_grad_enabled() or forward_level() >= 0 or not all(map(has_memory, tangents)):
         return True
@@ -201,15 +203,15 @@ def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> b
 
 
 def _has_other_casts(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:
-    """Whether eager's backward computes something else under the autocast that is on."""
+    """Check that eager's backward would cast otherwise under the ambient autocast."""
     ambient = ambient_autocast()
     return bool(ambient.items) and plan.variants.casts(plan.layout(tangents), ambient)
 
 
 def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
-    """``y.grad_fn(tangent)``: the gradients, one by itself, as of PyTorch's own nodes.
+    """Implement ``y.grad_fn(tangent)``; one gradient is returned by itself, as by PyTorch's nodes.
 
-    :raises TypeError: if there are more or fewer tangents than results.
+    :raises TypeError: if the number of tangents is not that of the node's results.
     """
     if len(tangents) != len(node.shapes):
         raise TypeError(f"expected {len(node.shapes)} arguments, got {len(tangents)} instead")
@@ -221,16 +223,16 @@ Compiled._backward_cls.__call__ = _called  # type: ignore[attr-defined, method-a
 
 
 def _free(ctx: Any, plan: _Plan) -> None:
-    """Free what the node keeps, if the graph is not to be gone back through again."""
+    """Free what the node keeps, unless the graph is retained."""
     if not backward_keeps_graph():
         ctx.maybe_clear_saved_tensors()
         ctx.kept = None if plan.frees else ctx.kept.freed()
 
 
 def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
-    """The saved tensors. Where there are none, nothing is freed: the graph can be used again.
+    """Read the saved tensors. A node without any does not raise when it runs a second time.
 
-    :raises RuntimeError: if somebody has detached one in place that was no leaf.
+    :raises RuntimeError: if one that was no leaf has been detached in place.
     """
     elsewhere = ctx.kept is not None and ctx.kept.elsewhere
     saved: Sequence[torch.Tensor] = ctx.saved_tensors if plan.tensors or elsewhere else ()
@@ -241,22 +243,22 @@ def _saved(ctx: Any, plan: _Plan) -> Sequence[torch.Tensor]:
 
 
 def _of_leaf(node: Any) -> bool:
-    """Whether ``node`` is where a leaf's gradient arrives."""
+    """Check that ``node`` accumulates the gradient of a leaf, or is None."""
     return node is None or hasattr(node, "variable")
 
 
 class _Unanswered(torch.autograd.Function):
-    """A number that depends on tensors to autograd, which are asked for gradients and get none."""
+    """A scalar with ``tensors`` as its inputs, to which its backward returns no gradients."""
 
     @staticmethod
     def forward(ctx: Any, *tensors: torch.Tensor) -> torch.Tensor:
-        """Some number."""
+        """Return a zero scalar."""
         ctx.count = len(tensors)
         return torch.zeros(())
 
     @staticmethod
     def backward(ctx: Any, _: torch.Tensor) -> tuple[None, ...]:
-        """No gradients."""
+        """Return no gradients."""
         return (None,) * ctx.count  # type: ignore[no-any-return]
 
 
@@ -268,15 +270,15 @@ def _unanswered(roots: Sequence[torch.Tensor]) -> torch.Tensor:
 def _gradients_by_pytorch(
     ctx: Any, plan: _Plan, tangents: Sequence[torch.Tensor | None]
 ) -> tuple[torch.Tensor | None, ...]:
-    """The gradients by PyTorch's autograd, of the program run once more.
+    """Run the program again under PyTorch's autograd, and compute the gradients by that.
 
-    They are functions of inputs and tangents where gradients are on.
+    Where grad mode is on, the gradients are differentiable functions of inputs and tangents.
+    Without any tangent, users' backwards are called with zeros. The gradients are of aliases of the
+    inputs: one input may be computed from another, and the path between them is not part of the
+    program.
 
-    Where there is no tangent, users' backwards are called with zeros. They are gradients of aliases
-    of the inputs: one input may be made of another, and the way between them is not the program's.
-
-    :raises RuntimeError: if that would not be the same program run: an input has been freed, or
-        somebody else has written it.
+    :raises RuntimeError: if the run would differ: an input has been freed, or has been written by
+        somebody else.
     """
     again = torch.is_grad_enabled()
     with outside_levels(), without_modes():  # which see a forward once, where the user calls it
@@ -292,7 +294,9 @@ def _gradients_by_pytorch(
 
 
 def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[int, torch.Tensor]]:
-    """The roots, differentiable, and aliases of the inputs that they depend on, by place."""
+    """Return differentiable roots, and the aliases of the inputs
+    that they depend on, by position.
+    """
     inputs = plan.sources.inputs(_saved(ctx, plan), ctx.kept)
     with torch.enable_grad():
         # Not `view_as`, the gradient of which is a view.
@@ -309,14 +313,14 @@ def _run_again(ctx: Any, plan: _Plan) -> tuple[Sequence[torch.Tensor], Mapping[i
 
 
 def default_layout(tangent: Proxy) -> Any:
-    """The layout of a tangent that the first backward program is made for."""
+    """Layout of a tangent in the first backward program."""
     assert isinstance(tangent, TensorProxy)
     has_usual = is_sized(tangent) or is_subclass(tangent)
     return DEFAULT_LAYOUT if has_usual else tangent.strides
 
 
 def _layout_of(expected: Proxy) -> Callable[[torch.Tensor], Any]:
-    """What says how a tangent for ``expected`` is laid out."""
+    """Make the function that computes the layout of a tangent for ``expected``."""
     if is_subclass(expected):
         return _usual
     return _expanded_or_usual if is_sized(expected) else torch.Tensor.stride
@@ -327,7 +331,10 @@ def _usual(_: torch.Tensor) -> Any:
 
 
 def _expanded_or_usual(tangent: torch.Tensor) -> Any:
-    """The strides of one number seen as many, as the gradient of a sum is: no symbol is in them."""
+    """Strides of an expanded scalar, as the gradient of a sum has; else the default layout.
+
+    These strides are zero, so there are no symbols in them.
+    """
     strides = tangent.stride()
     steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)
     return DEFAULT_LAYOUT if tangent.numel() < 2 or any(steps) else strides
@@ -336,9 +343,10 @@ def _expanded_or_usual(tangent: torch.Tensor) -> Any:
 def differentiable(
     halves: Halves, forward: Boxed, variants: Sequence[Variants], order: Mapping[str, int]
 ) -> Callable[..., Any]:
-    """The programs as a function of the inputs that PyTorch's autograd can differentiate.
+    """Make a function of the inputs that runs the programs and is differentiable by PyTorch's
+    autograd.
 
-    ``order`` has the place of each call in the program, by its label.
+    ``order`` maps the label of a call to its index in the program.
     """
     drawn = (device for v in variants for device in v.rerun.devices)
     devices = tuple(dict.fromkeys(drawn))
@@ -392,7 +400,7 @@ def _plan(
 
 
 def _gradients(variants: Variants) -> dict[Key, str]:
-    """The gradients of a segment, and which value each is of."""
+    """Map the key of each gradient of a segment to the name of its value."""
     names = variants.part.gradients
     inputs = [p.name for p in variants.functional.inputs]
     if not names:  # the results require a gradient all the same
@@ -406,7 +414,9 @@ def _gradients(variants: Variants) -> dict[Key, str]:
 def _generated(
     halves: Halves, segments: Sequence[_Plan | Views], sums: Mapping[str, Sequence[str]]
 ) -> Callable[..., Any]:
-    """Straight-line code from the inputs to the outputs; gradients in ``sums`` have a node."""
+    """Generate straight-line code from the inputs to the outputs; each value in ``sums`` gets a
+    `Summed` node.
+    """
     free = Namer(_values(halves, segments)).own
     call, program = free("_call"), free("computation")
     scope: dict[str, Any] = {}
@@ -453,7 +463,7 @@ def _generated(
 
 
 def _values(halves: Halves, segments: Sequence[_Plan | Views]) -> Iterator[str]:
-    """The names of the values that the code between the segments passes on."""
+    """Names of the values that the generated code handles."""
     for p in (*halves.forward.inputs, *halves.rest):
         yield p.name
     for segment in segments:

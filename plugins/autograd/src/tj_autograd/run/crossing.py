@@ -1,7 +1,7 @@
-"""Values that cross the boundary to autograd, in the form that the programs were compiled for.
+"""Conversion of tangents and saved tensors to the form that a backward was compiled for.
 
-A kernel reads memory as its program says: a tensor with other strides, with its negative bit set
-or of another type would be read as what it is not.
+A kernel reads memory by its compile-time strides: a tensor with other strides, another data type,
+or its negative bit set would be misread.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ __all__ = ["has_memory", "is_unlike", "laid_out", "unpacked", "zeros"]
 
 
 def has_memory(tangent: torch.Tensor | None) -> bool:
-    """Tell whether a program can take ``tangent``: dense, and no batch of others."""
+    """Check that a program can take ``tangent``: it is no sparse, quantized or batched tensor."""
     return tangent is None or form_of(tangent) is not Form.OTHER
 
 
 def is_unlike(
     tangent: torch.Tensor | None, expected: TensorProxy | None, shape: torch.Size
 ) -> bool:
-    """Tell whether ``tangent`` is unlike ``expected``, of ``shape``, in more than memory and bits.
+    """Check that ``tangent`` differs from ``expected``, of ``shape``, in type, shape or class.
 
-    Autograd gives none of another type or shape; hooks, and callers of a node, may.
+    Autograd itself passes no such tangent; hooks, and callers of a node, may.
     """
     if tangent is None or expected is None or expected.subclass is not None:
         return is_of_other_class(tangent, expected)
@@ -37,9 +37,9 @@ def is_unlike(
 
 
 def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
-    """``tensor`` with the strides and the bits that the backward was compiled for.
+    """``tensor`` with the strides and bits that the backward was compiled for, copied if need be.
 
-    One of a tensor subclass has them, see `is_of_other_class`.
+    A tensor subclass has them already, see `is_of_other_class`.
     """
     if expected.subclass is not None:
         return tensor
@@ -50,7 +50,7 @@ def laid_out(tensor: torch.Tensor, expected: TensorProxy) -> torch.Tensor:
 
 
 def unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
-    """``values`` as they were saved: what hooks have packed may come back in another form.
+    """``values`` in the form in which they were saved: hooks may unpack them in another.
 
     :raises RuntimeError: if one has another shape, or is on another device.
     """
@@ -61,7 +61,7 @@ def unpacked(values: Sequence[Any], saved: Sequence[Proxy]) -> list[Any]:
 
 
 def zeros(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
-    """Zeros in the place of a tangent that does not exist."""
+    """Zeros in place of a tangent that does not exist."""
     return _empty(expected, shape).zero_()
 
 
@@ -110,7 +110,9 @@ def _empty(expected: TensorProxy, shape: torch.Size) -> torch.Tensor:
 
 
 def _strides(expected: TensorProxy, shape: torch.Size) -> tuple[int, ...]:
-    """The strides that ``expected`` has where its shape is ``shape``; dense if they are symbols."""
+    """Strides of ``expected`` for ``shape``; if they are symbols, dense ones in the order of their
+    hints.
+    """
     if all(isinstance(t, int) for t in expected.strides):
         return expected.strides  # type: ignore[return-value]
     hints = [t if isinstance(t, int) else t.hint or 1 for t in expected.strides]

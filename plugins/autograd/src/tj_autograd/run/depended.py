@@ -1,4 +1,4 @@
-"""Which values the gradients of a program depend on, themselves and not by their metadata alone."""
+"""Values that the gradients of a program depend on by their elements, not only by metadata."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tj_autograd.run.reads import Reads, values_read
 __all__ = ["depended", "depended_once_more"]
 
 BY_PYTORCH = frozenset({"derived", "its own backward"})
-"""Gradients that read what PyTorch's autograd reads."""
+"""Rules whose gradients read the same values as PyTorch's autograd does."""
 
 
 def depended(
     joint: Trace, gradients: object, taken: Iterable[str], table: RuleTable[Reads]
 ) -> frozenset[str]:
-    """The values that ``gradients`` are functions of, in ``joint`` or under PyTorch's autograd.
+    """Names of the values that ``gradients`` depend on, in ``joint`` or under PyTorch's autograd.
 
-    Those that are ``taken`` from elsewhere are not followed to what they are made of. What a
-    gradient of somebody else's reads says nothing about what PyTorch's own does, so arguments of
-    such calls count all. ``table`` says what calls read.
+    Values in ``taken`` come from another segment and are not followed to their arguments. A
+    plugin's gradient may read other values than PyTorch's own, so all arguments of such calls
+    count. ``table`` gives the values that calls read.
     """
     changes = (change for record in joint.history for change in record.changes)
     others = {c.call for c in changes if c.plugin != "autograd" or c.rule not in BY_PYTORCH}
@@ -51,10 +51,10 @@ def depended(
 def depended_once_more(
     again: Trace, known: frozenset[str], table: RuleTable[Reads]
 ) -> frozenset[str]:
-    """The values whose own matters where ``again`` runs under PyTorch's autograd.
+    """Names of the values that matter where ``again`` runs under PyTorch's autograd.
 
-    Those in ``known`` do. So do arguments of calls that carry no gradient, and indices: calls may
-    refuse other values than those they are written for. ``table`` says what calls read.
+    These are the values in ``known``, arguments of calls that carry no gradient, and indices: calls
+    may refuse zeros in place of these. ``table`` gives the values that calls read.
     """
 
     def more(call: BoundSymbol) -> bool:
@@ -69,7 +69,7 @@ def depended_once_more(
 
 
 def _is_index(p: Proxy) -> bool:
-    """Whether ``p`` may be what a call looks elements up by."""
+    """Check that ``p`` may be an index: a tensor of integers."""
     return isinstance(p, TensorProxy) and p.dtype.kind in ("int", "uint")
 
 
@@ -80,7 +80,7 @@ def _ancestors(
     reads: Callable[[BoundSymbol, set[str]], Iterable[str]],
     taken: frozenset[str] = frozenset(),
 ) -> set[str]:
-    """``wanted`` and all that the calls that make them read, and those that there are ``more``."""
+    """Transitive inputs of ``wanted``, plus all inputs of calls for which ``more`` holds."""
 
     def read(call: BoundSymbol, found: set[str]) -> Iterable[str] | None:
         if more(call):
@@ -95,7 +95,7 @@ def _ancestors(
 
 
 def _reads(call: BoundSymbol, wanted: set[str], table: RuleTable[Reads]) -> Iterator[str]:
-    """The arguments that the ``wanted`` ones among the results of ``call`` depend on."""
+    """Arguments that the ``wanted`` results of ``call`` depend on."""
     found = {p.name for p in values_read(call, table)}
     arguments = list({p.name: None for p in call.flat_args})
     inner = None if call.body is None or call.regions else _inside(call, call.body, wanted, table)
@@ -109,7 +109,9 @@ def _reads(call: BoundSymbol, wanted: set[str], table: RuleTable[Reads]) -> Iter
 def _inside(
     call: BoundSymbol, body: Body, wanted: set[str], table: RuleTable[Reads]
 ) -> set[str] | None:
-    """What the ``wanted`` results depend on in ``body``; None if it says not how all are made."""
+    """Values of ``body`` that the ``wanted`` results depend on; None if it does not return all
+    results.
+    """
     results = [p for p in leaves(body.outputs) if isinstance(p, Proxy)]
     if len(results) != len(call.flat_outs):  # what a call has written has no place there
         return None

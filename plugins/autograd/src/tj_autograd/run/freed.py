@@ -1,7 +1,7 @@
-"""Whether going back through a segment frees it, so that it can be done once.
+"""Check that the backward of a segment frees its graph, so that it can run once.
 
-Where tj saves a tensor for it, that is freed. But PyTorch's autograd saves also what tj keeps in
-the program, as the tensor of a constant index, and what the backward can make again.
+It does if tj saves a tensor for it. It also does where PyTorch's autograd would save a tensor that
+tj's backward needs not: a constant index, or a value that the backward recomputes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ __all__ = ["frees"]
 
 
 def frees(joint: Trace, cut: Cut, index: int) -> bool:
-    """Whether PyTorch's autograd saves any tensor for the segment at ``index`` in ``cut``."""
+    """Check that PyTorch's autograd would save any tensor for the
+    segment at ``index`` of ``cut``.
+    """
     ahead = [call for call in joint.calls if not is_backward(call)]
     mine = {call.label for call in ahead if cut.segment(call) == index}
     if any(ONCE.name in call.tags for call in ahead if call.label in mine):

@@ -1,7 +1,7 @@
-"""Tensors of subclasses that hold what is saved: whether they were written since.
+"""Version checks of tensor subclasses that hold saved tensors.
 
-What is saved of them are the dense tensors inside, whose version counters say nothing of it: a
-write to the whole counts there alone.
+The dense tensors inside are what is saved. A write to the subclass counts up the version of the
+subclass alone.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from tj_autograd.split.halves import Halves
 __all__ = ["Holders", "Versions", "check_versions", "holders"]
 
 Versions = Sequence[tuple[Any, int]]
-"""Weak references to tensors, each with the version that it had."""
+"""Weak references to tensors, each with its version when it was saved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Where they are among the inputs of the program, and among its roots."""
+    """Indices of such subclasses among the inputs of the program, and among its roots."""
 
     inputs: tuple[int, ...] = ()
     roots: tuple[int, ...] = ()
 
     def among(self, places: Iterable[int], values: Sequence[Any]) -> Versions:
-        """Those at ``places`` with their versions now."""
+        """The values at ``places``, by weak reference, with their current versions."""
         return [(weakref.ref(values[i]), values[i]._version) for i in places]
 
 
 def holders(halves: Halves) -> Holders:
-    """Those of the program of ``halves``."""
+    """Find the inputs and roots of ``halves`` that are subclasses and hold a saved tensor."""
     values = (*halves.forward.inputs, *halves.roots)
     if not any(map(is_subclass, values)):
         return Holders()
@@ -52,9 +52,9 @@ def holders(halves: Halves) -> Holders:
 
 
 def check_versions(versions: Versions) -> None:
-    """See that nobody has written them.
+    """Check that none of the tensors has been written since.
 
-    :raises RuntimeError: if somebody has, as PyTorch's autograd does.
+    :raises RuntimeError: if one has, as PyTorch's autograd does.
     """
     for reference, version in versions:
         tensor: torch.Tensor | None = reference()

@@ -1,8 +1,8 @@
-"""What a call keeps of its inputs, for gradients that are differentiated again.
+"""Inputs that a call keeps for gradients that are differentiated again.
 
-The program runs once more for those, under PyTorch's autograd. Inputs that the backward reads are
-saved anyway. Others whose value the gradients depend on are kept beside; in the place of all the
-rest come zeros.
+For those the program runs once more, under PyTorch's autograd. Inputs that the backward reads are
+saved anyway. Others whose value the gradients depend on are kept beside. All the rest are replaced
+by zeros.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ FREED = (
 
 @dataclass(slots=True)
 class Kept:
-    """What one call keeps: tensors with the versions that they had, numbers, sizes, copies.
+    """Inputs that one call keeps: tensors with their versions, numbers, sizes, copies.
 
-    ``elsewhere`` says that the tensors are not here but among the saved ones, after those of the
-    backward, because somebody looks at what is saved, who may put it elsewhere.
+    With ``elsewhere`` the tensors are not here but at the end of the saved tensors, after those of
+    the backward: hooks on saved tensors see them there, and may move them.
     """
 
     tensors: list[torch.Tensor]
@@ -41,22 +41,23 @@ class Kept:
     elsewhere: bool = False
 
     def packed(self) -> list[torch.Tensor]:
-        """The tensors, which are to be among the saved ones from now on."""
+        """Take the tensors out, to be put among the saved ones."""
         found, self.tensors, self.elsewhere = self.tensors, [], True
         return found
 
     def freed(self) -> Kept | None:
-        """What is left when the graph is freed: nothing, if there was any tensor."""
+        """The state after the graph is freed: None, if there was any tensor."""
         return None if self.tensors or self.copies else self
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where each input comes from when the program runs again, by position.
+    """Source of each input when the program runs again, by position.
 
-    ``saved`` are inputs that are saved tensors, and which; ``copied`` those that the call keeps
-    a copy of; ``tensors`` those that it keeps, ``others`` those that are no tensors. In the place
-    of ``zeros`` come new tensors like these; of those in ``sized`` the call says the sizes.
+    ``saved`` maps an input to its index in the saved tensors. ``copied`` are inputs that the call
+    copies; ``tensors`` those that it keeps; ``others`` those that are no tensors. Inputs in
+    ``zeros`` are replaced by zeros with that metadata; for those in ``sized``, the call keeps shape
+    and strides.
     """
 
     saved: Mapping[int, int]
@@ -67,7 +68,7 @@ class Sources:
     sized: tuple[int, ...]
 
     def keep(self, inputs: Sequence[Any], copies: dict[int, torch.Tensor]) -> Kept:
-        """What a call with ``inputs`` keeps."""
+        """Take from ``inputs`` what the call keeps."""
         tensors = [inputs[i] for i in self.tensors]
         return Kept(
             tensors,
@@ -80,7 +81,7 @@ class Sources:
     def inputs(self, saved: Sequence[torch.Tensor], kept: Kept | None) -> list[Any]:
         """The inputs as they were when the program ran.
 
-        :raises RuntimeError: if somebody else has written one, or they have been freed.
+        :raises RuntimeError: if one has been written by somebody else, or they have been freed.
         """
         if kept is None:
             raise RuntimeError(FREED)
@@ -104,9 +105,9 @@ class Sources:
 def sources(
     inputs: Sequence[Proxy], saved: Sequence[str], depended: Collection[str], copied: Sequence[int]
 ) -> Sources:
-    """Where each of ``inputs`` comes from, of which the values in ``depended`` matter.
+    """Find the source of each of ``inputs``; those named in ``depended`` must have their value.
 
-    ``saved`` are the names of the saved tensors, ``copied`` inputs that are copied.
+    ``saved`` are the names of the saved tensors, ``copied`` positions of inputs that are copied.
     """
     places = {i: saved.index(p.name) for i, p in enumerate(inputs) if p.name in saved}
     left = {i: p for i, p in enumerate(inputs) if i not in places and i not in copied}
@@ -124,10 +125,9 @@ def sources(
 
 
 def _plain(p: TensorProxy) -> bool:
-    """Whether zeros like ``p`` can be made of what is said of it.
+    """Check that zeros like ``p`` can be made from its metadata.
 
-    Gradients that were lowered depend on the parts of a subclass, by other names than its own: it
-    is kept.
+    A tensor subclass is kept: after lowering, gradients depend on its parts, under other names.
     """
     return p.layout == "strided" and p.subclass is None and not p.flags
 
@@ -140,7 +140,7 @@ def _zeros(p: TensorProxy, shape: Any, strides: Any) -> torch.Tensor:
 
 
 def written_since(tensor: torch.Tensor, version: int) -> str:
-    """What PyTorch's autograd says of a tensor that has been written since it was saved."""
+    """Message of PyTorch's autograd for a tensor that was written after it was saved."""
     return (
         "one of the variables needed for gradient computation has been modified by an inplace "
         f"operation: {list(tensor.shape)}, which is an input of a compiled function, is at version "

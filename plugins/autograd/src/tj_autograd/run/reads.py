@@ -1,8 +1,8 @@
-"""Which of its arguments a call looks at the elements of.
+"""Arguments whose elements a call reads.
 
-Rule table ``reads`` says so of an operation, for plugins too: a function from a call to the values
-that it reads. Others read all that they are given. A gradient that is differentiated again needs
-a copy of what it reads, if the caller may write to that.
+Rule table ``reads`` gives them for an operation, from plugins too: a function from a call to the
+values that it reads. Other operations read all arguments. A gradient that is differentiated again
+needs a copy of these values, if the caller may write to them.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from tj_core.extend import FUNCTIONAL, BoundSymbol, Proxy, RuleTable
 __all__ = ["READS", "Reads", "reads_nothing", "rules", "values_read"]
 
 READS = "reads"
-"""The table's name."""
+"""Name of the rule table."""
 
 Reads = Callable[[BoundSymbol], Iterable[Proxy]]
-"""The arguments of a call whose elements it looks at."""
+"""Returns the arguments of a call whose elements it reads."""
 
 
 def reads_nothing(call: BoundSymbol) -> Iterable[Proxy]:
-    """``call`` looks at sizes and strides alone."""
+    """Rule for a call that reads sizes and strides alone."""
     return ()
 
 
 def _without_statistics(flag: str, place: int, default: bool) -> Reads:
-    """All but the running statistics, unless the flag of that name, at that place, is off."""
+    """Make the rule of a normalization, which reads the running statistics only if a flag is off.
+
+    ``flag`` is the name of the parameter, ``place`` its position, ``default`` its default value.
+    """
 
     def reads(call: BoundSymbol) -> Iterable[Proxy]:
         named = dict(call.kwargs)
@@ -41,7 +44,7 @@ def _without_statistics(flag: str, place: int, default: bool) -> Reads:
 
 
 def rules() -> RuleTable[Reads]:
-    """What PyTorch's operations read."""
+    """Make the table for PyTorch's operations."""
     table: RuleTable[Reads] = RuleTable(READS, rule_type=Callable)
     for name in ("sym_size.int", "sym_stride.int", "sym_numel.default"):
         table.set(f"aten.{name}", reads_nothing)
@@ -52,7 +55,7 @@ def rules() -> RuleTable[Reads]:
 
 
 def values_read(call: BoundSymbol, table: RuleTable[Reads]) -> list[Proxy]:
-    """The arguments of ``call`` whose elements it looks at, as ``table`` says of its operation."""
+    """Arguments of ``call`` whose elements it reads, by rule table ``table``."""
     symbol = call.symbol
     rule = table.get(symbol.base if symbol.variant == FUNCTIONAL else symbol)
     return list(call.flat_args if rule is None else rule.value(call))

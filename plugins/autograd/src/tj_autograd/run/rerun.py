@@ -1,7 +1,7 @@
 """A program run once more under PyTorch's autograd, for gradients that are differentiated.
 
-It starts from the inputs as they were and draws the numbers that it drew. Of inputs that the
-program itself writes, the call therefore keeps a copy, where their value matters.
+It starts from the original inputs and draws the same random numbers. So a call keeps a copy of each
+input that the program itself writes and whose value matters.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ __all__ = ["Rerun", "rerun"]
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """``trace`` returns the roots. ``depended`` are the values that matter in it, ``copied`` the
-    inputs (positions) to keep a copy of; ``devices`` are those whose generators it draws from.
+    """``trace`` returns the roots. ``depended`` are the names of values that matter in it,
+    ``copied`` the positions of inputs to copy, ``devices`` those whose generators it draws from.
     """
 
     trace: Trace
@@ -33,10 +33,11 @@ class Rerun:
 def rerun(
     functional: Trace, depended: frozenset[str], inputs: int, reads: RuleTable[Reads]
 ) -> Rerun:
-    """``functional``, which returns roots alone; gradients depend on the values in ``depended``.
+    """Make the rerun of ``functional``, which returns roots alone.
 
-    The first ``inputs`` of its inputs are the program's; nobody writes the memory of others. Of a
-    tensor subclass gradients depend on the parts, by other names: its value counts.
+    ``depended`` are the names of values that the gradients depend on. The first ``inputs`` of its
+    inputs are the program's; nobody writes the memory of the others. An overwritten input that is a
+    tensor subclass is always copied: gradients depend on its parts, under other names.
     """
     trace = dce(functional)
     found = depended_once_more(trace, depended, reads)

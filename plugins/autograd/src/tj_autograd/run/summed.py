@@ -1,8 +1,8 @@
-"""Gradients of one value that several segments contribute to, summed as in eager.
+"""Sums, in eager's order, of gradients that several segments contribute to.
 
 Autograd adds what arrives at a value in the order in which nodes run. A segment is one node that
-contributes for many calls, so of three contributions or more the order, and with it the rounding,
-may be another than in eager. Such a value goes to each call through a node between.
+contributes for many calls, so with three contributions or more the order, and with it the rounding,
+may differ from eager. Such a value reaches each of its calls through a `Summed` node.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ __all__ = ["Summed", "summed"]
 
 
 class Summed(torch.autograd.Function):
-    """One alias of a value for each of its uses; the gradient is the sum in their order."""
+    """One alias of a value for each use; its backward adds the gradients in order."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, uses: int) -> tuple[torch.Tensor, ...]:
-        """``uses`` aliases of ``value``."""
+        """Make ``uses`` aliases of ``value``."""
         ctx.set_materialize_grads(False)
         return tuple([value.detach() for _ in range(uses)])
 
     @staticmethod
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> tuple[torch.Tensor | None, None]:
-        """The sum of the tangents that exist, from the first use to the last."""
+        """Add the tangents that exist, from the first use to the last."""
         total = None
         for tangent in tangents:
             if tangent is not None:
@@ -37,11 +37,13 @@ class Summed(torch.autograd.Function):
 def summed(
     contributions: Sequence[Mapping[str, str]], order: Mapping[str, int]
 ) -> dict[str, tuple[str, ...]]:
-    """The values whose gradient a node sums, with their contributions in eager's order.
+    """Find the values whose gradient a `Summed` node adds, with the keys of the contributions in
+    order.
 
-    ``contributions`` are those of each segment, ``value.call`` to the value; ``order`` has the
-    place of each call in the program. Eager goes back from the last one, autograd from the last
-    segment. Of two contributions the order does not matter.
+    ``contributions`` maps, for each segment, the key ``value.call`` to the value. ``order`` maps
+    the label of a call to its index in the program. Eager adds from the last call to the first,
+    autograd from the last segment to the first. Two contributions have the same sum in either
+    order.
     """
     arriving: dict[str, list[str]] = {}
     for found in reversed(contributions):

@@ -1,4 +1,4 @@
-"""Tangents of tensor subclasses: whether the backward was compiled for one like what is given."""
+"""Tangents of tensor subclasses, compared with those that the backward was compiled for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ __all__ = ["compact", "in_this_call", "is_of_other_class"]
 
 
 def in_this_call(expected: TensorProxy | None, tangent: torch.Tensor | None) -> TensorProxy | None:
-    """``expected``; of a tensor subclass with the sizes that it has where ``tangent`` is given."""
+    """``expected``; for a tensor subclass, with its symbols
+    replaced by the sizes of ``tangent``.
+    """
     if expected is None or expected.subclass is None or tangent is None or not is_sized(expected):
         return expected
     pairs = zip(expected.shape, tangent.shape, strict=False)
@@ -27,9 +29,10 @@ def in_this_call(expected: TensorProxy | None, tangent: torch.Tensor | None) -> 
 
 
 def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch.Tensor | None:
-    """``tangent``; one of a tensor subclass laid out as ``expected``, if that is dense.
+    """``tangent``; one of a tensor subclass is copied to the strides of ``expected``, if these are
+    dense.
 
-    The tangent of a sum is one number, expanded.
+    The tangent of a sum is an expanded scalar, with strides of zero.
     """
     if tangent is None or expected is None or expected.subclass is None:
         return tangent
@@ -44,7 +47,9 @@ def compact(tangent: torch.Tensor | None, expected: TensorProxy | None) -> torch
 
 
 def is_of_other_class(tangent: torch.Tensor | None, expected: TensorProxy | None) -> bool:
-    """Whether ``tangent`` is of another class, or holds something else, than ``expected``."""
+    """Check that ``tangent`` differs from ``expected`` in class or, for a subclass, in strides or
+    parts.
+    """
     if expected is None:
         return False
     if expected.subclass is None:

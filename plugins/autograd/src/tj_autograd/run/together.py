@@ -1,6 +1,6 @@
-"""A forward and its backwards together: what `PassContext.assemble` is told of a joint trace.
+"""Assembly of a forward and its backwards: the calls of `PassContext.assemble` for a joint trace.
 
-It is told so by the process that splits the trace, and again by one that finds the halves on disk.
+They are made by the process that splits the trace, and by one that finds the halves on disk.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ __all__ = ["Splitting"]
 
 @dataclass(frozen=True)
 class _Facts:
-    """What is known of the backwards of a program.
+    """Facts about the backwards of a program, one for each segment.
 
-    For each, ``depended`` are the values that its gradients depend on, and ``frees`` says whether
-    its graph is freed. ``order`` are the calls of the joint trace, where there are several.
+    ``depended`` are the values that the gradients depend on; ``frees`` is true if the backward
+    frees the graph. ``order`` are the labels of the joint trace's calls, where there are several
+    segments.
     """
 
     depended: tuple[frozenset[str], ...]
@@ -43,9 +44,9 @@ class _Facts:
 
 @dataclass(frozen=True)
 class Splitting:
-    """Splits the joint trace of ``functional``, and says how the halves run together.
+    """Splits the joint trace of ``functional``, and assembles the halves.
 
-    ``joint`` makes the joint trace, of the segments, for tangents that are laid out in another way.
+    ``joint`` makes the joint trace of the segments for tangents with another layout.
     """
 
     functional: Trace
@@ -55,16 +56,18 @@ class Splitting:
 
     @cached_property
     def segments(self) -> Cut:
-        """What autograd sees as one node each."""
+        """The segments: each is a node of PyTorch's autograd."""
         return cut(self.functional, Lookup.of(self.context).records)
 
     @cached_property
     def costs(self) -> Costs:
-        """What running calls again takes."""
+        """Costs of recomputing calls."""
         return Costs.of(self.context)
 
     def split(self, joint: Trace, made: Trace) -> Trace:
-        """The forward of ``joint``, which was ``made`` before it was lowered."""
+        """Split ``joint`` and return its forward; ``made`` is the joint trace before it was
+        lowered.
+        """
         segments, options = self.segments, self.options
         whole = self.decomposed(joint)
         halves = split(
@@ -83,11 +86,11 @@ class Splitting:
         return halves.forward
 
     def decomposed(self, joint: Trace) -> Trace:
-        """``joint`` with the decompositions that executors want."""
+        """``joint`` with the decompositions that executors ask for."""
         return with_decompositions(joint, self.costs, self.context, merge=self.segments.whole)
 
     def restore(self, kept: dict[str, Any]) -> None:
-        """Say again what another process has said, from what it gave to be kept."""
+        """Assemble the halves that another process has kept on disk."""
         forward, outputs, roots, rest, saved, parts = kept["halves"]
         made = tuple(Part(*part) for part in parts)
         halves = Halves(forward, outputs, roots, rest, saved, made)
@@ -95,7 +98,7 @@ class Splitting:
         self.assemble(halves, _Facts(depended, kept["frees"], kept["order"]))
 
     def kept(self, halves: Halves, facts: _Facts) -> dict[str, Any]:
-        """What `restore` says the same from."""
+        """The payload for `restore`."""
         h = halves
         parts = tuple((p.backward, p.saved, p.tangents, p.gradients) for p in h.parts)
         return {
@@ -107,7 +110,7 @@ class Splitting:
         }
 
     def assemble(self, halves: Halves, facts: _Facts) -> None:
-        """Say how the halves run together."""
+        """Register with the pass context how the halves run together."""
         order = {label: i for i, label in enumerate(facts.order)}
 
         def assemble(
@@ -132,7 +135,7 @@ class Splitting:
         index: int,
         compile_later: Callable[[str, Trace], Program],
     ) -> Variants:
-        """The backward programs of the segment at ``index``."""
+        """Make the backward programs of the segment at ``index``."""
         context, functional, segments = self.context, self.functional, self.segments
         costs, budget = self.costs, self.options.memory_budget
         dialects = Lookup.of(context).dialects

@@ -1,4 +1,4 @@
-"""The backward programs of one forward: one per layout of the tangents, made when first needed."""
+"""Backward programs of one forward: one for each layout of the tangents, made on first use."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ from tj_autograd.split.halves import Halves, Part, is_backward
 __all__ = ["Boxed", "Key", "Pullback", "Variants"]
 
 LIMIT = 8
-"""Backward programs per forward; tangents laid out in yet another way are copied."""
+"""Number of backward programs per forward; tangents with a further layout are copied."""
 
 Key = int | str
-"""Says which of a backward program's results a gradient is: a place, or a name where there are
-several segments."""
+"""Key of a gradient in a backward program's results: a position,
+or, with several segments, a name.
+"""
 
 Boxed = Callable[[list[Any]], Any]
 """A program that takes one list, and empties it."""
@@ -49,12 +50,13 @@ Boxed = Callable[[list[Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class Pullback:
-    """A backward program: which saved values it takes, and which tangents laid out how.
+    """A backward program, with the saved values and the layout of the tangents that it takes.
 
-    ``tangents`` has a place for each root; None where the program takes none. ``missing`` are
-    gradients that PyTorch's autograd has not, though the program may return one: it takes
-    zeros for a tangent that does not exist. ``takes`` has the saved values as they come, ``calls``
-    are the program's, ``under`` says in which autocasts eager's backward has other casts.
+    ``saved`` are indices of saved values. ``tangents`` has an entry for each root, None where the
+    program takes none. ``missing`` are gradients that PyTorch's autograd does not have although the
+    program may return one: it takes zeros for a tangent that does not exist. ``takes`` are the
+    saved values with the metadata that the program expects, ``calls`` the program's calls.
+    ``under`` caches, for an ambient autocast, if eager's backward has other casts in it.
     """
 
     program: Boxed
@@ -68,14 +70,14 @@ class Pullback:
 
 @dataclass
 class Variants:
-    """Makes and keeps the backward programs of a segment, the one at ``index`` in ``cut``.
+    """Makes and caches the backward programs of the segment at ``index`` in ``cut``.
 
-    ``default`` is the layout of the tangents that ``halves`` was made for; ``joint`` makes the
-    joint trace for another one, from ``functional``, and ``split`` its halves, which save no other
-    values than those named. ``within`` is entered while one is compiled: the sizes of the program.
-    ``depended`` are the values that the gradients depend on, ``reads`` is the rule table;
-    ``frees`` says whether PyTorch's autograd saves any tensor for the segment. ``strict``: see
-    `tj_core.compile.failures.own_pass`. ``expand`` knows what calls do under autocast.
+    ``default`` is the layout of the tangents that ``halves`` was made for. ``joint`` makes the
+    joint trace for another layout from ``functional``; ``split`` splits it, and saves no values but
+    those named. ``within`` is entered while a program is compiled, to provide the program's size
+    symbols. ``depended`` are the values that the gradients depend on; ``reads`` is the rule table;
+    ``expand`` expands calls under autocast. ``frees`` is true if PyTorch's autograd would save any
+    tensor for the segment. ``strict``: see `tj_core.compile.failures.own_pass`.
     """
 
     halves: Halves
@@ -95,9 +97,10 @@ class Variants:
     known: dict[Layout, Pullback] = field(default_factory=dict)
 
     def __getitem__(self, layout: Layout) -> Pullback:
-        """The program for tangents laid out like ``layout``, which says None where there is none.
+        """The program for tangents of ``layout``, in which None is a tangent that does not exist.
 
-        The first of some other layout, if the forward has not saved what its own would read.
+        It is the default program, to whose layout tangents are copied, if the forward has not saved
+        what a program for ``layout`` would read, or there are `LIMIT` programs.
         """
         found = self.known.get(layout)
         if found is None:
@@ -108,9 +111,11 @@ class Variants:
         return found
 
     def casts(self, layout: Layout, ambient: Context) -> bool:
-        """Whether eager's backward for ``layout`` has other casts in the autocast of ``ambient``.
+        """Check that eager's backward for ``layout`` has other casts under the autocast of
+        ``ambient``.
 
-        The formulas are asked as they were before decompositions, and what is computed again here.
+        Checked are the formulas before decomposition, and the calls of the program, recomputed ones
+        included.
         """
         pullback = self[layout]
         if ambient not in pullback.under:
@@ -128,7 +133,7 @@ class Variants:
 
     @functools.cached_property
     def again(self) -> Callable[..., Any]:
-        """The same, compiled, under PyTorch's own autograd."""
+        """The rerun, compiled to run under PyTorch's autograd."""
         with compiling(), self.within():
             program = self.compile_later(self.named("again"), self.rerun.trace).function
         # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
@@ -136,16 +141,16 @@ class Variants:
 
     @property
     def part(self) -> Part:
-        """The segment's usual backward."""
+        """The backward of the segment for the default layout."""
         return self.halves.parts[self.index]
 
     @property
     def outputs(self) -> tuple[TensorProxy, ...]:
-        """What the segment returns to autograd."""
+        """Values that the segment returns to autograd."""
         return self.cut.outputs[self.index]
 
     def named(self, name: str) -> str:
-        """``name`` for this segment."""
+        """``name`` with the segment's suffix."""
         return name + self.cut.name(self.index).removeprefix("backward")
 
     def _make(self, layout: Layout) -> Pullback:
@@ -167,7 +172,9 @@ class Variants:
         return found or replace(self[self.default], missing=self._missing(joint))
 
     def _compiled(self, name: str, part: Part) -> tuple[Boxed, tuple[Proxy, ...]]:
-        """The program of ``part``, and the saved values as it takes them."""
+        """Compile the backward of ``part``; return the program and
+        the saved values that it takes.
+        """
         made = self.compile_later(name, part.backward)
         again = draws_again(part.backward)
         return restoring(made.function) if again else made.function, made.inputs[: len(part.saved)]
@@ -199,7 +206,7 @@ class Variants:
         )
 
     def _missing(self, joint: Trace) -> frozenset[Key]:
-        """The gradients that ``joint`` has not."""
+        """Keys of the gradients that ``joint`` does not have."""
         _, gradients = joint.outputs
         if self.cut.whole:
             return frozenset(i for i, gradient in enumerate(gradients) if gradient is None)
@@ -207,5 +214,5 @@ class Variants:
 
 
 def _makers(halves: Halves) -> dict[str, BoundSymbol]:
-    """The forward's calls by the values they define."""
+    """Map the names of the forward's values to their calls."""
     return {p.name: call for call in halves.forward.calls for p in call.flat_outs}

@@ -1,4 +1,4 @@
-"""The segments that make views which are returned, and write arguments: autograd sees them run."""
+"""Segments that make returned views or write arguments; they run where autograd sees them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ __all__ = ["Views", "views"]
 
 @dataclass(frozen=True, slots=True)
 class Views:
-    """Makes the views of one segment, and writes its arguments: ``outputs``, of ``inputs``."""
+    """Program that makes the views of one segment, and writes arguments: ``outputs`` from
+    ``inputs``.
+    """
 
     program: Callable[..., Any]
     inputs: tuple[Proxy, ...]
@@ -24,7 +26,7 @@ class Views:
 
 
 def views(functional: Trace, cut: Cut, index: int) -> Views:
-    """Those of the segment at ``index`` in ``cut`` of ``functional``."""
+    """Make the program of the segment at ``index`` in ``cut`` of ``functional``."""
     known = {p.name: p for p in functional.inputs}
     mine = (c for c in functional.calls if cut.segments.get(c.label) == index)
     calls = tuple(_writing(c, known) if c.symbol == COPIED_BACK else c for c in mine)
@@ -38,7 +40,7 @@ def views(functional: Trace, cut: Cut, index: int) -> Views:
 
 
 def _writing(call: BoundSymbol, known: Mapping[str, Proxy]) -> BoundSymbol:
-    """The call that does what ``call`` only says."""
+    """The call that performs the write that ``call`` stands for."""
     value, name, count = call.args
     return call.replace(
         symbol=Symbol("tj", "write_back"), args=(value, known[name], count), body=None

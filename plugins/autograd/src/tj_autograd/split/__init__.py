@@ -1,1 +1,1 @@
-"""SPLIT: forward and backward, and what is saved between them."""
+"""SPLIT: forward and backward apart, and the values saved between them."""

@@ -1,7 +1,7 @@
-"""What functions of single elements take on a CPU, where that is more than memory does.
+"""Time of elementwise functions on a CPU, where arithmetic takes longer than memory does.
 
-On a GPU, memory sets the time of elementwise kernels, and to run them again costs nothing. A CPU
-takes longer for a tanh than for writing its result and reading it again.
+On a GPU, memory sets the time of elementwise kernels, and to recompute them inside another kernel
+costs nothing. A CPU takes longer for a tanh than for writing its result and reading it again.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from tj_autograd.split.partition import byte_size
 __all__ = ["BYTES_PER_SECOND", "arithmetic", "memory"]
 
 BYTES_PER_SECOND = 2e10
-"""Of the memory of a processor of today, by one thread."""
+"""Memory bandwidth of one CPU thread, a typical value."""
 
 TOGETHER = 4
-"""How many threads get that each; more share it."""
+"""Number of threads at which the memory bandwidth is saturated."""
 
 NANOSECONDS = {
     "acos": 4.0, "acosh": 8.0, "asin": 4.0, "asinh": 20.0, "atan": 3.0, "atan2": 3.0, "atanh": 2.6,
@@ -27,20 +27,24 @@ NANOSECONDS = {
     "polygamma": 20.0, "pow": 6.0, "sigmoid": 1.2, "silu": 1.2, "sin": 1.6, "sinh": 2.5,
     "softplus": 3.0, "tan": 2.1, "tanh": 3.3,
 }  # fmt: skip
-"""For one element of float32, by one thread; measured on one processor, roughly."""
+"""Nanoseconds for one float32 element on one thread, by operator; measured on one processor,
+roughly.
+"""
 
 _FEW_PRODUCTS = (-2, -1, -0.5, 0, 0.5, 1, 2, 3, 4)
-"""Exponents of powers that are products, quotients and square roots."""
+"""Exponents of powers that are computed by products, quotients and square roots."""
 
 
 def arithmetic(call: BoundSymbol) -> float:
-    """Seconds that ``call`` computes functions of single elements for, on a CPU; elsewhere 0."""
+    """Estimate the seconds that ``call`` spends in elementwise functions on a CPU; 0 on other
+    devices.
+    """
     found = sum(_nanoseconds(part) * _elements(part) for part in _parts(call) if part.flat_outs)
     return found * 1e-9 / torch.get_num_threads()
 
 
 def memory(count: int) -> float:
-    """Seconds to write ``count`` bytes to memory, or to read them."""
+    """Estimate the seconds to write ``count`` bytes to memory, or to read them."""
     return count / BYTES_PER_SECOND / min(torch.get_num_threads(), TOGETHER)
 
 

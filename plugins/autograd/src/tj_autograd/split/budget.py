@@ -1,8 +1,8 @@
-"""Saving less than the usual split does: which expensive calls run again, so as to fit a budget.
+"""Memory budget: the expensive calls that run again so that what is saved fits.
 
-Calls that do not run again by themselves (matrix products, reductions) are allowed to, those first
-that take the least time for the bytes they make, until what is saved fits. Each step is a minimum
-cut; allowing more never saves more, so the fewest that do are found by bisection.
+Calls that are not recomputed by default (matrix products, reductions) are allowed to be, those
+first that take the least time per byte of their results, until what is saved fits the budget. Each
+step is a minimum cut. To allow more never saves more, so the fewest calls are found by bisection.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["fewest_again", "may_be_freed"]
 
 
 def may_be_freed(call: BoundSymbol) -> bool:
-    """Whether ``call`` may run again at all: it draws no numbers, and has no effect."""
+    """Check that ``call`` can run again: it draws no random numbers, and has no effect."""
     effects = call.effects
     return not (effects.ordered or effects.mutates or effects.rebinds or call.executor)
 
@@ -28,7 +28,9 @@ def fewest_again(
     costs: Costs,
     fits: Callable[[frozenset[str]], bool],
 ) -> frozenset[str]:
-    """The labels of the fewest calls that ``fits`` needs to run again; all, if that is too few."""
+    """Labels of the fewest calls to recompute so that ``fits`` holds; of all calls, if none will
+    do.
+    """
     order = [call.label for call in _by_price(forward, costs)]
     low, high = 0, len(order)
     while low < high:
@@ -38,6 +40,6 @@ def fewest_again(
 
 
 def _by_price(forward: Iterable[BoundSymbol], costs: Costs) -> Sequence[BoundSymbol]:
-    """The calls that may be freed, those first that take least for the bytes that they make."""
+    """Calls that can run again, sorted by seconds per byte of their results."""
     found = [c for c in forward if may_be_freed(c) and c.flat_outs]
     return sorted(found, key=lambda c: costs.seconds(c) / max(1, sum(map(byte_size, c.flat_outs))))

@@ -1,7 +1,7 @@
-"""Which operations cost next to nothing to run again: elementwise ones, views, softmax.
+"""Calls that are cheap to recompute: elementwise operations, views, softmax.
 
-Rule table ``recompute`` says so of an operator, for plugins too: True or False. Of others PyTorch's
-own tag decides, which elementwise operators have.
+Rule table ``recompute`` sets it for an operator, from plugins too: True or False. For others
+PyTorch's tag ``pointwise`` decides.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from tj_torch.extend import resolve
 __all__ = ["RECOMPUTE", "cheap", "rules"]
 
 RECOMPUTE = "recompute"
-"""The table's name."""
+"""Name of the rule table."""
 
 _COPIES = ("_to_copy", "clone", "full", "full_like", "zeros_like", "arange", "zeros", "ones")
 _ROWS = ("_softmax", "_log_softmax")
-"""Operators that pass over their input a few times, as an elementwise chain does."""
+"""Operators that read their input a few times, as an elementwise chain does."""
 
 
 def rules() -> RuleTable[bool]:
-    """The operators that are cheap, and that PyTorch does not tag as elementwise."""
+    """Make the table, with operators that are cheap and that PyTorch does not tag as pointwise."""
     table: RuleTable[bool] = RuleTable(RECOMPUTE, rule_type=bool)
     for name in (*_COPIES, *_ROWS):
         table.set(f"aten.{name}.default", True)
@@ -30,7 +30,7 @@ def rules() -> RuleTable[bool]:
 
 
 def cheap(call: BoundSymbol, known: RuleTable[bool]) -> bool:
-    """Whether all that ``call`` does is a view, elementwise, or cheap as ``known`` says."""
+    """Check that each part of ``call`` is a view, pointwise, or cheap by rule table ``known``."""
     said = known.of(call)
     if said is not None:
         return said.value

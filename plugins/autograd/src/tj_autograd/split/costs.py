@@ -1,4 +1,4 @@
-"""What running a call again costs: what an executor says of it, else an estimate."""
+"""Cost of recomputing a call: an executor's figure, else an estimate."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tj_autograd.split.partition import byte_size
 __all__ = ["Costs", "estimate"]
 
 OPERATIONS_PER_SECOND = 2e11
-"""Of a processor of today, beside the bytes that its memory takes in one."""
+"""Arithmetic throughput of a processor, a typical value, matching `BYTES_PER_SECOND`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What ``executors``, asked in order, and else PyTorch's operators say of calls.
+    """Costs of calls: from ``executors``, asked in order, else from PyTorch's operators.
 
-    ``known`` is the rule table `recompute`. Each call is asked about once: several ways to split a
-    program ask the same.
+    ``known`` is the rule table `recompute`. ``asked`` caches answers by question and call, since
+    several ways to split a program ask the same.
     """
 
     executors: Sequence[Executor]
@@ -48,36 +48,36 @@ class Costs:
 
     @classmethod
     def of(cls, context: PassContext) -> Costs:
-        """Those of the executors and tables that a transform has."""
+        """Make the costs from the executors and tables of ``context``."""
         return cls(context.executors, context.tables[RECOMPUTE])
 
     def fuses(self, call: BoundSymbol) -> bool:
-        """Whether the executor that would get ``call`` computes it with its neighbours."""
+        """Check that the executor that would take ``call`` fuses it with its neighbours."""
         return self._once("fuses", call, self._fuses)
 
     def taken(self, call: BoundSymbol) -> bool:
-        """Whether an executor other than PyTorch computes ``call`` as a whole."""
+        """Check that an executor other than PyTorch takes ``call`` as a whole."""
         return call.executor is not None or self._first(call) is not None
 
     def cheap(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` costs next to nothing to run again.
+        """Check that ``call`` is cheap to recompute.
 
-        A reduction does not, even in a fused kernel: it reads all of its argument once more, and
-        what it makes is small.
+        A reduction is not, even in a fused kernel: it reads all of its argument again, and its
+        result is small.
         """
         return self._once("cheap", call, self._cheap)
 
     def said(self, call: BoundSymbol) -> bool:
-        """Whether the rule table says that ``call`` is cheap."""
+        """Check that the rule table marks ``call`` as cheap."""
         rule = self.known.of(call)
         return rule is not None and rule.value
 
     def keeps_state(self, call: BoundSymbol) -> bool:
-        """Whether an executor keeps something for ``call``, or a part of it, from run to run."""
+        """Check that an executor keeps state for ``call``, or a part of it, between runs."""
         return self._once("keeps state", call, self._keeps_state)
 
     def seconds(self, call: BoundSymbol) -> float:
-        """What running ``call`` takes, in seconds."""
+        """Estimate the run time of ``call`` in seconds."""
         executor = self._first(call)
         said = None if executor is None else executor.cost(call)
         return estimate(call) if said is None else said
@@ -113,11 +113,13 @@ def _fuses(executor: Executor, call: BoundSymbol) -> bool:
 
 
 SMALLER = 4
-"""How many times smaller a reduction's results are, at least, than what it reads."""
+"""Least ratio of bytes read to bytes returned of a call that counts as a reduction."""
 
 
 def _reduces(call: BoundSymbol) -> bool:
-    """Whether ``call`` makes something small of something big."""
+    """Check that ``call`` returns a fraction of at most 1 /
+    `SMALLER` of the bytes that it reads.
+    """
     if makes_views(call):
         return False
     read = max((byte_size(p) for p in call.flat_args), default=0)
@@ -130,7 +132,7 @@ def _claims(executor: Executor, call: BoundSymbol) -> bool:
 
 
 def estimate(call: BoundSymbol) -> float:
-    """Seconds that ``call`` takes if memory and arithmetic run at usual speeds."""
+    """Estimate the seconds of ``call`` at typical speeds of memory and arithmetic."""
     parts = call.body.calls if call.body is not None and call.body.calls else (call,)
     return sum(map(_operator, parts))
 
@@ -143,7 +145,10 @@ def _operator(call: BoundSymbol) -> float:
 
 
 def _operations(call: BoundSymbol) -> float:
-    """Multiplications and additions of matrix products, convolutions and attention; else none."""
+    """Multiplications and additions of a matrix product, convolution or attention; 0 for others.
+
+    The formulas are those of `torch.utils.flop_counter`.
+    """
     count = _counter(call)
     if count is None:
         return 0.0
@@ -166,7 +171,7 @@ def _counters() -> dict[str, Callable[..., Any]]:
 
 
 def _shape(p: Proxy) -> Any:
-    """The shape of a tensor, symbols by their hints; 1 for other values."""
+    """Shape of a tensor, symbols by their hints; 1 for other values."""
     if not isinstance(p, TensorProxy):
         return 1
     return tuple(n if isinstance(n, int) else (n.hint or 1) for n in p.shape)

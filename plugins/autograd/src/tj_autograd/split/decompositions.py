@@ -1,11 +1,11 @@
-"""Calls are decomposed, so that SPLIT sees what they compute.
+"""Decompositions before SPLIT, so that it can save or recompute each value by itself.
 
-``torch.f.augmented`` returns values that are nobody's but its backward's. Those that are cheap to
-make of others need not be saved, which is decided value by value only where each has a call of its
-own. A call that an executor takes whole stays whole.
+``torch.f.augmented`` returns values that its backward alone reads. Those that are cheap to compute
+from others need not be saved, which is decided value by value once each has a call of its own. A
+call that an executor takes whole stays whole.
 
-An executor that fuses says what it would rather see in the place of a call
-(`Executor.decompositions`): of a softmax, its maximum and its sum are saved, and not all of it.
+An executor that fuses may ask for a decomposition (`Executor.decompositions`): of a softmax, the
+maximum and the sum are saved then, and not all of it.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = ["with_decompositions"]
 def with_decompositions(
     trace: Trace, costs: Costs, context: PassContext, *, merge: bool = True
 ) -> Trace:
-    """``trace`` with the bodies of such calls in their places.
+    """Replace augmented calls in ``trace`` by their bodies, and calls that executors decompose.
 
-    Where an executor decomposes calls, and with ``merge``, equal ones become one: two softmaxes of
-    one value have one maximum. Not where the backward is several programs, which share no calls.
+    With ``merge``, equal calls become one after an executor's decomposition: two softmaxes of one
+    value share a maximum. It is off where the backward is several programs, which share no calls.
     """
 
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
@@ -51,7 +51,7 @@ def with_decompositions(
 
 
 def _for_executors(trace: Trace, context: PassContext) -> Trace:
-    """``trace`` with what executors that fuse want in the place of calls, wherever these stand."""
+    """Apply the decompositions of executors that fuse, to calls in bodies too."""
     tables = [(e, e.decompositions) for e in context.executors if e.decompositions is not None]
     for executor, table in tables:
 
@@ -64,7 +64,7 @@ def _for_executors(trace: Trace, context: PassContext) -> Trace:
 
 
 def _opened(trace: Trace, wanted: Callable[[BoundSymbol], bool], context: PassContext) -> Trace:
-    """``trace`` with the bodies of calls that have a wanted call inside in their places."""
+    """Inline, level by level, the bodies of calls that hold a wanted call."""
 
     def holds(call: BoundSymbol) -> bool:
         inner = call.body.calls if call.body is not None else ()
@@ -82,7 +82,7 @@ def _opened(trace: Trace, wanted: Callable[[BoundSymbol], bool], context: PassCo
 
 
 def _of(table: RuleTable[Any], wanted: Callable[[BoundSymbol], bool]) -> RuleTable[Any]:
-    """The rules of ``table``, for the calls that are wanted."""
+    """The rules of ``table``, restricted to the calls that are wanted."""
 
     def rule(call: BoundSymbol, edit: Editor) -> Replacement | None:
         if call.executor is not None or not wanted(call):

@@ -1,4 +1,4 @@
-"""SPLIT: a joint trace becomes a forward and a backward, with what the one saves for the other."""
+"""SPLIT: a joint trace becomes a forward and a backward, and values saved between them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ __all__ = ["Halves", "Part", "is_backward", "split"]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The backward of one segment.
+    """Backward of one segment.
 
-    It takes the ``saved`` values and the ``tangents`` of what the segment returns, and returns the
-    gradients of what it takes: ``gradients``, those that exist, by name.
+    It takes the ``saved`` values and the ``tangents`` of the segment's outputs. ``gradients`` maps
+    the name of each value that gets a gradient to the backward's value for it.
     """
 
     backward: Trace
@@ -53,11 +53,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Halves:
-    """The programs of a joint trace: a forward, and a backward for each segment.
+    """Programs of a joint trace: a forward, and a backward for each segment.
 
-    ``forward`` takes the inputs and returns three tuples: the ``roots``, which are the values that
-    have a tangent; the ``rest`` of what the program returns; the ``saved`` values. ``outputs`` is
-    what the user's program returns, over inputs, roots and rest.
+    ``forward`` takes the inputs and returns three tuples: ``roots``, the values that have a
+    tangent; ``rest``, the other results of the program; ``saved``, the values that a backward
+    reads. ``outputs`` is the result of the user's program in terms of inputs, roots and rest.
     """
 
     forward: Trace
@@ -69,7 +69,7 @@ class Halves:
 
     @property
     def flexible(self) -> frozenset[str]:
-        """The saved values that nobody but a backward sees."""
+        """Names of saved values that only a backward sees, so that their layout is free."""
         seen = value_names((self.forward.inputs, self.roots, self.rest, self.outputs))
         return frozenset(p.name for p in self.saved if p.name not in seen)
 
@@ -83,15 +83,16 @@ def split(
     layout: Layout | None = None,
     prefer: str = "memory",
 ) -> Halves:
-    """The halves of ``joint``, made with the same ``cut`` and ``layout``.
+    """Split ``joint``, which was made with the same ``cut`` and ``layout``.
 
-    Calls that ``costs`` says are cheap may run again in the backward, to save less. Of several
-    ways, the one with the lowest estimated peak of memory is taken, and of those the one that saves
-    least; where ``prefer`` is "time", the one that is estimated to take least. Below 1, ``budget``
-    is the part that may be saved of the bytes that this way saves, inputs aside; expensive calls
-    run again, then, as many as that takes. Only values in ``within`` are saved, if that is given.
+    Calls that are cheap by ``costs`` may be recomputed in the backward, to save less. Several ways
+    are tried: the one with the lowest estimated peak of memory wins, then the one that saves the
+    fewest bytes. With ``prefer="time"`` the one with the lowest estimated time wins. A ``budget``
+    below 1 limits what is saved, inputs aside, to that part of the bytes that this way saves;
+    expensive calls are recomputed then, as few as that takes. If ``within`` is given, only values
+    named in it are saved.
 
-    :raises TagError: if what the backward needs can be neither saved nor made again.
+    :raises TagError: if a value that the backward needs can be neither saved nor recomputed.
     """
     inputs = tuple(p for p in joint.inputs if not is_backward(p))
     tangents = tuple(p for p in joint.inputs if is_backward(p))
@@ -99,15 +100,19 @@ def split(
 
 
 TOLERANCE = 1.01
-"""Peaks that differ by less count as equal; they are estimates."""
+"""Factor below which two estimated peaks count as equal."""
 
 FASTER = 6
-"""How many operations are tried that would not run again."""
+"""Number of operations that may be excluded from recomputation in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to split: the backward, what runs ``again`` in it, and what it reads."""
+    """One way to split: the backward's ``calls``, those of them that run ``again``, and what it
+    saves.
+
+    ``peak`` is the estimated peak of memory in bytes.
+    """
 
     calls: tuple[BoundSymbol, ...]
     again: tuple[BoundSymbol, ...]
@@ -118,7 +123,7 @@ class _Way:
 
 @dataclass(frozen=True)
 class _Splitting:
-    """One joint trace on its way into halves."""
+    """State of one split."""
 
     joint: Trace
     inputs: tuple[Proxy, ...]
@@ -132,12 +137,12 @@ class _Splitting:
 
     @cached_property
     def ahead(self) -> tuple[BoundSymbol, ...]:
-        """The calls of the forward."""
+        """Calls of the forward."""
         return tuple(c for c in self.joint.calls if not is_backward(c))
 
     @cached_property
     def back(self) -> list[BoundSymbol]:
-        """The live calls of the backward."""
+        """Live calls of the backward."""
         calls = [c for c in self.joint.calls if is_backward(c)]
         return [calls[i] for i in live_calls(calls, self.joint.outputs[1])]
 
@@ -154,13 +159,13 @@ class _Splitting:
     def half(
         self, name: str, inputs: tuple[Proxy, ...], calls: Iterable[BoundSymbol], outputs: Any
     ) -> Trace:
-        """A program of some of the calls, as it runs below autograd."""
+        """Make a program of some of the calls, as it runs below autograd."""
         editor = TraceEditor(self.joint)
         editor.keep(*calls)
         return detached(editor.done(inputs=inputs, outputs=outputs, name=name, stage=Stage.SPLIT))
 
     def parts(self, way: _Way) -> Iterator[Part]:
-        """The backward of each segment."""
+        """Yield the backward of each segment."""
         if self.cut is None or self.cut.whole:
             found = dict(zip((p.name for p in self.inputs), way.gradients, strict=True))
             yield self.part(way.calls, way.saved, self.tangents, way.gradients, found)
@@ -185,7 +190,7 @@ class _Splitting:
         return Part(backward, saved, tangents, found)
 
     def best(self) -> _Way:
-        """The best of all ways: lowest peak, then least saved; or the fastest."""
+        """Choose the way with the lowest peak, then the fewest bytes; or the fastest."""
         terms = Terms(inside=self.inside)
         depths = DEPTHS if self.within is None else DEPTHS[:1]
         choices = dict.fromkeys(self.choose(terms, depth) for depth in depths)
@@ -198,7 +203,9 @@ class _Splitting:
         return min((least, *self.faster(least, terms)), key=self.seconds) if fast else least
 
     def faster(self, way: _Way, terms: Terms) -> Iterator[_Way]:
-        """Ways in which the operation that takes longest in the one before does not run again."""
+        """Yield ways, each with one more operation that is not recomputed: the slowest of the last
+        way.
+        """
         once: frozenset[Symbol] = frozenset()
         for _ in range(FASTER):
             spent: dict[Symbol, float] = {}
@@ -215,23 +222,27 @@ class _Splitting:
         return sum(map(byte_size, self.kept(way)))
 
     def seconds(self, way: _Way) -> float:
-        """What ``way`` takes beyond what all ways do: calls again, and memory for the saved."""
+        """Estimate the seconds that ``way`` takes for recomputation, and to write and read saved
+        values.
+        """
         return sum(map(self.once_more, way.again)) + 2 * memory(self.bytes(way))
 
     def once_more(self, call: BoundSymbol) -> float:
-        """Seconds that ``call`` takes again: in a fused kernel, those of arithmetic alone."""
+        """Estimate the seconds to recompute ``call``: arithmetic
+        alone, if it is in a fused kernel.
+        """
         if makes_views(call) or self.costs.fuses(call):
             return arithmetic(call)
         values = {p.name: p for p in (*call.flat_args, *call.flat_outs)}.values()
         return arithmetic(call) + memory(sum(map(byte_size, values)))
 
     def weight(self, way: _Way) -> int:
-        """Bytes that ``way`` saves; twice those that are written only to be saved."""
+        """Bytes that ``way`` saves; values that are written only to be saved count twice."""
         kept = self.kept(way)
         return sum(byte_size(p) * (2 if p.name in self.inside else 1) for p in kept)
 
     def kept(self, way: _Way) -> Collection[Proxy]:
-        """What ``way`` keeps in memory, views as what they view."""
+        """Values that ``way`` keeps in memory, a view as its base."""
         return {p.name: p for p in substituted(way.saved, self.storages)}.values()
 
     @cached_property
@@ -239,7 +250,7 @@ class _Splitting:
         return storages(self.ahead)
 
     def tight(self) -> _Way:
-        """The way within the budget that runs the fewest expensive calls again."""
+        """Find the way within the budget that recomputes the fewest expensive calls."""
         if self.within is not None:  # what may be saved is settled; all may run again for it
             free = frozenset(c.label for c in self.ahead if may_be_freed(c))
             return self.way(self.choose(Terms(free, tight=True)))
@@ -265,12 +276,12 @@ class _Splitting:
         written: bool = True,
         once: frozenset[Symbol] = frozenset(),
     ) -> frozenset[str]:
-        """What is saved; without ``written``, no call runs again whose value is in memory anyway.
+        """Choose the values to save by a minimum cut, and return their names.
 
-        Operations in ``once`` do not run again, unless a plugin or a tag says that they may.
-
-        Where calls are fused, what is in memory lies between kernels: to run it again takes all
-        of the kernel that made it.
+        Without ``written``, a call whose result is in memory anyway is not recomputed. Where calls
+        are fused, such a result lies between two kernels, and its recomputation takes all of the
+        kernel that made it. Operations in ``once`` are not recomputed, unless a rule or a tag asks
+        for it.
         """
 
         def cheap(call: BoundSymbol) -> bool:
@@ -295,7 +306,7 @@ class _Splitting:
 
     @cached_property
     def inside(self) -> frozenset[str]:
-        """The values of the forward that would exist only within fused kernels."""
+        """Names of forward values that would exist only inside fused kernels."""
         return within_kernels(self.ahead, self.joint.outputs[0], self.costs)
 
     def way(self, chosen: frozenset[str]) -> _Way:
@@ -315,7 +326,7 @@ class _Splitting:
 
 @dataclass
 class _Recompute:
-    """Puts calls of the forward into the backward where what they make is not saved."""
+    """Inserts forward calls into the backward where their results are not saved."""
 
     forward: tuple[BoundSymbol, ...]
     saved: frozenset[str]
@@ -326,7 +337,9 @@ class _Recompute:
         self.maker = {p.name: call for call in self.forward for p in call.defined()}
 
     def fill(self, back: Sequence[BoundSymbol], gradients: Any) -> tuple[list[BoundSymbol], Any]:
-        """The backward with these calls, each before its first use, and its outputs."""
+        """The backward with these calls, each before the first use
+        of its result, and its outputs.
+        """
         for call in back:
             for p in call.flat_args:
                 self.provide(p)
@@ -337,7 +350,7 @@ class _Recompute:
         return self.editor.calls, self.editor.mapped(gradients)
 
     def provide(self, wanted: Proxy) -> None:
-        """See to it that ``wanted`` is there, without recursion: chains may be long."""
+        """Repeat the calls that ``wanted`` needs; iterative, since chains may be long."""
         todo = [wanted]
         while todo:
             call = self.maker.get(todo[-1].name)
@@ -365,12 +378,12 @@ class _Recompute:
 
 
 def is_backward(carrier: Proxy | BoundSymbol) -> bool:
-    """Whether a value or a call belongs to the backward."""
+    """Check that a value or a call belongs to the backward."""
     return "BACKWARD" in carrier.tags
 
 
 def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...], tuple[Proxy, ...]]:
-    """The distinct outputs that are no inputs: those that require a gradient, and others."""
+    """Distinct outputs that are no inputs: those that require grad, and the others."""
     known = {p.name for p in inputs}
     found = {p.name: p for p in leaves(outputs) if isinstance(p, Proxy) and p.name not in known}
     carrying = [p for p in found.values() if requires_grad(p)]
@@ -381,7 +394,7 @@ def _returned(outputs: Any, inputs: Sequence[Proxy]) -> tuple[tuple[Proxy, ...],
 def _of_segment(
     calls: Sequence[BoundSymbol], gradients: object, tangents: Sequence[Proxy]
 ) -> list[BoundSymbol]:
-    """The calls that ``gradients`` depend on, and those with effects that ``tangents`` lead to."""
+    """Calls that ``gradients`` depend on, and calls with effects that depend on ``tangents``."""
     reached = dependent_values(calls, [p.name for p in tangents])
 
     def acts(_: int, call: BoundSymbol) -> bool:

@@ -1,4 +1,4 @@
-"""Which values would exist only inside of fused kernels: they take no memory."""
+"""Values that would exist only inside fused kernels, and so take no memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ __all__ = ["within_kernels"]
 
 
 def within_kernels(calls: Sequence[BoundSymbol], outputs: Any, costs: Costs) -> frozenset[str]:
-    """The values that fused kernels of ``calls`` make and that nothing outside of them needs.
+    """Names of values that fused kernels of ``calls`` make and that nothing outside of a kernel
+    reads.
 
-    A kernel ends where a call that is not fused makes what it needs, or needs what it makes: a
-    value that a kernel after a matrix product reads again is written to memory before.
+    A kernel ends at a call that is not fused: a value that is read again after a matrix product is
+    written to memory before it.
     """
     roots = storage_roots(calls)
     kernel: dict[str, int] = {}

@@ -8,21 +8,21 @@ from typing import TypeAlias
 __all__ = ["INFINITE", "Network", "Solved"]
 
 INFINITE = 1 << 62
-"""A capacity that no cut crosses."""
+"""Capacity of an edge that must not be cut."""
 
 Edges: TypeAlias = Mapping[tuple[Hashable, Hashable], int]
 
 Side: TypeAlias = set[Hashable] | None
 
 Solved: TypeAlias = dict[frozenset[tuple[tuple[Hashable, Hashable], int]], Side]
-"""Parts of networks, and the nodes of each on the source's side: equal parts are cut once."""
+"""Cache of connected parts: the nodes of each on the source's side."""
 
 
 class Network:
-    """A directed network; nodes are any hashable things and appear when first mentioned.
+    """Directed flow network; nodes are hashable values and appear when first mentioned.
 
-    Parts that only the source and the sink connect are cut one by one; ``solved`` are those known
-    from other networks with the same source and sink.
+    Parts that only the source and the sink connect are cut separately. ``solved`` caches parts of
+    other networks with the same source and sink.
     """
 
     def __init__(self, solved: Solved | None = None) -> None:
@@ -30,11 +30,11 @@ class Network:
         self._solved: Solved = {} if solved is None else solved
 
     def edge(self, tail: Hashable, head: Hashable, capacity: int) -> None:
-        """An edge from ``tail`` to ``head``; several between two nodes add up."""
+        """Add an edge from ``tail`` to ``head``; several between two nodes add up."""
         self._capacities[tail, head] = self._capacities.get((tail, head), 0) + capacity
 
     def source_side(self, source: Hashable, sink: Hashable) -> Side:
-        """The nodes on the source's side of a minimum cut; None if every cut is infinite.
+        """Nodes on the source's side of a minimum cut; None if every cut is infinite.
 
         Of several minimum cuts, the one nearest to the sink.
         """
@@ -51,7 +51,7 @@ class Network:
 
 
 def _parts(edges: Edges, source: Hashable, sink: Hashable) -> Iterator[Edges]:
-    """The edges of each part of a network that is connected without ``source`` and ``sink``."""
+    """Yield the edges of each part that is connected without ``source`` and ``sink``."""
     parent: dict[Hashable, Hashable] = {}
 
     def root(node: Hashable) -> Hashable:

@@ -1,9 +1,9 @@
-"""Which values the forward saves for the backward, and which the backward computes again.
+"""Choice of the values to save, by a minimum cut.
 
-A minimum cut, as in PyTorch's ``min_cut_rematerialization_partition``: every value of the forward
-is an edge, whose capacity is what saving it costs; what the backward reads must be cut off from
-what cannot be computed again. Cheap operations (elementwise, views) may run again; a matrix
-product, a reduction to something small, a random or ordered operation may not.
+As in PyTorch's ``min_cut_rematerialization_partition``, every value of the forward is an edge whose
+capacity is the cost of saving it. Values that the backward reads are cut off from calls that cannot
+run again. Cheap operations (elementwise, views) may run again; a matrix product, a reduction to
+something small, a random or ordered operation may not.
 """
 
 from __future__ import annotations
@@ -31,31 +31,34 @@ from tj_autograd.split.mincut import INFINITE, Network, Solved
 __all__ = ["DEPTHS", "Cheap", "Forward", "Terms", "byte_size", "storages", "unsaved"]
 
 Cheap = Callable[[BoundSymbol], bool]
-"""Whether a call costs next to nothing to run again."""
+"""Tests if a call is cheap to recompute."""
 
 DISTANCE = 1.1
-"""What a value costs more for each call between it and the backward."""
+"""Factor on the cost of a value for each call between it and the backward."""
 
 DEPTHS = (None, 8, 4, 2, 1, 0, -1)
-"""Limits that a partition is tried with: less to run again, more to save."""
+"""Limits on the recomputed chain that are tried: the lower, the less is recomputed and the more
+saved.
+"""
 
 OVERWRITTEN_COST = 1 << 50
-"""What a value costs more whose memory the program writes to later: PyTorch refuses to use it."""
+"""Extra cost of a value whose memory the program writes later: PyTorch refuses to use it."""
 
 AGAIN = ("RECOMPUTE", "PREFER_RECOMPUTE")
-"""Tags that ask for a call to be run again, whatever it costs."""
+"""Tags that ask for a call to run again, whatever it costs."""
 
 SHRINKS = 4
-"""A call whose result is that many times smaller than its arguments does not run again."""
+"""A call whose arguments have over this many times the bytes of its results is not recomputed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What counts beside the bytes of a value.
+    """Weights of a cut beside the bytes of a value.
 
     Calls whose labels are in ``free`` may run again whatever they cost. Values in ``inside`` would
-    exist only within fused kernels: saving one writes it to memory, which costs as much again. With
-    ``tight``, bytes alone count, and inputs, which belong to the caller, cost next to nothing.
+    exist only inside fused kernels: to save one costs twice, since it is written to memory only for
+    that. With ``tight``, bytes alone count, and inputs, which belong to the caller, cost next to
+    nothing.
     """
 
     free: frozenset[str] = frozenset()
@@ -65,10 +68,10 @@ class Terms:
 
 @dataclass(frozen=True)
 class Forward:
-    """The calls of a forward, and what the choices of values to save have in common.
+    """Calls of a forward, and facts that all choices of saved values share.
 
-    ``needed`` are the names of the values that the backward reads, ``once`` the labels of calls
-    that run once whatever tags say, since executors keep something for them.
+    ``needed`` are the names of the values that the backward reads. ``once`` are labels of calls
+    that are never recomputed, whatever their tags: executors keep state for them.
     """
 
     inputs: tuple[Proxy, ...]
@@ -84,18 +87,18 @@ class Forward:
 
     @cached_property
     def distances(self) -> Mapping[str, int]:
-        """For each value that needed ones depend on, the calls between it and the nearest."""
+        """Number of calls between each value and the nearest needed one that depends on it."""
         return _distances(self.calls, self.needed)
 
     @cached_property
     def wanted(self) -> Mapping[str, Proxy]:
-        """The values that needed ones depend on."""
+        """Values that needed ones depend on."""
         values = (*self.inputs, *(p for call in self.calls for p in call.defined()))
         return {p.name: p for p in values if p.name in self.distances}
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """The bytes that saving a wanted value keeps in memory: for a view, all that it views."""
+        """Bytes that saving each wanted value keeps in memory: for a view, those of its base."""
         viewed = storages(self.calls)
         return {name: byte_size(substituted(p, viewed)) for name, p in self.wanted.items()}
 
@@ -106,12 +109,12 @@ class Forward:
         within: frozenset[str] | None = None,
         terms: Terms = Terms(),
     ) -> frozenset[str]:
-        """The names of the values to save, inputs included, so that needed ones are at hand.
+        """Choose the names of the values to save, inputs included, at minimum cost.
 
         Calls that are ``cheap`` may run again, within ``depth`` calls of what the backward reads,
-        if that is given, and only values in ``within`` are saved. ``terms`` say what else counts.
+        if that is given. Only values in ``within`` are saved. ``terms`` holds further weights.
 
-        :raises TagError: if tags leave no way to have a value.
+        :raises TagError: if tags forbid every way to provide a needed value.
         """
         network = Network(self.solved)
         return _Choice(self, cheap, depth, within, terms, network).saved()
@@ -119,7 +122,7 @@ class Forward:
 
 @dataclass
 class _Choice:
-    """One network: an edge for each wanted value, from the source what cannot run again."""
+    """One flow network: an edge for each wanted value, and edges from the source to fixed ones."""
 
     program: Forward
     cheap: Cheap
@@ -150,7 +153,7 @@ class _Choice:
         return frozenset(name for name in reached if ("out", name) not in side)
 
     def is_fixed(self, p: Proxy, call: BoundSymbol | None) -> bool:
-        """Whether nothing makes ``p`` again."""
+        """Check that ``p`` is not recomputed in this network."""
         return (
             call is None
             or "SAVE" in p.tags
@@ -163,7 +166,7 @@ class _Choice:
         return self.cost(p, call) if possible else INFINITE
 
     def cost(self, p: Proxy, call: BoundSymbol | None) -> int:
-        """What saving ``p`` costs; the soft tag forbids it only where the call can run again."""
+        """Cost of saving ``p``; infinite for a soft tag only if the call can run again."""
         soft = call is not None and "PREFER_RECOMPUTE" in call.tags and "SAVE" not in p.tags
         if soft and self.may_run_again(call):  # type: ignore[arg-type]
             return INFINITE
@@ -199,12 +202,12 @@ def _tagged(call: BoundSymbol, *tags: str) -> bool:
 
 
 def unsaved(call: BoundSymbol) -> bool:
-    """Whether a tag forbids to save something that ``call`` makes."""
+    """Check that a tag forbids to save a result of ``call``."""
     return any("DONT_SAVE_FOR_BACKWARD" in p.tags for p in call.flat_outs)
 
 
 def _distances(forward: tuple[BoundSymbol, ...], needed: frozenset[str]) -> dict[str, int]:
-    """For each value that needed ones depend on, the calls between it and the nearest of them."""
+    """Number of calls between each value and the nearest needed one that depends on it."""
     found = dict.fromkeys(needed, 0)
     for call in reversed(forward):
         here = [found[p.name] for p in call.flat_outs if p.name in found]
@@ -223,7 +226,7 @@ def _cost(p: Proxy, call: BoundSymbol | None, distance: int, size: int) -> int:
 
 
 def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
-    """For each view of a value that the forward makes, that value: what saving the view keeps."""
+    """Map each view of a forward value to that value, its base, which saving the view keeps."""
     calls = tuple(forward)
     made = {p.name: p for call in calls for p in call.flat_outs}
     roots = storage_roots(calls).items()
@@ -231,7 +234,7 @@ def storages(forward: Iterable[BoundSymbol]) -> dict[str, Proxy]:
 
 
 def byte_size(p: Proxy) -> int:
-    """The memory of a value, in bytes; symbolic sizes count as their hints."""
+    """Memory of a value in bytes; symbolic sizes count as their hints."""
     if isinstance(p, NumberProxy | OpaqueProxy):
         return 1
     assert isinstance(p, TensorProxy)
@@ -250,7 +253,7 @@ def _impossible(
     maker: Mapping[str, BoundSymbol],
     may_run_again: Callable[[BoundSymbol], bool],
 ) -> TagError:
-    """The error for a value that tags forbid to save and that cannot run again."""
+    """Make the error for a value that tags forbid to save and that cannot run again."""
     for name, p in values.items():
         call = maker.get(name)
         refusal = call is None or not may_run_again(call)

@@ -1,8 +1,7 @@
-"""An estimate of the memory that a forward and its backward need at most, from their traces.
+"""Estimate of the peak memory of a forward and its backward, from their traces.
 
-Values take memory from the call that makes them to the last that reads them. A view takes none, and
-keeps what it views alive. Inputs belong to the caller and do not count, nor does what operations
-need inside.
+A value takes memory from the call that makes it to its last use. A view takes none, and keeps its
+base alive. Inputs belong to the caller and do not count, nor does scratch memory of operations.
 """
 
 from __future__ import annotations
@@ -23,10 +22,10 @@ def peak_bytes(
     gradients: Iterable[Proxy],
     inside: Collection[str] = (),
 ) -> int:
-    """Bytes at the worst moment of ``forward``, then ``backward``.
+    """Estimate the peak memory, in bytes, of ``forward`` followed by ``backward``.
 
-    ``returned`` are the values that live until the backward begins: outputs, saved ones;
-    ``gradients`` those it leaves behind. Values ``inside`` of fused kernels take no memory.
+    ``returned`` are the values that live until the backward begins: outputs and saved values.
+    ``gradients`` are its results. Values ``inside`` of fused kernels take no memory.
     """
     calls = (*forward, *backward)
     roots = storage_roots(calls)
@@ -46,7 +45,7 @@ def _peak(
     roots: Mapping[str, str],
     before: tuple[Proxy, ...] = (),
 ) -> int:
-    """The most bytes live at any call.
+    """Maximum over ``calls`` of the live bytes.
 
     ``last`` are values that live to the end, ``before`` those that live at the beginning.
     """
