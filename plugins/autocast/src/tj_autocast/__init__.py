@@ -1,1 +1,1 @@
-"""tj-autocast: autocast as explicit casts."""
+"""tj-autocast: autocast as explicit casts in the program."""

@@ -1,4 +1,4 @@
-"""Calls of which autocast casts more than arguments: what takes their place is what they call."""
+"""Decomposition of calls in which autocast casts values other than arguments."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ __all__ = ["NotTheBody", "Opened", "functions", "operators"]
 
 
 class NotTheBody(Exception):
-    """A body does not take its call's place."""
+    """A body must not take its call's place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The calls in a call's place, and its outputs that are other values there."""
+    """The calls that take a call's place, and the values there of its outputs, by name."""
 
     calls: tuple[BoundSymbol, ...]
     values: Mapping[str, Any]
@@ -36,10 +36,10 @@ class Opened:
 def functions(
     call: BoundSymbol, dialects: TorchDialects, context: PassContext, fresh: Callable[[str], str]
 ) -> Opened:
-    """The functions of PyTorch's that ``call`` calls, under names that ``fresh`` gives.
+    """Decompose ``call`` into the PyTorch functions that it calls; ``fresh`` gives names.
 
     :raises NotTheBody: if it is not written in Python.
-    :raises CannotExpandError: if what it does is more than these calls.
+    :raises CannotExpandError: if it does more than call these functions.
     """
     if call.body is None or call.symbol.variant:
         raise NotTheBody
@@ -60,9 +60,9 @@ def functions(
 def operators(
     call: BoundSymbol, dialects: TorchDialects, context: PassContext, fresh: Callable[[str], str]
 ) -> Opened:
-    """The operators in the body of ``call``, under names that ``fresh`` gives.
+    """Decompose ``call`` into the operators of its body; ``fresh`` gives names.
 
-    :raises NotTheBody: if the call has another gradient than they have.
+    :raises NotTheBody: if the gradient of the call is not that of the operators.
     """
     if call.body is None or not can_inline(call):
         raise NotTheBody
@@ -86,5 +86,5 @@ def _has_its_gradients(
 
 
 def _plain(p: Proxy) -> Proxy:
-    """``p`` before autograd."""
+    """``p`` with ``requires_grad`` off."""
     return p.replace(requires_grad=False) if isinstance(p, TensorProxy) and p.requires_grad else p

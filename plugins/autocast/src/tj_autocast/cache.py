@@ -1,4 +1,4 @@
-"""What PyTorch's autocast remembers of its casts of parameters."""
+"""Behaviour of PyTorch's autocast cache, which holds casts of parameters."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ __all__ = ["keeps_casts_without_gradients"]
 
 
 def keeps_casts_without_gradients() -> bool:
-    """Whether a cast that is made under ``no_grad`` stands in for one with gradients.
+    """Test if autocast reuses a cast made under ``no_grad`` where gradients are on.
 
-    So it is up to PyTorch 2.10, and a parameter loses its gradient by it; tj's casts do not.
+    PyTorch up to 2.10 does, and the parameter loses its gradient; casts made by tj do not.
     """
     with (
         torch.inference_mode(False),

@@ -1,7 +1,7 @@
-"""What autocast does to a call, read off the call's recorded body: which argument is cast to what.
+"""Casts of arguments under autocast, read off a call's recorded body.
 
-There is no policy table: a body is recorded below autocast, so PyTorch's own policy stands in it as
-casts of the body's inputs.
+There is no policy table: a body is recorded below autocast, so PyTorch's own policy appears in it
+as casts of the body's inputs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ CAST = "aten._to_copy.default"
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A cast in a body: its result there, the arguments' places that it is for, the data type.
+    """A cast of an argument in a body: the name of its ``result``, the flat indices of the
+    argument, the data type.
 
-    An argument that a call takes twice is cast twice, by the last place first, as C++ evaluates
-    arguments. One that it casts more often, at each step say, has casts for all of its places:
-    only where these are one, as they are of what is kept, do they stand for it.
+    A call that takes an argument twice casts it twice, the last occurrence first, as C++ evaluates
+    arguments. If the number of casts is not that of the occurrences (a cast at each step of a
+    loop), each cast has all indices; it can stand for them only where autocast's cache makes them
+    one value.
     """
 
     result: str
@@ -42,7 +44,7 @@ class Cast:
 
 
 def cast_of(call: BoundSymbol) -> tuple[Proxy, Constant] | None:
-    """What ``call`` casts, and to which data type, if it does nothing else."""
+    """The argument and data type of ``call``, if it is a cast and nothing else; else None."""
     if call.symbol.qualname != CAST or len(call.args) != 1:
         return None
     (value,), kwargs = call.args, dict(call.kwargs)
@@ -53,7 +55,7 @@ def cast_of(call: BoundSymbol) -> tuple[Proxy, Constant] | None:
 
 
 def casts_of(call: BoundSymbol) -> tuple[Cast, ...]:
-    """The casts of arguments that ``call`` uses in no other way, in the body's order."""
+    """Casts of arguments that the body of ``call`` uses only through casts, in the body's order."""
     assert call.body is not None
     results: dict[str, list[tuple[str, Constant]]] = {}
     others = {p.name for p in leaves(call.body.outputs) if isinstance(p, Proxy)}
@@ -74,7 +76,9 @@ def casts_of(call: BoundSymbol) -> tuple[Cast, ...]:
 def _placed(
     call: BoundSymbol, formal: Proxy, results: list[tuple[str, Constant]]
 ) -> Iterator[Cast]:
-    """The casts of the argument that ``formal`` stands for, with their places among all."""
+    """Yield the casts of the argument that ``formal`` stands for, with its flat indices in the
+    call.
+    """
     name = call.flat_args[formal_index(formal.name)].name
     places = tuple(i for i, p in enumerate(call.flat_args) if p.name == name)
     if len(results) == len(places):
@@ -86,7 +90,7 @@ def _placed(
 
 
 def with_casts(call: BoundSymbol, casts: Mapping[Cast, Proxy]) -> BoundSymbol:
-    """``call`` over the values of ``casts`` in their places; it is to be expanded again."""
+    """``call`` with cast values in place of its arguments; it must be expanded again."""
     values = {place: value for cast, value in casts.items() for place in cast.places}
     count = iter(range(len(call.flat_args)))
 
@@ -100,7 +104,9 @@ def with_casts(call: BoundSymbol, casts: Mapping[Cast, Proxy]) -> BoundSymbol:
 def same_but_for_casts(
     before: BoundSymbol, after: BoundSymbol, casts: Mapping[Cast, Proxy]
 ) -> bool:
-    """Whether ``after``, over the values of ``casts``, does what ``before`` does."""
+    """Check that the body of ``after`` is that of ``before`` with the values of ``casts`` for its
+    casts.
+    """
     if before.body is None or after.body is None:
         return False
     if before.effects.aliases != after.effects.aliases:
@@ -110,7 +116,7 @@ def same_but_for_casts(
 
 
 def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]:
-    """What ``body`` does, over values of the program; results of ``casts`` are such."""
+    """The calls of ``body`` in terms of the program's values, in a form that can be compared."""
     names = {p.name: call.flat_args[formal_index(p.name)].name for p in body.inputs}
     made: list[Any] = []
     defined = 0
@@ -128,7 +134,7 @@ def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]
 
 
 def _metadata(values: Iterable[Proxy]) -> Iterator[Proxy]:
-    """``values`` without names, and before autograd."""
+    """Yield ``values`` without names, tags and ``requires_grad``."""
     for p in values:
         p = p.replace(name="", tags=NO_TAGS)
         yield p.replace(requires_grad=False) if isinstance(p, TensorProxy) else p

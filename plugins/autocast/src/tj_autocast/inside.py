@@ -1,8 +1,8 @@
-"""Operators whose kernels run under autocast, and call operations that it has to do with.
+"""Operators under autocast whose kernels call other operators.
 
-Autocast passes over operators that it has no policy for, and stays on in their kernels. Fake
-tensors do not run those, so no body shows what happens in there. Calls with such operators stay
-under autocast. Rule table ``autocast_inside`` says of an operator whether it is one.
+Autocast passes over operators without a policy, and stays on in their kernels. Fake tensors do not
+run those, so no body shows the calls inside. A call with such an operator stays under autocast.
+Rule table ``autocast_inside`` says of an operator if it is one.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from tj_torch.extend import has_kernel
 __all__ = ["INSIDE", "autocast_inside", "rules"]
 
 INSIDE = "autocast_inside"
-"""The table's name."""
+"""Name of the rule table."""
 
 
 def rules() -> RuleTable[bool]:
-    """PyTorch's own."""
+    """Make the table with PyTorch's own operators of this kind."""
     table: RuleTable[bool] = RuleTable(INSIDE, rule_type=bool)
     for name in (
         "_trilinear.default",
@@ -31,7 +31,9 @@ def rules() -> RuleTable[bool]:
 
 
 def autocast_inside(call: BoundSymbol, table: RuleTable[bool], devices: tuple[str, ...]) -> bool:
-    """Whether a kernel that ``call`` runs may act otherwise under autocast for ``devices``."""
+    """Check that a kernel which ``call`` runs may behave otherwise
+    under autocast for ``devices``.
+    """
     if call.body is None:
         return False
     return any(_is_one(inner, table, devices) for inner in call.body.calls)

@@ -1,6 +1,6 @@
-"""The casts that autocast keeps: of a leaf one, until the outermost region ends.
+"""Autocast's cache: one cast of each leaf, until the outermost autocast region ends.
 
-Eager keeps them by object: what is written to a leaf does not change a cast that there is. In a
+Eager keys the cache by tensor object: a write to a leaf does not change its cached cast. In a
 functional program a written leaf is another value, so it is followed through the calls that write.
 """
 
@@ -15,28 +15,28 @@ from tj_torch.extend import AUTOCAST, CAST_CACHE, LEAF
 __all__ = ["Kept", "Key"]
 
 Key = tuple[Any, str]
-"""Which calls share a cast, and of which leaf it is."""
+"""Key of a cached cast: the cache (the value of tag `CAST_CACHE`) and the leaf's name."""
 
 
 LOW = ("torch.bfloat16", "torch.float16")
-"""The data types that autocast may keep casts to."""
+"""Data types of casts that autocast caches."""
 
 
 @dataclass
 class Kept:
-    """The casts kept so far; ``leaf`` says which input a value is, however often it was written."""
+    """Casts cached so far; ``leaf`` maps a value, also after writes, to the input that it is."""
 
     casts: dict[Key, TensorProxy] = field(default_factory=dict)
     leaf: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def at_start(cls, trace: Trace) -> Kept:
-        """No casts; the leaves are inputs of ``trace``."""
+        """Make an empty cache whose leaves are inputs of ``trace``."""
         leaves = (p for p in trace.inputs if p.tags.get(LEAF.name, False) is not False)
         return cls(leaf={p.name: p.name for p in leaves})
 
     def follow(self, call: BoundSymbol) -> None:
-        """Learn which results of ``call`` are the objects that its arguments are."""
+        """Note results of ``call`` that are the same tensor object as an argument."""
         if call.symbol.qualname == "tj.with_value":
             self.same(call.flat_args[0], call.flat_outs[0])
         elif call.symbol.functional:
@@ -49,14 +49,14 @@ class Kept:
                 self.same(values[alias.index], call.flat_outs[alias.output])
 
     def same(self, p: Proxy, other: Proxy) -> None:
-        """``other`` is the object that ``p`` is."""
+        """Note that ``other`` is the same tensor object as ``p``."""
         if p.name in self.leaf:
             self.leaf[other.name] = self.leaf[p.name]
 
     def key(self, call: BoundSymbol, p: Proxy, dtype: Constant) -> Key | None:
-        """By what a cast of ``p`` to ``dtype`` in ``call`` is kept; None if it is not.
+        """Key of a cast of ``p`` to ``dtype`` in ``call``; None if it is not cached.
 
-        ``call`` is under autocast, or of the body of a call that is.
+        ``call`` is under autocast, or in the body of a call that is.
         """
         cache, leaf = call.tags.get(CAST_CACHE.name), self.leaf.get(p.name)
         if cache is None or leaf is None or call.context.get("inference"):

@@ -1,6 +1,6 @@
-"""The plugin: autocast as explicit casts, and policies of others for single operations.
+"""Hooks of tj-autocast: the transform, and rule tables for policies of other plugins.
 
-Imports neither torch nor anything that does; the hooks do.
+The hooks import torch when called; this module does not.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Policies for single operations, in the place of PyTorch's: rule table ``autocast``.
+"""Policies for single operations, instead of PyTorch's: rule table ``autocast``.
 
-A policy is a rule as those of `tj_core.extend.rewrite`. It is given a call under autocast, over
-values that are not cast yet, and an editor, whose calls run outside of autocast. It returns what
-takes the call's place, or None for PyTorch's policy. What it returns has the metadata that the call
-has: Python may have read that while the program was captured.
+A policy is a rule as for `tj_core.extend.rewrite`. It gets a call under autocast, whose arguments
+are not cast yet, and an editor that makes calls outside of autocast. It returns the replacement of
+the call, or None for PyTorch's policy. The replacement must have the metadata of the call: Python
+may have read that during capture.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Policy = Callable[[BoundSymbol, Editor], Replacement | None]
 
 
 def policies() -> RuleTable[Any]:
-    """The table, empty: it says which plugin reads it, and what rules are."""
+    """Make the table, empty, with the type of its rules."""
     return RuleTable(AUTOCAST_TABLE, rule_type=Callable)
 
 
 def with_policies(trace: Trace, context: PassContext) -> Trace:
-    """``trace`` with what policies make of calls under autocast; the same if there are none.
+    """Apply the policies to calls of ``trace`` under autocast; return ``trace`` if there are none.
 
-    :raises PluginError: if one returns something else than the call does.
+    :raises PluginError: if a replacement has other metadata than the call.
     """
     table = context.tables[AUTOCAST_TABLE]
     if not len(table):
@@ -49,22 +49,24 @@ def with_policies(trace: Trace, context: PassContext) -> Trace:
 
 
 def off(context: Context, ambient: Context) -> Context:
-    """``context`` without autocast, which is switched off where it is on around the program."""
+    """``context`` without autocast; explicitly off where it is on
+    around the program (``ambient``).
+    """
     known = dict(ambient.items)
     items = ((k, None if k.startswith(AUTOCAST) else v) for k, v in context.items)
     return Context(tuple((k, v) for k, v in items if v is not None or known.get(k)))
 
 
 class _Applied:
-    """A policy as a rule for all calls, which looks only at those under autocast."""
+    """A policy as a rule for all calls; it skips those outside of autocast."""
 
     def __init__(self, rule: Rule[Policy], ambient: Context) -> None:
         self.rule, self.ambient = rule, ambient
 
     def __call__(self, call: BoundSymbol, edit: Editor) -> Replacement | None:
-        """What takes the place of ``call``.
+        """Make the replacement of ``call``.
 
-        :raises PluginError: if that returns something else.
+        :raises PluginError: if its metadata is not that of the call.
         """
         if not is_on(call.context):
             return None
@@ -77,7 +79,7 @@ class _Applied:
         return made
 
     def check(self, call: BoundSymbol, made: Replacement) -> None:
-        """Compare what ``made`` returns with what ``call`` does."""
+        """Compare the metadata of ``made`` with that of ``call``."""
         known = {p.name: p for c in made.calls for p in c.flat_outs}
         for out in call.flat_outs:
             value = made.values.get(out.name, known.get(out.name))

@@ -1,4 +1,4 @@
-"""The transform: calls under autocast become casts, and calls outside of it."""
+"""The transform: calls under autocast become casts, and calls outside of autocast."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TO = Symbol("torch", "Tensor.to")
 
 
 def lower_autocast() -> Transform:
-    """The transform, which comes before gradients are taken: these see plain calls."""
+    """Make the transform. It runs before JOINT, which sees plain calls then."""
     return Transform("autocast", _apply, Stage.FUNCTIONAL, priority=50, falls_back=True)
 
 
@@ -50,13 +50,13 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
 
 
 def _autocasts(call: BoundSymbol) -> bool:
-    """Whether ``call`` says anything of autocast: that it is on, or is off."""
+    """Check that the context of ``call`` sets autocast, on or off."""
     return any(key.startswith(AUTOCAST) for key, _ in call.context.items)
 
 
 @dataclass
 class _Lowering:
-    """One program without autocast, on its way."""
+    """State of one program while autocast is lowered."""
 
     trace: Trace
     context: PassContext
@@ -72,20 +72,22 @@ class _Lowering:
         self.differentiated = grads
 
     def lowered(self) -> Trace:
-        """The program."""
+        """Lower all calls of the program."""
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         return self.editor.done(PassRecord(self.context.name, self.context.plugin))
 
     def region(self, program: Trace) -> Trace:
-        """The program of a region, which keeps no casts: its operation may run it many times."""
+        """Lower the program of a region, without a cache: its operation may run it many times."""
         inner = _Lowering(program, self.context, self.ambient)
         for call in program.calls:
             inner.step(inner.editor.moved(call))
         return inner.editor.done(context=off(program.context, self.ambient))
 
     def step(self, call: BoundSymbol) -> None:
-        """Put what ``call`` is outside of autocast in its place."""
+        """Put the lowered form of ``call`` in its place; it stays under autocast if none can be
+        found.
+        """
         self.kept.follow(call)
         if not is_on(call.context):
             if not self.is_kept(call):
@@ -105,7 +107,7 @@ class _Lowering:
         self.editor.keep(call.replace(tags=call.tags.without(CAST_CACHE.name)))
 
     def ways(self, call: BoundSymbol) -> tuple[Callable[[BoundSymbol], bool], ...]:
-        """What may become of ``call``, in the order in which it is tried."""
+        """Ways to lower ``call``, in the order in which they are tried."""
         devices = tuple(
             key.removeprefix(AUTOCAST)
             for key, value in call.context.items
@@ -119,7 +121,7 @@ class _Lowering:
         return (self.unchanged, self.by_casts, *apart, self.by_kept_casts)
 
     def is_kept(self, call: BoundSymbol) -> bool:
-        """Whether ``call``, of the body of one under autocast, is a cast that is kept."""
+        """Replace ``call``, in the body of one under autocast, by the cached cast if it is one."""
         found = cast_of(call)
         if found is None or self.kept.key(call, *found) is None:
             return False
@@ -127,7 +129,7 @@ class _Lowering:
         return True
 
     def outside(self, call: BoundSymbol) -> BoundSymbol:
-        """``call`` in the context it has without autocast."""
+        """``call`` in its context without autocast."""
         return call.replace(
             context=off(call.context, self.ambient), tags=call.tags.without(CAST_CACHE.name)
         )
@@ -135,7 +137,7 @@ class _Lowering:
     # ------------------------------------------------------------------ the ways
 
     def unchanged(self, call: BoundSymbol) -> bool:
-        """Autocast does nothing to the call."""
+        """Keep the call if autocast does nothing to it."""
         if call.symbol.qualname == "torch.clear_autocast_cache":
             if is_on(self.ambient):  # of casts that are not the program's
                 self.editor.keep(self.outside(call))
@@ -154,19 +156,19 @@ class _Lowering:
         return True
 
     def again(self, call: BoundSymbol) -> BoundSymbol:
-        """``call`` expanded again."""
+        """Expand ``call`` again, with the names of its outputs."""
         names = [p.name for p in call.flat_outs]
         facts = self.context.expand.require(call).value(call)
         return bind_outputs(call, facts, lambda i: names[i])
 
     def by_casts(self, call: BoundSymbol) -> bool:
-        """Autocast casts arguments of the call."""
+        """Cast the arguments of the call, if autocast casts nothing else."""
         if call.body is None:
             return False
         return self.over_casts(call, self.outside(call), casts_of(call))
 
     def by_kept_casts(self, call: BoundSymbol) -> bool:
-        """The call stays under autocast, but for the casts that it shares with others."""
+        """Leave the call under autocast, and share its cached casts with other calls."""
         if call.body is None:
             return False
         args = call.flat_args
@@ -175,7 +177,9 @@ class _Lowering:
         return self.over_casts(call, stays, tuple(found))
 
     def over_casts(self, call: BoundSymbol, plain: BoundSymbol, found: tuple[Cast, ...]) -> bool:
-        """Put ``plain``, over the results of the casts ``found``, in the place of ``call``."""
+        """Put ``plain``, over the results of casts ``found``, in the place of ``call``, if they
+        agree.
+        """
         casts = {c: self.cast(call.flat_args[c.places[0]], c.dtype, call) for c in found}
         if not casts:
             return False
@@ -186,7 +190,7 @@ class _Lowering:
         return True
 
     def by_regions(self, call: BoundSymbol) -> bool:
-        """The call does nothing but call its regions."""
+        """Lower the regions of a call that only calls its regions."""
         rule = self.context.tables[WIRING].get(call.symbol)
         if rule is None or not rule.value.plain:
             return False
@@ -197,12 +201,12 @@ class _Lowering:
         return True
 
     def by_functions(self, call: BoundSymbol) -> bool:
-        """The call is a function of PyTorch's, in Python, that calls others."""
+        """Decompose a PyTorch function, written in Python, into the functions that it calls."""
         opened = functions(call, self.dialects, self.context, self.editor.fresh)
         return self.taken_apart(call, opened)
 
     def by_operators(self, call: BoundSymbol) -> bool:
-        """The call is what the operators in its body do, casts among them."""
+        """Decompose the call into the operators in its body, casts among them."""
         opened = operators(call, self.dialects, self.context, self.editor.fresh)
         return self.taken_apart(call, opened)
 
@@ -223,7 +227,7 @@ class _Lowering:
     # ------------------------------------------------------------------ casts
 
     def cast(self, p: Proxy, dtype: Constant, call: BoundSymbol) -> TensorProxy:
-        """``p`` as autocast casts it to ``dtype`` for ``call``."""
+        """``p`` cast to ``dtype``, as autocast does for ``call``; cached casts are shared."""
         key = self.kept.key(call, p, dtype)
         if key is not None and key in self.kept.casts:
             return self.kept.casts[key]
@@ -250,7 +254,7 @@ class _Lowering:
 
 
 def _outside(body: Body) -> Body:
-    """``body``, which says of its calls that they run outside of autocast, without saying so."""
+    """``body`` without explicit autocast contexts: off is the ambient state of a lowered body."""
 
     def plain(call: BoundSymbol) -> BoundSymbol:
         items = tuple(i for i in call.context.items if not i[0].startswith(AUTOCAST))
@@ -261,7 +265,7 @@ def _outside(body: Body) -> Body:
 
 
 def _tagged(before: BoundSymbol, after: BoundSymbol) -> Body | None:
-    """The body of ``after`` with the tags of the calls in that of ``before``, but its casts."""
+    """The body of ``after`` with the tags of the calls in the body of ``before``, casts aside."""
     if before.body is None or after.body is None:
         return after.body
     rest = iter(after.body.calls)
@@ -273,7 +277,7 @@ def _tagged(before: BoundSymbol, after: BoundSymbol) -> Body | None:
 
 
 def _agree(before: BoundSymbol, after: BoundSymbol) -> bool:
-    """Whether the two return the same."""
+    """Check that both calls return values of the same metadata."""
     return len(before.flat_outs) == len(after.flat_outs) and all(
         map(_same, before.flat_outs, after.flat_outs)
     )
