@@ -1,6 +1,6 @@
-"""CUDA graphs as PyTorch has them: every name of ``torch.cuda`` that the plugin uses stands here.
+"""CUDA graphs of PyTorch: the only file of the plugin that uses names of ``torch.cuda``.
 
-Nothing of this file has run on a GPU.
+It has not run on a GPU.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CudaGraphs", "CudaPool", "unavailable"]
 
 
 def unavailable() -> str | None:
-    """Why no graph can be captured in this process, or None."""
+    """Reason why this process cannot capture graphs; None if it can."""
     if not torch.cuda.is_available():
         return "PyTorch finds no CUDA device"
     if os.environ.get("PYTORCH_NO_CUDA_MEMORY_CACHING"):
@@ -39,16 +39,15 @@ class CudaGraphs:
         return CudaPool(place[0])
 
     def copy(self, targets: Tensors, sources: Tensors) -> None:
-        """One launch for many tensors."""
+        """Copy many tensors in one launch."""
         torch._foreach_copy_(list(targets), list(sources))
 
 
 class CudaPool:
-    """Memory of one device, and a stream to capture on.
+    """Memory pool of one device, and a stream to capture on.
 
-    Graphs are warmed up on that stream, so that what libraries keep for a stream (cuBLAS its
-    workspace) is there before the first capture, and not in the pool. A replay runs on the current
-    stream.
+    Warm-up runs use that stream, so that per-stream workspaces of libraries (cuBLAS) exist before
+    the first capture, and outside of the pool. A replay runs on the current stream.
     """
 
     def __init__(self, index: int) -> None:
@@ -72,7 +71,8 @@ class CudaPool:
     def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
         """See `tj_cudagraph.device.Pool.capture`.
 
-        Other threads may allocate memory meanwhile: calls of theirs are no part of the graph.
+        Other threads may allocate memory meanwhile: their calls are not captured
+        (``thread_local``).
         """
         graph = torch.cuda.CUDAGraph()
         with (

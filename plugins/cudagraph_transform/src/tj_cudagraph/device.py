@@ -1,4 +1,4 @@
-"""What the plugin needs of a device's graphs: CUDA's, or those of a recorder."""
+"""Interface to a device's graphs: those of CUDA, or of a recorder on CPUs."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ __all__ = ["Graphs", "Place", "Pool", "Run", "Tensors"]
 Tensors = Sequence[torch.Tensor]
 
 Run = Callable[[], Tensors]
-"""The calls of a segment on some inputs."""
+"""The calls of a segment, bound to inputs."""
 
 Place = tuple[int, int]
-"""A device by its index, and the stream that is current there: work on it runs in order."""
+"""Index of a device, and its current stream: work on one stream runs in order."""
 
 
 class Pool(Protocol):
-    """Memory that the graphs of one place share, and how they run there.
+    """Memory that the graphs of one place share, and their execution there.
 
-    Values that are computed on the way in one graph may lie where another has its own. So a graph's
-    results are good until the next replay of any graph of the pool.
+    Temporaries of one graph may occupy the memory of another graph's values. So the results of a
+    graph are valid until the next replay of any graph in the pool.
     """
 
     def warm_up(self, run: Run) -> Tensors:
-        """What ``run`` returns, run where graphs are captured."""
+        """Call ``run`` on the capture stream, and return its results."""
         ...
 
     def capture(self, run: Run) -> tuple[Callable[[], None], Tensors]:
-        """What replays the calls that ``run`` makes, and what ``run`` returned.
+        """Capture the calls of ``run``; return the replay function and the results of ``run``.
 
-        Nothing is computed: the results have values once the graph is replayed.
+        Nothing is computed: the results have values after the first replay.
 
         :raises RuntimeError: if a call cannot be captured.
         """
@@ -40,16 +40,16 @@ class Pool(Protocol):
 
 
 class Graphs(Protocol):
-    """The graphs of one kind of device."""
+    """Graphs of one kind of device."""
 
     def place(self, tensor: torch.Tensor) -> Place | None:
-        """Where a graph that uses ``tensor`` runs; None while one is captured there."""
+        """Device and stream for a graph that uses ``tensor``; None during a capture there."""
         ...
 
     def pool(self, place: Place) -> Pool:
-        """A new pool for ``place``."""
+        """Make a pool for ``place``."""
         ...
 
     def copy(self, targets: Tensors, sources: Tensors) -> None:
-        """Copy ``sources`` to ``targets`` of the same metadata."""
+        """Copy each of ``sources`` to the target of the same metadata."""
         ...

@@ -1,4 +1,4 @@
-"""What ``cudagraph.run`` means in a session."""
+"""The dialect of ``cudagraph.run``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["dialect"]
 
 
 def dialect(segments: Segments) -> Dialect:
-    """The dialect of one symbol, for a session with these ``segments``."""
+    """Make the dialect of the one symbol, bound to the ``segments`` of a session."""
 
     def resolve(symbol: Symbol) -> Callable[..., Any]:
         if symbol != RUN:

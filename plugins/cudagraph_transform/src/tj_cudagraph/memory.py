@@ -1,4 +1,4 @@
-"""Tensors in memory of their own, with the metadata of others."""
+"""Tensors with the metadata of others, in memory of their own; tests for shared memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ __all__ = ["apart", "distinct", "like", "overlaps"]
 
 
 def like(tensor: torch.Tensor) -> torch.Tensor:
-    """Memory for ``tensor``: its shape, strides, data type and device."""
+    """Allocate memory with the shape, strides, data type and device of ``tensor``."""
     return torch.empty_strided(
         tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
     )
 
 
 def distinct(tensor: torch.Tensor) -> torch.Tensor:
-    """``tensor`` without repetitions: of a size that is expanded, the first element."""
+    """``tensor`` without its expanded dimensions: the first element of each."""
     for i, (size, stride) in enumerate(zip(tensor.shape, tensor.stride(), strict=True)):
         if stride == 0 and size > 1:
             tensor = tensor.narrow(i, 0, 1)
@@ -25,7 +25,7 @@ def distinct(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether elements of ``tensor`` may share memory, but for those of expanded sizes."""
+    """Check that elements of ``tensor`` may share memory, expanded dimensions aside."""
     reach = 1
     pairs = zip(tensor.stride(), tensor.shape, strict=True)
     for stride, size in sorted(p for p in pairs if p[0] != 0 and p[1] > 1):
@@ -36,7 +36,7 @@ def overlaps(tensor: torch.Tensor) -> bool:
 
 
 def apart(results: Iterable[torch.Tensor], inputs: Iterable[torch.Tensor]) -> bool:
-    """Whether each of ``results`` is in memory of its own."""
+    """Check that each of ``results`` has a storage of its own, which is no input's."""
     memory = [t.untyped_storage().data_ptr() for t in results if t.untyped_storage().nbytes()]
     given = {t.untyped_storage().data_ptr() for t in inputs}
     return len(set(memory)) == len(memory) and given.isdisjoint(memory)

@@ -12,11 +12,11 @@ __all__ = ["Options"]
 class Options:
     """``[tool.tj.cudagraph]``.
 
-    ``minimum``: calls that compute, in the smallest segment. ``warmup``: runs without a graph
-    before one is captured. ``graphs``: how many a segment may have, for inputs of other shapes or
-    at other addresses; other runs have none. ``check`` and ``strict`` are the core's: with 3,
-    values of every kernel are compared, which no graph can; in strict mode a failed capture is an
-    error.
+    ``minimum``: calls that compute in the smallest segment. ``warmup``: runs before a graph is
+    captured. ``graphs``: graphs per segment, for inputs of other shapes or at other addresses;
+    further inputs run without one. ``check`` and ``strict`` are the core's: with ``check=3`` every
+    kernel's values are compared on the host, so there are no graphs; with ``strict`` a failed
+    capture is an error.
     """
 
     minimum: int = 4

@@ -1,4 +1,4 @@
-"""Which calls stand in which segment: decided by metadata and effects alone."""
+"""Division of a program into segments, by metadata and effects of its calls."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Limits", "Segment", "segments"]
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Calls in sequence that one graph holds: from the place ``start`` to before ``stop``."""
+    """A run of calls that one graph holds: indices from ``start`` to before ``stop``."""
 
     start: int
     stop: int
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What cuts a segment: calls that no graph of a ``kind`` of device can hold.
+    """Calls that a graph on devices of ``kind`` cannot hold.
 
     ``waits`` is the table of operations that wait for the device.
     """
@@ -42,7 +42,7 @@ class Limits:
     waits: RuleTable[Any]
 
     def refusal(self, call: BoundSymbol) -> str | None:
-        """Why no graph holds ``call``, or None."""
+        """Reason why no graph can hold ``call``; None if one can."""
         if call.regions:
             return "calls programs"
         effects = call.effects
@@ -69,7 +69,7 @@ class Limits:
         return None
 
     def of_values(self, call: BoundSymbol) -> str | None:
-        """What is in the way among the values of ``call``."""
+        """Reason why a graph cannot hold a value or tensor constant of ``call``; None if it can."""
         found = (self.of_value(p) for p in (*call.flat_args, *call.flat_outs))
         reason = next((r for r in found if r is not None), None)
         if reason is not None:
@@ -79,7 +79,7 @@ class Limits:
         return None if kinds <= {self.kind} else f"reads a tensor on {min(kinds - {self.kind})}"
 
     def of_value(self, p: Proxy) -> str | None:
-        """What is in the way about ``p``."""
+        """Reason why a graph cannot hold ``p``; None if it can."""
         if not isinstance(p, TensorProxy):
             return f"{p.name} is no tensor"
         if p.device.type != self.kind:
@@ -91,7 +91,9 @@ class Limits:
         return None
 
     def of_operation(self, call: BoundSymbol) -> str | None:
-        """Whether the operation waits, whoever runs it."""
+        """Reason why the operation cannot be captured, in the dialect of any executor; None if it
+        can.
+        """
         for symbol in (call.symbol, Symbol.parse(call.symbol.path)):
             rule = self.waits.get(symbol) if symbol.namespace else None
             if rule is not None and rule.value(call):
@@ -107,9 +109,9 @@ def _devices(call: BoundSymbol) -> Iterator[Device]:
 def segments(
     calls: Sequence[BoundSymbol], refused: Sequence[str | None], minimum: int
 ) -> Iterator[Segment]:
-    """The longest sequences of ``calls`` on one device none of which is ``refused``.
+    """Yield the longest runs of ``calls`` on one device, none of which is ``refused``.
 
-    Those with fewer than ``minimum`` calls that compute are left out.
+    Runs with fewer than ``minimum`` calls that compute are left out.
     """
     start = 0
     while start < len(calls):

@@ -1,7 +1,4 @@
-"""The plugin: segments of programs as CUDA graphs.
-
-Imports neither torch nor anything that does; the hooks do.
-"""
+"""Hooks of tj-cudagraph. They import torch when called; this module does not."""
 
 from __future__ import annotations
 

@@ -1,13 +1,8 @@
-"""Segments as they run: plainly at first, then captured, then replayed.
+"""Execution of segments: warm-up runs first, then a capture, then replays.
 
-**Results are copied out** of a graph's memory after each replay. The other way, to hold a replay
-back while a result of the last one is alive, saves the copy; but gradients that are accumulated, a
-list of losses or a second caller keep results alive for long, and each such run would do without
-its graph. And graphs that share a pool could then be replayed only in the order in which they were
-captured. With copies, any order is right, in any number of threads, whatever callers keep.
+**Results are copied out** of a graph's memory after each replay. The alternative, to skip the graph while a result of its last replay is alive, saves the copy. But accumulated gradients, a list of losses or a second caller keep results alive for long, and each such run would do without its graph; and graphs that share a pool could only be replayed in the order of their capture. With copies, replays may come in any order, from any number of threads, whatever results callers keep.
 
-**Inputs** that are tagged `STATIC_MEMORY_LOCATION` are read where they are: a graph is for these
-addresses. The others are copied to memory of the graph's before each replay.
+**Inputs** tagged `STATIC_MEMORY_LOCATION` are read in place: a graph is bound to their addresses. Other inputs are copied to memory of the graph before each replay.
 """
 
 from __future__ import annotations
@@ -31,14 +26,14 @@ __all__ = ["Segments"]
 Program = Callable[..., Tensors]
 
 KEYS = 64
-"""Of how many kinds of inputs a segment counts the runs."""
+"""Number of input keys for which a segment counts warm-up runs."""
 
 
 @dataclass(eq=False)
 class SharedPool:
-    """A pool, and the lock that one run of a graph holds: copies in, replay, copies out.
+    """A pool, and the lock that a run of one of its graphs holds: copies in, replay, copies out.
 
-    A kernel that is warmed up may run a segment itself.
+    The lock is re-entrant, since a kernel that is warmed up may itself run a segment.
     """
 
     pool: Pool
@@ -47,7 +42,7 @@ class SharedPool:
 
 @dataclass(eq=False)
 class Segments:
-    """The graphs of a session: its segments by their programs, and a pool for each place."""
+    """Graphs of a session: segments by their programs, and a pool for each place."""
 
     graphs: Graphs
     options: Options
@@ -56,7 +51,9 @@ class Segments:
     lock: Any = field(default_factory=threading.Lock)
 
     def run(self, program: Program, static: Tensors, copied: Tensors) -> Tensors:
-        """What ``program`` returns for inputs that stay where they are, then those that do not."""
+        """Run ``program`` on its ``static`` inputs, which keep their addresses, and then the
+        ``copied`` ones.
+        """
         segment = self.segments.get(program)
         if segment is None:
             with self.lock:
@@ -64,7 +61,7 @@ class Segments:
         return segment.run(program, static, copied)
 
     def pool(self, place: Place) -> SharedPool:
-        """The pool of ``place``."""
+        """The pool of ``place``, made on first use."""
         with self.lock:
             found = self.pools.get(place)
             if found is None:
@@ -72,18 +69,18 @@ class Segments:
             return found
 
     def forget(self, place: Place) -> None:
-        """Use another pool for ``place`` from now on: a capture has failed in this one."""
+        """Drop the pool of ``place``, in which a capture has failed; the next use makes another."""
         with self.lock:
             self.pools.pop(place, None)
 
 
 class NotCaptured(Exception):
-    """A segment whose results a graph cannot give; the message says why."""
+    """A segment whose inputs or results a graph cannot copy; the message is the reason."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Captured:
-    """A graph, with the memory of inputs that are copied, and that of its results."""
+    """A graph, with its memory for copied inputs and for results."""
 
     graphs: Graphs
     shared: SharedPool
@@ -92,7 +89,7 @@ class Captured:
     results: Tensors
 
     def run(self, copied: Tensors) -> Tensors:
-        """The results for the inputs ``copied``, in memory that nobody else has."""
+        """Replay for the inputs ``copied``; return copies of the results."""
         made = [like(result) for result in self.results]
         sources = [distinct(x) for x in copied]
         targets = [distinct(x) for x in made]
@@ -106,7 +103,11 @@ class Captured:
 
 @dataclass(eq=False)
 class Segment:
-    """One segment: its graphs by what they are for, and how often it ran without one."""
+    """One segment: its graphs by input key, and the number of warm-up runs of each key.
+
+    ``plain`` is set after a failed capture: no graphs from then on. ``full`` is set after the
+    warning that there are `Options.graphs` graphs.
+    """
 
     owner: Segments
     captured: dict[Hashable, Captured] = field(default_factory=dict)
@@ -130,9 +131,9 @@ class Segment:
     def first(
         self, key: Hashable, place: Place, program: Program, static: Tensors, copied: Tensors
     ) -> Tensors:
-        """A run for which there is no graph, or was none a moment ago.
+        """Run inputs for which no graph was found: warm up, or capture.
 
-        :raises PluginError: if one cannot be captured, in strict mode.
+        :raises PluginError: if a capture fails, in strict mode.
         """
         found = self.captured.get(key)
         if found is not None:
@@ -160,9 +161,9 @@ class Segment:
     def capture(
         self, place: Place, shared: SharedPool, program: Program, static: Tensors, copied: Tensors
     ) -> Captured:
-        """A graph of ``program``.
+        """Capture ``program``.
 
-        :raises NotCaptured: if inputs or results are in memory that cannot be copied.
+        :raises NotCaptured: if inputs or results share memory, so that they cannot be copied.
         """
         with torch.inference_mode(False), torch.no_grad():
             inputs = [like(x) for x in copied]
@@ -181,7 +182,7 @@ class Segment:
         return Captured(self.owner.graphs, shared, replay, [distinct(x) for x in inputs], results)
 
     def note_full(self) -> None:
-        """Say once that there are no more graphs."""
+        """Warn once that the segment has its maximum of graphs."""
         if self.plain or self.full:
             return
         self.full = True
@@ -194,7 +195,7 @@ class Segment:
         )
 
     def fail(self, error: Exception) -> None:
-        """Run without graphs from now on, and say why.
+        """Disable graphs for this segment, and warn with the reason.
 
         :raises PluginError: in strict mode.
         """
@@ -207,9 +208,9 @@ class Segment:
         )
 
     def say(self, text: str, error: Exception | None) -> None:
-        """Warn, or raise in strict mode if something has failed.
+        """Warn, or raise in strict mode if there is an ``error``.
 
-        :raises PluginError: then.
+        :raises PluginError: in strict mode, for an ``error``.
         """
         if error is not None and self.owner.options.strict:
             raise PluginError(text, hint='leave it out with [tool.tj] disable = ["cudagraph"]')
@@ -217,7 +218,9 @@ class Segment:
 
 
 def _reason(error: BaseException) -> str:
-    """What went wrong first, and in which call: the end of a capture raises once more."""
+    """The first error of a chain, and the call that it comes from: the end of a capture raises
+    another.
+    """
     while (before := error.__cause__ or error.__context__) is not None:
         error = before
     first = str(error).partition("\n")[0]
@@ -227,7 +230,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _key(static: Tensors, copied: Tensors) -> Hashable:
-    """What a graph depends on: metadata of its inputs, and where those are that stay."""
+    """Key of a graph: metadata of all inputs, and the addresses of static ones."""
     return (
         tuple([(x.data_ptr(), x.shape, x.stride(), x.dtype, x.device) for x in static]),
         tuple([(x.shape, x.stride(), x.dtype, x.device) for x in copied]),

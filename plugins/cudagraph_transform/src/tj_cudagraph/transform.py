@@ -1,8 +1,8 @@
-"""The transform: segments of a claimed program become calls, each with its calls as a region.
+"""The transform: segments of a claimed program become calls with a region.
 
-``cudagraph.run(segment, (weight,), (x,))`` runs the region; the values in the first tuple stay
-where they are from call to call. A view that is needed after a segment is made there again, of what
-the segment returns or was given: a view of a graph's own memory is never handed out.
+``cudagraph.run(segment, (weight,), (x,))`` runs the region; values in the first tuple keep their
+address from call to call. A view that is used after a segment is made again outside, from a result
+or an input of the segment: a view of the graph's own memory is never returned.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ EXECUTOR = "cudagraph"
 RUN = Symbol(EXECUTOR, "run")
 STATIC = "STATIC_MEMORY_LOCATION"
 LAST = -100
-"""After other transforms of the stage: they see the calls themselves."""
+"""Priority that puts the transform last in its stage: the others see the calls themselves."""
 
 
 def graph_segments(options: Options, kind: str) -> Transform:
-    """The transform, for devices of a ``kind``."""
+    """Make the transform for devices of ``kind``."""
     apply = functools.partial(_apply, options=options, kind=kind)
     return Transform(
         "cudagraph", apply, Stage.CLAIMED, priority=LAST, falls_back=True, reads=frozenset({STATIC})
@@ -73,7 +73,7 @@ def _apply(trace: Trace, context: PassContext, *, options: Options, kind: str) -
 
 
 def _keep(editor: TraceEditor, trace: Trace, refused: Sequence[str | None], places: range) -> None:
-    """Keep the calls at ``places``, and note why those do that no graph can hold."""
+    """Keep the calls at ``places``, and record the reasons of those that no graph can hold."""
     for i in places:
         editor.keep(trace.calls[i])
         if (reason := refused[i]) is not None:
@@ -82,7 +82,7 @@ def _keep(editor: TraceEditor, trace: Trace, refused: Sequence[str | None], plac
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """The calls ``inside`` of a graph, what it returns, and the views that are made after it."""
+    """The calls ``inside`` a graph, the values that it returns, and the views made after it."""
 
     inside: tuple[BoundSymbol, ...]
     returned: tuple[Proxy, ...]
@@ -90,7 +90,7 @@ class _Parts:
 
 
 def _parts(trace: Trace, start: int, stop: int) -> _Parts:
-    """What becomes of the calls from ``start`` to before ``stop``."""
+    """Sort the calls from ``start`` to before ``stop`` into the parts of a segment."""
     calls = trace.calls[start:stop]
     needed = value_names(trace.outputs)
     needed.update(p.name for call in trace.calls[stop:] for p in call.flat_args)
@@ -106,7 +106,7 @@ def _parts(trace: Trace, start: int, stop: int) -> _Parts:
 
 
 def _call(editor: TraceEditor, parts: _Parts) -> BoundSymbol:
-    """The call that runs a segment."""
+    """Make the call that runs a segment."""
     inputs = free_values(parts.inside)
     static = tuple(p for p in inputs if STATIC in p.tags)
     copied = tuple(p for p in inputs if STATIC not in p.tags)

@@ -1,8 +1,8 @@
-"""Operations that wait for the device, or read memory by its place, though their metadata does not
-say so: no graph can hold them.
+"""Operations that no graph can hold: they wait for the device, or read memory beyond their
+argument.
 
-The list is our own, its names are those of PyTorch 2.13's operators; nothing of it has run on a
-GPU. A call that is missing here fails when it is captured, which is no more than a warning.
+Metadata does not show that. The list is our own, with names of PyTorch 2.13's operators; it has not
+been tried on a GPU. A call that is missing here fails at capture, with a warning.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tj_core.extend import BoundSymbol, RuleTable, TensorProxy, leaves
 __all__ = ["WAITS", "waits"]
 
 WAITS = "waits"
-"""The table: a function from a call to whether it waits for the device."""
+"""Name of the rule table: a function from a call to a bool, True if no graph can hold it."""
 
 Waits = Callable[[BoundSymbol], bool]
 
@@ -33,20 +33,20 @@ CHECKED = (
     "cholesky", "cholesky_inverse", "cholesky_solve", "geqrf", "ormqr", "lu_unpack",
     "linalg_householder_product", "triangular_solve",
 )  # fmt: skip
-"""They look at a status that a library computes, or run in one that waits."""
+"""Operators that read a status computed by a library, or run in a library that waits."""
 COUNTED = (
     "_linalg_check_errors", "bincount", "histc", "_histogramdd_bin_edges",
     "_histogramdd_from_bin_cts", "mode", "segment_reduce", "_ctc_loss", "equal", "is_nonzero",
     "_local_scalar_dense", "_unique2", "nonzero", "masked_select", "unique_dim",
     "unique_consecutive", "_assert_scalar",
 )  # fmt: skip
-"""They bring numbers to the host."""
+"""Operators that read values on the host."""
 PLACED = ("as_strided",)
-"""It reads memory that its argument need not show, which a copy of it has not."""
+"""Operators that read memory by offset: it may lie outside of the argument, and so of its copy."""
 
 
 def waits() -> RuleTable[Waits]:
-    """What is known of PyTorch's operations; `by_mask` of those whose arguments decide."""
+    """Make the table for PyTorch's operations."""
     table: RuleTable[Waits] = RuleTable(WAITS, rule_type=Callable)
     for key in BY_MASK:
         table.set(key, by_mask)
@@ -56,12 +56,12 @@ def waits() -> RuleTable[Waits]:
 
 
 def always(call: BoundSymbol) -> bool:
-    """Whatever the arguments are."""
+    """True for any arguments."""
     return True
 
 
 def by_mask(call: BoundSymbol) -> bool:
-    """Whether an index is a mask: how many elements it has is found out first."""
+    """Check that an index is a mask: its number of true elements is read on the host."""
     indices: Any = call.args[1] if len(call.args) > 1 else ()
     found = (x for x in leaves(indices) if isinstance(x, TensorProxy))
     return any(x.dtype.name in ("bool", "uint8") for x in found)

@@ -1,1 +1,1 @@
-"""CUDA graphs played by a recorder on CPUs, so that what is decided is tested without a GPU."""
+"""CUDA graphs imitated by a recorder on CPUs, to test the plugin's decisions without a GPU."""

@@ -1,4 +1,4 @@
-"""The plugin of tj-cudagraph with the recorder in the place of CUDA."""
+"""The plugin of tj-cudagraph with the recorder in place of CUDA."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["RecorderPlugin"]
 
 
 class RecorderPlugin:
-    """Does on CPUs what tj-cudagraph does on CUDA devices; `recorder` says what was replayed."""
+    """tj-cudagraph for CPUs; its attribute `recorder` counts captures and replays."""
 
     tj_name = "cudagraph_recorder"
 
@@ -26,17 +26,17 @@ class RecorderPlugin:
 
     @hookimpl
     def tj_options(self) -> type[Any]:
-        """Those of tj-cudagraph."""
+        """Options of tj-cudagraph."""
         return Options
 
     @hookimpl
     def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
-        """That of tj-cudagraph."""
+        """Rule table of tj-cudagraph."""
         return (waits(),)
 
     @hookimpl
     def tj_dialects(self, options: Options) -> tuple[Dialect, ...]:
-        """The dialect, with the recorder."""
+        """The dialect, bound to the recorder."""
         return (dialect(Segments(self.recorder, options)),)
 
     @hookimpl

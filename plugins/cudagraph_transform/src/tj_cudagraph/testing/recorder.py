@@ -1,12 +1,11 @@
 """A stand-in for CUDA graphs, on CPUs.
 
-A capture notes each operator that runs, with the tensors that it read and made; a replay runs them
-again on the same memory. As on a device, a capture computes nothing: results are filled with
-garbage until the first replay. And as in a pool that graphs share, a replay overwrites what graphs
-that were captured later have in their memory, their results included, and all that was computed on
-the way in any of them.
+A capture records each operator that runs, with the tensors that it read and made; a replay runs the
+operators again on the same memory. As on a device, a capture computes nothing: results are filled
+with garbage until the first replay. As in a shared pool, a replay overwrites all memory, results
+included, of graphs that were captured later, and the temporaries of every graph.
 
-It sees PyTorch's operators, and not kernels that a compiler calls by their address (Inductor's).
+It sees PyTorch's operators only, not kernels that a compiler calls by address (Inductor's).
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ WAITS = ("aten._local_scalar_dense.default", "aten.nonzero.default", "aten.equal
 
 @dataclass
 class Recorder:
-    """Counts what is captured and replayed.
+    """Counts captures and replays.
 
-    ``thread`` holds what is of one thread: the number of its stream, and whether it captures.
+    ``thread`` is thread-local: the number of the thread's stream, and a flag while it captures.
     """
 
     captures: int = 0
@@ -43,12 +42,12 @@ class Recorder:
 
     @property
     def capturing(self) -> bool:
-        """Whether the calling thread captures a graph."""
+        """True while the calling thread captures a graph."""
         return getattr(self.thread, "capturing", False)
 
     @property
     def counts(self) -> tuple[int, int, int]:
-        """Runs before captures, captures, replays."""
+        """Numbers of warm-up runs, captures and replays."""
         return self.warm_ups, self.captures, self.replays
 
     def place(self, tensor: torch.Tensor) -> Place | None:
@@ -68,7 +67,7 @@ class Recorder:
 
 @dataclass(eq=False)
 class RecorderPool:
-    """Graphs that share memory, in the order in which they were captured."""
+    """Graphs that share memory, in the order of their capture."""
 
     recorder: Recorder
     graphs: list[ReferenceType[Recorded]] = field(default_factory=list)
@@ -97,7 +96,9 @@ class RecorderPool:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """An operator, its arguments, and what it returned that is in memory of its own."""
+    """An operator call: operator, arguments, and results; None for a result that aliases an
+    argument.
+    """
 
     operator: Any
     args: tuple[Any, ...]
@@ -105,7 +106,7 @@ class _Call:
     results: list[torch.Tensor | None]
 
     def run(self) -> None:
-        """Compute it again, in the same memory."""
+        """Compute the results again, in the same memory."""
         found = tree_leaves(self.operator(*self.args, **self.kwargs))
         for mine, new in zip(self.results, found, strict=True):
             if mine is not None:
@@ -113,7 +114,7 @@ class _Call:
 
 
 class _Recording(TorchDispatchMode):
-    """Notes operators below autograd, and refuses those that wait for the device."""
+    """Records operators below autograd, and refuses those that wait for the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +123,7 @@ class _Recording(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Run and note ``func``."""
+        """Run and record ``func``."""
         if str(func) in WAITS:
             raise RuntimeError(f"operation not permitted when stream is capturing ({func})")
         kwargs = kwargs or {}
@@ -139,18 +140,18 @@ class _Recording(TorchDispatchMode):
 
 @dataclass(eq=False)
 class Recorded:
-    """A graph: the operators in it."""
+    """A graph: its recorded operator calls."""
 
     pool: RecorderPool
     calls: list[_Call]
     results: Tensors
 
     def made(self) -> list[torch.Tensor]:
-        """All that is computed in the graph."""
+        """All tensors that the graph computes."""
         return [x for call in self.calls for x in call.results if x is not None]
 
     def on_the_way(self) -> list[torch.Tensor]:
-        """What is computed in the graph, and is no result: other graphs have the same memory."""
+        """Temporaries of the graph, whose memory other graphs share."""
         kept = {_memory(x) for x in self.results}
         return [x for x in self.made() if _memory(x) not in kept]
 
@@ -168,7 +169,7 @@ class Recorded:
 
 
 def _now(tree: Any) -> Any:
-    """``tree`` with tensors whose metadata stays as it is now, in the same memory."""
+    """``tree`` with detached tensors: the metadata of now, on the same memory."""
     return tree_map_only(torch.Tensor, torch.Tensor.detach, tree)
 
 
@@ -177,7 +178,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _overwrite(tensors: Iterable[torch.Tensor]) -> None:
-    """Fill memory with what nobody computes."""
+    """Fill the memory of ``tensors`` with garbage."""
     with torch.no_grad():
         for tensor in tensors:
             whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)
