@@ -1,1 +1,1 @@
-"""tj-onednn: matrix products through the oneDNN operators in PyTorch, where these are faster."""
+"""tj-onednn: matrix products through PyTorch's oneDNN operators, where these are faster."""

@@ -1,7 +1,7 @@
-"""The choice between PyTorch's kernel and oneDNN's, for a call: by measurement, once.
+"""Choice between PyTorch's kernel and oneDNN's for a call, by one measurement.
 
-Both run on tensors like the arguments. What oneDNN returns is compared with what PyTorch does, so
-that a kernel which is wrong on this machine is not taken however fast it is.
+Both run on random tensors with the metadata of the arguments. The results are compared first, so
+that a kernel that is wrong on this machine is never taken, however fast it is.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from tj_onednn.timing import Times, compare
 __all__ = ["Candidate", "Choices"]
 
 CLOSE = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}
-"""By how much results may differ, as a part of the largest value: sums are in another order."""
+"""Largest difference allowed, relative to the largest value: sums are in another order."""
 
 Verdict = bool | Decline
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A kernel for an operation, and in which way it computes that, in a word.
+    """A kernel for an operation; ``way`` is its variant, part of the key of measured times.
 
-    ``prepare`` is called with the arguments of a trial; what it returns lives as long as that.
-    ``theirs`` is what it stands for, if that is more than the operation.
+    ``prepare`` is called with the arguments of a trial; its result is kept alive during the trial.
+    ``theirs`` is the reference, if the kernel computes more than the operation.
     """
 
     way: str
@@ -47,9 +47,9 @@ class Candidate:
 
 @dataclass
 class Choices:
-    """Who runs which call, by ``options``; each is found out once.
+    """Choices by ``options``, each made once.
 
-    Measured times are kept in a `Store` for the number of threads that PyTorch has.
+    Measured times are kept in one `Store` per number of threads.
     """
 
     options: Options
@@ -59,9 +59,9 @@ class Choices:
     lock: Any = field(default_factory=threading.RLock)
 
     def ask(self, call: BoundSymbol, candidate: Candidate, best: float = 1.0) -> Verdict:
-        """True where ``candidate`` is to run ``call``, else why not.
+        """Decide if ``candidate`` runs ``call``: True, or a decline with the reason.
 
-        ``best`` is what the best of the others takes, as a part of the time of PyTorch's kernel.
+        ``best`` is the time of the best other candidate, relative to PyTorch's kernel.
         """
         found = self.found(call, candidate)
         if isinstance(found, str):
@@ -75,15 +75,18 @@ class Choices:
         return True
 
     def ratio(self, call: BoundSymbol, candidate: Candidate) -> float:
-        """The part of the time of PyTorch's kernel that ``call`` takes with ``candidate`` there."""
+        """Time of ``call`` relative to PyTorch's kernel: that of ``candidate`` if it is taken, else
+        1.
+        """
         found = self.found(call, candidate)
         taken = isinstance(found, Times) and self.ask(call, candidate) is True
         return found.ratio if taken and isinstance(found, Times) else 1.0
 
     def found(self, call: BoundSymbol, candidate: Candidate) -> Times | str | None:
-        """The times of both; why ``candidate`` cannot run ``call``; None if nobody asks for times.
+        """Look up, or measure, the times of both kernels.
 
-        It is found out if it is not known.
+        Returns a string, the reason, if ``candidate`` cannot run ``call``; None if it can and
+        ``choose`` is "always", so that nothing is measured.
         """
         key = f"{call_key(call)} {candidate.way}"
         with self.lock:
@@ -95,7 +98,7 @@ class Choices:
             return times or self.tried(key, call, candidate)
 
     def tried(self, key: str, call: BoundSymbol, candidate: Candidate) -> Times | str | None:
-        """What `found` finds, by runs of both."""
+        """Run both kernels; return the result for `found`."""
         with adapter.apart():
             args, kwargs = example(call)
             kept = candidate.prepare(args) if candidate.prepare is not None else None
@@ -116,7 +119,7 @@ class Choices:
         return times
 
     def wrong(self, theirs: Callable[[], Any], mine: Callable[[], Any]) -> str | None:
-        """Why the result of ``mine`` cannot stand for that of ``theirs``, or None."""
+        """Reason why the result of ``mine`` differs from that of ``theirs``; None if they agree."""
         expected = theirs()
         try:
             got = mine()
@@ -136,7 +139,7 @@ class Choices:
         return None
 
     def fingerprint(self) -> str | None:
-        """What choices hold for; None once one was made of times that were not stable."""
+        """Settings that the choices depend on; None if one was based on unstable times."""
         with self.lock:
             store = self.store()
             chance = any(not times.stable for times in (store.known or {}).values())
@@ -144,24 +147,24 @@ class Choices:
         return None if chance else repr(settings)
 
     def store(self) -> Store:
-        """The times for the number of threads there is now."""
+        """The times for PyTorch's current number of threads."""
         threads = torch.get_num_threads()
         if threads not in self.stores:
             self.stores[threads] = Store(self.folder(), machine(threads))
         return self.stores[threads]
 
     def folder(self) -> Path | None:
-        """Where times are kept, if anywhere."""
+        """Folder of the stored times; None without one."""
         folder = cache_folder(self.options.cache_dir)
         return None if folder is None else folder / "onednn"
 
 
 def machine(threads: int) -> Machine:
-    """What times measured now hold for."""
+    """The machine that times measured now apply to."""
     capability = torch.backends.cpu.get_cpu_capability()
     return Machine(torch.__version__, f"{processor()} {capability}", threads)
 
 
 def clock() -> Callable[[], float]:
-    """CPU time of this thread where it does all the work: other programs do not count then."""
+    """Select the clock: with one thread its CPU time, which other programs do not affect."""
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter

@@ -1,8 +1,8 @@
-"""Layers together with the activation that follows: one operator of oneDNN for both.
+"""Layers fused with the activation that follows: one oneDNN operator for both.
 
-An executor that fuses layers and activations, and nothing else. In a region, a layer whose result
-only an activation reads is one call with it, where that was measured to be faster than PyTorch's
-two; every other call runs as it would alone.
+An executor that fuses layers and activations alone. In a region, a layer whose only reader is an
+activation becomes one call with it, if that was measured to be faster than PyTorch's two. Every
+other call runs as it would outside of a region.
 """
 
 from __future__ import annotations
@@ -66,15 +66,15 @@ ACTIVATIONS: dict[str, Callable[[BoundSymbol], Post | None]] = {
     **dict.fromkeys(_spelled("gelu", NN), _gelu),
     **dict.fromkeys(_spelled("leaky_relu", NN), _leaky_relu),
 }
-"""The activations, and what oneDNN calls them with the arguments of a call."""
+"""Functions from an activation's call to its oneDNN form (`Post`), by name."""
 
 
 Alone: TypeAlias = "Callable[[BoundSymbol], Callable[..., Any] | None]"
-"""What runs a call for itself in the place of PyTorch's kernel, if anything does."""
+"""Returns the kernel for a call outside of a pair; None for PyTorch's."""
 
 
 def epilogue_executor(choices: Choices, alone: Alone) -> Executor:
-    """The record of the executor, which claims no call for itself."""
+    """Make the executor, which claims no call by itself."""
     fusion = Fusion(
         can_fuse,
         lambda region: _fused(region, choices, alone),
@@ -87,7 +87,7 @@ def epilogue_executor(choices: Choices, alone: Alone) -> Executor:
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Whether ``call`` is a layer or an activation that oneDNN has, in float32."""
+    """Decide if ``call`` is a layer or activation in float32 that oneDNN supports."""
     reason = _reason(call)
     return True if reason is None else Decline(reason)
 
@@ -110,7 +110,7 @@ def _reason(call: BoundSymbol) -> str | None:
 
 
 def pairs(calls: Sequence[BoundSymbol], outputs: Sequence[Proxy] = ()) -> dict[str, BoundSymbol]:
-    """The layers that only an activation reads, by the name of what that returns."""
+    """Map the label of each activation to its layer, where it is the layer's only reader."""
     layers = {c.label: c for c in calls if c.symbol.qualname not in ACTIVATIONS}
     uses = Counter(p.name for c in calls for p in c.flat_args)
     uses.update(p.name for p in outputs)
@@ -123,7 +123,7 @@ def pairs(calls: Sequence[BoundSymbol], outputs: Sequence[Proxy] = ()) -> dict[s
 
 
 def _fused(region: FusionRegion, choices: Choices, alone: Alone) -> Fused:
-    """The region as straight-line Python."""
+    """Compile the region to straight-line Python."""
     calls = region.body.calls
     together = pairs(calls, region.outputs)
     text = _Text()
@@ -160,14 +160,14 @@ def _candidate(layer: BoundSymbol, activation: BoundSymbol) -> Candidate:
 
 
 class _Text:
-    """The text of a region's function, from its end to its beginning."""
+    """The text of a region's function, written from its end to its beginning."""
 
     def __init__(self) -> None:
         self.scope: dict[str, Any] = {}
         self.steps: list[tuple[BoundSymbol, str, str]] = []
 
     def put(self, function: Callable[..., Any], call: BoundSymbol, why: str = "") -> None:
-        """Let ``function`` run ``call`` before all others; ``why`` it is one for itself."""
+        """Prepend ``call``, run by ``function``; ``why`` it was not fused becomes a comment."""
         named = function.func if isinstance(function, functools.partial) else function
         known = f"{getattr(named, '__name__', 'call')}_{len(self.steps)}"
         self.scope[known] = function
@@ -183,7 +183,7 @@ class _Text:
         return repr(arg) if isinstance(arg, str | int | float | None) else name
 
     def function(self, region: FusionRegion) -> Fused:
-        """The function, which takes a list of the inputs and empties it."""
+        """Compile the function, which takes a list of the inputs and empties it."""
         lines = [f"def region(_box):\n    {_listed(region.inputs)} = _box\n    _box.clear()"]
         ends = last_uses([call for call, _, _ in self.steps], region.outputs)
         for (_, text, why), dead in zip(self.steps, ends, strict=True):

@@ -1,8 +1,8 @@
-"""The executors: what they claim, and what they ask before they do.
+"""The executors: their claims, and the checks of these.
 
-One runs products as they are, also inside of regions. The other one, there if the user says that
-parameters are frozen, is asked before it and runs layers whose weights it has packed; before both,
-if the user wants that, the one of `epilogues`.
+One runs products with plain weights, also inside of regions. With option ``freeze`` a second is
+asked before it, and runs layers whose weights are packed. With option ``epilogues`` the one of
+`epilogues` is asked before both.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ __all__ = ["FROZEN", "PackedExecutor", "onednn_executors"]
 Check = Callable[[BoundSymbol], "bool | Decline"]
 
 BATCH = 16
-"""Products of a stack at most: one call of an operator for each."""
+"""Largest batch of a batched product, which runs one operator call for each matrix."""
 
 FROZEN = "FROZEN"
-"""The tag of inputs of a program that are the weights of layers; parameters are frozen then."""
+"""Tag of program inputs that are weights of layers, where parameters are frozen."""
 
 KERNELS: dict[str, Callable[..., Any]] = {
     "aten.mm.default": kernels.mm,
@@ -40,13 +40,13 @@ KERNELS: dict[str, Callable[..., Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class PackedExecutor(Executor):
-    """An executor that has ``weights`` packed."""
+    """An executor with packed ``weights``."""
 
     weights: packing.Weights = field(default_factory=packing.Weights, compare=False)
 
 
 def onednn_executors(options: Options) -> tuple[Executor, ...]:
-    """The records of the executors, in the order to ask them."""
+    """Make the executors, in the order in which they are asked."""
     products = _Products(options, Choices(options))
     plain = products.executor()
     packed = (_packed(products),) if options.freeze else ()
@@ -56,14 +56,14 @@ def onednn_executors(options: Options) -> tuple[Executor, ...]:
 
 @dataclass
 class _Products:
-    """Who runs products, by ``options``."""
+    """Claims of products, by ``options``."""
 
     options: Options
     choices: Choices
     candidates: dict[str, Candidate] = field(default_factory=dict)
 
     def executor(self) -> Executor:
-        """The executor of products as they are."""
+        """Make the executor of products with plain weights."""
         claims: RuleTable[Claim] = RuleTable("claim")
         for name, kernel in KERNELS.items():
             run = self.rounded(kernel)
@@ -76,14 +76,14 @@ class _Products:
         return kernels.rounded(kernel) if self.options.precision == "bfloat16" else kernel
 
     def product(self, call: BoundSymbol) -> bool | Decline:
-        """Whether a product is taken."""
+        """Decide if a product is taken."""
         reason = self.unfit_product(call)
         if reason is not None:
             return Decline(reason)
         return self.choices.ask(call, self.candidates[call.symbol.qualname])
 
     def unfit_product(self, call: BoundSymbol) -> str | None:
-        """Why a product is not measured, or None."""
+        """Reason why a product is not measured; None if it is."""
         reason = disabled() or unfit(call) or _shapes(call)
         if reason is not None:
             return reason
@@ -92,12 +92,12 @@ class _Products:
         return "it is too small to gain by it" if small else None
 
     def alone(self, call: BoundSymbol) -> Callable[..., Any] | None:
-        """What runs a linear layer where it is taken."""
+        """The kernel for a linear layer outside of a pair, if it is taken; else None."""
         taken = call.symbol.qualname == LINEAR and self.linear(call) is True
         return self.rounded(kernels.linear) if taken else None
 
     def linear(self, call: BoundSymbol) -> bool | Decline:
-        """Whether a linear layer is taken whole: where the product in it is."""
+        """Decide if a linear layer is taken: it is if its product is."""
         reason = unfit(call)
         if reason is not None:
             return Decline(reason)
@@ -106,7 +106,7 @@ class _Products:
 
 
 def _packed(products: _Products) -> PackedExecutor:
-    """The executor of layers with packed weights."""
+    """Make the executor of layers with packed weights."""
     weights, rounds = packing.Weights(), products.options.precision == "bfloat16"
     linear, convolution = packing.linear(weights, rounds), packing.convolution(weights)
 
@@ -142,7 +142,7 @@ def _packed(products: _Products) -> PackedExecutor:
 
 
 def _unfrozen(call: BoundSymbol) -> str | None:
-    """Why the weight of a layer is none to pack, or None."""
+    """Reason why the weight of a layer cannot be packed; None if it can."""
     weight = call.args[1] if len(call.args) > 1 else None
     if isinstance(weight, TensorProxy) and FROZEN in weight.tags:
         return None
@@ -150,7 +150,9 @@ def _unfrozen(call: BoundSymbol) -> str | None:
 
 
 def _shapes(call: BoundSymbol) -> str | None:
-    """Why the sizes or factors of ``call`` do not fit oneDNN's operators."""
+    """Reason why the sizes or factors of ``call`` do not fit
+    oneDNN's operators; None if they do.
+    """
     if any(value != 1 for _, value in call.kwargs):
         return "it has factors other than 1"
     *other, a, _ = tensors_of(call.flat_args)

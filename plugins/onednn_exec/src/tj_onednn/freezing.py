@@ -1,7 +1,7 @@
-"""Programs whose parameters are frozen: which of their inputs these are.
+"""Frozen parameters: the inputs of a program that are weights of layers.
 
-Seen when a program is compiled: its inputs, and that it takes no gradients. Seen at its first call:
-which of them are parameters.
+Compilation finds the inputs, if the program takes no gradients. The first call finds which of them
+are parameters.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["freezing", "tag"]
 
 
 def tag() -> Tag:
-    """The tag of inputs that are weights of layers."""
+    """Make the tag of inputs that are weights of layers."""
     said = "the weight of a layer; if it is a parameter, it is not written any more"
     return Tag(FROZEN, said, carriers=frozenset({"proxy"}))
 
 
 def freezing() -> Transform:
-    """The pass that tags the inputs of a program that takes no gradients."""
+    """Make the pass that tags these inputs in a program without gradients."""
     return Transform("onednn-freeze", _apply, after=Stage.ACQUIRED)
 
 
@@ -57,7 +57,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
 
 
 def _weight(call: BoundSymbol) -> str | None:
-    """The name of the weight of ``call``, if it is a layer."""
+    """Name of the weight of ``call``, if it is a layer; else None."""
     layer = call.symbol.qualname in (LINEAR, CONVOLUTION) and len(call.args) > 1
     weight = call.args[1] if layer else None
     return weight.name if isinstance(weight, TensorProxy) else None
@@ -66,7 +66,7 @@ def _weight(call: BoundSymbol) -> str | None:
 def _held(
     function: Callable[..., Any], weights: Weights, places: Sequence[int]
 ) -> Callable[..., Any]:
-    """``function``, which holds the parameters of its first call as ``weights``."""
+    """Wrap ``function``, to hold the parameters of its first call as frozen ``weights``."""
     held: list[Sequence[Frozen]] = []
 
     def run(*inputs: Any) -> Any:

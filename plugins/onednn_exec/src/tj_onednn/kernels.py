@@ -1,6 +1,6 @@
-"""Products as oneDNN's operators: what runs in the place of PyTorch's.
+"""Products by oneDNN's operators.
 
-Each takes the arguments of the operation that it stands for. They call nothing but operators, so
+Each function takes the arguments of the operation that it replaces. They call operators alone, so
 that an executor that fuses can trace them.
 """
 
@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 Kernel = Callable[..., Tensor]
 
 Post = tuple[str, list[Any], str]
-"""What is computed of a result at once, as oneDNN calls it: a name, numbers, an algorithm."""
+"""Operation that oneDNN applies to a result at once: its name, numbers, an algorithm."""
 
 NOTHING: Post = ("none", [], "")
 
@@ -28,7 +28,7 @@ NOTHING: Post = ("none", [], "")
 def linear(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, *, post: Post = NOTHING
 ) -> Tensor:
-    """``torch.nn.functional.linear``, and then ``post``."""
+    """Compute ``torch.nn.functional.linear``, then ``post``."""
     result: Tensor = LINEAR(input, weight, bias, *post)
     return result
 
@@ -45,10 +45,10 @@ def convolution(
     post: Post = NOTHING,
     pack: Callable[..., Tensor] | None = None,
 ) -> Tensor:
-    """``torch.conv2d`` of a batch of images, and then ``post``.
+    """Compute ``torch.conv2d`` of a batch of images, then ``post``.
 
-    ``pack`` is given padding, stride, dilation, groups and the sizes of the input, and returns the
-    weight for these.
+    ``pack`` takes padding, stride, dilation, groups and the sizes of the input, and returns the
+    weight packed for these.
     """
     how = (_pair(padding), _pair(stride), _pair(dilation), groups)
     used = weight if pack is None else pack(*how, tuple(input.shape))
@@ -57,33 +57,33 @@ def convolution(
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """A number for both dimensions, or one for each."""
+    """Expand a number, or a sequence of one or two, to a pair."""
     first, second = (value, value) if isinstance(value, int) else (*value, *value)[:2]
     return first, second
 
 
 def mm(a: Tensor, b: Tensor) -> Tensor:
-    """``aten.mm``."""
+    """Compute ``aten.mm``."""
     return linear(a, b.t())
 
 
 def addmm(other: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """``aten.addmm`` with factors of 1; ``other`` is a row, or as large as the result."""
+    """Compute ``aten.addmm`` with factors of 1; ``other`` is a row, or as large as the result."""
     return linear(a, b.t(), other) if other.dim() == 1 else mm(a, b) + other
 
 
 def bmm(a: Tensor, b: Tensor) -> Tensor:
-    """``aten.bmm``: one product after the other."""
+    """Compute ``aten.bmm``, one product after the other."""
     return torch.stack([mm(x, y) for x, y in zip(a.unbind(), b.unbind(), strict=True)])
 
 
 def baddbmm(other: Tensor, a: Tensor, b: Tensor, *, beta: Any = 1, alpha: Any = 1) -> Tensor:
-    """``aten.baddbmm`` with factors of 1; ``other`` is as large as the result."""
+    """Compute ``aten.baddbmm`` with factors of 1; ``other`` is as large as the result."""
     return bmm(a, b) + other
 
 
 def rounded(kernel: Kernel) -> Kernel:
-    """``kernel`` in bfloat16: its arguments in float32 are rounded to it, and its result."""
+    """Run ``kernel`` in bfloat16: round its float32 arguments, and return the result in float32."""
 
     @functools.wraps(kernel)
     def run(*args: Any, **kwargs: Any) -> Tensor:

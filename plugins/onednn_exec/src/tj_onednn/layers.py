@@ -1,4 +1,4 @@
-"""Layers and products in programs: what they are called, and which are none for oneDNN."""
+"""Names of layers and products, and reasons why oneDNN does not run one."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ SINGLE = ("aten.mm.default", "aten.addmm.default")
 
 
 def product_in(call: BoundSymbol) -> BoundSymbol | None:
-    """The one product of matrices that a linear layer consists of, if it does."""
+    """The matrix product of a linear layer; None if its body does not have exactly one."""
     inner = call.body.calls if call.body is not None else ()
     products = [c for c in inner if c.symbol.qualname in SINGLE]
     return products[0] if len(products) == 1 else None
 
 
 def disabled() -> str | None:
-    """Why all products are PyTorch's now, or None."""
+    """Reason why all products are PyTorch's under the current settings, or None."""
     if not torch.backends.mkldnn.enabled:  # a guard of every program with a product
         return "torch.backends.mkldnn.enabled is false"
     if torch.get_float32_matmul_precision() != "highest":
@@ -32,7 +32,7 @@ def disabled() -> str | None:
 
 
 def no_images(call: BoundSymbol) -> str | None:
-    """Why a convolution is none of those that are taken, or None."""
+    """Reason why a convolution is not supported, or None."""
     given = (*call.args, *(value for _, value in call.kwargs))
     if any(isinstance(value, str) for value in given):
         return "its padding is computed from other arguments"

@@ -1,4 +1,4 @@
-"""Which calls oneDNN can run, by their metadata; a call as text, and tensors like its own."""
+"""Calls that oneDNN can run, by their metadata; a call as text; tensors like its arguments."""
 
 from __future__ import annotations
 
@@ -25,11 +25,14 @@ __all__ = ["call_key", "example", "factors", "tensors_of", "unfit"]
 DTYPES = ("float32", "bfloat16", "float16")
 
 LARGEST = 1 << 31
-"""Bytes of arguments, together, from which on nothing is measured: they exist twice then."""
+"""Bytes of all arguments above which nothing is measured: a measurement allocates them again."""
 
 
 def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
-    """Why ``call`` is none for oneDNN's operators, which lay results out ``by_rows``, or None."""
+    """Reason why oneDNN's operators cannot run ``call``, or None.
+
+    With ``by_rows`` the result must be contiguous, as these operators return it.
+    """
     if is_on(call.context):
         return "it runs under autocast"
     values = (*call.flat_args, *call.flat_outs)
@@ -50,7 +53,7 @@ def unfit(call: BoundSymbol, by_rows: bool = True) -> str | None:
 
 
 def tensors_of(values: Iterable[Proxy]) -> list[TensorProxy]:
-    """The tensors among ``values``."""
+    """Tensors among ``values``."""
     return [p for p in values if isinstance(p, TensorProxy)]
 
 
@@ -69,12 +72,12 @@ def _unfit(p: Proxy) -> str | None:
 
 
 def factors(a: TensorProxy, b: TensorProxy) -> int:
-    """The multiplications of a product of matrices, or of stacks of them."""
+    """Number of multiplications of a matrix product, or of a batch of them."""
     return math.prod(_numbers(a.shape)) * _numbers(b.shape)[-1]
 
 
 def call_key(call: BoundSymbol) -> str:
-    """``call`` as text: operation, data types, sizes, strides, constants."""
+    """Write ``call`` as text: operation, data types, sizes, strides, constants."""
     parts = [_text(x) for x in leaves((call.args, call.kwargs))]
     return " ".join([call.symbol.qualname, *parts])
 
@@ -87,7 +90,7 @@ def _text(leaf: Any) -> str:
 
 
 def example(call: BoundSymbol) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Arguments like those of ``call``: real tensors of random numbers."""
+    """Make arguments like those of ``call``: tensors of random numbers, from a fixed seed."""
     generator = torch.Generator("cpu").manual_seed(0)
 
     def value(leaf: Any) -> Any:

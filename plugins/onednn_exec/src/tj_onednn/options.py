@@ -12,14 +12,15 @@ __all__ = ["Options"]
 class Options:
     """``[tool.tj.onednn]``.
 
-    ``choose``: ``"measure"`` takes a call where oneDNN was faster than PyTorch's kernel by more
-    than ``margin``, a part of the time of that; ``"always"`` takes every call that oneDNN can run,
-    for tests. ``minimum``: products of fewer multiplications are not measured, and not taken.
-    ``precision``: ``"bfloat16"`` rounds the arguments and the result of products in float32.
-    ``cache_dir``: choices are kept in ``onednn`` in this folder; in that of all plugins, if it is
-    not given, and nowhere if it is ``"none"``. ``freeze``: parameters are not written any more, so
-    that in inference the weights of layers may be packed. ``epilogues``: layers and the activations
-    that follow are one call, where that is faster; for programs that no other executor fuses.
+    ``choose``: ``"measure"`` takes a call if oneDNN was faster than PyTorch's kernel by more than
+    ``margin``, a fraction of that kernel's time; ``"always"`` takes every call that oneDNN can run,
+    for tests. ``minimum``: products of fewer multiplications are neither measured nor taken.
+    ``precision``: ``"bfloat16"`` rounds the arguments and the result of float32 products.
+    ``cache_dir``: measured times are kept in ``onednn`` in this folder; by default in the cache
+    folder of all plugins; ``"none"`` keeps nothing. ``freeze``: parameters are not written any
+    more, so that inference may pack the weights of layers. ``epilogues``: a layer and the
+    activation that follows are one call, where that is faster; for programs that no other executor
+    fuses.
     """
 
     choose: Literal["measure", "always"] = "measure"

@@ -1,9 +1,9 @@
-"""Weights that nobody writes any more, in the layout that oneDNN multiplies fastest.
+"""Frozen weights, in the layout that oneDNN multiplies fastest.
 
-A compiled program holds its parameters while it lives (`Weights.hold`), so that the memory which
-they are found by is theirs. What is no such parameter runs in PyTorch's kernel. A parameter that
-was written after it was packed is an error: its version counter says so, or one of a few elements
-from all over it, since nobody counts what fused optimizers write, or what ``.data`` is for.
+A compiled program holds its parameters while it lives (`Weights.hold`), so that their addresses
+stay theirs. A weight that is no such parameter runs in PyTorch's kernel. A parameter that was
+written after it was packed is an error. It is detected by its version counter, and by a sample of
+its elements: fused optimizers and writes through ``.data`` do not count up the version.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["Frozen", "Weights", "convolution", "linear"]
 Tensor = torch.Tensor
 
 BITS = {torch.float16: torch.int16, torch.bfloat16: torch.int16, torch.float32: torch.int32}
-"""Types of the same size in which a NaN is equal to itself, for the types that are packed."""
+"""Integer types of the same size, in which equal bits compare equal: a float NaN does not."""
 
 
 @dataclass(eq=False)
 class Frozen:
-    """A weight, how often it had been written, and what it is packed as, by what for.
+    """A weight, its version when frozen, and its packed forms by key.
 
-    ``sample`` are a few of its elements, as bits, and ``seen`` is what they were.
+    ``sample`` is a view of a few of its elements, as bits; ``seen`` is their value when frozen.
     """
 
     weight: Tensor
@@ -46,11 +46,11 @@ class Frozen:
 
     @property
     def written(self) -> bool:
-        """Whether the weight was written since, as far as that can be seen."""
+        """True if the version or a sampled element has changed."""
         return version(self.weight) != self.version or not torch.equal(self.sample, self.seen)
 
     def of(self, weight: Tensor) -> bool:
-        """Whether ``weight``, in the same memory, is this one."""
+        """Check that ``weight``, which has the same address, has the same metadata."""
         mine = self.weight
         return (mine.shape, mine.stride(), mine.dtype) == (
             weight.shape,
@@ -59,9 +59,9 @@ class Frozen:
         )
 
     def pack(self, key: Hashable, make: Callable[[Tensor], Tensor]) -> Tensor:
-        """The weight packed for ``key``, by ``make`` if it is not yet.
+        """The weight packed for ``key``, by ``make`` on first use.
 
-        :raises TjError: if the weight was written since.
+        :raises TjError: if the weight was written since it was frozen.
         """
         if self.written:
             raise TjError(
@@ -76,7 +76,9 @@ class Frozen:
 
 
 def _sample(weight: Tensor) -> Tensor:
-    """Elements from all over ``weight``, at most eight along each of the first two dimensions."""
+    """Elements spread over ``weight``, as bits: at most eight along each of the first two
+    dimensions, the first along others.
+    """
     most = (8, 8, *(1 for _ in weight.shape[2:]))
     steps = (-(-n // m) or 1 for n, m in zip(weight.shape, most, strict=False))
     found = weight[tuple(slice(None, None, step) for step in steps)]
@@ -85,16 +87,16 @@ def _sample(weight: Tensor) -> Tensor:
 
 @dataclass
 class Weights:
-    """The frozen weights of living programs, by their address."""
+    """Frozen weights of living programs, by address."""
 
     table: WeakValueDictionary[int, Frozen] = field(default_factory=WeakValueDictionary)
 
     def hold(self, parameters: Iterable[Tensor]) -> Sequence[Frozen]:
-        """``parameters``, which are frozen from now on and while the result lives."""
+        """Freeze ``parameters`` while the result lives."""
         return [found for p in parameters if (found := self.held(p)) is not None]
 
     def held(self, parameter: Tensor) -> Frozen | None:
-        """``parameter`` as a frozen weight; None for one of which nobody counts writes."""
+        """Freeze ``parameter``; None for one without a version counter."""
         known = self.find(parameter)
         if known is not None:
             return known
@@ -105,13 +107,15 @@ class Weights:
         return self.table.setdefault(parameter.data_ptr(), made)
 
     def find(self, weight: Tensor) -> Frozen | None:
-        """What is held of ``weight``."""
+        """The frozen form of ``weight``, or None."""
         found = self.table.get(weight.data_ptr())
         return found if found is not None and found.of(weight) else None
 
 
 def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
-    """``torch.nn.functional.linear`` of packed weights; in bfloat16, if it ``rounds`` float32."""
+    """Make ``torch.nn.functional.linear`` with packed weights; with ``rounds``, float32 is rounded
+    to bfloat16.
+    """
 
     def run(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         frozen = weights.find(weight)
@@ -129,7 +133,7 @@ def linear(weights: Weights, rounds: bool = False) -> Callable[..., Tensor]:
 
 
 def convolution(weights: Weights) -> Callable[..., Tensor]:
-    """``torch.conv2d`` of packed weights."""
+    """Make ``torch.conv2d`` with packed weights."""
 
     def run(input: Tensor, weight: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         frozen = weights.find(weight)

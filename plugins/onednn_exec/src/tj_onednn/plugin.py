@@ -1,6 +1,5 @@
-"""The plugin: an executor that multiplies matrices with oneDNN.
-
-Imports neither torch nor anything that does; the hooks do.
+"""Hooks of tj-onednn, an executor of matrix products. They import torch when called; this module
+does not.
 """
 
 from __future__ import annotations

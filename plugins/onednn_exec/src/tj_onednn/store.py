@@ -1,7 +1,7 @@
 """Measured times on disk: a JSON file for each PyTorch, processor and number of threads.
 
-The file is replaced as a whole, so that a reader never sees half of one. Two processes that write
-at once may lose what one of them has measured, and never more than that: it is measured again.
+The file is replaced atomically, so a reader never sees half of one. Of two processes that write at
+once, one may lose its measurements; they are made again then.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tj_onednn.timing import Times
 __all__ = ["Machine", "Store", "processor"]
 
 FORM = 1
-"""Raised when the meaning of a file changes: files of another form are left alone."""
+"""Version of the file format, part of the file's name: files of other versions are left alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What measured times hold for."""
+    """Machine that measured times apply to."""
 
     torch: str
     processor: str
@@ -35,14 +35,14 @@ class Machine:
 
     @property
     def file(self) -> str:
-        """The name of the file with the times."""
+        """Name of the file with the times."""
         text = json.dumps([FORM, asdict(self)])
         return f"products-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 @dataclass
 class Store:
-    """The times that hold for ``machine``, in a file of ``folder``; None keeps nothing."""
+    """Times for ``machine``, in a file of ``folder``; None keeps them in memory alone."""
 
     folder: Path | None
     machine: Machine
@@ -50,7 +50,7 @@ class Store:
     warned: bool = field(default=False, init=False)
 
     def get(self, key: str) -> Times | None:
-        """The times of ``key``, if they have been measured."""
+        """Times of ``key``; None if they have not been measured."""
         if self.known is None:
             self.known = self.read()
         return self.known.get(key)
@@ -64,7 +64,7 @@ class Store:
             self.write()
 
     def read(self) -> dict[str, Times]:
-        """What the file holds; nothing if there is none, or none that can be used."""
+        """Read the file; no times if there is none, or it cannot be used."""
         if self.folder is None:
             return {}
         path = self.folder / self.machine.file
@@ -80,7 +80,7 @@ class Store:
             return {}
 
     def write(self) -> None:
-        """Replace the file by one with all that is known, and all that others have added."""
+        """Replace the file by one with all known times, those that others have added included."""
         assert self.folder is not None and self.known is not None
         path = self.folder / self.machine.file
         try:
@@ -91,7 +91,7 @@ class Store:
             self.warn(f"measured times are not kept: {path} cannot be written", error)
 
     def warn(self, text: str, error: Exception) -> None:
-        """Say once that something is wrong with the file."""
+        """Warn, once, of an error with the file."""
         if not self.warned:
             self.warned = True
             warnings.warn(
@@ -120,7 +120,7 @@ def _seconds(value: Any) -> float:
 
 
 def processor() -> str:
-    """The model of the processor, as exactly as the system says it."""
+    """Model of the processor, as the system reports it."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return f"{platform.machine()} {platform.processor()}"

@@ -1,4 +1,4 @@
-"""Two functions timed against each other, until the ratio is stable."""
+"""Timing of two functions against each other, until the ratio is stable."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 __all__ = ["Times", "compare", "compared"]
 
 ROUNDS = 4
-"""Samples of each function in a block, in turns; the least is the block's."""
+"""Samples of each function in a block, in turns; a block's time is the least of them."""
 
 BLOCKS = 8
-"""Blocks at most; then the ratio is not stable."""
+"""Largest number of blocks; after these the ratio is not stable."""
 
 AGREE = 0.04
-"""By how much the ratios of two blocks in sequence may differ, for both to be believed."""
+"""Relative difference below which the ratios of two consecutive blocks agree."""
 
 SAMPLE = 30e-6
-"""Seconds that a sample takes at least: a short function runs several times."""
+"""Shortest sample in seconds: a short function runs several times in one."""
 
 LONG = 0.05
-"""Seconds of a run from which on two samples are a block: little disturbs so long a run."""
+"""Seconds of a run above which a block has two samples: so long a run is disturbed little."""
 
 LIMIT = 2.0
-"""Seconds that a comparison may take, if two blocks do not take more."""
+"""Seconds that a comparison may take, unless two blocks alone take more."""
 
 Run = Callable[[], object]
 Clock = Callable[[], float]
@@ -32,7 +32,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Seconds of one run of each; ``stable`` if the ratio was the same twice in sequence."""
+    """Seconds of one run of each function; ``stable`` if two consecutive blocks agreed."""
 
     theirs: float
     mine: float
@@ -40,12 +40,12 @@ class Times:
 
     @property
     def ratio(self) -> float:
-        """The second's time over the first's."""
+        """Time of ``mine`` over that of ``theirs``."""
         return self.mine / self.theirs
 
 
 def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
-    """The times of the two by ``clock``; each has run before."""
+    """Time both functions by ``clock``; each must have run before."""
     first = _sample(theirs, 1, clock)
     number = max(1, round(SAMPLE / first))
     rounds = 2 if first > LONG else ROUNDS
@@ -60,7 +60,9 @@ def compare(theirs: Run, mine: Run, clock: Clock = time.perf_counter) -> Times:
 
 
 def compared(block: Callable[[], tuple[float, float]], blocks: int = BLOCKS) -> Times:
-    """The times of the two, which each ``block`` measures once more, when they are stable."""
+    """Call ``block`` until the ratio is stable, at most ``blocks`` times; each call times both
+    functions.
+    """
     before = Times(*block(), stable=False)
     for _ in range(blocks - 1):
         now = Times(*block(), stable=False)
