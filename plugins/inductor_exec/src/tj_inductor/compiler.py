@@ -1,4 +1,4 @@
-"""Compiles regions: those of one program together."""
+"""Compilation of regions; the C++ kernels of one program are compiled together."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Compiler:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Inside, C++ kernels are collected; on exit, all are compiled, at once if so chosen."""
+        """Collect C++ kernels inside, and compile them on exit, in one run of the compiler if so
+        chosen.
+        """
         if not Collected.supported():
             yield
             return
@@ -38,19 +40,21 @@ class Compiler:
             yield
 
     def changed(self, kernel: str) -> str:
-        """The text of a C++ kernel as it is compiled."""
+        """Edit the text of a C++ kernel before it is compiled: faster functions, errors that leave
+        loops.
+        """
         if self.options.decompose_tanh:
             kernel = with_fast_tanh(kernel)
         return thrown_again(with_fast_exp(kernel))
 
     def compile(self, region: FusionRegion) -> Fused:
-        """The region as one function of a list of its inputs."""
+        """Compile the region to one function of a list of its inputs."""
         if symbols_in(region.inputs):
             return self.fused(region, Variants(region, functools.partial(self.variant, region)))
         return self.fused(region, self.made(region))
 
     def restore(self, region: FusionRegion, text: str) -> Fused:
-        """The region, from the text that was kept of it."""
+        """Make the region's function from ``text``, which `Fused.kept` holds."""
         source, strides, same, conditions = json.loads(text)
         fixed = [None if s is None else tuple(s) for s in strides]
         made = restored(source, fixed, same)
@@ -60,7 +64,7 @@ class Compiler:
         return self.fused(region, Variants(region, again, first))
 
     def fused(self, region: FusionRegion, made: Compiled | Variants) -> Fused:
-        """What the core is told of a compiled region."""
+        """Make the record of a compiled region for the core."""
         if isinstance(made, Variants):
             first = made.made[0] if made.made else Variant(made)
             return Fused(made, True, first.source, kept=first.kept)
@@ -73,13 +77,14 @@ class Compiler:
         return Fused(made.function, True, made.source, strides=strides, kept=_kept(made))
 
     def fingerprint(self) -> str | None:
-        """What the text of compiled regions depends on, beside the region."""
+        """Settings and versions that a compiled region depends on, beside the region itself."""
         return fingerprint(self.settings)
 
     def variant(self, region: FusionRegion, sizes: Mapping[str, int]) -> Variant:
-        """``region``, compiled for symbols that have values like ``sizes``; see `Variants`.
+        """Compile ``region`` for symbols with values like ``sizes``; see `Variants`.
 
-        These are its first inputs: what PyTorch keeps of compiled graphs names them by that.
+        The symbols come first among the inputs: PyTorch's cache of compiled graphs names them by
+        position.
         """
         big = sizes_in(region.inputs)
         facts = [
@@ -96,7 +101,7 @@ class Compiler:
         symbols: RunSymbols | None = None,
         sizes: Mapping[str, int] = MappingProxyType({}),
     ) -> Compiled:
-        """``region``, compiled for inputs of fixed sizes, or of ``symbols`` with ``sizes``."""
+        """Compile ``region`` for inputs of fixed sizes, or of ``symbols`` with hints ``sizes``."""
         # Importing Inductor takes longer than all else in a process that compiles nothing.
         from tj_inductor.lowering import lowered
 
@@ -104,7 +109,7 @@ class Compiler:
 
     @property
     def settings(self) -> dict[str, object]:
-        """Inductor's settings; tj checks the first run, so assertions are off."""
+        """Inductor's settings; its assertions are off, since tj checks the first run."""
         return {
             "size_asserts": False,
             "alignment_asserts": False,
@@ -118,6 +123,6 @@ def _variant(made: Compiled, conditions: Sequence[str]) -> Variant:
 
 
 def _kept(made: Compiled, conditions: Sequence[str] = ()) -> str:
-    """A compiled graph as text for other processes; empty if its text is not all."""
+    """A compiled graph as text for other processes; empty if it cannot be restored from text."""
     parts = (made.source, made.strides, made.same, list(conditions))
     return json.dumps(parts) if made.whole else ""

@@ -1,17 +1,17 @@
-"""What is seen in the place of a softmax or a layer norm while saved values are chosen.
+"""Decompositions of softmax and layer norm that apply while saved values are chosen.
 
-``aten._softmax`` is one call: either all of its result is saved, or all of it runs again, and with
-it what reads whole rows. Made of a maximum, an exponential and a sum, the two numbers of a row are
-saved, and the rest runs again inside of the kernel that needs it.
+``aten._softmax`` is one call: either all of its result is saved, or all of it runs again, with its
+reductions over whole rows. Decomposed into a maximum, an exponential and a sum, the two numbers of
+each row are saved, and the elementwise rest is recomputed inside of the kernel that reads it.
 
 With ``m = max(x)`` and ``s = sum(exp(x - m))`` along the dimension: ``softmax(x) = exp(x - m) / s``
-and ``log_softmax(x) = x - m - log(s)``. For a gradient ``g`` of the result ``y``: of a softmax,
-``y * (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``. Here ``exp(y)`` is the softmax:
-where the backward reads that anyway, as for an entropy, it is not made a second time. That is one
-value less to compute and, as Inductor has kernels write exponentials with two readers, to write.
+and ``log_softmax(x) = x - m - log(s)``. For a gradient ``g`` of the result ``y``: of a softmax, ``y
+* (g - sum(g * y))``; of a log_softmax, ``g - exp(y) * sum(g)``. Here ``exp(y)`` is the softmax:
+where the backward reads a softmax anyway, as for an entropy, it is used instead. That saves its
+computation and, since Inductor writes an exponential with two readers to memory, the write.
 
-``aten.native_layer_norm`` returns the statistics that its backward reads; made of a mean, a
-variance and elementwise operations, its result runs again from these.
+``aten.native_layer_norm`` returns the statistics that its backward reads. Decomposed into a mean, a
+variance and elementwise operations, its result is recomputed from these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SOFTMAX, LOG_SOFTMAX = map(Symbol.parse, ("aten._softmax.default", "aten._log_so
 
 
 def decompositions() -> RuleTable[Any]:
-    """Rules of rewriting, by operator."""
+    """Make the rewriting rules, by operator."""
     table: RuleTable[Any] = RuleTable("decompositions")
     table.set("aten._softmax.default", _softmax)
     table.set("aten._log_softmax.default", _log_softmax)
@@ -48,7 +48,7 @@ def decompositions() -> RuleTable[Any]:
 
 
 def _fits(*values: Any) -> bool:
-    """Whether all are tensors in float32 or float64, with elements: others round in between."""
+    """Check that all are non-empty float32 or float64 tensors: other types round in between."""
     return all(
         isinstance(p, TensorProxy)
         and p.dtype.name in ("float32", "float64")
@@ -59,7 +59,10 @@ def _fits(*values: Any) -> bool:
 
 
 class _Calls:
-    """The calls in the place of ``call``, in order; they belong where it belongs."""
+    """Builds the calls that replace ``call``, in order.
+
+    ``same`` is false once a result differs in metadata from the one that it stands for.
+    """
 
     def __init__(self, call: BoundSymbol, edit: Editor) -> None:
         self.call, self.edit = call, edit
@@ -67,7 +70,7 @@ class _Calls:
         self.same = True
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> TensorProxy:
-        """The result of an operator."""
+        """Append a call of operator ``name``, and return its result."""
         made = self.edit.call(f"aten.{name}", *args, **kwargs)
         out = made.outputs.replace(requires_grad=self.requires_grad(made.outputs))
         self.made.append(made.replace(outputs=out))
@@ -75,30 +78,34 @@ class _Calls:
         return result
 
     def named(self, out: TensorProxy, name: str, *args: Any) -> None:
-        """Let an operator return ``out``, which the call returned."""
+        """Append a call of operator ``name`` whose result is ``out``, a result of the call."""
         made = self.edit.call(f"aten.{name}", *args, outputs=(out.name,))
         self.give(made, out)
 
     def last(self, name: str, *args: Any) -> Replacement | None:
-        """The replacement, whose last operator returns what the call returned."""
+        """Append the operator that returns the call's result, and make the replacement."""
         self.named(self.call.outputs, name, *args)
         return self.replacement()
 
     def renamed(self, value: TensorProxy, out: TensorProxy) -> Replacement | None:
-        """The replacement, in which ``out``, which the call returned, is the last ``value``."""
+        """Make the replacement, with the last result ``value`` renamed to ``out``, a result of the
+        call.
+        """
         last = self.made.pop()
         assert last.outputs.name == value.name
         self.give(last, out)
         return self.replacement()
 
     def give(self, made: BoundSymbol, out: TensorProxy) -> None:
-        """Let ``made`` return ``out``; they differ where results are laid out otherwise."""
+        """Append ``made`` with the result ``out``, and note if the metadata differ."""
         found = made.outputs.replace(name=out.name, tags=out.tags, requires_grad=out.requires_grad)
         self.same = self.same and found == out
         self.made.append(made.replace(outputs=out))
 
     def replacement(self) -> Replacement | None:
-        """The calls so far, with the tags of the one whose place they take."""
+        """The calls so far, with the tags of the replaced one; None
+        if a result's metadata differ.
+        """
         if not self.same:
             return None
         return Replacement(tuple(c.replace(tags=self.call.tags) for c in self.made))
@@ -111,7 +118,9 @@ Rule = Callable[[BoundSymbol, Editor], "Replacement | None"]
 
 
 Finish = Callable[[_Calls, TensorProxy, TensorProxy, TensorProxy], "Replacement | None"]
-"""What follows the shifted values, their exponentials and the sum of these."""
+"""Makes the rest of a replacement from the shifted values, their
+exponentials and the sum of these.
+"""
 
 
 def _forward(finish: Finish) -> Rule:
@@ -174,11 +183,11 @@ def _log_softmax_backward(call: BoundSymbol, edit: Editor) -> Replacement | None
 
 
 def _softmax_beside(call: BoundSymbol, result: TensorProxy, edit: Editor) -> TensorProxy | None:
-    """The softmax of what ``result`` is the log_softmax of, if the program has one.
+    """Find a softmax of the tensor whose log_softmax is ``result``; None without one.
 
-    One that another call of the backward reads: else to have it there could mean to save one more
-    value, while ``result`` is often saved, or returned, anyway. And none that is returned, which
-    the user may write to before the backward.
+    It must be read by another call of the backward: otherwise it might be one more value to save,
+    while ``result`` is often saved, or returned, anyway. And it must not be returned: the user may
+    write to it before the backward.
     """
     calls = edit.trace.calls
     before = list(itertools.takewhile(lambda c: c.label != call.label, calls))
@@ -194,7 +203,7 @@ def _softmax_beside(call: BoundSymbol, result: TensorProxy, edit: Editor) -> Ten
 
 
 def _of_equal(a: BoundSymbol, b: BoundSymbol) -> bool:
-    """Whether two calls take the same tensor along the same dimension."""
+    """Check that two calls take the same tensor along the same dimension."""
     (x, dim, to_float), (other, other_dim, other_to_float) = a.args, b.args
     same = x.name == other.name and to_float == other_to_float
     return bool(same and (dim - other_dim) % len(x.shape) == 0)

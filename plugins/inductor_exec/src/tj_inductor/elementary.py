@@ -1,7 +1,7 @@
-"""Elementary functions of C++ kernels, in a fraction of the time that PyTorch's take.
+"""Fast tanh and exp in float32 for C++ kernels.
 
-Both are of float32, by polynomials whose largest error is the least: found by Lawson's iteration
-(C. L. Lawson, 1961) on Chebyshev nodes, in 50 digits and more.
+Both use polynomials of least maximum error, found by Lawson's iteration (C. L. Lawson, 1961) on
+Chebyshev nodes, in 50 digits and more.
 
 - ``tanh x = x P(x^2) / Q(x^2)``, of degrees 5 and 4 for ``|x| <= 9.02``; beyond that it is 1. The
   relative error is 1.3e-9, and 3.2e-7 by what float32 rounds.
@@ -21,13 +21,13 @@ from tj_inductor.texts import ENTRY
 __all__ = ["with_fast_exp", "with_fast_tanh"]
 
 TANH = re.compile(r"\b(?:(\w+)\.tanh\(\)|std::tanh\((\w+)\))")
-"""How kernels spell it: of a vector, and of a number."""
+"""Spellings of tanh in a kernel: of a vector, and of a scalar."""
 
 EXPM1 = re.compile(r"\b(\w+)\.exp\(\) - decltype\(\1\)\(1\)")
-"""``expm1`` of a vector, as Inductor decomposes it: nothing is left of a small number."""
+"""``expm1`` of a vector, as Inductor decomposes it; the difference cancels for small arguments."""
 
 EXP = re.compile(r"\b(\w+(?:\.neg\(\))?)\.exp\(\)")
-"""Of a vector."""
+"""Spelling of exp of a vector."""
 
 ABOVE = (
     "0.99999999871366552", "0.13679919110246106", "0.0038683319314023048",
@@ -38,32 +38,33 @@ BELOW = (
     "1.2873663190740843e-6",
 )  # fmt: skip
 LARGEST = "9.02"
-"""The coefficients for tanh, of ``P`` and ``Q``, and where it is 1."""
+"""Coefficients of ``P`` and ``Q`` for tanh, and the argument above which it is 1."""
 
 REST = (
     "0.499999934123", "0.166665201055", "0.0416683942592", "0.00836878062223", "0.00138144647521",
 )  # fmt: skip
-"""The coefficients for exp."""
+"""Coefficients of ``P`` for exp."""
 
 
 def with_fast_tanh(source: str) -> str:
-    """The text of a kernel whose values of float32 have their tanh from the formula above."""
+    """Replace tanh of float32 values in the kernel ``source`` by the formula above."""
     return _with(source, *TANH.subn(lambda call: f"tanh_of({call[1] or call[2]})", source), _TANH)
 
 
 def with_fast_exp(source: str) -> str:
-    """The text of a kernel whose vectors of float32 have their exp from the formula above.
+    """Replace exp of float32 vectors in the kernel ``source`` by the formula above.
 
-    ``expm1`` is the library's.
+    ``expm1`` becomes the library's.
     """
     source = EXPM1.sub(r"\1.expm1()", source)
     return _with(source, *EXP.subn(r"exp_of(\1)", source), _EXP)
 
 
 def _with(source: str, made: str, count: int, functions: str) -> str:
-    """``made``, after the ``functions`` that it calls; ``source`` if it calls none.
+    """Insert ``functions`` before the kernel ``made``; return ``source`` if it has no calls of
+    them.
 
-    A kernel without vectors may be compiled where there are none, for a processor without.
+    A kernel without vectors is left unchanged: its compiler may have no vector types.
     """
     entry = ENTRY.search(made)
     if not count or entry is None or "at::vec::" not in source:
@@ -73,7 +74,7 @@ def _with(source: str, made: str, count: int, functions: str) -> str:
 
 
 def _polynomial(variable: str, coefficients: tuple[str, ...]) -> str:
-    """Its value by Horner's rule; the constant is first."""
+    """C++ text of a polynomial by Horner's rule; the first coefficient is the constant."""
     *others, text = (f"T({c}f)" for c in coefficients)
     for coefficient in reversed(others):
         text = f"fused({text}, {variable}, {coefficient})"

@@ -1,4 +1,4 @@
-"""The executor: what it takes, and how it compiles the regions of a program."""
+"""The executor: the calls that it fuses, and the compilation of a program's regions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["inductor_executor"]
 
 
 def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
-    """Whether something is computed together in a region of ``calls``.
+    """Decide if a region of ``calls`` fuses anything.
 
     Products and convolutions are kernels of their own, which eager calls with less overhead.
     """
@@ -35,12 +35,14 @@ def is_worth_it(calls: Sequence[BoundSymbol]) -> bool | Decline:
 
 
 def is_on_cpu(p: TensorProxy) -> bool:
-    """Whether a region may write to ``p``. On a GPU a CUDA graph may hold the region instead."""
+    """Check that a region may write to ``p``: not on a GPU, where a
+    CUDA graph may hold the region.
+    """
     return p.device.type == "cpu"
 
 
 def inductor_executor(options: Options) -> Executor:
-    """The record of the executor, which claims no call for itself."""
+    """Make the executor, which fuses and claims no call by itself."""
     compiler = Compiler(options)
     fusion = Fusion(
         can_fuse,

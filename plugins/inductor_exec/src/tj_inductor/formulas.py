@@ -1,4 +1,4 @@
-"""Operators as formulas of others, where Inductor makes worse kernels of its own."""
+"""Decompositions for operators where Inductor's own make slower or different kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["formulas"]
 Formula = Callable[..., Any]
 
 MEAN = 1
-"""The reduction of a loss to its mean, as operators are told it."""
+"""Code of ``reduction="mean"`` in arguments of loss operators."""
 
 
 def nll_loss_backward(
@@ -28,11 +28,11 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of the inputs ``[n, classes]`` or ``[classes]``.
+    """Gradient of the inputs ``[n, classes]`` or ``[classes]`` of `nll_loss`.
 
-    What is not zero is found by comparing classes with targets, a part of any kernel. Inductor
-    decomposes it with a scatter: into zeros that are written to memory before, and read again. That
-    is a pattern which its passes over whole programs replace; those do not run on regions.
+    Classes are compared with targets, an elementwise operation that fuses. Inductor's decomposition
+    scatters into zeros that are written to memory first, and read again. Its passes over whole
+    programs replace that pattern; they do not run on regions.
     """
     classes = 0 if inputs.dim() < 2 else 1
     if reduction == MEAN:
@@ -50,21 +50,23 @@ def nll_loss_backward(
 
 
 IN_CACHE = 8 << 20
-"""Bytes that are read a second time out of a cache near a core, at most."""
+"""Largest number of bytes whose second read comes from a cache near a core."""
 
 NEAR = 128 << 20
-"""A last cache that is larger is shared by many cores, and far from each: its bytes come slowly."""
+"""Size above which a last-level cache counts as slow: many cores
+share it, and it is far from each.
+"""
 
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-"""Where Linux says which caches the first core reads."""
+"""Linux's description of the caches of the first core."""
 
 
 @functools.cache
 def in_cache() -> int:
-    """Bytes that are read a second time out of a cache, by the caches that this processor has.
+    """Bytes whose second read comes from a near cache, by the caches of this processor.
 
-    `IN_CACHE` where the system does not say which.
+    It is `IN_CACHE` where the system does not describe them.
     """
     sizes: dict[int, int] = {}
     for cache in CACHES.glob("index*"):
@@ -81,11 +83,11 @@ def var_mean(
     correction: float | None = None,
     keepdim: bool = False,
 ) -> Any:
-    """The variance and the mean along ``dim``, by two sums.
+    """Variance and mean along ``dim``, by two sums.
 
-    Inductor computes both in one pass, by Welford's formula, whose steps divide and wait for each
-    other. On a CPU two passes are faster where the second finds ``x`` in the cache. Sizes that are
-    symbols, other devices, complex numbers: left to Inductor.
+    Inductor computes both in one pass by Welford's formula, whose steps divide and depend on each
+    other. On a CPU two passes are faster if the second finds ``x`` in the cache. Symbolic sizes,
+    other devices and complex numbers are left to Inductor.
     """
     fixed = all(isinstance(n, int) for n in x.shape)
     if not fixed or x.device.type != "cpu" or x.is_complex():
@@ -107,15 +109,15 @@ def var_mean(
 
 
 def _inverse(number: float) -> float:
-    """``1 / number``; of zero, by which a sum is divided, what makes the same of the sum."""
+    """``1 / number``; infinity for 0, which makes the same of a sum as the division."""
     return 1.0 / number if number else math.inf
 
 
 def floor_divided(a: Any, b: Any) -> Any:
-    """``a // b`` of floats as PyTorch's kernels compute it, by a remainder, as Python does.
+    """``a // b`` of floats by a remainder, as in PyTorch's kernels and in Python.
 
-    The floor of a quotient that is rounded may be one more (``1.0 // 0.1`` is 9), and of an
-    infinite number it is no NaN.
+    The floor of a rounded quotient may be one too large (``1.0 // 0.1`` is 9), and for an infinite
+    ``a`` it is infinite, not NaN.
     """
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
@@ -132,7 +134,9 @@ def floor_divided(a: Any, b: Any) -> Any:
 
 
 def remainder(a: Any, b: Any) -> Any:
-    """``a % b`` of floats, by C's remainder; Inductor's vectors make NaN of infinite divisors."""
+    """``a % b`` of floats by C's remainder; Inductor's vector code returns NaN for infinite
+    divisors.
+    """
     dtype = torch.result_type(a, b)
     if not dtype.is_floating_point:
         return NotImplemented
@@ -142,7 +146,7 @@ def remainder(a: Any, b: Any) -> Any:
 
 
 def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Two operands, of which one is a tensor, as tensors in the type that kernels divide in."""
+    """Both operands, one of which is a tensor, as tensors of the type that kernels divide in."""
     device = (a if isinstance(a, torch.Tensor) else b).device
     wide = torch.float32 if dtype in (torch.bfloat16, torch.float16) else dtype
     first, second = (torch.as_tensor(v, dtype=wide, device=device) for v in (a, b))
@@ -150,15 +154,15 @@ def _wide(a: Any, b: Any, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tenso
 
 
 def by_mode(a: Any, b: Any, *, rounding_mode: str | None = None) -> Any:
-    """``a / b``, rounded in some way; only for the one that is `floor_divided`."""
+    """``a / b`` with a rounding mode; only ``"floor"`` is replaced."""
     return floor_divided(a, b) if rounding_mode == "floor" else NotImplemented
 
 
 def without_zero_factors(formula: Formula) -> Formula:
-    """``formula(x, a, b, beta, alpha)`` of a sum of multiples, where neither factor is zero.
+    """Restrict ``formula(x, a, b, beta, alpha)``, a sum of multiples, to factors other than 0.
 
-    PyTorch's kernels do not read what is multiplied by zero; in a formula a NaN would be left of
-    it. Else the kernel is called.
+    PyTorch's kernels do not read a term whose factor is 0; a formula would keep its NaN. With a
+    factor of 0 the kernel is called.
     """
 
     def changed(*args: Any, beta: Any = 1, alpha: Any = 1, **more: Any) -> Any:
@@ -170,7 +174,7 @@ def without_zero_factors(formula: Formula) -> Formula:
 
 
 def else_known(formula: Formula, known: Formula | None) -> Formula:
-    """``formula``, and the ``known`` one where it says nothing: Inductor has no kernel then."""
+    """Use ``known`` where ``formula`` returns NotImplemented: Inductor has no kernel then."""
 
     def changed(*args: Any, **more: Any) -> Any:
         made = formula(*args, **more)
@@ -180,9 +184,9 @@ def else_known(formula: Formula, known: Formula | None) -> Formula:
 
 
 def of_bytes(operator: Any) -> Formula:
-    """``operator``, which says for elements that are not zero, of bytes: a byte, as in eager.
+    """Let ``operator``, which tests elements for zero, return a byte for bytes, as in eager.
 
-    Inductor's kernels return a truth value, of whatever type the elements are.
+    Inductor's kernels return a bool for every type.
     """
 
     def changed(x: torch.Tensor, *args: Any, **more: Any) -> Any:
@@ -194,9 +198,9 @@ def of_bytes(operator: Any) -> Formula:
 
 
 def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> Formula:
-    """``formula(x, dim, index, ...)``, where a negative index is what it ``becomes``.
+    """Replace negative indices in ``formula(x, dim, index, ...)`` by ``becomes(index, size)``.
 
-    That is a function of the index and the size of ``dim``.
+    ``size`` is that of dimension ``dim``.
     """
 
     def changed(x: torch.Tensor, dim: int, index: torch.Tensor, *args: Any, **more: Any) -> Any:
@@ -208,17 +212,19 @@ def for_negative_index(formula: Formula, becomes: Callable[[Any, int], Any]) -> 
 
 
 def behind_the_end(index: Any, size: int) -> Any:
-    """What is refused: PyTorch's kernels refuse a negative index, Inductor's formula takes it."""
+    """An index out of range: PyTorch's kernels refuse negative
+    ones, Inductor's formula does not.
+    """
     return size
 
 
 def from_the_end(index: Any, size: int) -> Any:
-    """What a negative index means."""
+    """The index counted from the start."""
     return index + size
 
 
 def _along(values: torch.Tensor, inputs: torch.Tensor, dim: int) -> torch.Tensor:
-    """``values`` along dimension ``dim`` of ``inputs``."""
+    """``values`` as a vector along dimension ``dim`` of ``inputs``."""
     return values.view([-1 if i == dim else 1 for i in range(inputs.dim())])
 
 
@@ -247,11 +253,11 @@ SAY_WHETHER = (
     aten.any.dims,
 )
 FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
-"""What takes a negative index, by a formula that copies to an index; that takes none."""
+"""Operators that take negative indices; their formula uses `index_copy`, which takes none."""
 
 
 def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
-    """What stands in the place of the formulas that are ``known``, by operator."""
+    """Make the decompositions that replace those of ``known``, by operator."""
     ours = DIVISIONS | {op: of_bytes(op) for op in SAY_WHETHER}
     return {
         aten.nll_loss_backward.default: nll_loss_backward,

@@ -1,4 +1,4 @@
-"""Made-up inputs of a region, for Inductor to trace it with."""
+"""Example inputs of a region, for Inductor to trace it with."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ __all__ = ["example_inputs", "reads_strides", "relaid"]
 
 
 def example_inputs(inputs: Iterable[Proxy], symbols: RunSymbols | None = None) -> list[Any]:
-    """Values with the metadata of a region's ``inputs``; fake ones, inside a fake tensor mode.
+    """Make tensors with the metadata of a region's ``inputs``; fake ones, in a fake tensor mode.
 
-    Sizes are numbers of ``symbols``, if they are not fixed.
+    Sizes that are not fixed are numbers of ``symbols``.
     """
     return [_example(p, symbols) for p in inputs]
 
 
 STRIDES_READ = frozenset({"as_strided", "as_strided_scatter", "as_strided_copy"})
-"""Operators whose results depend on the strides of what they are given."""
+"""Operators whose results depend on the strides of their arguments."""
 
 
 def reads_strides(region: FusionRegion) -> bool:
-    """Whether the values of the region depend on the strides of its inputs."""
+    """Check that values of the region depend on the strides of its inputs."""
     return any(call.symbol.path.partition(".")[0] in STRIDES_READ for call in region.body.calls)
 
 
 def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
-    """``run``, which copies inputs first that do not come with the strides they declare."""
+    """Wrap ``run``, to copy inputs first that do not have the strides they declare."""
 
     def laid_out(*inputs: torch.Tensor) -> Any:
         found = list(inputs)
@@ -51,7 +51,7 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
 
 
 NUMBERS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}
-"""By the kind of a number that is known: what makes it of what its text says."""
+"""Conversions from the text of a constant, by the kind of number."""
 
 
 def _example(p: Proxy, symbols: RunSymbols | None) -> Any:

@@ -1,4 +1,4 @@
-"""A region, traced and compiled: imported by who compiles one, since it imports all of Inductor."""
+"""Tracing and compilation of a region; this module imports Inductor, which takes long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def lowered(
     symbols: RunSymbols | None,
     sizes: Mapping[str, int],
 ) -> Compiled:
-    """``region``, compiled for inputs of fixed sizes, or of ``symbols``, which have ``sizes``.
+    """Compile ``region`` for inputs of fixed sizes, or of ``symbols`` with hints ``sizes``.
 
     ``options`` are settings of Inductor.
     """
@@ -49,7 +49,7 @@ def lowered(
 
 
 def _visible(region: FusionRegion) -> dict[int, Any]:
-    """The outputs whose strides are not free, and what these are; None for what needs no word."""
+    """Required strides of the outputs whose layout is not free; None where Inductor may choose."""
     chosen = bool(region.flexible or region.strides)
     outputs = {i: p for i, p in enumerate(region.outputs) if i not in region.flexible}
     return {

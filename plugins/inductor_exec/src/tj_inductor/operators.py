@@ -1,4 +1,4 @@
-"""Which calls may stand in a region, and which of them become part of a common kernel."""
+"""Calls that may be in a region, and calls that share a kernel with their neighbours."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ TOGETHER = frozenset({
     "arange", "scalar_tensor", "constant_pad_nd", "slice_backward", "select_backward", "gather",
     "embedding", "index_select", "stack", "repeat", "flip", "roll",
 })  # fmt: skip
-"""Operators, beside pointwise ones and views, that become a part of a kernel with neighbours."""
+"""Operators, beside pointwise ones and views, that share a kernel with their neighbours."""
 
 
 OTHERWISE = frozenset({
     "fractional_max_pool3d", "_embedding_bag", "_embedding_bag_forward_only", "max_unpool2d",
     "max_unpool3d", "multilabel_margin_loss_forward", "binary_cross_entropy", "nextafter",
 })  # fmt: skip
-"""Operators that Inductor's programs compute otherwise than PyTorch's kernels.
+"""Operators whose results differ between Inductor's programs and PyTorch's kernels.
 
-Pooling makes other windows of equal random samples; bags of bfloat16 return something that fake
-tensors do not show; what undoes a pooling takes negative indices; a margin loss counts labels
-behind the -1 that ends them; cross entropy takes what is no probability; the next number is that of
-float32, which is none in bfloat16.
+Fractional pooling makes other windows of equal random samples; embedding bags of bfloat16 return a
+value whose metadata differ from those of fake tensors; unpooling takes negative indices; the margin
+loss counts labels behind the -1 that ends them; cross entropy takes values that are no probability;
+`nextafter` is that of float32, which is no neighbour in bfloat16.
 """
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Whether ``call`` is a pure call of an ATen operator on plain tensors."""
+    """Decide if ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
         return Decline("fuses ATen operators")
     operator = _operator(call.symbol)
@@ -69,7 +69,7 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
 
 
 def is_kernel(call: BoundSymbol) -> bool:
-    """Whether ``call``, which may stand in a region, shares a kernel with its neighbours."""
+    """Check that ``call``, which may be in a region, shares a kernel with its neighbours."""
     operator = _operator(call.symbol)
     if operator is None:
         return False
@@ -78,14 +78,16 @@ def is_kernel(call: BoundSymbol) -> bool:
 
 
 def convolves(calls: Sequence[BoundSymbol]) -> bool:
-    """Whether Inductor is to lay out values between ``calls`` for the convolutions among them."""
+    """Check for a convolution among ``calls``, for which Inductor chooses the layout of values
+    between.
+    """
     names = {call.symbol.path.partition(".")[0] for call in calls}
     return not names.isdisjoint({"convolution", "convolution_backward"})
 
 
 @functools.cache
 def _operator(symbol: Symbol) -> Any:
-    """The operator with all its overload's facts; None for what is none."""
+    """The operator overload of ``symbol``; None if it is not one."""
     try:
         found = resolve(symbol)
     except LookupError:
@@ -94,7 +96,7 @@ def _operator(symbol: Symbol) -> Any:
 
 
 def _unfit(p: Proxy) -> str | None:
-    """Why no region takes ``p``."""
+    """Reason why no region takes ``p``; None if one does."""
     if isinstance(p, NumberProxy):
         return _unfit_number(p)
     if not isinstance(p, TensorProxy):

@@ -12,11 +12,11 @@ class Options:
     """``[tool.tj.inductor]``.
 
     ``emulate_precision``: values of bfloat16 and float16 are rounded between fused operations, as
-    eager does; else they stay in float32 inside of kernels, which is faster. ``decompose_tanh``:
-    tanh in float32 from a quotient of polynomials, with a relative error below 4e-7, a third of
-    what `torch.testing.assert_close` allows; else PyTorch's, which takes several times as long.
-    ``one_compile``: one run of the C++ compiler for the kernels of all regions of a program.
-    ``minimum``: calls in the smallest region.
+    in eager; without it they stay in float32 inside of kernels, which is faster.
+    ``decompose_tanh``: tanh in float32 by a quotient of polynomials, with a relative error below
+    4e-7, a third of the tolerance of `torch.testing.assert_close`; without it PyTorch's, which
+    takes several times as long. ``one_compile``: one run of the C++ compiler for the kernels of all
+    regions of a program. ``minimum``: calls in the smallest region.
     """
 
     emulate_precision: bool = True

@@ -1,6 +1,5 @@
-"""The plugin: an executor that fuses with Inductor.
-
-Imports neither torch nor anything that does; the hooks do.
+"""Hooks of tj-inductor, an executor that fuses. They import torch when called; this module does
+not.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The texts of C++ kernels, as Inductor writes them."""
+"""Patterns in the texts of C++ kernels that Inductor writes."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import re
 __all__ = ["ENTRY"]
 
 ENTRY = re.compile(r'^extern "C"[^{;]*\bkernel\(', re.MULTILINE)
-"""Where the function begins that a kernel is."""
+"""Start of the kernel's function."""

@@ -1,8 +1,8 @@
-"""Errors that are thrown in parallel loops of C++ kernels, and leave the kernel.
+"""Exceptions that leave parallel loops of C++ kernels.
 
-An index out of bounds throws. OpenMP ends the process when an exception leaves a parallel loop;
-Inductor's kernels let it. Here each iteration of such a loop catches, and the kernel throws the
-first error that was caught again when all its loops are done.
+An index out of bounds throws. OpenMP terminates the process when an exception leaves a parallel
+loop, and Inductor's kernels do not catch. Here each iteration of such a loop catches, and the
+kernel rethrows the first exception after all its loops.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from tj_inductor.texts import ENTRY
 __all__ = ["thrown_again"]
 
 THROWS = "TORCH_CHECK("
-"""What kernels throw by."""
+"""Text by which kernels throw."""
 
 PARALLEL = re.compile(r"^[ \t]*#[ \t]*pragma omp (?:parallel for|for|single)\b(.*)$", re.MULTILINE)
-"""What stands before a loop whose iterations threads share, or a block that one of them runs."""
+"""Pragma before a loop whose iterations threads share, or a block that one of them runs."""
 
 BRACE = re.compile("[{}]")
 
@@ -41,7 +41,7 @@ struct FirstError {
 
 
 def thrown_again(source: str) -> str:
-    """The text of a kernel, which throws to its caller what it throws in a parallel loop."""
+    """Edit the kernel ``source``, to throw to its caller the errors of its parallel loops."""
     entry = ENTRY.search(source)
     if entry is None or THROWS not in source or "#pragma omp parallel" not in source:
         return source
@@ -60,7 +60,7 @@ def thrown_again(source: str) -> str:
 
 
 def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
-    """The braces around what an iteration of a loop does that threads share, or one thread."""
+    """Yield the positions of the braces around the bodies of parallel loops and single blocks."""
     for found in PARALLEL.finditer(source, low, high):
         collapsed = COLLAPSED.search(found[1])
         opened = found.end()
@@ -70,7 +70,9 @@ def _shared(source: str, low: int, high: int) -> Iterator[tuple[int, int]]:
 
 
 def _closing(source: str, opened: int) -> int:
-    """Where the brace at ``opened`` is closed; no text in a kernel has one."""
+    """Position of the brace that closes the one at ``opened``;
+    kernels have no braces in strings.
+    """
     depth = 0
     for found in BRACE.finditer(source, opened):
         depth += 1 if found[0] == "{" else -1
@@ -80,7 +82,7 @@ def _closing(source: str, opened: int) -> int:
 
 
 def _with(source: str, inserted: list[tuple[int, str]]) -> str:
-    """``source`` with texts at their places."""
+    """Insert texts into ``source`` at their positions."""
     parts, last = [], 0
     for place, text in sorted(inserted):
         parts += [source[last:place], text]

@@ -1,12 +1,12 @@
-"""A region whose sizes are symbols: a compiled function for all sizes that it serves.
+"""Regions with symbolic sizes: compiled functions, each for a range of sizes.
 
-Inductor decides on sizes as it compiles, by their values in the traced call; it says on what. For
-sizes for which that is not true the region is compiled again, and where that has happened often,
-its operations run one by one. The first run of each function is held against the trace.
+Inductor decides on sizes by their values in the traced call, and reports these conditions. For
+sizes that do not meet them, the region is compiled again, up to a limit; after that its operations
+run one by one. The first run of each function is compared with the trace.
 
-Inductor takes every size for at least 2 and says nothing of that, so operations run one by one
-where a size is 0 or 1. A symbol that is no size, a number that the program computes with, may have
-any value and any sign.
+Inductor assumes that every size is at least 2 and does not report that, so operations run one by
+one where a size is 0 or 1. A symbol that is no size, but a number that the program computes with,
+may have any value and sign.
 """
 
 from __future__ import annotations
@@ -30,18 +30,19 @@ from tj_core.extend import (
 __all__ = ["MOST", "Variant", "Variants", "sizes_in"]
 
 MOST = 4
-"""The number of times that a region is compiled for other sizes."""
+"""Largest number of times that a region is compiled again for other sizes."""
 
 REMEMBERED = 1024
-"""The number of sizes whose function is remembered."""
+"""Number of sizes whose function is cached."""
 
 
 @dataclass(eq=False, slots=True)
 class Variant:
-    """A compiled function, the conditions on symbols that it was compiled under, and its text.
+    """A compiled function, its conditions on symbols, and its text.
 
-    The function takes a list of the values of the symbols, then of the inputs. ``kept`` is what
-    another process can make it of. ``ran``: it has run once, which is held against the trace.
+    The function takes a list of the values of the symbols, then of the inputs. ``kept`` is the text
+    from which another process restores it. ``ran`` is set after its first run, which is compared
+    with the trace.
     """
 
     function: Boxed
@@ -51,15 +52,15 @@ class Variant:
     ran: bool = False
 
     def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Whether it may run for ``sizes``."""
+        """Check that the function may run for ``sizes``."""
         return all(evaluate_size(text, sizes.__getitem__) for text in self.conditions)
 
 
 class Variants:
-    """Runs ``region``, which ``compile`` compiles for given values of symbols.
+    """Runs ``region``; ``compile`` compiles it for given values of symbols.
 
-    ``first`` is what serves those that the symbols had when traced, if it is there already. Where
-    a size was 0 or 1 then, nothing is compiled before other sizes come.
+    ``first``, if given, is a variant for the values in the trace. If a size was 0 or 1 there,
+    nothing is compiled before other sizes come.
     """
 
     def __init__(
@@ -93,7 +94,7 @@ class Variants:
         return function(_moved(sizes, box))
 
     def first(self, values: tuple[int, ...], box: list[Any]) -> Sequence[Any]:
-        """Run the region for the first time where the symbols have ``values``."""
+        """Choose a function for symbols with ``values``, and run it."""
         sizes = dict(zip(self.names, values, strict=True))
         found = next((v for v in self.made if v.serves(sizes)), None)
         outputs = None
@@ -109,15 +110,16 @@ class Variants:
         return function(_moved(values, box)) if outputs is None else outputs
 
     def can_serve(self, sizes: Mapping[str, int]) -> bool:
-        """Tell whether a function can be compiled for ``sizes``."""
+        """Check that a function can be compiled for ``sizes``: each size is at least 2."""
         return all(sizes[name] >= 2 for name in self.sizes)
 
     def tried(
         self, known: Variant | None, sizes: Mapping[str, int], box: list[Any]
     ) -> tuple[Variant | None, Sequence[Any] | None]:
-        """The variant for ``sizes`` if it compiles, and what its first run returns if all is well.
+        """Compile the variant for ``sizes``, or take ``known``, and run it for the first time.
 
-        If not all is, operations run one by one for the sizes that it serves.
+        Returns the variant, None if it does not compile, and the outputs, None if the first run
+        failed. After a failure, operations run one by one for the sizes that the variant serves.
         """
         made: list[Variant] = []
 
@@ -137,7 +139,10 @@ class Variants:
         return variant, outputs
 
     def variant(self, sizes: Mapping[str, int]) -> Variant:
-        """The region compiled for ``sizes``."""
+        """Compile the region for ``sizes``.
+
+        :raises ValueError: if the result does not serve them.
+        """
         made = self.compile(sizes)
         if not made.serves(sizes):
             raise ValueError("what was compiled does not serve the sizes it was compiled for")
@@ -151,12 +156,12 @@ class Variants:
 
 
 def sizes_in(inputs: Iterable[Proxy]) -> frozenset[str]:
-    """The symbols in shapes and strides of ``inputs``; all others are numbers alone."""
+    """Symbols in shapes and strides of ``inputs``; other symbols are numbers alone."""
     return frozenset(symbols_in([p for p in inputs if isinstance(p, TensorProxy)]))
 
 
 def _moved(values: Iterable[int], box: list[Any]) -> list[Any]:
-    """``values`` and what is in ``box``, which is empty afterwards."""
+    """Move the contents of ``box`` to a list after ``values``."""
     given = [*values, *box]
     box.clear()
     return given
