@@ -1,8 +1,13 @@
 """Execution of segments: warm-up runs first, then a capture, then replays.
 
-**Results are copied out** of a graph's memory after each replay. The alternative, to skip the graph while a result of its last replay is alive, saves the copy. But accumulated gradients, a list of losses or a second caller keep results alive for long, and each such run would do without its graph; and graphs that share a pool could only be replayed in the order of their capture. With copies, replays may come in any order, from any number of threads, whatever results callers keep.
+**Results are copied out** of a graph's memory after each replay. The alternative, to skip the graph
+while a result of its last replay is alive, saves the copy. But accumulated gradients, a list of
+losses or a second caller keep results alive for long, and each such run would do without its graph;
+and graphs that share a pool could only be replayed in the order of their capture. With copies,
+replays may come in any order, from any number of threads, whatever results callers keep.
 
-**Inputs** tagged `STATIC_MEMORY_LOCATION` are read in place: a graph is bound to their addresses. Other inputs are copied to memory of the graph before each replay.
+**Inputs** tagged `STATIC_MEMORY_LOCATION` are read in place: a graph is bound to their addresses.
+Other inputs are copied to memory of the graph before each replay.
 """
 
 from __future__ import annotations
