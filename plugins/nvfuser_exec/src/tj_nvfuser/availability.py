@@ -1,7 +1,7 @@
-"""Whether nvFuser can run here: a state, with the reason if it cannot.
+"""Availability of nvFuser in this process, with the reason if it cannot run.
 
-Nothing is raised, and nothing heavy is loaded before it is known to be of use: first what is
-installed is asked, then PyTorch for a device, and only then nvFuser is imported.
+Nothing is raised, and nothing heavy is imported before it is of use: first installed packages are
+looked up, then PyTorch is asked for a device, and only then nvFuser is imported.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 __all__ = ["MODULE", "OLDEST", "State", "state"]
 
 MODULE = "nvfuser_direct"
-"""The bindings that regions are defined with; the older ``nvfuser`` is not used."""
+"""Python bindings by which regions are defined; the older module ``nvfuser`` is not used."""
 
 OLDEST = (0, 2, 35)
-"""The oldest version of nvFuser whose bindings have what is used."""
+"""Oldest version of nvFuser whose bindings have all operations that are used."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is known of nvFuser here; ``reason`` says why it cannot run, or is None.
+    """State of nvFuser in this process; ``reason`` is None if it can run.
 
-    ``importable``: the bindings are there and fit to PyTorch; None: nobody has tried, since they
-    would be of no use. ``usable``: there is a device, too. ``torch`` and ``nvfuser`` are versions,
-    as far as they are known.
+    ``importable``: the bindings can be imported with this PyTorch; None if that was not tried,
+    since there is no device or the version is too old. ``usable``: there is a device, too.
+    ``torch`` and ``nvfuser`` are versions, empty if unknown.
     """
 
     importable: bool | None = None
@@ -38,7 +38,7 @@ class State:
 
 
 def state() -> State:
-    """The state of this process."""
+    """Determine the state of this process."""
     missing = next((m for m in ("torch", MODULE) if not importlib.util.find_spec(m)), None)
     if missing is not None:
         return State(importable=False, reason=f"{missing} is not installed")
@@ -59,7 +59,7 @@ def state() -> State:
 
 
 def import_error() -> str | None:
-    """Why nvFuser's bindings cannot be imported, in a line; None: they are."""
+    """First line of the error of importing nvFuser's bindings; None if they can be imported."""
     try:
         importlib.import_module(MODULE)
     except (ImportError, OSError) as error:  # OSError: a library that it is linked with is missing
@@ -68,13 +68,15 @@ def import_error() -> str | None:
 
 
 def distribution_version() -> str:
-    """The version of whichever distribution has nvFuser's bindings: one for each PyTorch."""
+    """Version of the distribution that has nvFuser's bindings; its
+    name differs by PyTorch version.
+    """
     names: Any = metadata.packages_distributions().get(MODULE, ())
     return next((metadata.version(name) for name in names), "")
 
 
 def release(version: str) -> tuple[int, ...]:
-    """The numbers that a version begins with."""
+    """Leading numbers of a version."""
     numbers = []
     for part in version.split("."):
         if not part.isdigit():

@@ -1,6 +1,6 @@
-"""What defines and runs regions: nvFuser, through its bindings ``nvfuser_direct``.
+"""Definition and execution of regions by nvFuser's bindings, ``nvfuser_direct``.
 
-Every name of nvFuser's is here. It is imported with the first region, not before.
+All uses of nvFuser's names are in this file. It is imported with the first region, not before.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Run = Callable[[list[Any]], Sequence[Any]]
 """Runs a definition for a list of its inputs."""
 
 HEADERS = Path("/usr/local/cuda/include")
-"""A folder that nvFuser gives to NVRTC for kernels with scans, sorts, top-k or scatters."""
+"""Folder that nvFuser passes to NVRTC for kernels with scans, sorts, top-k or scatters."""
 
 PROCESSES = ("RANK", "WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
-"""Variables by which nvFuser would set up communication of its own between processes."""
+"""Environment variables by which nvFuser would set up its own communication between processes."""
 
 
 @functools.cache
 def header_version(folder: Path) -> str | None:
-    """The version of CUDA whose headers are in ``folder``, as ``12.8``; None without any."""
+    """CUDA version of the headers in ``folder``, as ``12.8``; None without any."""
     try:
         text = (folder / "cuda.h").read_text("utf-8", "replace")
     except OSError:
@@ -47,23 +47,23 @@ def header_version(folder: Path) -> str | None:
 
 
 class Target(Protocol):
-    """What definitions are made for.
+    """Backend that definitions are made for.
 
-    ``devices``: the types of devices whose tensors it takes.
+    ``devices``: types of the devices whose tensors it takes.
     """
 
     devices: Collection[str]
 
     def capability(self, device: Device) -> tuple[int, int]:
-        """The compute capability of ``device``."""
+        """Compute capability of ``device``."""
         ...
 
     def no_scans(self) -> str | None:
-        """The reason why scans cannot be compiled here; None if they can."""
+        """Reason why scans cannot be compiled here; None if they can."""
         ...
 
     def build(self, text: str) -> Run:
-        """What runs the definition ``text``."""
+        """Compile the definition ``text`` to a function."""
         ...
 
 
@@ -73,13 +73,15 @@ class NvFuser:
     devices: Collection[str] = ("cuda",)
 
     def capability(self, device: Device) -> tuple[int, int]:
-        """The compute capability of ``device``."""
+        """Compute capability of ``device``."""
         return torch.cuda.get_device_capability(device.index)
 
     def no_scans(self) -> str | None:
-        """The versions of CUDA, where nvFuser would read headers of another than its own.
+        """Reason why scans cannot be compiled: the headers' CUDA version differs from nvFuser's;
+        else None.
 
-        PyTorch's is nvFuser's, whose wheels are for one of both.
+        nvFuser's CUDA version is taken to be PyTorch's: a wheel of nvFuser is for one version of
+        each.
         """
         found, own = header_version(HEADERS), torch.version.cuda
         if found is None:
@@ -89,7 +91,7 @@ class NvFuser:
         return None
 
     def build(self, text: str) -> Run:
-        """Define the fusion; it is compiled as it first runs.
+        """Define the fusion; it is compiled at its first run.
 
         :raises RuntimeError: if nvFuser refuses the definition.
         """
@@ -114,7 +116,7 @@ class NvFuser:
 
 
 def bindings() -> Any:
-    """nvFuser's bindings."""
+    """Import nvFuser's bindings."""
     if any(name in os.environ for name in PROCESSES):
         # Each process runs on its own device here, and PyTorch is who communicates.
         os.environ.setdefault("NVFUSER_DISABLE", "multidevice")
@@ -122,6 +124,6 @@ def bindings() -> Any:
 
 
 def shortened(error: RuntimeError) -> RuntimeError:
-    """``error`` without the stack of C++ calls that its text ends with."""
+    """``error`` without the C++ stack at the end of its text."""
     text = str(error).partition("Exception raised from")[0].strip()
     return RuntimeError(text) if text else error

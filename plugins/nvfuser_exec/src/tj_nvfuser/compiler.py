@@ -1,4 +1,4 @@
-"""Compiles regions: a definition for each, and what runs it."""
+"""Compilation of regions: a definition for each, and its runner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Compiler"]
 
 
 class Compiler:
-    """Compiles regions with ``options`` for ``target``; of equal definitions, the first."""
+    """Compiles regions with ``options`` for ``target``; equal definitions are compiled once."""
 
     def __init__(self, options: Options, target: Target) -> None:
         self.options = options
@@ -26,7 +26,7 @@ class Compiler:
         self.build: Callable[[str], Run] = cached(target.build)
 
     def compile(self, region: FusionRegion) -> Fused:
-        """The region as a function of a list of its inputs.
+        """Compile the region to a function of a list of its inputs.
 
         :raises Refused: if a call has no definition.
         """

@@ -1,7 +1,7 @@
-"""A definition of nvFuser, recorded as the text of a Python program.
+"""A definition for nvFuser, recorded as the text of a Python program.
 
-The text defines a region for anything that has the methods of nvFuser's ``FusionDefinition``. What
-is recorded has data types and shapes, so that a definition is complete without nvFuser.
+The text defines a region on any object with the methods of nvFuser's ``FusionDefinition``. Values
+have data types and shapes here, so that a definition can be made without nvFuser.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ DTYPES: Mapping[str, str] = {
     "float8_e4m3fn": "Float8_e4m3fn",
     "float8_e5m2": "Float8_e5m2",
 }
-"""nvFuser's names of the data types that regions have."""
+"""nvFuser's names of data types."""
 
 COMMON = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "bool")
-"""The data types that every operation may have."""
+"""Data types that every operation takes."""
 
 COMPUTE: Mapping[str, str] = {name: name for name in DTYPES.values()} | {
     "Half": "Float",
@@ -61,23 +61,23 @@ COMPUTE: Mapping[str, str] = {name: name for name in DTYPES.values()} | {
     "Float8_e4m3fn": "Float",
     "Float8_e5m2": "Float",
 }
-"""What values of a data type are computed in: many operations on 16 bits have no kernel."""
+"""Data type in which values are computed: many operations have no kernel for 16 or 8 bits."""
 
 WHOLE8 = "nvFuser has no casts between integers and float8"
 
 REDUCTIONS = ("sum", "prod", "max", "min", "var_mean")
 
 MOST_CHAINED = 4
-"""Reductions one after the other, in one segment: two norms."""
+"""Reductions in sequence in one segment, at most: those of two norms."""
 
 LARGEST_ROUNDED = 464.0
-"""The largest number that is rounded to the largest of float8_e4m3fn, which is 448."""
+"""Largest number that rounds to 448, the largest float8_e4m3fn."""
 
 OVERFLOWS = bool(torch.tensor(1e9).to(torch.float8_e4m3fn).float().isnan())
-"""Whether PyTorch makes NaN of larger ones; from some version on, it does not."""
+"""True if this PyTorch converts larger numbers to NaN; some versions do not."""
 
 Meta: TypeAlias = "tuple[str, Sequence[Dim]]"
-"""What is known of a result: its data type, by nvFuser's name, and its shape."""
+"""Metadata of a result: nvFuser's name of its data type, and its shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class Value:
 
 
 class Text(str):
-    """An argument as it stands in the program."""
+    """An argument that is an expression of the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """An argument that is a number known as the definition runs, with its expression."""
+    """An argument that is a number at run time, with its expression."""
 
     name: str
     size: SymDim
@@ -108,7 +108,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Seeds:
-    """The state that random numbers are made of: two inputs, which are one of the region."""
+    """State of random numbers: one input of the region, two of the definition."""
 
     seed: Text
     offset: Text
@@ -118,10 +118,10 @@ class Seeds:
 class Definition:
     """The text so far.
 
-    ``places`` are where symbols stand in the inputs; None: all are known, since nothing will run.
-    ``device`` is the type of device that it runs on. ``reshaped`` are values that others, by name,
-    are reshapes of, ``chains`` how many reductions a value comes after, ``cut`` the names that
-    values have in the segments that they begin.
+    ``places`` maps a symbol to its place in the inputs; None for a definition that will not run.
+    ``device`` is the type of device that it runs on. ``reshaped`` maps the name of a reshape to its
+    source, ``chains`` the name of a value to the number of reductions before it, ``cut`` the name
+    of a value to its name in the segment that it begins.
     """
 
     places: Mapping[str, SizePlace] | None = None
@@ -140,16 +140,16 @@ class Definition:
         return "\n".join([head, *(f"    {line}" for line in self.lines), ""])
 
     def line(self, text: str, *args: Any, **kwargs: Any) -> None:
-        """Add a call."""
+        """Append a call."""
         named = (f"{key}={_argument(value)}" for key, value in kwargs.items())
         self.lines.append(f"{text}({', '.join([*map(_argument, args), *named])})")
 
     # -------------------------------------------------------------------- what goes in and out
 
     def tensor(self, p: TensorProxy) -> Value:
-        """An input.
+        """Add a tensor input.
 
-        :raises Refused: if nvFuser cannot have it.
+        :raises Refused: if nvFuser has no such tensors.
         """
         layout = layout_of(p)
         value = Value(f"T{len(self.inputs)}", dtype_of(p), p.shape)
@@ -165,14 +165,14 @@ class Definition:
         return value
 
     def number(self, p: NumberProxy) -> Number:
-        """An input that is a number."""
+        """Add a number input."""
         value = Number(f"N{len(self.inputs)}", SymDim(p.expr, _whole(p.hint)))
         self.line(f"{value.name} = fd.define_scalar", None, dtype=_dtype("Int"))
         self.inputs.append(value)
         return value
 
     def seeds(self) -> Seeds:
-        """An input that is a state of random numbers."""
+        """Add an input that is a state of random numbers."""
         place = len(self.inputs)
         found = Seeds(Text(f"N{place}_seed"), Text(f"N{place}_offset"))
         for name in (found.seed, found.offset):
@@ -183,7 +183,7 @@ class Definition:
     def output(self, value: Value, p: TensorProxy) -> None:
         """Return ``value`` with the strides of ``p``.
 
-        :raises Refused: if it has gaps.
+        :raises Refused: if these have gaps.
         """
         if p.ndim > 1:  # said always: else nvFuser may choose the order of the inputs
             order = list(dense_order(p))
@@ -193,12 +193,12 @@ class Definition:
     # -------------------------------------------------------------------- operations
 
     def op(self, name: str, meta: Meta, *args: Any, **kwargs: Any) -> Value:
-        """``fd.ops.NAME``, whose result is known to be like ``meta``."""
+        """Append ``fd.ops.NAME``, whose result has metadata ``meta``."""
         (value,) = self.ops(name, [meta], *args, **kwargs)
         return value
 
     def ops(self, name: str, metas: Sequence[Meta], *args: Any, **kwargs: Any) -> list[Value]:
-        """An operation with several results."""
+        """Append ``fd.ops.NAME`` with several results."""
         args = tuple(self.segmented(x, name in REDUCTIONS) for x in args)
         place = len(self.lines)
         names = [f"t{place}"] if len(metas) == 1 else [f"t{place}_{i}" for i in range(len(metas))]
@@ -208,7 +208,7 @@ class Definition:
         return [Value(n, dtype, tuple(s)) for n, (dtype, s) in zip(names, metas, strict=True)]
 
     def segmented(self, x: Any, reduced: bool) -> Any:
-        """An argument, which begins a segment if it is reduced after many reductions.
+        """An argument; it begins a segment if it is to be reduced after `MOST_CHAINED` reductions.
 
         nvFuser would find segments by itself, in a time that each further norm multiplies.
         """
@@ -222,9 +222,9 @@ class Definition:
         return replace(x, name=self.cut[x.name]) if x.name in self.cut else x
 
     def cast(self, value: Value, dtype: str) -> Value:
-        """``value`` in ``dtype``.
+        """Cast ``value`` to ``dtype``.
 
-        :raises Refused: if nvFuser rounds otherwise than PyTorch.
+        :raises Refused: if nvFuser would round differently from PyTorch.
         """
         if value.dtype == dtype:
             return value
@@ -242,11 +242,13 @@ class Definition:
         return self.op("cast", (dtype, value.shape), value, dtype=_dtype(dtype))
 
     def bounded(self, value: Value, dtype: str) -> Value:
-        """``value`` such that what is too large becomes what PyTorch makes of it in ``dtype``.
+        """``value`` with NaN for numbers that overflow ``dtype``, if PyTorch's cast makes NaN of
+        them.
 
-        nvFuser makes the largest number of it.
+        nvFuser's cast saturates.
 
-        :raises Refused: if that is infinite: no cast of nvFuser's is.
+        :raises Refused: if PyTorch's cast makes infinities, as for float8_e5m2: nvFuser's makes
+            none.
         """
         refuse(dtype == "Float8_e5m2", "nvFuser makes no infinite float8_e5m2")
         if not OVERFLOWS:
@@ -258,7 +260,9 @@ class Definition:
     def broadcast(
         self, value: Value, shape: Sequence[Dim], dims: Sequence[int] | None = None
     ) -> Value:
-        """``value`` in ``shape``, where its dimensions are ``dims``; the last ones by default."""
+        """Broadcast ``value`` to ``shape``; its dimensions become ``dims`` there, by default the
+        last ones.
+        """
         if same_shape(value.shape, shape):
             return value
         dims = list(range(len(shape) - value.ndim, len(shape)) if dims is None else dims)
@@ -267,9 +271,9 @@ class Definition:
         return self.op("broadcast_in_dim", meta, value, shape=sizes, broadcast_dims=dims)
 
     def reshape(self, value: Value, shape: Sequence[Dim]) -> Value:
-        """``value`` in ``shape``, with as many elements.
+        """Reshape ``value`` to ``shape``.
 
-        What had been reshaped before is as it was: nvFuser fails to split sizes that are symbols
+        A reshape of a reshape starts from the original value: nvFuser fails to split symbolic sizes
         and to merge them again.
         """
         if value.name in self.reshaped:
@@ -281,7 +285,7 @@ class Definition:
         return made
 
     def permute(self, value: Value, dims: Sequence[int]) -> Value:
-        """``value`` with its dimensions in another order."""
+        """Permute the dimensions of ``value``."""
         dims = [d % value.ndim for d in dims] if value.ndim else []
         if dims == list(range(value.ndim)):
             return value
@@ -289,14 +293,14 @@ class Definition:
         return self.op("permute", (value.dtype, shape), value, dims=dims)
 
     def squeeze(self, value: Value, dims: Sequence[int]) -> Value:
-        """``value`` without ``dims``, whose sizes are 1."""
+        """Remove ``dims``, whose sizes are 1."""
         if not dims:
             return value
         shape = [n for d, n in enumerate(value.shape) if d not in dims]
         return self.op("squeeze", (value.dtype, shape), value, dims=list(dims))
 
     def part(self, value: Value, dim: int, start: Any, end: Any, size: Dim) -> Value:
-        """The elements of ``value`` from ``start`` to ``end`` along ``dim``: ``size`` of them."""
+        """Slice ``value`` along ``dim`` from ``start`` to ``end``: ``size`` elements."""
         if (start, size) == (0, value.shape[dim]):
             return value
         starts: list[Any] = [0] * value.ndim
@@ -307,29 +311,33 @@ class Definition:
         return self.op("slice", (value.dtype, shape), value, **where)
 
     def pad(self, value: Value, widths: Sequence[Any], fill: Any, shape: Sequence[Dim]) -> Value:
-        """``value`` with ``fill`` around it: ``widths`` before and after, of the last first."""
+        """Pad ``value`` with ``fill``; ``widths`` are pairs (before, after), the last dimension
+        first.
+        """
         meta = value.dtype, shape
         return self.op("pad", meta, value, pad_widths=widths, value=typed(fill, value.dtype))
 
     def full(self, shape: Sequence[Dim], fill: Any, dtype: str) -> Value:
-        """A tensor with ``fill`` everywhere."""
+        """Make a tensor filled with ``fill``."""
         sizes, fill = self.shape(shape), typed(fill, dtype)
         meta = dtype, shape
         return self.op("full", meta, shape=sizes, fill_value=fill, dtype=_dtype(dtype))
 
     def iota(self, length: Dim, start: Any = 0, step: Any = 1) -> Value:
-        """Integers from ``start`` on."""
+        """Make ``length`` integers from ``start``, by ``step``."""
         arguments = {"start": start, "step": step, "dtype": _dtype("Int")}
         return self.op("iota", ("Int", (length,)), self.size(length), **arguments)
 
     def numbers(self, name: str, state: Seeds, shape: Sequence[Dim], dtype: str) -> Value:
-        """Random numbers of ``state``: "uniform" ones from 0 to 1, or "normal" ones."""
+        """Make random numbers from ``state``: "uniform" from 0 to 1, or "normal" of mean 0 and
+        deviation 1.
+        """
         start, end = 0.0, 1.0  # or the mean and the deviation
         how = {"rng_seed": state.seed, "rng_offset": state.offset, "dtype": _dtype(dtype)}
         return self.op(name, (dtype, shape), start, end, self.shape(shape), **how)
 
     def constant(self, value: int) -> Text:
-        """A constant, for operations that take no number of Python."""
+        """Define an integer constant, for operations that take no Python number."""
         name = f"c{len(self.lines)}"
         self.line(f"{name} = fd.define_scalar", value, dtype=_dtype("Int"))
         return Text(name)
@@ -341,7 +349,7 @@ class Definition:
         return [self.size(n) for n in shape]
 
     def size(self, size: Dim) -> int | Text:
-        """``size`` as an argument: a number, or the name of what computes it.
+        """``size`` as an argument: a number, or the name of its computation.
 
         :raises Refused: if nvFuser cannot compute it.
         """
@@ -356,7 +364,7 @@ class Definition:
         return self.sizes[size.name]
 
     def symbol(self, name: str) -> Text:
-        """The value of a symbol."""
+        """The name of a symbol's value."""
         if self.places is None:
             return Text(name)
         if name not in self.sizes:
@@ -370,19 +378,19 @@ class Definition:
         return self.sizes[name]
 
     def plus(self, a: Any, b: Any, minus: bool = False) -> Any:
-        """The sum of two sizes, or their difference."""
+        """Sum of two sizes; with ``minus``, their difference."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b if minus else a + b
         return self._computed("sub" if minus else "add", a, b)
 
     def times(self, a: Any, b: Any) -> Any:
-        """The product of two sizes."""
+        """Product of two sizes."""
         if isinstance(a, int) and isinstance(b, int):
             return a * b
         return self._computed("mul", a, b)
 
     def algebra(self) -> Mapping[str, Callable[..., Any]]:
-        """What computes sizes."""
+        """Functions that append computations of sizes, for `evaluate_size`."""
         return {name: self._computes(op) for name, op in SIZES.items()} | {
             "neg": lambda a: self._computed("mul", a, -1),
         }
@@ -409,7 +417,7 @@ SIZES: Mapping[str, str] = {
     "Max": "maximum",
     "Min": "minimum",
 }
-"""What operations on sizes are called."""
+"""nvFuser's operations for those in expressions of sizes."""
 
 
 def dtype_of(p: TensorProxy) -> str:
@@ -423,12 +431,12 @@ def dtype_of(p: TensorProxy) -> str:
 
 
 def same_shape(a: Sequence[Dim], b: Sequence[Dim]) -> bool:
-    """Whether two shapes are equal, as far as it is known."""
+    """Check that two shapes are equal, symbols by their expressions."""
     return tuple(a) == tuple(b)
 
 
 def typed(number: Any, dtype: str) -> Any:
-    """A number of Python as one of ``dtype``; what the definition computes stays."""
+    """Convert a Python number to the kind of ``dtype``; values of the definition are unchanged."""
     if isinstance(number, Text | Number):
         return number
     kind = {"Bool": bool, "Int": int, "Int32": int}.get(dtype, float)

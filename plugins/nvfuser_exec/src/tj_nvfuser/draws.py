@@ -1,10 +1,10 @@
-"""Random numbers as functions of a state, and the draw of such a state.
+"""Operators for random numbers: a draw of a generator's state, and functions of that state.
 
-``tj_nvfuser::draw(like)`` takes a state from the generator of the device of ``like`` and moves the
-generator on: a seed and an offset, on the CPU. ``tj_nvfuser::uniform(state, like)`` and
-``tj_nvfuser::normal(state, like)`` are numbers that depend on nothing else, one for each element of
-``like``. nvFuser computes them in its kernels; what is registered here computes others where a call
-runs outside of a region.
+``tj_nvfuser::draw(like)`` reads the state, a seed and an offset, of the generator of ``like``'s
+device, and advances the generator; the state is an int64 tensor of two elements on the CPU.
+``tj_nvfuser::uniform(state, like)`` and ``tj_nvfuser::normal(state, like)`` are pure functions of
+it: a number for each element of ``like``. nvFuser computes them in its kernels. The implementations
+here, for calls outside of regions, give other numbers.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ UNIFORM = "torch.ops.tj_nvfuser.uniform.default"
 NORMAL = "torch.ops.tj_nvfuser.normal.default"
 
 USED = 4
-"""The numbers of a CUDA generator's stream that one draw stands for, in each of its threads."""
+"""Offsets of a CUDA generator that one draw consumes: numbers per thread of the Philox stream."""
 
 MIXING = 0x9E3779B97F4A7C15
 
 
 def computed_in(dtype: torch.dtype) -> torch.dtype:
-    """The data type of numbers for tensors of ``dtype``."""
+    """Data type in which numbers for tensors of ``dtype`` are computed."""
     return torch.float64 if dtype is torch.float64 else torch.float32
 
 
 def draw(like: torch.Tensor) -> torch.Tensor:
-    """The seed of the device's generator and an offset, which nothing else is drawn from."""
+    """Take the seed and an offset from the device's generator, and advance it past the offset."""
     if like.device.type != "cuda":
         return torch.cat([torch.empty(1, dtype=torch.int64).random_(), torch.zeros(1).long()])
     generator = torch.cuda.default_generators[like.device.index]
@@ -41,7 +41,7 @@ def draw(like: torch.Tensor) -> torch.Tensor:
 
 
 def numbers(fill: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Numbers that ``fill`` makes, by a generator of their own."""
+    """Make the function that fills a tensor by ``fill`` from a generator with the state's seed."""
 
     def made(state: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         seed, offset = state.tolist()
@@ -69,7 +69,7 @@ def register(
     fake: Callable[..., torch.Tensor],
     *tags: torch.Tag,
 ) -> None:
-    """An operator of the library."""
+    """Register an operator in the library."""
     name = schema.partition("(")[0]
     LIBRARY.define(schema, tags=tags)
     LIBRARY.impl(name, function, "CompositeExplicitAutograd")

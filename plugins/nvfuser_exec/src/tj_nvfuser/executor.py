@@ -1,4 +1,4 @@
-"""The executor: what it takes, and how it compiles the regions of a program."""
+"""The executor: the calls that it fuses, and the compilation of regions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["nvfuser_executor"]
 
 
 def nvfuser_executor(options: Options, target: Target) -> Executor:
-    """The record of the executor, which claims no call for itself."""
+    """Make the executor, which fuses and claims no call by itself."""
     operators = Operators(options, target)
     fusion = Fusion(
         operators.can_fuse,

@@ -1,4 +1,4 @@
-"""Strides, as nvFuser describes them: an order of dimensions, and which of them are contiguous."""
+"""Strides in nvFuser's form: an order of dimensions, and a contiguity flag for each."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Layout", "dense_order", "layout_of"]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a tensor lies in memory.
+    """Memory layout of a tensor.
 
-    ``order``: for each dimension, how many dimensions have smaller strides. ``contiguity``: for
-    each dimension, from the largest stride to the smallest, whether its stride is what is inside of
-    it takes; None for a dimension with one element in memory.
+    ``order``: for each dimension, the number of dimensions with smaller strides. ``contiguity``:
+    for each dimension, from the largest stride to the smallest, True if there is no gap between it
+    and the next inner one; None for a dimension of size 1 or stride 0.
     """
 
     order: tuple[int, ...]
@@ -27,7 +27,7 @@ class Layout:
 
 
 def layout_of(p: TensorProxy) -> Layout:
-    """The layout of ``p``.
+    """Compute the layout of ``p``.
 
     :raises Refused: if the order of its strides depends on the values of symbols.
     """
@@ -41,9 +41,9 @@ def layout_of(p: TensorProxy) -> Layout:
 
 
 def dense_order(p: TensorProxy) -> tuple[int, ...]:
-    """The order of the dimensions of ``p``, which has no gaps and no element twice in memory.
+    """The stride order of ``p``, which must be dense.
 
-    :raises Refused: if it has.
+    :raises Refused: if it has gaps or expanded dimensions.
     """
     layout, ranked = layout_of(p), _ranked(p)
     known = zip(layout.contiguity, ranked, strict=True)
@@ -53,7 +53,9 @@ def dense_order(p: TensorProxy) -> tuple[int, ...]:
 
 
 def _ranked(p: TensorProxy) -> list[int]:
-    """The dimensions, from the largest stride to the smallest; those with stride 0 in place."""
+    """Dimensions from the largest stride to the smallest; those
+    with stride 0 keep their position.
+    """
     spread = [dim for dim in range(p.ndim) if p.strides[dim] != 0]
     spread.sort(key=lambda dim: -_hint(p.strides[dim]))
     for outer, inner in pairwise(spread):
@@ -73,7 +75,10 @@ def _hint(n: Dim) -> int:
 
 
 def _in_order(p: TensorProxy, outer: int, inner: int) -> None:
-    """Whether the stride of ``outer`` is at least that of ``inner``, whatever symbols are."""
+    """Check that the stride of ``outer`` is at least that of ``inner`` for all values of symbols.
+
+    :raises Refused: if that is not known.
+    """
     a, b = p.strides[outer], p.strides[inner]
     if isinstance(a, int) and isinstance(b, int):
         return

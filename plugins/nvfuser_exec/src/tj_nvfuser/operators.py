@@ -1,4 +1,4 @@
-"""Which calls may stand in a region, read off metadata alone: nvFuser is not asked."""
+"""Calls that may be in a region, decided by metadata alone; nvFuser is not loaded."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ from tj_nvfuser.translate import states, tried, without_tensors
 __all__ = ["Operators"]
 
 FLOAT8_SINCE = 8, 9
-"""The compute capability from which on devices have 8-bit floats."""
+"""Least compute capability of devices with 8-bit floats."""
 
 MOST_DIMENSIONS = 8
-"""Dimensions of a tensor in a kernel of nvFuser's."""
+"""Largest number of dimensions of a tensor in nvFuser's kernels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operators:
-    """The answers of an executor with ``options``, for tensors on the devices of ``target``."""
+    """Decisions of an executor with ``options``, for tensors on the devices of ``target``."""
 
     options: Options
     target: Target
 
     def can_fuse(self, call: BoundSymbol) -> bool | Decline:
-        """Whether ``call`` has a definition."""
+        """Decide if ``call`` has a definition."""
         operation = OPERATIONS.get(call.symbol.qualname)
         if operation is None:
             return Decline("nvFuser has no such operation")
@@ -62,9 +62,9 @@ class Operators:
         return True
 
     def metadata(self, call: BoundSymbol, operation: Operation) -> None:
-        """Refuse values that no region takes.
+        """Check that a region takes the values of ``call``.
 
-        :raises Refused: then.
+        :raises Refused: if not.
         """
         dtypes = (*COMMON, *operation.dtypes)
         seeded = states([call])
@@ -84,7 +84,10 @@ class Operators:
             raise Refused("it returns no tensor")
 
     def value(self, p: Proxy, dtypes: Collection[str], argument: bool) -> None:
-        """Refuse ``p``, if no region takes it, or none in a call that takes ``dtypes``."""
+        """Check that a region takes ``p`` in a call that takes ``dtypes``.
+
+        :raises Refused: if not.
+        """
         if isinstance(p, NumberProxy):
             if p.hint is None:
                 raise Refused(f"{p.name} depends on data")
@@ -108,12 +111,12 @@ class Operators:
             raise Refused(f"{p.name} has more than {MOST_DIMENSIONS} dimensions")
 
     def is_kernel(self, call: BoundSymbol) -> bool:
-        """Whether ``call`` shares a kernel with its neighbours."""
+        """Check that ``call`` shares a kernel with its neighbours."""
         operation = OPERATIONS.get(call.symbol.qualname)
         return operation is not None and operation.joins
 
     def check(self, calls: Sequence[BoundSymbol]) -> bool | Decline:
-        """Whether ``calls`` are worth a region: they compute, on one device, of tensors."""
+        """Decide if ``calls`` are worth a region: they compute, on one device, from tensors."""
         if not any(OPERATIONS[call.symbol.qualname].computes for call in calls):
             return Decline("they place elements, and compute nothing")
         devices = {p.device for call in calls for p in call.flat_outs if isinstance(p, TensorProxy)}

@@ -12,15 +12,15 @@ __all__ = ["Options"]
 class Options:
     """``[tool.tj.nvfuser]``.
 
-    ``minimum``: calls that compute, in the smallest region. ``cache``: definitions that are kept,
-    compiled. ``emulate_precision``: values of bfloat16 and float16 are rounded between fused
-    operations, as eager does; else they stay in float32 inside of regions. ``matmul``: products of
-    matrices stand in regions, where nvFuser calls PyTorch's. ``scans``: cumulative sums and
-    products, sorts, top-k and scatters do; to compile some of these, nvFuser needs the headers of
-    its version of CUDA in ``/usr/local/cuda``. ``sdpa``: PyTorch's flash attention without dropout
-    stands in regions. ``random``: random numbers are drawn in regions; they are others than
-    PyTorch's for a seed; not with ``check``, the core's, at 3,
-    which holds regions against PyTorch's values.
+    ``minimum``: calls that compute in the smallest region. ``cache``: number of compiled
+    definitions that are kept. ``emulate_precision``: values of bfloat16 and float16 are rounded
+    between fused operations, as in eager; without it they stay in float32 inside of regions.
+    ``matmul``: regions may have matrix products, for which nvFuser calls PyTorch's. ``scans``:
+    regions may have cumulative sums and products, sorts, top-k and scatters; to compile some of
+    these, nvFuser needs the headers of its version of CUDA in ``/usr/local/cuda``. ``sdpa``:
+    regions may have PyTorch's flash attention without dropout. ``random``: regions draw random
+    numbers, which differ from PyTorch's for a seed; it has no effect if ``check``, the core's, is
+    3, since regions are compared with PyTorch's values then.
     """
 
     minimum: int = 3
@@ -34,7 +34,7 @@ class Options:
 
     @property
     def draws(self) -> bool:
-        """Whether random numbers are drawn in regions."""
+        """True if regions draw random numbers."""
         return self.random and self.check != 3
 
     def __post_init__(self) -> None:

@@ -1,6 +1,6 @@
-"""The plugin: an executor that fuses with nvFuser, on CUDA devices.
+"""Hooks of tj-nvfuser, an executor that fuses on CUDA devices.
 
-Imports neither torch nor nvFuser nor anything that does; the hooks do.
+The hooks import torch and nvFuser when called; this module does not.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The transform: random calls become the draw of a state, and functions of it.
+"""The transform: random calls become a draw of a state, and functions of that state.
 
-A draw has the effect that the call had, and keeps its place. The functions have none, so that they
-stand in regions. Each is called once: what the backward needs of it was saved before.
+A draw has the call's effect, and its place in the order. The functions are pure, so that regions
+take them. They are never recomputed: the transform runs after SPLIT, which has saved what the
+backward reads.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ LOW = ("float16", "bfloat16")
 
 
 def own_numbers(devices: Collection[str]) -> Transform:
-    """The transform, for tensors on ``devices``; it comes when forward and backward are apart."""
+    """Make the transform, for tensors on ``devices``; it runs after SPLIT."""
     return Transform("random", functools.partial(_apply, devices=devices), Stage.SPLIT)
 
 
@@ -60,26 +61,30 @@ def _apply(trace: Trace, context: PassContext, *, devices: Collection[str]) -> T
 
 
 def _anchors(trace: Trace, devices: Collection[str]) -> dict[Device, TensorProxy]:
-    """A tensor on each of ``devices`` that is there before all calls, which says where to draw."""
+    """A tensor input on each device of the types ``devices``: its
+    device tells a draw where to run.
+    """
     tensors = [p for p in trace.inputs if isinstance(p, TensorProxy) and p.subclass is None]
     return {p.device: p for p in reversed(tensors) if p.device.type in devices}
 
 
 def _models(trace: Trace) -> dict[str, TensorProxy]:
-    """What tensors without values of their own, by name, are made like: numbers can be, too."""
+    """Map each `empty_like` of its argument's metadata, by name, to the argument, which can stand
+    for it.
+    """
     made = (c for c in trace.calls if c.symbol.qualname == "aten.empty_like.default")
     return {c.outputs.name: c.args[0] for c in made if _alike(c.outputs, c.args[0])}
 
 
 class _Opening:
-    """Random calls that have rules leave the bodies of other calls."""
+    """Inlines bodies that hold random calls with rules."""
 
     def __init__(self, trace: Trace, context: PassContext, rules: RuleTable[Any]) -> None:
         self.trace, self.context, self.rules = trace, context, rules
         self.editor = TraceEditor(trace, context.tags)
 
     def opened(self) -> Trace:
-        """The program, the same object if there are none."""
+        """The program with these bodies inlined; the same object if there are none."""
         for call in self.trace.calls:
             self.step(self.editor.moved(call))
         if not self.editor.changes:
@@ -87,7 +92,7 @@ class _Opening:
         return self.editor.done(PassRecord(self.context.name, self.context.plugin))
 
     def step(self, call: BoundSymbol) -> None:
-        """Keep ``call``, or what it consists of."""
+        """Keep ``call``, or the calls of its body."""
         if not self.opens(call):
             self.editor.keep(call)
             return
@@ -98,7 +103,7 @@ class _Opening:
         self.editor.changed(call, "its parts", self.context.plugin)
 
     def opens(self, call: BoundSymbol) -> bool:
-        """Whether a random call in the body of ``call`` has a rule, and none has ``call``."""
+        """Check that a random call in the body of ``call`` has a rule, and ``call`` has none."""
         if self.rules.get(call.symbol) is not None or not can_inline(call):
             return False
         if call.symbol.variant == REPLAYED or not _draws(call):
@@ -113,28 +118,30 @@ def _draws(call: BoundSymbol) -> bool:
 
 
 class _Calls:
-    """Calls in the place of ``call``; states are drawn where ``anchor`` is."""
+    """Builds the calls that replace ``call``; states are drawn on the device of ``anchor``."""
 
     def __init__(self, call: BoundSymbol, edit: Editor, anchor: TensorProxy) -> None:
         self.call, self.edit, self.anchor = call, edit, anchor
         self.made: list[BoundSymbol] = []
 
     def do(self, name: str, *args: Any, **kwargs: Any) -> Any:
-        """The result of an operator."""
+        """Append a call of operator ``name``, and return its result."""
         made = self.edit.call(name, *args, **kwargs)
         self.made.append(made.replace(tags=self.call.tags))
         return made.outputs
 
     def numbers(self, name: str, like: TensorProxy) -> Any:
-        """Numbers for the elements of ``like``, from a state of their own."""
+        """Numbers for the elements of ``like``, from a newly drawn state."""
         return self.do(name, self.do(DRAW, self.anchor), like)
 
     def kept(self, like: TensorProxy, chance: float) -> Any:
-        """Where numbers for ``like`` are below ``chance``."""
+        """Mask of numbers for ``like`` that are below ``chance``."""
         return self.do("aten.lt.Scalar", self.numbers(UNIFORM, like), chance)
 
     def giving(self, *found: TensorProxy) -> Replacement | None:
-        """The replacement, if ``found`` can have the metadata of what the call returned."""
+        """Make the replacement whose results are ``found``, if they have the call's metadata; else
+        None.
+        """
         wanted = self.call.flat_outs
         given = [self.laid(v, p) for p, v in zip(wanted, found, strict=True)]
         if not all(_alike(p, v) for p, v in zip(wanted, given, strict=True)):
@@ -143,7 +150,7 @@ class _Calls:
         return Replacement(tuple(self.made), dict(zip(names, given, strict=True)))
 
     def laid(self, value: TensorProxy, like: Any) -> TensorProxy:
-        """``value``, row by row if its strides are others than those of ``like``."""
+        """``value``, contiguous if its strides differ from those of ``like``."""
         if value.strides == like.strides:
             return value
         rows = Constant("torch.contiguous_format", torch.contiguous_format)
@@ -193,7 +200,7 @@ def _normal(calls: _Calls, x: TensorProxy, mean: Any = 0, std: Any = 1) -> Repla
 
 
 def _dtype(call: BoundSymbol) -> Constant:
-    """The data type of what ``call`` returns, as an argument."""
+    """Data type of the result of ``call``, as an argument."""
     out = call.flat_outs[0]
     assert isinstance(out, TensorProxy)
     return Constant(f"torch.{out.dtype.name}", getattr(torch, out.dtype.name))
@@ -207,7 +214,9 @@ RULES = {
     "aten.randn_like.default": _normal,
     "aten.uniform.default": _uniform,
 }
-"""What becomes of random calls, by operator; keywords say nothing that the result does not."""
+"""Replacements of random calls, by operator. Keywords are
+ignored: the result's metadata has them.
+"""
 
 
 def _rules(
@@ -226,7 +235,7 @@ def _offered(
     call: BoundSymbol,
     edit: Editor,
 ) -> Replacement | None:
-    """What ``rule`` makes of a call that draws from the generator of a device in ``anchors``."""
+    """Apply ``rule`` to a call that draws from the generator of a device in ``anchors``."""
     x, *numbers = call.args
     kwargs = dict(call.kwargs)
     known = isinstance(x, TensorProxy) and x.subclass is None and x.device in anchors

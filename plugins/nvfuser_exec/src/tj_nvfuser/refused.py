@@ -1,4 +1,4 @@
-"""Why a call has no definition in nvFuser."""
+"""Exception for a call that has no definition in nvFuser."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ __all__ = ["Refused", "refuse"]
 
 
 class Refused(Exception):
-    """A call, or a way to call it, that nvFuser is not given; its text says why."""
+    """A call, or a form of it, that nvFuser is not given; the message is the reason."""
 
 
 def refuse(condition: object, reason: str) -> None:
-    """Refuse the call if ``condition`` is true.
+    """Raise `Refused` if ``condition`` is true.
 
-    :raises Refused: then.
+    :raises Refused: with ``reason``.
     """
     if condition:
         raise Refused(reason)

@@ -1,8 +1,8 @@
-"""Runs of a region: what nvFuser may do otherwise than PyTorch is put right.
+"""Execution of a region, with corrections where nvFuser's results differ from the trace's metadata.
 
-nvFuser returns views of its inputs where a definition only copies, spreads a value by strides of 0,
-and chooses the strides of dimensions with one element. A region's outputs are tensors of their own
-with the strides that the trace says.
+nvFuser returns views of its inputs where a definition only copies, expands a value by strides of 0,
+and chooses the strides of dimensions of size 1. A region's outputs are tensors of their own with
+the strides in the trace.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from tj_nvfuser.bindings import Run
 __all__ = ["RegionRun"]
 
 REMEMBERED = 1024
-"""The number of sizes that what runs them is remembered for."""
+"""Number of sizes whose runner is cached."""
 
 Strides = tuple[tuple[int, ...], ...]
 
 
 class RegionRun:
-    """Runs ``region`` by ``run``; its operations one by one for sizes of 0 and 1.
+    """Runs ``region`` by ``run``; for sizes of 0 and 1 its operations run one by one.
 
-    The definition takes symbols for sizes that are neither. nvFuser compiles it for other sizes
-    when these come, so the first run for each is held against the trace. The inputs ``seeds`` are
-    states of random numbers, of which it takes the numbers.
+    The definition assumes that symbols are neither. nvFuser compiles it again for other sizes, so
+    the first run for each is compared with the trace. The inputs ``seeds`` are states of random
+    numbers, which the definition takes as numbers.
     """
 
     def __init__(self, region: FusionRegion, run: Run, seeds: frozenset[int]) -> None:
@@ -73,13 +73,13 @@ class RegionRun:
         return outputs
 
     def fused(self, strides: Strides, box: list[Any]) -> Sequence[Any]:
-        """Run the definition, whose results have ``strides``."""
+        """Run the definition, and give its results ``strides``."""
         inputs = box[:]
         box.clear()
         return list(_settled(self.run(self.taken(inputs)), strides, inputs))
 
     def taken(self, inputs: list[Any]) -> list[Any]:
-        """``inputs`` as the definition takes them."""
+        """Convert ``inputs`` to those of the definition: a state becomes two numbers."""
         if not self.seeds:
             return inputs
         parts = (x.tolist() if i in self.seeds else (x,) for i, x in enumerate(inputs))
@@ -92,7 +92,7 @@ class RegionRun:
         return self.one_by_one(*inputs)
 
     def strides(self, sizes: Mapping[str, int]) -> Strides:
-        """The strides of the outputs where symbols have ``sizes``."""
+        """Strides of the outputs where symbols have ``sizes``."""
 
         def number(n: Dim) -> int:
             return int(evaluate_size(n.name, sizes.__getitem__)) if isinstance(n, SymDim) else n
@@ -103,7 +103,7 @@ class RegionRun:
 def _reader(
     inputs: Sequence[Proxy], names: Sequence[str]
 ) -> Callable[[list[Any]], tuple[int, ...]]:
-    """What reads the values of symbols off the inputs."""
+    """Make the function that reads the values of symbols off the inputs."""
     places = size_places(inputs)
     found = [places[name] for name in names]
 
@@ -116,7 +116,7 @@ def _reader(
 def _settled(
     results: Sequence[torch.Tensor], strides: Strides, inputs: Sequence[Any]
 ) -> Iterator[torch.Tensor]:
-    """``results`` with ``strides``, each in memory of its own."""
+    """Yield ``results`` with ``strides``, each in memory of its own."""
     taken = {_memory(x) for x in inputs if isinstance(x, torch.Tensor)}
     for result, wanted in zip(results, strides, strict=True):
         if result.stride() != wanted or _memory(result) in taken:

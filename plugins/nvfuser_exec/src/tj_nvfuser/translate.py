@@ -1,4 +1,4 @@
-"""Calls of PyTorch's operators as a definition of nvFuser."""
+"""Translation of ATen calls to a definition for nvFuser."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ Values = dict[str, Any]
 
 
 def translated(region: FusionRegion, rounding: bool = True) -> Definition:
-    """The definition of ``region``.
+    """Translate ``region``; without ``rounding``, values stay in float32 between operations.
 
-    :raises Refused: if a call has none.
+    :raises Refused: if a call has no definition.
     """
     device = next(p.device.type for p in region.outputs if isinstance(p, TensorProxy))
     definition = Definition(size_places(region.inputs), device)
@@ -56,7 +56,7 @@ def translated(region: FusionRegion, rounding: bool = True) -> Definition:
 
 
 def tried(call: BoundSymbol) -> Definition:
-    """The definition of ``call`` alone, with all numbers known: it is not run.
+    """Translate ``call`` alone, with all numbers known; the definition is not run.
 
     :raises Refused: if it has none.
     """
@@ -69,7 +69,7 @@ def tried(call: BoundSymbol) -> Definition:
 
 
 def without_tensors(call: BoundSymbol) -> BoundSymbol:
-    """``call`` with a proxy for each tensor that is a constant: regions take these as inputs."""
+    """Replace each tensor constant of ``call`` by a proxy: regions take these as inputs."""
 
     def named(leaf: Any) -> Any:
         if not (isinstance(leaf, Constant) and isinstance(leaf.value, torch.Tensor)):
@@ -80,13 +80,16 @@ def without_tensors(call: BoundSymbol) -> BoundSymbol:
 
 
 def states(calls: Iterable[BoundSymbol]) -> set[str]:
-    """The arguments of ``calls`` that are states of random numbers."""
+    """Names of arguments of ``calls`` that are states of random numbers."""
     found = (c for c in calls if (op := OPERATIONS.get(c.symbol.qualname)) and op.seeded)
     return {call.args[0].name for call in found}
 
 
 def given(definition: Definition, p: Proxy, seeded: Collection[str]) -> Value | Number | Seeds:
-    """An input."""
+    """Add the input ``p`` to the definition.
+
+    :raises Refused: if it is neither a tensor, nor a size, nor a state.
+    """
     if p.name in seeded:
         return definition.seeds()
     if isinstance(p, NumberProxy):
@@ -98,7 +101,7 @@ def given(definition: Definition, p: Proxy, seeded: Collection[str]) -> Value | 
 
 
 def made_before(values: Values, p: Proxy) -> Any:
-    """The value of ``p``.
+    """The value of ``p`` in the definition.
 
     :raises Refused: if it is a result that nvFuser does not make.
     """
@@ -107,7 +110,7 @@ def made_before(values: Values, p: Proxy) -> Any:
 
 
 def put(definition: Definition, call: BoundSymbol, values: Values, rounding: bool) -> None:
-    """Add ``call``, and what its results are called to ``values``."""
+    """Append ``call``, and add its results to ``values``."""
     operation = OPERATIONS.get(call.symbol.qualname)
     if operation is None:
         raise Refused("nvFuser has no such operation")
@@ -127,7 +130,10 @@ def put(definition: Definition, call: BoundSymbol, values: Values, rounding: boo
 
 
 def bound(operation: Operation, *args: Any, **kwargs: Any) -> Callable[[], Any]:
-    """The translation of a call, if it has arguments that are known."""
+    """Bind the arguments to the operation's translation.
+
+    :raises Refused: if it does not take these arguments.
+    """
     try:
         given = inspect.signature(operation.translate).bind(*args, **kwargs)
     except TypeError as error:
@@ -136,9 +142,9 @@ def bound(operation: Operation, *args: Any, **kwargs: Any) -> Callable[[], Any]:
 
 
 def result(definition: Definition, value: Any, p: TensorProxy, rounding: bool) -> Value:
-    """``value`` as ``p`` is declared.
+    """``value`` cast to the data type of ``p``.
 
-    :raises AssertionError: if it has another shape, by a mistake here.
+    :raises AssertionError: if it has another shape, which is an error of the translation.
     """
     assert isinstance(value, Value), f"{p.name} has no value"
     same = same_shape(value.shape, p.shape) or symbolic(value) or symbolic(p)
@@ -150,5 +156,5 @@ def result(definition: Definition, value: Any, p: TensorProxy, rounding: bool) -
 
 
 def symbolic(x: TensorProxy | Value) -> bool:
-    """Whether sizes are expressions: equal ones may be spelled in two ways, or be a number."""
+    """Check for symbolic sizes: equal ones may have different expressions."""
     return not all(isinstance(n, int) for n in x.shape)

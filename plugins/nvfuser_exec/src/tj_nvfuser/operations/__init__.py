@@ -1,1 +1,1 @@
-"""The table of operations: what calls of PyTorch's operators are in nvFuser, by name."""
+"""The table of operations: translations of ATen operators to nvFuser, by name."""

@@ -1,4 +1,4 @@
-"""Activations and their gradients, made of elementwise operations as PyTorch computes them."""
+"""Activations and their gradients, composed of elementwise operations with PyTorch's formulas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CUBIC = 0.044715
 
 
 class Formula:
-    """Elementwise operations of a call, by name."""
+    """Elementwise operations on a call, as methods by nvFuser's name."""
 
     def __init__(self, call: Call) -> None:
         self.call = call
@@ -28,7 +28,7 @@ class Formula:
         return lambda *args: self.call.pointwise(name, *args)
 
     def test(self, name: str, a: Any, b: Any) -> Value:
-        """A comparison."""
+        """Compare ``a`` and ``b``."""
         return self.call.pointwise(name, a, b, compute=self.call.compute, result="Bool")
 
     def choose(self, condition: Value, a: Any, b: Any) -> Value:
@@ -37,7 +37,7 @@ class Formula:
 
 
 def formula(function: Callable[..., Value]) -> Translate:
-    """A function of a `Formula` and the arguments, in floats."""
+    """Make a translation from a function of a `Formula` and the arguments; results are floats."""
 
     def translate(call: Call, *args: Any, **kwargs: Any) -> Value:
         refuse(call.compute not in ("Float", "Double"), "its result is no float")
@@ -67,7 +67,7 @@ def gelu(f: Formula, x: Value, *, approximate: str = "none") -> Value:
 
 
 def inner(f: Formula, x: Value) -> Value:
-    """What gelu takes the tanh of."""
+    """The argument of tanh in gelu's approximation: ``sqrt(2 / pi) (x + 0.044715 x^3)``."""
     cube = f.mul(f.mul(x, x), x)
     return f.mul(f.add(x, f.mul(cube, CUBIC)), ROOT_2_OVER_PI)
 

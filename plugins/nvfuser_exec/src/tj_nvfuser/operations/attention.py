@@ -1,4 +1,4 @@
-"""Attention, where the options ask for it: nvFuser calls PyTorch's flash attention."""
+"""Attention, with option ``sdpa``: nvFuser calls PyTorch's flash attention."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOW = ("Half", "BFloat16")
 
 
 def fits(query: Value, key: Value, value: Value, dropout: Any) -> None:
-    """Whether nvFuser defines attention of these.
+    """Check that nvFuser defines attention of these arguments.
 
     :raises Refused: if not.
     """
@@ -82,7 +82,7 @@ def backward(
 
 
 def settings(causal: bool, scale: Any) -> dict[str, Any]:
-    """Keywords of both directions."""
+    """Keyword arguments of forward and backward."""
     return {"dropout_p": 0.0, "is_causal": causal, "scale": scale}
 
 

@@ -1,4 +1,4 @@
-"""One call of an operator, while it is put into a definition."""
+"""One call of an operator, while it is translated."""
 
 from __future__ import annotations
 
@@ -16,21 +16,22 @@ from tj_nvfuser.refused import Refused, refuse
 __all__ = ["Call", "Operation", "Operations", "axes_of", "axis_of"]
 
 Translate: TypeAlias = "Callable[..., Any]"
-"""Puts a call into a definition: ``(call, *args, **kwargs)`` as the operator takes them, tensors as
-values of the definition. Returns values for the results, which are cast where they need it.
+"""Translates a call: ``(call, *args, **kwargs)`` as the operator takes them, with values of the
+definition for tensors. Returns values for the results; the caller casts them where needed.
 
-:raises Refused: if nvFuser has nothing for such a call."""
+:raises Refused: if nvFuser has no such call.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """What an operator is in nvFuser.
+    """Translation of an operator, and its properties.
 
     ``joins``: it is computed in one kernel with its neighbours. ``computes``: it does more than
-    place elements; a region has one such call at least. ``option``: the field of the options that
-    must be true. ``dtypes``: the data types that it takes beside `COMMON`. ``makes``: the places of
-    the results that it makes; None: of all. ``seeded``: its first argument is the state that random
-    numbers are made of.
+    place elements; a region needs at least one such call. ``option``: the field of the options that
+    must be true. ``dtypes``: data types that it takes beside `COMMON`. ``makes``: indices of the
+    results that it makes; None for all. ``seeded``: its first argument is a state of random
+    numbers.
     """
 
     translate: Translate
@@ -47,7 +48,7 @@ Operations: TypeAlias = "Mapping[str, Operation]"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A definition ``d``, and the proxies of what the call returns."""
+    """The definition ``d``, and the proxies of the call's results."""
 
     d: Definition
     outputs: tuple[Any, ...]
@@ -61,45 +62,52 @@ class Call:
 
     @property
     def compute(self) -> str:
-        """What the first result is computed in."""
+        """Data type in which the first result is computed."""
         return COMPUTE[dtype_of(self.out)]
 
     def wide(self, value: Value) -> Value:
-        """``value`` in what it is computed in."""
+        """``value`` in the data type in which it is computed."""
         return self.d.cast(value, COMPUTE[value.dtype])
 
     def pointwise(self, name: str, *args: Any, compute: str = "", result: str = "") -> Value:
-        """``fd.ops.NAME`` of tensors and numbers, in the shape of the first result."""
+        """Append ``fd.ops.NAME`` of tensors and numbers, in the shape of the first result."""
         compute = compute or self.compute
         return self.each(name, self.out.shape, *args, compute=compute, result=result)
 
     def each(
         self, name: str, shape: Sequence[Dim], *args: Any, compute: str, result: str = ""
     ) -> Value:
-        """``fd.ops.NAME`` of tensors and numbers, each in ``compute`` and in ``shape``."""
+        """Append ``fd.ops.NAME`` of tensors and numbers, each cast to ``compute`` and broadcast to
+        ``shape``.
+        """
         given = [self.operand(x, shape, compute) for x in args]
         return self.d.op(name, (result or compute, shape), *given)
 
     def operand(self, x: Any, shape: Sequence[Dim], compute: str) -> Any:
-        """An argument of an elementwise operation."""
+        """Cast and broadcast an argument of an elementwise operation."""
         if isinstance(x, Value):
             return self.d.broadcast(self.d.cast(x, compute), shape)
         return typed(x, compute)
 
     def promoted(self, *args: Any) -> str:
-        """What PyTorch computes ``args`` together in."""
+        """Data type in which PyTorch computes on ``args`` together."""
         kinds = tuple((x.dtype, x.ndim > 0) if isinstance(x, Value) else plain(x) for x in args)
         return COMPUTE[promoted(kinds)]
 
 
 def plain(x: Any) -> Any:
-    """A number like ``x``, for promotion."""
+    """A Python number of the type of ``x``, for promotion."""
     return 1 if isinstance(x, Number) else type(x)(1)
 
 
 @functools.lru_cache(maxsize=1024)
 def promoted(kinds: tuple[Any, ...]) -> str:
-    """The data type that values of ``kinds`` are promoted to, by nvFuser's name."""
+    """nvFuser's name of the data type that ``kinds`` are promoted to.
+
+    A kind is (nvFuser's data type, has dimensions) for a tensor, else a number.
+
+    :raises Refused: if nvFuser has no such data type.
+    """
     names = {v: k for k, v in DTYPES.items()}
     values = [
         torch.empty((1,) if k[1] else (), dtype=getattr(torch, names[k[0]]), device="meta")
@@ -122,16 +130,16 @@ def _together(a: Any, b: Any) -> Any:
 
 
 def axis_of(dim: Any, ndim: int) -> int:
-    """A dimension, counted from the first.
+    """``dim`` as a non-negative index.
 
-    :raises Refused: if there is none.
+    :raises Refused: if the tensor has no dimensions.
     """
     refuse(not ndim, "a tensor without dimensions")
     return _known(dim) % ndim
 
 
 def axes_of(dims: Any, ndim: int) -> list[int]:
-    """The dimensions of a reduction, all of them if none are given."""
+    """Dimensions of a reduction; all, if none are given."""
     if dims is None or (isinstance(dims, list | tuple) and not dims):
         return list(range(ndim))
     given = [_known(d) for d in (dims if isinstance(dims, list | tuple) else [dims])]

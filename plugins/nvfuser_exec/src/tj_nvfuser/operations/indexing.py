@@ -21,7 +21,7 @@ def index_select(call: Call, x: Value, dim: int, index: Value) -> Value:
 
 
 def rows(call: Call, x: Value, index: Value, dim: int) -> Value:
-    """What a list of indices picks along ``dim``."""
+    """Select the elements of ``x`` at a vector of indices along ``dim``."""
     shape = [*x.shape[:dim], index.shape[0], *x.shape[dim + 1 :]]
     return call.d.op("index_select", (x.dtype, shape), x, index, dim=dim)
 
@@ -39,7 +39,7 @@ def embedding(
 
 
 def flat(shape: Sequence[Dim]) -> Dim:
-    """How many elements there are."""
+    """Number of elements of ``shape``."""
     number: Dim = 1
     for n in shape:
         if isinstance(number, int) and isinstance(n, int):
@@ -51,7 +51,7 @@ def flat(shape: Sequence[Dim]) -> Dim:
 
 
 def index(call: Call, x: Value, indices: Sequence[Any]) -> Value:
-    """By one list of integers along one dimension."""
+    """Index by one vector of integers along one dimension."""
     given = [(d, i) for d, i in enumerate(indices) if i is not None]
     refuse(len(given) != 1, "several indices")
     dim, chosen = given[0]
@@ -64,7 +64,9 @@ def index(call: Call, x: Value, indices: Sequence[Any]) -> Value:
 
 
 def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = False) -> Value:
-    """By ``take_along_axis``: what nvFuser's own ``gather`` returns cannot index in turn."""
+    """Gather by ``take_along_axis``: the result of nvFuser's own ``gather`` cannot be indexed in
+    turn.
+    """
     refuse(sparse_grad, "a sparse gradient")
     dim = axis_of(dim, x.ndim)
     for d, n in enumerate(index.shape):
@@ -93,10 +95,10 @@ def scan(name: str) -> Translate:
 
 
 def apart(call: Call, x: Value) -> Value:
-    """``x``, which begins a segment.
+    """Begin a segment with ``x``.
 
-    nvFuser 0.2.36 stops, in `expr_sort.cpp`, where a kernel computes on what a scan or an order
-    returns and on what these read.
+    nvFuser 0.2.36 fails, in `expr_sort.cpp`, where one kernel computes on the result of a scan or
+    sort and also on its input.
     """
     return call.d.op("segment_set", (x.dtype, x.shape), x)
 

@@ -1,4 +1,4 @@
-"""Normalisation, forward and backward."""
+"""Normalizations, forward and backward."""
 
 from __future__ import annotations
 
@@ -17,48 +17,48 @@ __all__ = ["OPERATIONS"]
 
 
 class Rows:
-    """Elementwise operations and means of tensors in ``shape``, along ``dims``."""
+    """Elementwise operations and means of tensors of ``shape``; a row extends along ``dims``."""
 
     def __init__(self, call: Call, shape: Sequence[Dim], dims: Sequence[int], compute: str) -> None:
         self.call, self.shape, self.dims, self.compute = call, tuple(shape), list(dims), compute
 
     def of(self, name: str, *args: Any) -> Value:
-        """An elementwise operation, in the shape."""
+        """Elementwise operation on values of the full shape."""
         return self.call.each(name, self.shape, *args, compute=self.compute)
 
     def small(self, name: str, *args: Any) -> Value:
-        """An elementwise operation of what there is one of in each row."""
+        """Elementwise operation on per-row statistics."""
         shape = [1 if d in self.dims else n for d, n in enumerate(self.shape)]
         return self.call.each(name, shape, *args, compute=self.compute)
 
     def sum(self, x: Value) -> Value:
-        """The sums of rows."""
+        """Sum of each row."""
         return reduced(self.call, "sum", x, self.dims, True)
 
     def mean(self, x: Value) -> Value:
-        """The means of rows."""
+        """Mean of each row."""
         return self.small("div", self.sum(x), count(self.call, x, self.dims))
 
     def centred(self, x: Value) -> tuple[Value, Value, Value]:
-        """``x`` less its mean, the mean and the variance."""
+        """``x`` minus its mean, the mean, and the biased variance, per row."""
         average = self.mean(x)
         apart = self.of("sub", x, average)
         return apart, average, self.mean(self.of("mul", apart, apart))
 
     def rstd(self, variance: Value, eps: float) -> Value:
-        """One by the root of the variance."""
+        """``1 / sqrt(variance + eps)``."""
         return self.small("rsqrt", self.small("add", variance, eps))
 
 
 def normalized_rows(call: Call, x: Value, normalized: Sequence[Any]) -> Rows:
-    """The rows of a layer norm."""
+    """Rows of a layer norm over the last dimensions, whose sizes are ``normalized``."""
     dims = range(x.ndim - len(normalized), x.ndim)
     refuse(not dims, "a norm along no dimension")
     return Rows(call, x.shape, dims, call.wide(x).dtype)
 
 
 def affine(rows: Rows, x: Value, weight: Any, bias: Any) -> Value:
-    """``x`` times the weight, and the bias added."""
+    """``x * weight + bias``, each if it is given."""
     if weight is not None:
         x = rows.of("mul", x, weight)
     return x if bias is None else rows.of("add", x, bias)
@@ -96,7 +96,10 @@ def layer_norm_backward(
 
 
 def input_gradient(rows: Rows, g: Value, unit: Value, rstd: Value, weight: Any) -> Value:
-    """What a norm passes on: less the mean, and less what is along ``unit``."""
+    """Gradient of a norm's input: ``rstd (g w - mean(g w) - unit mean(g w unit))``.
+
+    ``unit`` is the normalized input, ``w`` the weight; means are per row.
+    """
     if weight is not None:
         g = rows.of("mul", g, weight)
     along = rows.of("mul", unit, rows.mean(rows.of("mul", g, unit)))
@@ -163,7 +166,7 @@ def batch_norm(
     momentum: float,
     eps: float,
 ) -> list[Any]:
-    """With the running statistics as results, if there are any."""
+    """Batch norm; the updated running statistics are results, if there are any."""
     rows, found, unbiased = channel_rows(call, x), None, None
     running: list[Any] = [None if v is None else channel_shaped(rows, v) for v in (mean, variance)]
     wide = call.wide(x)
@@ -187,31 +190,31 @@ def batch_norm(
 
 
 def channel_rows(call: Call, x: Value) -> Rows:
-    """Rows that have one channel each."""
+    """Rows of a batch norm: one channel each."""
     refuse(x.ndim < 2, "a batch without channels")
     return Rows(call, x.shape, [d for d in range(x.ndim) if d != 1], call.wide(x).dtype)
 
 
 def channel_shaped(rows: Rows, v: Value) -> Value:
-    """A number for each channel, in the shape of sums of rows."""
+    """A vector of channels, in the shape of per-row statistics."""
     shape = [1 if d in rows.dims else n for d, n in enumerate(rows.shape)]
     return rows.call.d.broadcast(v, shape, [1])
 
 
 def channels(call: Call, v: Value) -> Value:
-    """The channels alone."""
+    """Per-row statistics as a vector of channels."""
     return call.d.squeeze(v, [d for d in range(v.ndim) if d != 1])
 
 
 def unbiased_variance(rows: Rows, x: Value, biased: Value) -> Value:
-    """The variance over one element less."""
+    """``biased * n / (n - 1)`` for rows of ``n`` elements."""
     number = count(rows.call, x, rows.dims)
     refuse(not isinstance(number, int) or number < 2, "a batch of unknown size")
     return rows.small("mul", biased, number / (number - 1))
 
 
 def blended(rows: Rows, old: Value, new: Any, momentum: float) -> Value:
-    """The running statistic, moved towards the new one."""
+    """``(1 - momentum) old + momentum new``."""
     return rows.small("add", rows.small("mul", old, 1 - momentum), rows.small("mul", new, momentum))
 
 

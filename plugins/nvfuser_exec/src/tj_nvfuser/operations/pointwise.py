@@ -16,7 +16,7 @@ FLOAT8 = ("float8_e4m3fn", "float8_e5m2")
 
 
 def same(name: str) -> Translate:
-    """An operation of numbers that nvFuser has under ``name``."""
+    """Operation on numbers that nvFuser has as ``name``; not on booleans."""
 
     def translate(call: Call, *args: Any) -> Value:
         refuse(call.compute == "Bool", "arithmetic of booleans")
@@ -26,7 +26,7 @@ def same(name: str) -> Translate:
 
 
 def of_floats(name: str) -> Translate:
-    """An operation whose result is a float."""
+    """Operation whose result is a float."""
 
     def translate(call: Call, *args: Any) -> Value:
         refuse(call.compute in WHOLE, "its result is no float")
@@ -36,7 +36,7 @@ def of_floats(name: str) -> Translate:
 
 
 def rounds(name: str) -> Translate:
-    """Rounding: what is whole stays."""
+    """Rounding, which copies integers."""
 
     def translate(call: Call, x: Value) -> Value:
         refuse(call.compute == "Bool", "arithmetic of booleans")
@@ -48,7 +48,7 @@ def rounds(name: str) -> Translate:
 
 
 def of_bits(name: str, logical: str) -> Translate:
-    """An operation of bits; of booleans, what ``logical`` is."""
+    """Bitwise operation; on booleans, operation ``logical`` if there is one."""
 
     def translate(call: Call, *args: Any) -> Value:
         refuse(call.compute not in WHOLE, "bits of floats")
@@ -58,7 +58,7 @@ def of_bits(name: str, logical: str) -> Translate:
 
 
 def of_whole(name: str) -> Translate:
-    """An operation of integers."""
+    """Operation on integers alone."""
 
     def translate(call: Call, *args: Any) -> Value:
         refuse(call.compute not in INTEGERS, "not of integers")
@@ -68,7 +68,7 @@ def of_whole(name: str) -> Translate:
 
 
 def asks(name: str) -> Translate:
-    """A question of each element, whose answers are booleans."""
+    """Test of each element for NaN or infinity, such as ``isnan``."""
 
     def translate(call: Call, x: Value) -> Value:
         x = call.wide(x)
@@ -80,7 +80,7 @@ def asks(name: str) -> Translate:
 
 
 def compares(name: str) -> Translate:
-    """A comparison."""
+    """Comparison."""
 
     def translate(call: Call, a: Any, b: Any) -> Value:
         compute = call.promoted(a, b)
@@ -99,7 +99,7 @@ def truth_of(call: Call, x: Value) -> Value:
 
 
 def logical(name: str) -> Translate:
-    """An operation of truth values."""
+    """Operation on truth values."""
 
     def translate(call: Call, *args: Value) -> Value:
         return call.pointwise(name, *(truth_of(call, x) for x in args), compute="Bool")
@@ -125,7 +125,7 @@ def reversed_subtract(call: Call, a: Any, b: Any, alpha: Any = 1) -> Value:
 
 
 def scaled(call: Call, x: Any, alpha: Any) -> Any:
-    """``x`` times a number."""
+    """``x * alpha``."""
     if isinstance(alpha, int | float) and alpha == 1:
         return x
     if isinstance(x, int | float) and isinstance(alpha, int | float):
@@ -149,7 +149,7 @@ def divide(call: Call, a: Any, b: Any, *, rounding_mode: str | None = None) -> V
 
 
 def floor_divide(call: Call, a: Any, b: Any) -> Value:
-    """Of integers; how PyTorch corrects that of floats is not repeated here."""
+    """Floor division of integers; PyTorch's correction for floats is not implemented."""
     refuse(call.compute not in INTEGERS, "not of integers")
     quotient = call.pointwise("div", a, b)
     rest = call.pointwise("sub", a, call.pointwise("mul", quotient, b))
@@ -215,7 +215,7 @@ def masked_fill(call: Call, x: Value, mask: Value, value: Any) -> Value:
 
 
 def lerp(call: Call, a: Value, b: Value, weight: Any) -> Value:
-    """As PyTorch: from the nearer end."""
+    """Interpolate with PyTorch's formulas: from ``a`` if ``|weight| < 0.5``, else from ``b``."""
     difference = call.pointwise("sub", b, a)
     low = call.pointwise("add", a, call.pointwise("mul", difference, weight))
     rest = call.pointwise("sub", 1.0, weight) if isinstance(weight, Value) else 1.0 - weight
@@ -238,7 +238,7 @@ def addcdiv(call: Call, x: Value, a: Value, b: Value, *, value: Any = 1) -> Valu
 
 
 def cast(call: Call, x: Value, **_: Any) -> Value:
-    """The result is cast as every result is."""
+    """Copy; the caller casts every result to its data type."""
     return x if x.dtype != dtype_of(call.out) else copied(call, x)
 
 
@@ -259,7 +259,7 @@ FLOATS = (
     "exp", "exp2", "expm1", "lgamma", "log", "log10", "log1p", "log2", "reciprocal", "rsqrt",
     "sigmoid", "sin", "sinh", "sqrt", "tan", "tanh",
 )  # fmt: skip
-"""Functions whose results are floats, under one name in both."""
+"""Functions whose results are floats, with the same name in ATen and nvFuser."""
 
 COMPARISONS = ("eq", "ne", "ge", "gt", "le", "lt")
 

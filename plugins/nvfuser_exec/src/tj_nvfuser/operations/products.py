@@ -1,4 +1,4 @@
-"""Products of matrices, where the options ask for them: nvFuser calls PyTorch's for each."""
+"""Matrix products, with option ``matmul``: nvFuser calls PyTorch's for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["OPERATIONS"]
 
 
 def given(call: Call, *values: Value) -> list[Value]:
-    """The arguments of a product, in the data type of its result, which is theirs."""
+    """Arguments of a product, cast to the data type of its result."""
     dtype = dtype_of(call.out)
     refuse(dtype in WHOLE, "a product of what is whole")
     return [call.d.cast(v, dtype) for v in values]

@@ -1,4 +1,4 @@
-"""Random numbers, where the options ask for them: functions of a state that is drawn before."""
+"""Random numbers, with option ``random``: functions of a state drawn before."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["OPERATIONS"]
 
 
 def numbers(name: str) -> Translate:
-    """Numbers between 0 and 1, or with mean 0 and deviation 1."""
+    """Make the translation: "uniform" from 0 to 1, or "normal" of mean 0 and deviation 1."""
 
     def translate(call: Call, state: Seeds, like: Value) -> Value:
         return call.d.numbers(name, state, call.out.shape, dtype_of(call.out))

@@ -1,4 +1,4 @@
-"""Sums and other reductions, softmax, and losses of classes."""
+"""Sums and other reductions, softmax, and losses of class indices."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["OPERATIONS", "count", "reduced"]
 
 
 def reduced(call: Call, name: str, x: Value, dims: Sequence[int], keepdim: bool = False) -> Value:
-    """``fd.ops.NAME`` of ``x`` along ``dims``, in the data type of ``x``."""
+    """Append ``fd.ops.NAME`` of ``x`` along ``dims``, in the data type of ``x``."""
     if not dims:
         return x
     wide = x.dtype == "Int32" and name in ("sum", "prod")  # as PyTorch, if not told otherwise
@@ -27,13 +27,13 @@ def reduced(call: Call, name: str, x: Value, dims: Sequence[int], keepdim: bool 
 
 
 def left(x: Value, dims: Sequence[int], keepdim: bool) -> list[Dim]:
-    """The shape of what is reduced along ``dims``."""
+    """Shape of a reduction of ``x`` along ``dims``."""
     sizes = enumerate(x.shape)
     return [1 if d in dims else n for d, n in sizes if keepdim or d not in dims]
 
 
 def count(call: Call, x: Value, dims: Sequence[int]) -> Any:
-    """How many elements become one: a number, or what computes it."""
+    """Number of elements that are reduced to one: an int, or the name of its computation."""
     number: Any = 1
     for dim in dims:
         number = call.d.times(number, call.d.size(x.shape[dim]))
@@ -75,7 +75,7 @@ def quantified(name: str) -> Translate:
 
 
 def moments(call: Call, x: Value, dim: Any, correction: Any, keepdim: bool) -> tuple[Value, Value]:
-    """Variance and mean."""
+    """Variance and mean along ``dim``."""
     refuse(x.dtype in WHOLE, "moments of what is whole")
     degrees = 1 if correction is None else correction
     refuse(degrees != int(degrees), "a correction that is not whole")
@@ -132,7 +132,7 @@ def logsumexp(call: Call, x: Value, dim: Any, keepdim: bool = False) -> Value:
 
 
 def finite(call: Call, top: Value) -> Value:
-    """``top``, and 0 where that is infinite."""
+    """``top`` with 0 in place of infinities."""
     test = call.each("isinf", top.shape, top, compute=top.dtype, result="Bool")
     return call.d.op("where", (top.dtype, top.shape), test, 0.0, top)
 
@@ -141,7 +141,7 @@ def finite(call: Call, top: Value) -> Value:
 
 
 def shifted(call: Call, x: Value, dim: int) -> tuple[Value, Value, Value, list[int]]:
-    """``x`` less its maximum, the exponentials of that, their sums, and the dimension."""
+    """``x - max(x)``, its exponentials, their sums, and the dimensions."""
     dims = axes_of(dim, x.ndim)
     top = reduced(call, "max", x, dims, True)
     low = call.each("sub", x.shape, x, top, compute=x.dtype)
@@ -156,7 +156,7 @@ def softmax(call: Call, x: Value, dim: int, _: bool = False) -> Value:
 
 
 def safe_softmax(call: Call, x: Value, dim: int, dtype: Any = None) -> Value:
-    """A row without anything but negative infinity is a row of zeros."""
+    """Softmax that returns zeros for a row of negative infinities."""
     x = call.d.cast(x, call.compute)
     dims = axes_of(dim, x.ndim)
     top = reduced(call, "max", x, dims, True)
@@ -193,7 +193,9 @@ def log_softmax_backward(call: Call, g: Value, y: Value, dim: int, _: Any = None
 
 
 def hits(call: Call, x: Value, target: Value, ignored: int) -> Value:
-    """Where in ``x``, rows of classes, the class is that of the row, which is not ignored."""
+    """Mask of the elements of ``x`` (rows, classes) whose class is the row's target, if not
+    ignored.
+    """
     numbers = call.d.broadcast(call.d.iota(x.shape[1]), x.shape, [1])
     wanted = call.d.broadcast(call.d.cast(target, "Int"), x.shape, [0])
     same = call.each("eq", x.shape, numbers, wanted, compute="Int", result="Bool")
@@ -202,7 +204,7 @@ def hits(call: Call, x: Value, target: Value, ignored: int) -> Value:
 
 
 def counted_rows(call: Call, target: Value, ignored: int) -> Value:
-    """How many rows are not ignored, as a float."""
+    """Number of targets that are not ignored, as a float."""
     wanted = call.each("ne", target.shape, target, ignored, compute="Int", result="Bool")
     return reduced(call, "sum", call.d.cast(wanted, call.compute), [0])
 

@@ -36,7 +36,7 @@ def unsqueeze(call: Call, x: Value, dim: int) -> Value:
 
 
 def inserted(call: Call, x: Value, dim: int) -> Value:
-    """``x`` with a dimension more."""
+    """Insert a dimension of size 1."""
     marks = [d == dim for d in range(x.ndim + 1)]
     meta = x.dtype, (*x.shape[:dim], 1, *x.shape[dim:])
     return call.d.op("broadcast", meta, x, is_broadcast_dim=marks)
@@ -63,7 +63,10 @@ def part(
 
 
 def first_of(call: Call, x: Value, dim: int, start: Any) -> Any:
-    """Where a slice begins: a number that is not negative."""
+    """Non-negative start of a slice.
+
+    :raises Refused: if it depends on symbolic sizes.
+    """
     size = x.shape[dim]
     if isinstance(start, int) and isinstance(size, int):
         return min(max(start + size if start < 0 else start, 0), size)
@@ -103,7 +106,7 @@ def cat(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 def joined(call: Call, given: list[Value], dim: int) -> Value:
-    """Tensors after another along ``dim``."""
+    """Concatenate tensors along ``dim``."""
     if len(given) == 1:
         return call.d.op("set", (given[0].dtype, given[0].shape), given[0])
     return call.d.op("cat", (given[0].dtype, call.out.shape), given, dim=dim)
@@ -116,7 +119,7 @@ def stack(call: Call, tensors: Sequence[Value], dim: int = 0) -> Value:
 
 
 def repeat(call: Call, x: Value, repeats: Sequence[Any]) -> Value:
-    """Each dimension as two: how often, and what."""
+    """Repeat by a broadcast to twice the dimensions, (repeat, size) for each, and a reshape."""
     refuse(not all(isinstance(n, int) for n in repeats), "an unknown number of times")
     shape: list[Dim] = [*([1] * (len(repeats) - x.ndim)), *x.shape]
     twice = [n for pair in zip(repeats, shape, strict=True) for n in pair]
@@ -131,7 +134,7 @@ def pad(call: Call, x: Value, widths: Sequence[Any], value: Any = 0) -> Value:
 
 
 def widths(ndim: int, dim: int, before: Any, after: Any) -> list[Any]:
-    """The widths of padding along one dimension, those of the last first."""
+    """Widths of padding along one dimension, the last dimension first."""
     found: list[Any] = [0] * (2 * (ndim - dim))
     found[-2:] = [before, after]
     return found
@@ -157,7 +160,7 @@ def select_backward(call: Call, g: Value, sizes: Any, dim: int, index: Any) -> V
 
 
 def triangle(test: str) -> Any:
-    """The elements on one side of a diagonal."""
+    """Make the translation that keeps the elements on one side of a diagonal."""
 
     def translate(call: Call, x: Value, diagonal: int = 0) -> Value:
         shape = x.shape
@@ -173,7 +176,7 @@ def triangle(test: str) -> Any:
 
 
 def full(call: Call, fill: Any) -> Value:
-    """A tensor like the first result with ``fill`` everywhere."""
+    """Make a tensor like the first result, filled with ``fill``."""
     refuse(not isinstance(fill, int | float | Number), "a number that nvFuser has not")
     return call.d.full(call.out.shape, fill, dtype_of(call.out))
 
@@ -215,7 +218,7 @@ def select_scatter(call: Call, x: Value, source: Value, dim: int, index: int) ->
 
 
 def put(call: Call, x: Value, source: Value, dim: int, start: Any) -> Value:
-    """``x`` with ``source`` from ``start`` on."""
+    """``x`` with ``source`` at ``start`` along ``dim``."""
     sizes = x.shape[dim], source.shape[dim]
     refuse(not all(isinstance(n, int) for n in sizes), "places of unknown sizes")
     whole, size = (int(n) for n in sizes if isinstance(n, int))

@@ -1,4 +1,4 @@
-"""All operations that regions may hold, by the names of their symbols."""
+"""All operations that regions may have, by the names of their symbols."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ OPERATIONS: Operations = {
     )
     for name, operation in part.OPERATIONS.items()
 }
-"""What each operator is in nvFuser; what is not here runs outside of regions."""
+"""Translation of each operator; others run outside of regions."""

@@ -1,1 +1,1 @@
-"""nvFuser's part played by PyTorch on CPUs, so that regions are tested without a GPU."""
+"""nvFuser imitated by PyTorch on CPUs, to test regions without a GPU."""

@@ -16,7 +16,7 @@ __all__ = ["ReferencePlugin"]
 
 
 class ReferencePlugin:
-    """Takes what tj-nvfuser takes, on CPUs."""
+    """tj-nvfuser for CPUs."""
 
     tj_name = "nvfuser_reference"
 
@@ -25,7 +25,7 @@ class ReferencePlugin:
 
     @hookimpl
     def tj_options(self) -> type[Any]:
-        """Those of tj-nvfuser."""
+        """Options of tj-nvfuser."""
         return Options
 
     @hookimpl
@@ -35,5 +35,5 @@ class ReferencePlugin:
 
     @hookimpl
     def tj_transforms(self, options: Options) -> tuple[Transform, ...]:
-        """That of random calls, if the options ask for it."""
+        """The transform of random calls, if the options ask for it."""
         return (own_numbers(self.target.devices),) if options.draws else ()

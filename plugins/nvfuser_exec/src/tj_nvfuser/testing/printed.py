@@ -1,7 +1,7 @@
-"""Programs as nvFuser prints them, computed with PyTorch.
+"""Programs printed by nvFuser, computed with PyTorch.
 
-What nvFuser has made of a definition is printed as a definition again: of its own operations, such
-as Welford's algorithm for a variance, without arguments that have their default. Constants have
+nvFuser prints its transformed definition as a definition again: with internal operations, such as
+Welford's algorithm for a variance, and without arguments that have their default. Constants have
 six digits and no data type.
 """
 
@@ -23,9 +23,9 @@ __all__ = ["printed", "rounded"]
 
 
 def rounded(text: str) -> str:
-    """The definition ``text`` with the digits that nvFuser would print of its constants.
+    """Round the constants in the definition ``text`` to the digits that nvFuser prints.
 
-    Where numbers become integers, one digit less may make another result.
+    Where numbers become integers, a digit less may change the result.
     """
     return ast.unparse(_Rounded().visit(ast.parse(text)))
 
@@ -38,9 +38,9 @@ class _Rounded(ast.NodeTransformer):
 
 
 def printed(text: str) -> Run:
-    """What runs a program that nvFuser has printed.
+    """Make a function that runs a program which nvFuser has printed.
 
-    :raises AttributeError: as it runs, if it has an operation that is not known here.
+    :raises AttributeError: at run time, if an operation is unknown.
     """
     scope = {"DataType": PrintedTypes, "FusionDefinition": Printed}
     define_fusion = define(text, "nvfuser_fusion", scope, "nvfuser")
@@ -55,7 +55,7 @@ def printed(text: str) -> Run:
 
 
 class PrintedTypes(DataType):
-    """nvFuser's data types, with that of its loops' indices."""
+    """nvFuser's data types, and that of its loops' indices."""
 
     Index = torch.int64
 
@@ -75,7 +75,7 @@ class Printed(ReferenceDefinition):
         is_cpu: bool,
         stride_order: Sequence[int] = (),
     ) -> Tensor:
-        """The next input; its strides are in the order of its dimensions by default."""
+        """Take the next input; its strides are in the order of its dimensions by default."""
         order = stride_order or list(reversed(range(len(shape))))
         return super().define_tensor(shape, contiguity, dtype, is_cpu, order)
 
@@ -106,7 +106,9 @@ NUMBERS: dict[str, Callable[..., Any]] = {
 
 
 class PrintedOperations(Operations):
-    """``fd.ops`` of printed programs: numbers have operations, too, and shapes are broadcast."""
+    """``fd.ops`` of printed programs, in which numbers have operations, too, and shapes are
+    broadcast.
+    """
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         table = self.table
@@ -146,7 +148,9 @@ class PrintedOperations(Operations):
         return x.expand(*shape)
 
     def squeeze(self, x: Tensor, dims: Sequence[int], squeeze_expanded: bool = False) -> Tensor:
-        """Where ``squeeze_expanded``, also what repeats one element."""
+        """Remove ``dims``; with ``squeeze_expanded``, also expanded
+        ones, whose elements are equal.
+        """
         for d in sorted(dims, reverse=True) if squeeze_expanded else ():
             first = x.narrow(d, 0, 1)
             same = (x == first) | ((x != x) & (first != first))
@@ -169,7 +173,7 @@ class PrintedOperations(Operations):
         return super().slice(x, start_indices, end_indices)
 
     def cat(self, tensors: Sequence[Tensor], dim: int, manual_padding: bool = False) -> Tensor:
-        """Where they have been padded, each in its place, the sum of them."""
+        """Concatenate; with ``manual_padding``, the tensors are padded with zeros and are added."""
         if not manual_padding:
             return super().cat(tensors, dim)
         require(len({x.shape for x in tensors}) == 1, "mixed shapes")
@@ -238,7 +242,7 @@ class PrintedOperations(Operations):
         return super().min(x, dims, keepdim)
 
     def welford(self, x: Tensor, dims: Sequence[int]) -> tuple[Tensor, Tensor, Tensor]:
-        """Means, sums of squares of what is left, and how many elements there are."""
+        """Means, sums of squared deviations, and counts."""
         var, mean = torch.var_mean(x, list(dims), correction=0)
         count = math.prod(x.size(d) for d in dims)
         return mean, var * count, torch.full_like(mean, count, dtype=torch.int64)
@@ -256,7 +260,7 @@ class PrintedOperations(Operations):
     # -------------------------------------------------------------------- indices
 
     def index_select(self, x: Tensor, index: Tensor, dim: int) -> Tensor:
-        """The index may have the other dimensions, too, with one element."""
+        """Select by a vector, which may have further dimensions of size 1."""
         require(max(index.numel(), 1) == max(index.shape, default=1), "an index is no vector")
         return super().index_select(x, index.reshape(-1), dim)
 

@@ -1,9 +1,9 @@
 """A stand-in for nvFuser's ``FusionDefinition`` that computes with PyTorch as it is defined.
 
-It has nvFuser's rules of data types, as they were found with nvFuser 0.2.36: operations on 16 bits
-whose kernels do not compile are refused, results have nvFuser's data types, arguments are of one
-data type and of one shape, since a definition says casts and broadcasts itself. What nvFuser
-returns as a view is one here, too.
+It has nvFuser's rules for data types, as observed with nvFuser 0.2.36: operations on 16 bits whose
+kernels do not compile are refused, results have nvFuser's data types, and arguments have one data
+type and one shape, since a definition makes casts and broadcasts explicit. A result that is a view
+in nvFuser is one here, too.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class Reference:
     devices: Collection[str] = ("cpu",)
 
     def capability(self, device: Device) -> tuple[int, int]:
-        """That of an H200."""
+        """Compute capability of an H200."""
         return 9, 0
 
     def no_scans(self) -> None:
-        """PyTorch compiles nothing."""
+        """None: scans need no compiler here."""
         return None
 
     def build(self, text: str) -> Run:
-        """What runs the definition ``text``."""
+        """Make a function that runs the definition ``text``."""
         scope = {"DataType": DataType, "FusionDefinition": ReferenceDefinition}
         define_fusion = define(text, "nvfuser_fusion", scope, "nvfuser")
 
@@ -65,7 +65,7 @@ class Reference:
 
 
 class ReferenceDefinition:
-    """A definition that is computed for ``inputs`` as it is made."""
+    """A definition that is computed for ``inputs`` while it is made."""
 
     def __init__(self, inputs: Sequence[Any]) -> None:
         self.inputs: Iterator[Any] = iter(inputs)
@@ -80,7 +80,7 @@ class ReferenceDefinition:
         is_cpu: bool,
         stride_order: Sequence[int],
     ) -> Tensor:
-        """The next input, which is as it is described."""
+        """Take the next input, and check that it matches its description."""
         x: Tensor = next(self.inputs).detach()
         require(x.dtype is dtype, f"an input is {x.dtype}")
         require(not is_cpu, "an input is on another device")
@@ -101,16 +101,16 @@ class ReferenceDefinition:
 
 
 def require(condition: object, problem: str) -> None:
-    """Refuse a definition, as nvFuser would.
+    """Refuse a definition, as nvFuser would, unless ``condition`` is true.
 
-    :raises RuntimeError: if ``condition`` is false.
+    :raises RuntimeError: if it is false.
     """
     if not condition:
         raise RuntimeError(f"the reference of nvFuser: {problem}")
 
 
 def described(x: Tensor, contiguity: Sequence[bool | None], order: Sequence[int]) -> None:
-    """Whether the strides of ``x`` are as ``contiguity`` and ``order`` say."""
+    """Check that the strides of ``x`` match ``contiguity`` and ``order``."""
     require(sorted(order) == list(range(x.dim())), f"{order} is no order")
     ranked = sorted(range(x.dim()), key=lambda d: -order[d])
     inner: int | None = None
@@ -127,7 +127,9 @@ def described(x: Tensor, contiguity: Sequence[bool | None], order: Sequence[int]
 
 
 def operands(values: Sequence[Any], kinds: Collection[torch.dtype]) -> list[Any]:
-    """Tensors of one data type, of ``kinds``, and of one shape; numbers as tensors of it."""
+    """Check that tensors have one data type, of ``kinds``, and one shape; convert numbers to
+    tensors.
+    """
     tensors = [v for v in values if isinstance(v, Tensor)]
     require(len({x.dtype for x in tensors}) == 1, f"mixed types {[x.dtype for x in tensors]}")
     dtype = tensors[0].dtype
@@ -166,7 +168,7 @@ def _table() -> dict[str, tuple[Callable[..., Any], Collection[torch.dtype]]]:
 
 
 def _div(a: Tensor, b: Tensor) -> Tensor:
-    """Of integers, as C divides."""
+    """Divide; integers are truncated, as in C."""
     return torch.div(a, b, rounding_mode=None if a.dtype in WIDE else "trunc")
 
 
@@ -179,7 +181,7 @@ NUMERIC: dict[str, Callable[[int, int], int]] = {
     "maximum": max,
     "minimum": min,
 }
-"""What computes sizes."""
+"""Operations on sizes."""
 
 
 class Operations:
@@ -252,7 +254,7 @@ class Operations:
         return x.permute(*dims)
 
     def stride_order(self, x: Tensor, stride_order: Sequence[int]) -> Tensor:
-        """As memory of its own, with the strides in that order."""
+        """Copy ``x`` to memory of its own, with its strides in that order."""
         dims = sorted(range(x.dim()), key=lambda d: -stride_order[d])
         back = sorted(range(x.dim()), key=dims.__getitem__)
         return x.permute(dims).contiguous().permute(back)
@@ -432,7 +434,7 @@ class Operations:
 
 
 def attends(*values: Tensor) -> None:
-    """Whether nvFuser takes ``values`` for attention, and its kernels do."""
+    """Check that nvFuser and its kernels take ``values`` for attention."""
     require({x.dtype for x in values} < {*LOW} and values[0].dtype in LOW, "not in 16 bits")
     require(all(x.dim() == 4 for x in values), "not of 4 dimensions")
     require(len({x.shape[:2] for x in values}) == 1, "other numbers of heads")
