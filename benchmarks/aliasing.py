@@ -1,4 +1,4 @@
-"""What writes and aliases cost per call: the functional form, and finding out who shares memory.
+"""Cost per call of writes and aliases: the functional form, and the checks for shared memory.
 
     python benchmarks/aliasing.py [--rounds N]
 
@@ -84,7 +84,7 @@ def _call(f: Callable[..., Any], arguments: Arguments) -> Callable[[], object]:
 
 
 def sharing(count: int, rounds: int) -> str:
-    """What the check costs that stands before a program with ``count`` tensors, one written."""
+    """Table of the check for shared memory before a program with ``count`` tensors, one written."""
     tensors = [torch.ones(4) for _ in range(count)]
 
     def nothing(*args: torch.Tensor) -> None:
@@ -97,7 +97,9 @@ def sharing(count: int, rounds: int) -> str:
 
 
 def base(rounds: int) -> str:
-    """What a base costs: to find out who shares memory and how, the program for it, the base."""
+    """Table of a call with a base: the check for shared memory, the look-up of its program, the
+    base.
+    """
 
     def nothing(*args: torch.Tensor) -> None:
         pass

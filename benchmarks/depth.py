@@ -1,4 +1,4 @@
-"""Compile time against depth: what tj's own passes cost as a model gets more equal layers.
+"""Compile time against depth: cost of tj's own passes as a model gets more equal layers.
 
     python benchmarks/depth.py [--layers 2,4,8,16] [--rounds 5]
 
@@ -61,7 +61,7 @@ class GPT(nn.Module):
 
 
 def measure(layers: int) -> dict[str, float]:
-    """Seconds of the first call of a model with ``layers`` layers, in all and by pass."""
+    """Seconds of the first call of a model with ``layers`` layers: in total and by pass."""
     torch.manual_seed(0)
     model = GPT(layers)
     index, target = torch.randint(0, 128, (2, 32)), torch.randint(0, 128, (2, 32))

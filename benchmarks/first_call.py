@@ -34,11 +34,11 @@ SYSTEMS = {
     "step": ("torch.compile(aot_eager)", "tj"),
     "fused": ("torch.compile", "tj, Inductor"),
 }
-"""What is compared, by what is measured."""
+"""Compared systems, by mode of measurement."""
 
 
 def wrapper(system: str) -> Callable[[Any], Any]:
-    """What makes a model into a compiled one."""
+    """Make the function that compiles a model."""
     import tj_core as tj
     import torch
 
@@ -74,7 +74,7 @@ def measure(system: str, layers: int, mode: str) -> float:
 
 
 def computed() -> float:
-    """CPU seconds of this process, and of those that it has waited for."""
+    """CPU seconds of this process and its finished children."""
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
 

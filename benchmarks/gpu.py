@@ -1,13 +1,13 @@
-"""What runs on a GPU, is it right, and how fast: one script, to be started on a machine with one.
+"""Correctness and speed on a GPU: one script for a machine that has one.
 
     python benchmarks/gpu.py --out gpu.json
-    python benchmarks/gpu.py --device cpu --small      # what can be tried without a GPU
+    python benchmarks/gpu.py --device cpu --small      # the parts that work without a GPU
 
-First PyTorch's database of operations against eager, then small models in training, then GPT and
-Llama in bfloat16, 1024 and 2048 wide: tj with the plugins that fuse, with CUDA graphs too, without
-either, torch.compile, and lightning-thunder where it is installed, in turns. On the CPU, stand-ins
-for nvFuser and for CUDA graphs take their parts. The tables for docs/gpu.md are written beside the
-file of ``--out``, with the ending `.md`.
+First PyTorch's database of operations is compared with eager, then small models in training are,
+then GPT and Llama are timed in bfloat16, 1024 and 2048 wide: tj with the plugins that fuse, also
+with CUDA graphs, without either, torch.compile, and lightning-thunder where it is installed, in
+turns. On the CPU, stand-ins replace nvFuser and CUDA graphs. The tables for docs/gpu.md are written
+beside the file of ``--out``, with the ending `.md`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def plugins(device: str) -> tuple[Any, ...]:
 
 
 def graphs(device: str) -> Any:
-    """The plugin that captures CUDA graphs; on the CPU, the recorder in their place."""
+    """The plugin for CUDA graphs; on the CPU, the recorder."""
     if device != "cpu":
         return "cudagraph"
     from tj_cudagraph.testing.plugin import RecorderPlugin
@@ -59,7 +59,7 @@ def graphs(device: str) -> Any:
 
 
 def versions() -> dict[str, object]:
-    """What the figures hold for."""
+    """Versions and devices that the figures apply to."""
     from tj_nvfuser.availability import state
 
     found = state()
@@ -76,7 +76,7 @@ def versions() -> dict[str, object]:
 
 
 def samples(op: Any, device: str, dtype: torch.dtype, count: int) -> Iterator[Any]:
-    """Arguments of ``op`` that eager takes, with what it returns."""
+    """Yield arguments of ``op`` that eager takes, with eager's results."""
     for sample in itertools.islice(op.sample_inputs(device, dtype), count):
         args = (sample.input, *sample.args)
         try:
@@ -87,7 +87,9 @@ def samples(op: Any, device: str, dtype: torch.dtype, count: int) -> Iterator[An
 
 
 def operations(device: str, every: int, count: int) -> dict[str, Any]:
-    """How many samples of PyTorch's database are right, and what is wrong with the others."""
+    """Run samples of PyTorch's database; return the number that are right, and the errors of the
+    others.
+    """
     session = tj.Session(
         plugins(device), overrides={"nvfuser": {"minimum": 1}} if device != "cpu" else {}
     )
@@ -113,7 +115,9 @@ def operations(device: str, every: int, count: int) -> dict[str, Any]:
 
 
 def models(device: str) -> dict[str, str]:
-    """How a training step of each small model differs from eager, at most."""
+    """Compare a training step of each small model with eager;
+    return "right" or the error, by name.
+    """
     found = {}
     for name, kind in MODELS.items():
         model = kind.build().train().to(device)
@@ -133,7 +137,7 @@ def models(device: str) -> dict[str, str]:
 
 
 MAKERS: Mapping[str, Callable[..., nn.Module]] = {"gpt": GPT, "llama": Llama}
-"""By name: a function of layers, width, heads, words and length."""
+"""Model makers by name: functions of layers, width, heads, words and length."""
 
 WIDTHS = (1024, 2048)
 SMALL = 64
@@ -141,7 +145,7 @@ WORDS, LENGTH = 32000, 512
 
 
 def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) -> Callable[[], None]:
-    """One step, to its end on the device."""
+    """Make the function that runs one training step and waits for the device."""
 
     def run() -> None:
         f(*batch).backward()
@@ -153,7 +157,7 @@ def training(model: nn.Module, f: Callable[..., Any], batch: tuple[Any, ...]) ->
 
 
 def systems(device: str, model: nn.Module) -> dict[str, Callable[..., Any]]:
-    """What is compared, by name; lightning-thunder where it is installed."""
+    """Compared systems, by name; lightning-thunder where it is installed."""
     used = plugins(device)
     found = {
         "eager": model,
@@ -205,7 +209,7 @@ def markdown(found: Mapping[str, Any]) -> str:
 
 
 def main() -> None:
-    """Parse the command line, run all parts, write what they found."""
+    """Parse the command line, run all parts, write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--small", action="store_true", help="little of everything")

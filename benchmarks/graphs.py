@@ -1,4 +1,4 @@
-"""What the frontend ``fx`` costs: compiling a graph of ten calls, and calling it.
+"""Cost of the frontend ``fx``: compilation of a graph of ten calls, and a call.
 
     python benchmarks/graphs.py [--rounds N]
 
@@ -25,7 +25,7 @@ def program(x: torch.Tensor, y: torch.Tensor) -> Any:
 
 
 def compile_milliseconds(session: Any, x: torch.Tensor, y: torch.Tensor) -> float:
-    """From a new GraphModule to its first result."""
+    """Milliseconds from a new GraphModule to its first result."""
     graph = torch.fx.symbolic_trace(program)
     start = time.perf_counter()
     tj.jit(graph, frontend="fx", session=session)(x, y)

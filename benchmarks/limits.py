@@ -1,10 +1,10 @@
-"""What a workload takes at least: its large kernels as fast as measured, the rest at memory speed.
+"""Lower limit of a workload's time: large kernels as fast as measured, the rest at memory speed.
 
 The limit is the best measured time of each matrix product, convolution, attention and recurrent
-layer, and the time to move every other byte once: what other operations read of inputs and of large
-kernels, and what they write for large kernels and for the user. Nothing between them counts, as if
-all of it were fused. What stays in a processor's caches moves faster than that, so that small
-workloads may be below their limit.
+layer, plus the time to move every other byte once: what other operations read of inputs and of
+results of large kernels, and what they write for large kernels and for the user. Values between
+them do not count, as if all of it were fused. Data in a processor's caches moves faster than that,
+so that small workloads may be below their limit.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ LARGE = frozenset((*PRODUCTS, *OTHERS, ATTENTION, f"{ATTENTION}_backward"))
 """Operators that are kernels of their own."""
 
 LOOKUPS = frozenset({"embedding", "index", "gather", "_embedding_bag", "select", "slice"})
-"""Operators that read of their first argument only what they return."""
+"""Operators that read of their first argument only the elements that they return."""
 
 Call = Callable[[], object]
 
 
 class Recorder(TorchDispatchMode):
-    """The large kernels of a program, each with how often it runs, and the bytes of the rest.
+    """Records the large kernels of a program, with their number of runs, and the bytes of the rest.
 
-    Storages are held, so that no two have one address.
+    Storages are kept alive, so that no two have one address.
     """
 
     def __init__(self) -> None:
@@ -71,13 +71,15 @@ class Recorder(TorchDispatchMode):
         self.kernels[key] = (count + 1, ways)
 
     def bytes(self, results: Any) -> int:
-        """What is moved beside the large kernels, if ``results`` are what the user gets."""
+        """Bytes moved by operations other than large kernels;
+        ``results`` are what the user gets.
+        """
         given = {key: s for key, s in _storages(results).items() if key in self.of_small}
         return self.extra + sum(s.nbytes() for s in (self.moved | given).values())
 
 
 def limit(run: Callable[[], Any], results: Callable[[], Any]) -> float:
-    """The least CPU seconds for what ``run`` does; ``results`` are beside what it returns."""
+    """Least CPU seconds for ``run``; ``results`` returns further results, such as gradients."""
     recorder = Recorder()
     with recorder:
         returned = run()
@@ -101,7 +103,7 @@ def _described(tree: Any) -> list[Any]:
 
 
 def _other_ways(func: Any, args: Any, kwargs: Any) -> Iterator[Call]:
-    """oneDNN's product beside PyTorch's, where it can."""
+    """Yield oneDNN's kernel for a matrix product, if it runs."""
     name = func.overloadpacket.__name__
     linear = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
     if linear is None or kwargs or name not in ("mm", "addmm") or len(args) != 2 + (name != "mm"):
@@ -116,7 +118,7 @@ def _other_ways(func: Any, args: Any, kwargs: Any) -> Iterator[Call]:
 
 
 def _seconds(run: Call) -> float:
-    """The CPU seconds of one call, the best of some; not of the first, which gets memory."""
+    """CPU seconds of one call, the best of some; the first, which allocates, is left out."""
     run()
     best, start = float("inf"), time.process_time()
     for _ in range(50):
@@ -131,7 +133,7 @@ def _seconds(run: Call) -> float:
 
 @functools.cache
 def bandwidth() -> float:
-    """Bytes for a CPU second, as copying a large tensor moves them."""
+    """Bytes per CPU second of a copy of a large tensor."""
     x = torch.ones(1 << 25)
     y = torch.zeros_like(x)
     return 2 * x.nbytes / _seconds(lambda: y.copy_(x))

@@ -3,8 +3,7 @@
     python benchmarks/memory.py [--workloads gpt,resnet] [--scale 1] [--fused]
 
 Bytes are exact: saved ones as autograd's hooks see them, inputs, parameters and buffers left out,
-each storage once; the peak is that of PyTorch's allocator in a step after the first two, over what
-there is before it.
+each storage once; the peak is that of PyTorch's allocator in the third step, relative to its start.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ def measure(workload: str, system: str, scale: float = 1.0) -> Memory:
 
 
 def saved_bytes(model: torch.nn.Module, step: Any, args: tuple[torch.Tensor, ...]) -> int:
-    """Bytes of the tensors that autograd is asked to keep."""
+    """Bytes of the storages that autograd is asked to save."""
     known = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), *args)}
     sizes: dict[int, int] = {}
     alive = []
@@ -84,7 +83,7 @@ def saved_bytes(model: torch.nn.Module, step: Any, args: tuple[torch.Tensor, ...
 
 
 def peak_bytes(run: Callable[[], None]) -> int:
-    """Bytes that PyTorch's allocator has given out in ``run`` at the worst moment."""
+    """Largest net number of bytes that PyTorch's allocator has allocated during ``run``."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         run()
     events = recorded.profiler.kineto_results.events()
@@ -107,7 +106,7 @@ def main() -> None:
 
 
 def line(workload: str, scale: float, systems: tuple[str, ...] | Mapping[str, Any]) -> str:
-    """What ``systems``, of which the last is tj and the one before a peer, need."""
+    """Report the memory of ``systems``: the last is tj, the one before a peer."""
     found = {system: measure(workload, system, scale) for system in systems}
     *_, peer, mine = found
     lowest = min(m.peak for name, m in found.items() if name != mine)

@@ -1,4 +1,4 @@
-"""Call overhead: what a call costs beyond the kernels, against eager and torch.compile.
+"""Call overhead: time of a call beyond its kernels, against eager and torch.compile.
 
     python benchmarks/overhead.py [--rounds N]
 
@@ -19,11 +19,11 @@ from timing import interleaved, table
 from torch import nn
 
 PLUGINS = {"tj": (), "tj, Inductor": ("inductor",)}
-"""The plugins of tj's systems, beside those that both have."""
+"""Plugins of tj's systems, in addition to those that both have."""
 
 
 def systems() -> dict[str, Callable[[Any], Any]]:
-    """What is compared, by name; tj's, as far as the plugins are installed."""
+    """Compared systems, by name; tj's, if their plugins are installed."""
     found: dict[str, Callable[[Any], Any]] = {"eager": lambda f: f}
     for name, plugins in PLUGINS.items():
         with contextlib.suppress(tj.TjError):

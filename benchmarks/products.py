@@ -1,4 +1,4 @@
-"""Two linear layers with a gelu between, in inference: who multiplies, and what that takes.
+"""Two linear layers with a gelu between, in inference, by executor of the products.
 
     python benchmarks/products.py [--rounds 30] [--threads 1]
 
@@ -24,7 +24,7 @@ SYSTEMS: dict[str, dict[str, object] | None] = {
     "tj, oneDNN, frozen": {"freeze": True},
     "tj, oneDNN, epilogues": {"epilogues": True},
 }
-"""The options of tj-onednn; None is without it."""
+"""Options of tj-onednn; None is without it."""
 
 
 def jitted(model: nn.Module, options: dict[str, object] | None) -> Any:
@@ -35,7 +35,7 @@ def jitted(model: nn.Module, options: dict[str, object] | None) -> Any:
 
 
 def calls(model: nn.Module, x: torch.Tensor) -> dict[str, Callable[[], object]]:
-    """What is timed, by name; results are compared with eager's first."""
+    """Timed functions by name; their results are compared with eager's first."""
     expected = model(x)
     found: dict[str, Callable[[], object]] = {"eager": lambda: model(x)}
     for name, options in SYSTEMS.items():

@@ -4,10 +4,10 @@
                              [--plot FILE]
 
 Systems take turns within one process. Figures are ratios of CPU seconds to eager's, medians with
-the quartiles behind, and the CPU seconds of the first step, which compiles. Beside them stands what
-a step takes at least, by `limits`. Results are compared with eager's before anything is timed. The
-allocator is tuned, as by its README: the program starts itself again with the variables.
-``--only`` takes the workloads whose names start so; ``--quick`` is a scale of 0.25 and 3 rounds.
+the quartiles behind, and the CPU seconds of the first step, which compiles. A column has the lower
+limit of a step's time, by `limits`. Results are compared with eager's before anything is timed. The
+allocator is tuned, as by its README: the program restarts itself with the variables set. ``--only``
+takes the workloads whose names start so; ``--quick`` is a scale of 0.25 and 3 rounds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ALLOCATOR = {
     "MALLOC_TRIM_THRESHOLD_": str(16 << 30),
     "MALLOC_TOP_PAD_": str(64 << 20),
 }
-"""The default allocator gives memory back in every step, which costs all systems at random."""
+"""Settings of the default allocator, which else gives memory back in every step, at random cost."""
 
 
 EXECUTORS = {
@@ -44,14 +44,14 @@ EXECUTORS = {
     "tj, Inductor": ("inductor",),
     "tj, Inductor, oneDNN": ("onednn", "inductor"),
 }
-"""The plugins of tj's systems, beside those that all have."""
+"""Plugins of tj's systems, in addition to those that all have."""
 
 AUTOCAST = ("autocast",) if importlib.util.find_spec("tj_autocast") else ()
-"""Mixed precision in the program, where the plugin is installed."""
+"""The plugin for mixed precision, where it is installed."""
 
 
 def systems() -> dict[str, Callable[[Any], Any]]:
-    """What is compared, by name; tj's, as far as the plugins are installed."""
+    """Compared systems, by name; tj's, if their plugins are installed."""
     found: dict[str, Callable[[Any], Any]] = {"torch.compile": torch.compile}
     for name, executors in EXECUTORS.items():
         with contextlib.suppress(tj.TjError):

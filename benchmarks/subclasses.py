@@ -1,4 +1,4 @@
-"""Tensor subclasses: what a call costs with parameters of one, and tj-subclass where there is none.
+"""Tensor subclasses: cost of a call with subclass parameters, and of tj-subclass without any.
 
     python benchmarks/subclasses.py [--rounds N]
 

@@ -1,6 +1,6 @@
 """Workloads as users run them: decoding, dropout, autocast, a small network called many times.
 
-``scale`` says how large they are, as in `workloads`.
+``scale`` sets their size, as in `workloads`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from workloads import WORKLOADS, Arguments, GatedBlock, Llama, Make, rotated
 __all__ = ["CASES", "Case"]
 
 Run = Callable[[nn.Module, Any, Sequence[Arguments]], torch.Tensor]
-"""Runs a step of a model by a function that stands for it, and returns what is compared."""
+"""Runs a step of a model by a function in its place, and returns the values to compare."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A workload in one way of running it; results may differ from eager's by ``tolerance``."""
+    """A workload in one mode; its results may differ from eager's by ``tolerance``."""
 
     make: Make
     run: Run
@@ -31,7 +31,7 @@ class Case:
 
 
 def train(model: nn.Module, f: Any, calls: Sequence[Arguments]) -> torch.Tensor:
-    """A step without an optimizer: losses and gradients."""
+    """Run a step without an optimizer: losses and gradients."""
     for p in model.parameters():
         p.grad = None
     losses = []
@@ -43,7 +43,7 @@ def train(model: nn.Module, f: Any, calls: Sequence[Arguments]) -> torch.Tensor:
 
 
 def infer(model: nn.Module, f: Any, calls: Sequence[Arguments]) -> torch.Tensor:
-    """Forwards without gradients."""
+    """Run forwards without gradients."""
     with torch.no_grad():
         return torch.stack([f(*args) for args in calls])
 
@@ -57,7 +57,7 @@ class Decoder(nn.Module):
         self.time = time
 
     def start(self, n: int) -> list[torch.Tensor]:
-        """What the first call takes beside the token."""
+        """Arguments of the first call after the token."""
         raise NotImplementedError
 
     def head(self, x: torch.Tensor) -> torch.Tensor:
@@ -135,7 +135,9 @@ def decoding(kind: type[Decoder]) -> Make:
 
 
 def decode(model: Any, f: Any, calls: Sequence[Arguments]) -> torch.Tensor:
-    """One token after the other; what a call returns but its first result, the next one takes."""
+    """Run one token after the other; all results of a call but the
+    first are arguments of the next.
+    """
     state, found = model.start(len(calls[0][0])), []
     with torch.no_grad():
         for (token,) in calls:
@@ -222,4 +224,4 @@ CASES: dict[str, Case] = {
     "vision in bfloat16, inference": Case(vision, infer, tolerance=0.05),
     "policy, inference": Case(policy, infer),
 }
-"""By name, what is measured."""
+"""Measured workloads by name."""

@@ -1,12 +1,12 @@
-"""Seconds of a first training step in a second process, which finds what the first has kept.
+"""Seconds of a first training step in a second process, with the caches that the first has filled.
 
     python benchmarks/warm.py [--layers 2,16] [--rounds 3]
 
 A small GPT, forward and backward, by torch.compile and by tj with Inductor. Each system has cache
 folders of its own, which one process fills before others are measured. Figures are CPU seconds of
-the process, what a system imports included, without those of the C++ compiler. Python keeps the
-bytecode of what it imports, in a folder of the benchmark, whatever the environment says: where it
-does not (``PYTHONDONTWRITEBYTECODE``), it compiles all of PyTorch anew in each process.
+the process, imports of a system included, without those of the C++ compiler. Python keeps the
+bytecode of imports in a folder of the benchmark, whatever the environment sets: with
+``PYTHONDONTWRITEBYTECODE`` it would compile all of PyTorch anew in each process.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def in_process(system: str, layers: int, folder: Path) -> float:
 
 
 def python(arguments: list[str], folder: Path, variables: dict[str, str]) -> str:
-    """What a new process prints, which keeps bytecode in ``folder``."""
+    """Run a new process that keeps bytecode in ``folder``; return what it prints."""
     env = {**os.environ, **variables, "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(
@@ -62,7 +62,7 @@ def python(arguments: list[str], folder: Path, variables: dict[str, str]) -> str
 
 
 def report(layers: int, rounds: int, folder: Path) -> str:
-    """One line: what the systems take, in turns, and the ratio."""
+    """One line: the seconds of the systems, in turns, and the ratio."""
     python(["-c", "import torch._inductor.compile_fx"], folder, {})
     first = {system: in_process(system, layers, folder / system) for system in SYSTEMS}
     later: dict[str, list[float]] = {system: [] for system in SYSTEMS}

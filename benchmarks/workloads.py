@@ -1,6 +1,6 @@
-"""Models that are measured in training: what language and vision models and losses are made of.
+"""Models that are measured in training: parts of language and vision models, and losses.
 
-``scale`` says how large they are: 1 is the size that is measured, tests take smaller ones.
+``scale`` sets their size: 1 is the size that is measured, tests take smaller ones.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Elementwise(nn.Module):
 
 
 class Residual(nn.Module):
-    """Two convolutions with batch norms around which the input is added."""
+    """Two convolutions with batch norms, and the input added."""
 
     def __init__(self, given: int, made: int, stride: int) -> None:
         super().__init__()
@@ -205,7 +205,9 @@ class Depthwise(nn.Module):
 
 
 class UNet(nn.Module):
-    """Down, attention over all places, up with what was there before; images in, scalar out."""
+    """Downsampling, attention over all positions, upsampling with skip connections; images in,
+    scalar out.
+    """
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -224,7 +226,7 @@ class UNet(nn.Module):
 
 
 class Bags(nn.Module):
-    """Sums of embeddings beside numbers, then layers; a recommender's. Scalar out."""
+    """Embedding bags beside dense numbers, then layers, as in a recommender; scalar out."""
 
     def __init__(self, tables: int, rows: int, d: int) -> None:
         super().__init__()
@@ -269,7 +271,7 @@ def recurrent(scale: float) -> tuple[nn.Module, list[Arguments]]:
 
 
 def pictures(make: Callable[[int], nn.Module], channels_last: bool) -> Make:
-    """A model of images with 32 channels, which may be laid out as convolutions like it."""
+    """Make an image model with 32 channels, optionally in channels_last."""
 
     def made(scale: float) -> tuple[nn.Module, list[Arguments]]:
         width = int(32 * scale)
@@ -321,4 +323,6 @@ WORKLOADS: dict[str, Make] = {
     "unet": pictures(UNet, channels_last=False),
     "bags": bags,
 }
-"""By name, a model in training mode and the arguments of the calls of one step, of a size."""
+"""Makers by name: functions of a scale to a model in training mode and the arguments of the calls
+of one step.
+"""

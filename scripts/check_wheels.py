@@ -1,9 +1,9 @@
-"""Build every wheel of the workspace and use them where nothing else is installed.
+"""Build every wheel of the workspace, install and use them in fresh environments.
 
-``python scripts/check_wheels.py FOLDER [torch==2.14.1]`` builds into ``FOLDER/dist``, looks into
-the wheels, installs them into new environments, ``FOLDER/core`` without PyTorch and others that
-share one, and runs from there, outside of this tree, so that what is found is what was installed.
-The first thing that is wrong ends it, with a message.
+``python scripts/check_wheels.py FOLDER [torch==2.14.1]`` builds into ``FOLDER/dist``, inspects the
+wheels, installs them into new environments, ``FOLDER/core`` without PyTorch and others that share
+one, and runs from there, outside of this tree, so that nothing is imported from it. The first
+failure ends it, with a message.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main(folder: Path, torch: str = "torch") -> None:
-    """Do all of it in ``folder``, with the PyTorch that the requirement ``torch`` asks for."""
+    """Run all checks in ``folder``, with the PyTorch of the requirement ``torch``."""
     with ThreadPoolExecutor(1) as beside:
         # PyTorch takes longest to install; the wheels are built meanwhile.
         full = beside.submit(Environment, folder / "full", torch, "numpy", "pytest", "networkx")
@@ -50,7 +50,7 @@ def main(folder: Path, torch: str = "torch") -> None:
 
 
 def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -> None:
-    """All wheels in one environment."""
+    """Check all wheels in one environment."""
     clean = Environment(folder / "all", base=base)
     check_all(clean, wheels)
     check_examples(clean)
@@ -58,12 +58,12 @@ def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -
 
 
 def step(what: str) -> None:
-    """Say what comes next; flushed, because what it starts writes to the same stream."""
+    """Print the next step; flushed, because its child processes write to the same stream."""
     print(f"[{time.strftime('%H:%M:%S')}] {what}", flush=True)
 
 
 def require(condition: object, message: str) -> None:
-    """End with ``message`` unless ``condition`` holds."""
+    """Exit with ``message`` unless ``condition`` holds."""
     if not condition:
         sys.exit(f"wheels: {message}")
 
@@ -73,7 +73,7 @@ def require(condition: object, message: str) -> None:
 
 @dataclass(frozen=True)
 class Wheel:
-    """A built wheel and what its metadata says."""
+    """A built wheel and its metadata."""
 
     path: Path
     names: tuple[str, ...]
@@ -82,12 +82,12 @@ class Wheel:
 
     @property
     def distribution(self) -> str:
-        """``tj-torch``."""
+        """Name of the distribution, such as ``tj-torch``."""
         return str(self.metadata["Name"])
 
     @property
     def package(self) -> str:
-        """``tj_torch``, the one import package."""
+        """Name of its import package, such as ``tj_torch``."""
         return self.distribution.replace("-", "_")
 
 
@@ -124,7 +124,7 @@ def _read(path: Path) -> Wheel:
 
 
 def inspect(wheel: Wheel) -> None:
-    """Look at what is in a wheel, and what its metadata says."""
+    """Check a wheel's contents and metadata."""
     name, package, meta = wheel.distribution, wheel.package, wheel.metadata
     step(f"inspecting {wheel.path.name}")
     tops = {n.partition("/")[0] for n in wheel.names} - {f"{package}-{meta['Version']}.dist-info"}
@@ -151,10 +151,10 @@ def inspect(wheel: Wheel) -> None:
 
 
 class Environment:
-    """A virtual environment with ``others`` in it, and a folder to run from with nothing near it.
+    """A virtual environment with ``others`` installed, and an empty folder to run from.
 
-    What those need is installed as well, and nothing of this project. It also has what is in
-    ``base``, which has to stay as it is.
+    Requirements of ``others`` are installed as well, but nothing of this project. Packages of
+    ``base``, which must not change, can be imported too.
     """
 
     def __init__(self, folder: Path, *others: str, base: Environment | None = None) -> None:
@@ -178,7 +178,7 @@ class Environment:
 
     @property
     def packages(self) -> Path:
-        """The folder of what is installed."""
+        """The folder of installed packages."""
         return Path(self.python("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
     def run(self, *command: str) -> str:
@@ -203,19 +203,21 @@ class Environment:
         return self.run("python", "-I", "-c", textwrap.dedent(program))
 
     def install(self, *what: str) -> None:
-        """Install with pip, and say so."""
+        """Install with pip, and print it."""
         step(f"installing {', '.join(Path(w).name for w in what)}")
         # Not compiled ahead: of PyTorch, a small part is imported here.
         self.run("python", "-m", "pip", "install", "--quiet", "--no-compile", *what)
 
     def plugins(self) -> dict[str, str]:
-        """What ``tj plugins --json`` says: states by name."""
+        """State of each plugin, by name, from ``tj plugins --json``."""
         listed = json.loads(self.run("tj", "plugins", "--all", "--json"))
         return {plugin["name"]: plugin["state"] for plugin in listed}
 
 
 def check_core_alone(clean: Environment, core: Wheel) -> None:
-    """tj-core by itself: imports, lists, says what to install, and brings no PyTorch."""
+    """Check tj-core by itself: it imports, lists plugins, names missing ones, and brings no
+    PyTorch.
+    """
     clean.install(str(core.path))
     step("tj-core alone")
     clean.python(
@@ -241,7 +243,9 @@ def check_core_alone(clean: Environment, core: Wheel) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A user's command, the plugins that it brings, and who is to fuse a training step."""
+    """A user's install command, the plugins that it brings, and the executor that must fuse a
+    training step.
+    """
 
     arguments: tuple[str, ...]
     brings: frozenset[str]
@@ -261,7 +265,7 @@ COMMANDS = (
 
 
 def third_parties(wheels: Sequence[Wheel]) -> list[str]:
-    """The needs of the wheels beside each other and PyTorch, as requirements without extras."""
+    """Requirements of the wheels, without this project's distributions, PyTorch and extras."""
     ours = {w.distribution for w in wheels}
     asked = [r for w in wheels for r in w.metadata.get_all("Requires-Dist") or ()]
     known = {r for r in asked if "extra ==" not in r}
@@ -269,7 +273,7 @@ def third_parties(wheels: Sequence[Wheel]) -> list[str]:
 
 
 def check_command(folder: Path, base: Environment, number: int) -> None:
-    """One of `COMMANDS` brings all that training needs: gradients, autocast, fusion."""
+    """Check that one of `COMMANDS` brings all that training needs: gradients, autocast, fusion."""
     command, clean = COMMANDS[number], Environment(folder / f"command-{number}", base=base)
     # Only the wheels at hand: an index may have others of these names.
     clean.install("--no-index", "--find-links", str(folder / "dist"), *command.arguments)
@@ -332,7 +336,7 @@ assert "Tensor.to" in {{c.symbol.name for c in lowered}}
 
 
 def check_all(clean: Environment, wheels: Sequence[Wheel]) -> None:
-    """All wheels together: every plugin loads, and programs run and are right."""
+    """Check all wheels together: every plugin loads, and programs run with the right results."""
     clean.install(*(str(w.path) for w in wheels))
     step("plugins")
     owners = {w.package: [w.distribution] for w in wheels}
@@ -398,7 +402,7 @@ print(tj.last_trace(two))
 
 
 def check_examples(clean: Environment) -> None:
-    """The examples' own tests, as their authors run them, against what is installed."""
+    """Run the examples' own tests against the installed wheels, as their authors would."""
     for name in ("tj-example-exec", "tj-example-subclass"):
         step(f"the tests of {name}")
         folder = ROOT / "examples" / name
@@ -407,7 +411,7 @@ def check_examples(clean: Environment) -> None:
 
 
 def check_uninstall(clean: Environment) -> None:
-    """A plugin that is gone is gone."""
+    """Check that an uninstalled plugin is not listed any more."""
     step("uninstalling the example")
     clean.run("python", "-m", "pip", "uninstall", "--quiet", "--yes", "tj-example-exec")
     require("example_exec" not in clean.plugins(), "an uninstalled plugin is still listed")

@@ -1,7 +1,7 @@
 """Install every distribution of the workspace into this Python's environment, editable.
 
-All are built with what the group ``build`` of pyproject.toml has installed: pip would make an
-environment for each, one after the other. Does nothing if they are installed as they are now.
+All are built with the installed packages of group ``build`` of pyproject.toml; pip would make an
+environment for each, one after the other. Nothing is done if they are installed as they are now.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def main() -> None:
-    """Install, and leave a note in the environment of what was installed."""
+    """Install, and record in the environment what was installed."""
     projects = [ROOT / "core", *sorted(ROOT.glob("plugins/*")), *sorted(ROOT.glob("examples/*"))]
     files = [path / "pyproject.toml" for path in projects if (path / "pyproject.toml").exists()]
     text = "".join(f"{path}\n{path.read_text('utf-8')}" for path in files)

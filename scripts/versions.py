@@ -1,10 +1,10 @@
-"""The matrix of docs/versions.md: tj with each PyTorch and each Python, made by one command.
+"""The matrix of docs/versions.md: tj with each PyTorch and each Python, by one command.
 
 ``python scripts/versions.py FOLDER 2.13.0 2.14.1 [--python python3.12] [--share 8]`` makes an
-environment in ``FOLDER`` for each version, or takes the one that is there, and tries what a user
-and the tests do: imports, the README's example, probes, the demo, and a share of all tests. It
-prints a row of the table for each, and what failed below it. Several GB each; pip's settings say
-which builds are taken.
+environment in ``FOLDER`` for each version, or reuses the one there, and runs what a user and the
+tests run: imports, the README's example, probes, the demo, and a share of all tests. It prints a
+row of the table for each, with failures below. An environment takes several GB; pip's settings
+choose the builds.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ EXACT = {
     "TJ_STRICT": "1",
     "HF_HUB_OFFLINE": "1",
 }
-"""The settings under which tests compare to the bit, as in tox.ini."""
+"""Settings for tests that compare bit by bit, as in tox.ini."""
 
 
 @dataclass
@@ -47,7 +47,7 @@ class Row:
     failed: list[str] = field(default_factory=list)
 
     def add(self, name: str, done: subprocess.CompletedProcess[str]) -> None:
-        """Note whether a command succeeded; of one that failed, its last lines."""
+        """Record the result of a command; for a failure, its last lines."""
         self.cells.append("yes" if done.returncode == 0 else "no")
         if done.returncode:
             self.failed += [f"{name}:", *(done.stdout + done.stderr).splitlines()[-12:]]
@@ -76,7 +76,7 @@ class Environment:
 
 
 def row(environment: Environment, share: int, tests: Sequence[str]) -> Row:
-    """Try everything in one environment."""
+    """Run all checks in one environment."""
     made = Row()
     found = environment.run(
         "-c", "import platform, torch; print(torch.__version__, platform.python_version())"
@@ -100,7 +100,7 @@ def row(environment: Environment, share: int, tests: Sequence[str]) -> Row:
 
 
 def example() -> str:
-    """The README's first example, with its result compared with eager's."""
+    """The README's first example, with a comparison of its result with eager's."""
     text = (ROOT / "README.md").read_text("utf-8")
     (code, *_) = re.findall(r"```python\n(# example\.py\n.*?)```", text, re.DOTALL)
     path = ROOT / ".tox" / "example.py"

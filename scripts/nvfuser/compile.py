@@ -1,10 +1,9 @@
-"""Compile recorded regions with nvFuser for a device that is not there.
+"""Compile recorded regions with nvFuser for a device that does not exist.
 
 ``python scripts/nvfuser/compile.py FOLDER [--json FILE] [--seconds N] [--only TEXT]`` takes the
-definitions in a folder (definitions.py says how they come there). nvFuser segments and schedules
-each, generates CUDA for it, and NVRTC compiles that; no kernel runs. It needs g++, a CUDA build of
-PyTorch with the headers of its CUDA version, and the wheel of nvFuser that fits to it. It fails
-unless all compile.
+definitions in a folder (see definitions.py). nvFuser segments and schedules each and generates CUDA
+for it, and NVRTC compiles that; no kernel runs. It needs g++, a CUDA build of PyTorch with the
+headers of its CUDA version, and the wheel of nvFuser for that PyTorch. It fails unless all compile.
 """
 
 from __future__ import annotations
@@ -31,11 +30,11 @@ EVALUATED = "run by PyTorch's kernels"
 LATE = "not done in time"
 
 NO_DRIVER = "Found no NVIDIA driver"
-"""What allocating the results raises: all that precedes it has been done."""
+"""Error of the allocation of results, which comes after compilation."""
 
 
 def outcome(definition: Kept) -> str:
-    """What becomes of ``definition``: it compiles, or why not."""
+    """Compile ``definition``; return `COMPILED` or the error."""
     import torch
     from definitions import reason
     from tensors import Pretended, Pretending
@@ -53,7 +52,7 @@ def outcome(definition: Kept) -> str:
 
 
 def apart(definition: Kept, seconds: float) -> str:
-    """`outcome` in a process of its own, which ends after ``seconds``."""
+    """Run `outcome` in a process of its own, which is killed after ``seconds``."""
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe()
     process = context.Process(target=lambda: theirs.send(outcome(definition)))
@@ -70,7 +69,7 @@ def apart(definition: Kept, seconds: float) -> str:
 
 
 def compiled(definitions: list[Kept], seconds: float) -> list[dict[str, Any]]:
-    """What becomes of all, each as it is known."""
+    """Compile all definitions, and print each outcome as it is known."""
     rows = []
     for n, definition in enumerate(definitions, 1):
         start = time.monotonic()
@@ -87,7 +86,7 @@ def compiled(definitions: list[Kept], seconds: float) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Compile all, and count."""
+    """Compile all, and count the outcomes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--json", type=Path)
@@ -112,7 +111,7 @@ def main() -> int:
 
 
 def total(rows: list[dict[str, Any]]) -> float:
-    """Seconds that all took."""
+    """Seconds of all definitions."""
     return sum(row["seconds"] for row in rows)
 
 

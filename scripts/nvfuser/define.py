@@ -1,10 +1,10 @@
-"""Define recorded regions with nvFuser itself: it needs no GPU for that.
+"""Define recorded regions with nvFuser itself, which needs no GPU for that.
 
-``python scripts/nvfuser/define.py FOLDER`` defines each of the definitions in a folder
-(definitions.py says how they come there) with nvFuser's bindings, and has nvFuser print it. What is
-printed is computed with PyTorch, and its results are held against those of the definition. It needs
-a CUDA build of PyTorch, the wheel of nvFuser that fits to it, and tj. It fails if nvFuser refuses a
-definition, or if a printed program computes something else.
+``python scripts/nvfuser/define.py FOLDER`` defines each of the definitions in a folder (see
+definitions.py) with nvFuser's bindings, and has nvFuser print it. The printed program is computed
+with PyTorch, and its results are compared with those of the definition. It needs a CUDA build of
+PyTorch, the wheel of nvFuser for that PyTorch, and tj. It fails if nvFuser refuses a definition, or
+if a printed program has other results.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tj_nvfuser.testing.reference import FLOAT8, Reference
 
 
 def reference(definition: Kept) -> tuple[list[Any], list[torch.Tensor]]:
-    """Inputs, and what the definition computes for them.
+    """Inputs of the definition, and its results for them.
 
-    Of one element there is no index 1, and nothing is divided by 0.
+    Integers are 0 or 1 at first; only 0 if 1 is no valid index; only 1 if 0 is a divisor.
     """
     run = Reference().build(rounded(definition.text))
     for whole in (None, 0):
@@ -37,9 +37,9 @@ def reference(definition: Kept) -> tuple[list[Any], list[torch.Tensor]]:
 
 
 def compared(definition: Kept, text: str) -> None:
-    """Hold what the printed program ``text`` computes against the definition.
+    """Compare the results of the printed program ``text`` with those of the definition.
 
-    :raises AssertionError: if it computes something else.
+    :raises AssertionError: if they differ.
     """
     inputs, expected = reference(definition)
     expected, got = (
@@ -50,7 +50,7 @@ def compared(definition: Kept, text: str) -> None:
 
 
 def main(folder: Path) -> int:
-    """Define, print and compute all; what fails, by reason, with an example of each."""
+    """Define, print and compute all; print the failures by reason, with an example of each."""
     refused, unprinted, differs = Counter[str](), Counter[str](), Counter[str]()
     example: dict[str, str] = {}
     unused = 0

@@ -1,7 +1,7 @@
 """Definitions that tests of tj-nvfuser left in a folder, one per file.
 
-``TJ_NVFUSER_DEFINITIONS=FOLDER tox run -e all -- plugins/nvfuser_exec/tests`` leaves them. Behind a
-definition stands what it first ran with, and in which test.
+``TJ_NVFUSER_DEFINITIONS=FOLDER tox run -e all -- plugins/nvfuser_exec/tests`` writes them. A file
+also has the inputs of the definition's first run, and the name of the test.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Kept", "kept", "reason"]
 
 @dataclass(frozen=True)
 class Kept:
-    """A definition. ``inputs``: numbers, and (data type, sizes, strides) of tensors."""
+    """A definition. ``inputs`` are numbers, and (data type, sizes, strides) for tensors."""
 
     name: str
     text: str
@@ -29,11 +29,11 @@ class Kept:
 
     @property
     def lines(self) -> int:
-        """How long the definition is."""
+        """Number of lines of the definition."""
         return sum(line.startswith("    ") for line in self.text.splitlines())
 
     def defined(self) -> Any:
-        """nvFuser's fusion.
+        """Define nvFuser's fusion.
 
         :raises Exception: if nvFuser refuses the definition.
         """
@@ -43,16 +43,16 @@ class Kept:
         return fusion
 
     def tensors(self, whole: int | None = None) -> list[Any]:
-        """Inputs like those that it first ran with: numbers, and small tensors on the CPU.
+        """Make inputs like those of its first run: numbers, and small tensors on the CPU.
 
-        :param whole: the value of what is whole; by default some are 0 and some 1.
+        :param whole: value of all integers; by default they are 0 or 1.
         """
         torch.manual_seed(0)
         return [made(*x, whole) if isinstance(x, tuple) else x for x in self.inputs or ()]
 
 
 def kept(folder: Path) -> list[Kept]:
-    """The definitions in ``folder``, short ones first."""
+    """Read the definitions in ``folder``, sorted by length."""
     found = []
     for file in sorted(folder.glob("*.py")):
         text = file.read_text("utf-8")
@@ -62,7 +62,7 @@ def kept(folder: Path) -> list[Kept]:
 
 
 def scope_of(text: str) -> dict[str, Any]:
-    """What ``text`` defines."""
+    """Run ``text``, and return the names that it defines."""
     scope: dict[str, Any] = {
         "DataType": nvfuser_direct.DataType,
         "FusionDefinition": nvfuser_direct.FusionDefinition,
@@ -72,7 +72,7 @@ def scope_of(text: str) -> dict[str, Any]:
 
 
 def made(dtype: str, sizes: list[int], strides: list[int], whole: int | None) -> torch.Tensor:
-    """A tensor; what is whole is 0 or 1, which is an index into most things."""
+    """Make a tensor; its integers are 0 or 1, valid indices into most dimensions, or ``whole``."""
     low, high = (0, 2) if whole is None else (whole, whole + 1)
     kind = getattr(torch, dtype)
     kept = [1 if step == 0 else n for n, step in zip(sizes, strides, strict=True)]
@@ -81,5 +81,5 @@ def made(dtype: str, sizes: list[int], strides: list[int], whole: int | None) ->
 
 
 def reason(error: Exception) -> str:
-    """What nvFuser says, without its stack."""
+    """Message of an nvFuser error, without its stack."""
     return " ".join(str(error).partition("Exception raised from")[0].split())

@@ -1,10 +1,10 @@
 """Evaluate recorded regions with nvFuser's own evaluator, on the CPU.
 
-``python scripts/nvfuser/evaluate.py FOLDER [--only TEXT]`` takes the definitions in a folder
-(definitions.py says how they come there). nvFuser evaluates each expression by expression, on
-tensors that say that they are on a CUDA device, and the results are held against those of the
-reference of tj-nvfuser. It needs what compile.py needs, and tj. What nvFuser has no evaluator for
-is counted, and no failure.
+``python scripts/nvfuser/evaluate.py FOLDER [--only TEXT]`` takes the definitions in a folder (see
+definitions.py). nvFuser evaluates each expression by expression, on tensors that claim to be on a
+CUDA device, and the results are compared with those of the reference of tj-nvfuser. It needs what
+compile.py needs, and tj. Operations for which nvFuser has no evaluator are counted, and are no
+failure.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ UNKNOWN = "nvFuser does not evaluate"
 
 
 MISSING = "base_nodes.cpp", "Result is dynamic but not convertible"
-"""What nvFuser says where an operation has no evaluator, or one for numbers alone."""
+"""Parts of nvFuser's errors for an operation without an
+evaluator, or with one for numbers alone.
+"""
 
 
 def evaluated(definition: Kept, examples: list[Any]) -> list[Any]:
-    """What nvFuser computes; ``examples`` are results with the same number of dimensions.
+    """Results of nvFuser's evaluator; ``examples`` are tensors with their numbers of dimensions.
 
-    :raises Exception: if it does not.
+    :raises Exception: if nvFuser cannot evaluate the definition.
     """
     import nvfuser_direct
     import torch
@@ -57,7 +59,7 @@ def evaluated(definition: Kept, examples: list[Any]) -> list[Any]:
 
 
 def outcome(definition: Kept) -> str:
-    """Whether nvFuser's numbers are those of the reference, or why that is not known."""
+    """Compare nvFuser's results with the reference; return `EQUAL`, or the difference or error."""
     import torch
     from definitions import reason
     from tj_nvfuser.testing.reference import FLOAT8, Reference
@@ -80,7 +82,7 @@ def outcome(definition: Kept) -> str:
 
 
 def main() -> int:
-    """Evaluate all, and count."""
+    """Evaluate all, and count the outcomes."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--only", default="", help="part of the names of tests to take")

@@ -1,7 +1,7 @@
-"""A CUDA device that is not there, for nvFuser in this process.
+"""A CUDA device that does not exist, for nvFuser in this process.
 
 `load` builds ``device.cpp`` and loads it; it must come before PyTorch is imported. A `Pretended`
-tensor says that it is on the device, and computes on the CPU.
+tensor claims to be on the device, and computes on the CPU.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ INCLUDES = (
     "torch/include",
     "torch/include/torch/csrc/api/include",
 )
-"""Headers, in the folder that PyTorch is installed in."""
+"""Folders with headers, inside of the folder that PyTorch is installed in."""
 
 
 def load(folder: Path) -> None:
-    """Pretend a device; its library is built in ``folder``.
+    """Build the device's library in ``folder``, and load it.
 
     :raises subprocess.CalledProcessError: if it does not compile.
     """

@@ -1,4 +1,4 @@
-"""Tensors that say that they are on a CUDA device, and are on the CPU."""
+"""Tensors that claim to be on a CUDA device, and are on the CPU."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Pretended(torch.Tensor):
 
 
 class Pretending(TorchDispatchMode):
-    """Operators that make tensors on the device make `Pretended` ones.
+    """Mode in which factory operators for the device make `Pretended` tensors.
 
-    ``instead`` are other functions for some operators, beside those that CPUs do not have.
+    ``instead`` are replacements of some operators, in addition to `MISSING`.
     """
 
     def __init__(self, instead: dict[Operator, Operator] | None = None) -> None:
@@ -64,7 +64,7 @@ class Pretending(TorchDispatchMode):
 
 
 def attention(*args: Any, scale: Any = None) -> Any:
-    """Flash attention, which has another operator on CPUs, laid out as on a device."""
+    """Flash attention by the CPU's operator, with the strides of CUDA's."""
     out, sums = aten._scaled_dot_product_flash_attention_for_cpu(*args[:5], scale=scale)
     operator = aten._scaled_dot_product_flash_attention.default
     made = tree_map(filled, operator(*tree_map(empty, args), scale=scale))
@@ -72,7 +72,7 @@ def attention(*args: Any, scale: Any = None) -> Any:
 
 
 def attention_backward(*args: Any, scale: Any = None) -> Any:
-    """Its gradients."""
+    """Gradients of `attention`."""
     operator = aten._scaled_dot_product_flash_attention_for_cpu_backward
     found = operator(*args[:6], *args[10:12], scale=scale)
     operator = aten._scaled_dot_product_flash_attention_backward.default
@@ -81,14 +81,14 @@ def attention_backward(*args: Any, scale: Any = None) -> Any:
 
 
 def empty(x: Any) -> Any:
-    """``x`` as a tensor without memory, which PyTorch computes metadata with."""
+    """``x`` on the meta device, to compute metadata."""
     if not isinstance(x, torch.Tensor):
         return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
 
 def filled(x: Any) -> Any:
-    """A tensor like ``x``, which has no memory."""
+    """Allocate a tensor like the meta tensor ``x``."""
     return torch.zeros_like(x, device="cpu") if isinstance(x, torch.Tensor) else x
 
 
@@ -101,22 +101,22 @@ MISSING: dict[Operator, Operator] = {
     aten._scaled_dot_product_flash_attention.default: attention,
     aten._scaled_dot_product_flash_attention_backward.default: attention_backward,
 }
-"""What CPUs compute for operators that they do not have."""
+"""CPU implementations of operators that exist for CUDA alone."""
 
 
 def computed(operator: Operator, args: Any, kwargs: Any) -> Any:
-    """What ``operator`` returns for the tensors inside."""
+    """Run ``operator`` on the CPU tensors inside."""
     return tree_map(outside, operator(*tree_map(inside, args), **tree_map(inside, kwargs)))
 
 
 def inside(x: Any) -> Any:
-    """``x`` as it is on the CPU."""
+    """``x`` with the CPU tensors inside."""
     if isinstance(x, Pretended):
         return x.inner
     return torch.device("cpu") if isinstance(x, torch.device) and x.type == "cuda" else x
 
 
 def outside(x: Any) -> Any:
-    """``x`` as it is on the device."""
+    """``x`` with its tensors wrapped."""
     plain = isinstance(x, torch.Tensor) and not isinstance(x, Pretended)
     return Pretended(x) if plain else x

@@ -1,8 +1,9 @@
-"""When the executor takes a call. A check sees one call's metadata, never data.
+"""Checks: the executor's conditions for taking a call. A check sees metadata of one call, never
+data.
 
-It answers True, or `Decline` with a reason; ``tj.explain`` shows the reason to the user, so it
-says what was found and what would do. What a check relies on must be something tj guards: types,
-data types, devices, fixed sizes, constants, tags.
+It returns True, or a `Decline` with a reason that ``tj.explain`` shows to the user: the reason
+names what was found and what is supported. A check may depend only on properties that tj guards:
+types, data types, devices, fixed sizes, constants, tags.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Check = Callable[[BoundSymbol], bool | Decline]
 
 
 def every(*checks: Check) -> Check:
-    """The check that all of ``checks`` must pass; the first that declines gives the reason."""
+    """Combine ``checks``: all must pass; the first that declines gives the reason."""
 
     def check(call: BoundSymbol) -> bool | Decline:
         for each in checks:
@@ -34,14 +35,16 @@ def every(*checks: Check) -> Check:
 
 
 def not_tagged(call: BoundSymbol) -> bool | Decline:
-    """Leave alone what the user tagged: the call itself, or a value it reads."""
+    """Decline a call that the user tagged, or that reads a tagged value."""
     if SKIP.name in call.tags or any(SKIP.name in p.tags for p in call.flat_args):
         return Decline(f"tagged {SKIP.name}")
     return True
 
 
 def plain(call: BoundSymbol) -> bool | Decline:
-    """Take dense float32 tensors on the CPU; outputs too, so that autocast cannot slip through."""
+    """Take dense float32 tensors on the CPU. Outputs are checked too, so autocast calls are
+    declined.
+    """
     for tensor in _tensors(call):
         if tensor.subclass is not None or tensor.layout != "strided":
             return Decline(f"{tensor.name} is not a plain dense tensor")
@@ -73,10 +76,10 @@ def large(min_elements: int) -> Check:
 
 
 def fits(kernel: Callable[..., object], **constants: object) -> Check:
-    """Take calls that ``kernel`` can be called for, with ``constants`` as arguments.
+    """Take calls whose arguments ``kernel`` accepts, with ``constants`` as the values of some.
 
-    ``kernel`` has the operation's signature, with the defaults of arguments that are not given.
-    What it lacks, such as ``out=``, it cannot honour.
+    ``kernel`` has the operation's signature and defaults. A call with an argument that it lacks,
+    such as ``out=``, is declined.
     """
     signature = inspect.signature(kernel)
 

@@ -1,4 +1,4 @@
-"""The executor: which operations it runs, with what, and when."""
+"""The executor: its operations, with a kernel and a check for each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["example_executor"]
 
 
 def example_executor(min_elements: int) -> Executor:
-    """The record; ``min_elements`` is the plugin's option."""
+    """Make the executor; ``min_elements`` is the plugin's option."""
     common = every(not_tagged, plain, large(min_elements))
     gelu = every(fits(kernels.gelu, approximate="tanh"), common)
     silu = every(fits(kernels.silu, inplace=False), common)

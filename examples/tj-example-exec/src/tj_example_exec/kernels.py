@@ -1,8 +1,8 @@
-"""The implementations. Yours would call a kernel library; these make few PyTorch calls.
+"""The kernels. Yours would call a kernel library; these make few PyTorch calls.
 
-Each has the signature of the PyTorch function it stands for, gets that function's arguments, and
-returns new tensors with the metadata of PyTorch's results, strides included. On float32 the values
-equal PyTorch's within rtol 1.3e-6 and atol 1e-5, the defaults of ``torch.testing.assert_close``.
+Each takes the arguments of the PyTorch function that it replaces, and returns new tensors with the
+metadata of PyTorch's results, strides included. In float32 the values equal PyTorch's within rtol
+1.3e-6 and atol 1e-5, the defaults of ``torch.testing.assert_close``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _SCALE = math.sqrt(8 / math.pi)
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``torch.nn.functional.gelu`` for ``approximate="tanh"``, with one temporary.
 
-    ``(1 + tanh(z)) / 2`` is ``sigmoid(2 z)``, so the whole is ``x sigmoid(2 z)``.
+    Since ``(1 + tanh(z)) / 2`` is ``sigmoid(2 z)``, the result is ``x sigmoid(2 z)``, where ``z =
+    sqrt(2 / pi) (x + 0.044715 x^3)``.
     """
     inner = input * input
     inner.mul_(0.044715).add_(1.0).mul_(input).mul_(_SCALE)
@@ -39,7 +40,9 @@ def rms_norm(
     weight: Tensor | None = None,
     eps: float | None = None,
 ) -> Tensor:
-    """``torch.rms_norm``: over the last ``len(normalized_shape)`` dimensions; contiguous."""
+    """``torch.rms_norm`` over the last ``len(normalized_shape)`` dimensions; the result is
+    contiguous.
+    """
     input = input.contiguous()
     dims = tuple(range(-len(normalized_shape), 0))
     eps = torch.finfo(input.dtype).eps if eps is None else eps

@@ -1,7 +1,7 @@
-"""The plugin: what the entry point ``example_exec`` in group ``tj`` names.
+"""The plugin's hooks: the module that entry point ``example_exec`` of group ``tj`` names.
 
-This module imports the standard library and ``tj_core``, nothing else: it is loaded to list the
-plugins, also where PyTorch or your kernel library is missing. What is heavy is imported in hooks.
+It imports the standard library and ``tj_core`` alone: it is loaded to list the plugins, also where
+PyTorch or your kernel library is missing. Heavy imports are in the hooks.
 """
 
 from __future__ import annotations

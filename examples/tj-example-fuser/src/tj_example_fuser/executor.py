@@ -38,11 +38,13 @@ TEXT = {
     "aten.cos.default": "cos({})",
     "aten.tanh.default": "tanh({})",
 }
-"""What an operator is in an expression of numexpr."""
+"""Form of each operator in an expression of numexpr."""
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Elementwise operators of contiguous tensors, all in float32 or all in float64."""
+    """Decide if ``call`` is elementwise, on contiguous CPU tensors, all in float32 or all in
+    float64.
+    """
     if call.symbol.qualname not in TEXT:
         return Decline("numexpr has no such operation")
     if call.kwargs:
@@ -63,14 +65,16 @@ def _plain(p: TensorProxy) -> bool:
 
 
 def same_shape(calls: Sequence[BoundSymbol]) -> bool | Decline:
-    """Whether ``calls`` are one loop: nothing is broadcast."""
+    """Decide if ``calls`` are one loop: nothing is broadcast."""
     values = [p for c in calls for p in (*c.flat_args, *c.flat_outs)]
     shapes = {p.shape for p in values if isinstance(p, TensorProxy)}
     return True if len(shapes) == 1 else Decline("its tensors have several shapes")
 
 
 def fuse(region: FusionRegion) -> Fused:
-    """One expression for each value that is returned, or read more than once."""
+    """Compile the region: one expression for each value that is
+    returned, or read more than once.
+    """
     steps, numbers = _expressions(region)
     names, results = [p.name for p in region.inputs], [p.name for p in region.outputs]
 
@@ -84,7 +88,7 @@ def fuse(region: FusionRegion) -> Fused:
 
 
 def _expressions(region: FusionRegion) -> tuple[list[tuple[str, str]], dict[str, Any]]:
-    """The expressions by name, in order; numbers by name, in the data type of the tensors."""
+    """Names and expressions in order; constants by name, in the data type of the tensors."""
     uses = Counter(p.name for call in region.body.calls for p in call.flat_args)
     returned = {p.name for p in region.outputs}
     texts, numbers = {p.name: p.name for p in region.inputs}, dict[str, Any]()
@@ -107,6 +111,6 @@ def _expressions(region: FusionRegion) -> tuple[list[tuple[str, str]], dict[str,
 
 
 def executor() -> Executor:
-    """The record that tj asks."""
+    """Make the executor."""
     claims: RuleTable[Claim] = RuleTable("claim")  # no call is claimed for itself
     return Executor("example_fuser", claims, fusion=Fusion(can_fuse, fuse, check=same_shape))

@@ -1,7 +1,4 @@
-"""The plugin: one executor.
-
-Imports neither torch nor numexpr; the hook does.
-"""
+"""The plugin's hooks, for one executor. They import torch and numexpr when called."""
 
 from __future__ import annotations
 

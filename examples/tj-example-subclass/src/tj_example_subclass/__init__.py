@@ -1,1 +1,1 @@
-"""A tensor subclass of a third party's, and an executor for tj that has its product."""
+"""A third party's tensor subclass, and an executor for tj with a kernel for its product."""

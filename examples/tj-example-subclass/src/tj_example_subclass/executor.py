@@ -1,4 +1,4 @@
-"""The executor: which calls it claims, and how it runs them."""
+"""The executor: the calls that it claims, and their kernels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ TYPE = f"{Precise.__module__}.{Precise.__qualname__}"
 
 
 def executor() -> Executor:
-    """The executor.
+    """Make the executor.
 
-    The name of the class in the key makes the claim one for products of these tensors: it gets
-    the whole call, forward and backward. ``torch.mul`` would be one for plain tensors.
+    The name of the class in the key makes this a claim for products of these tensors: it gets the
+    whole call, forward and backward. A claim for ``torch.mul`` would be for plain tensors.
     """
     claims: RuleTable[Claim] = RuleTable("claim")
     pair = Pair(kernels.forward, kernels.backward)
@@ -25,7 +25,7 @@ def executor() -> Executor:
 
 
 def _of_two(call: BoundSymbol) -> bool | Decline:
-    """Whether ``call`` multiplies two of these tensors of one shape, laid out alike."""
+    """Decide if ``call`` multiplies two of these tensors, of one shape and with equal strides."""
     if call.kwargs or len(call.args) != 2:
         return Decline("is called with more than two arguments")
     x, y = call.args

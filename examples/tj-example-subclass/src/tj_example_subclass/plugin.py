@@ -1,4 +1,4 @@
-"""The plugin: one executor. It imports torch in the hook alone."""
+"""The plugin's hooks, for one executor. They import torch when called."""
 
 from __future__ import annotations
 

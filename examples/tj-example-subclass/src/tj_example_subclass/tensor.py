@@ -1,4 +1,4 @@
-"""`Precise`: numbers of twice the precision, each held as the sum of two of float32."""
+"""`Precise`: numbers of about twice float32's precision, each the sum of two float32 numbers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ __all__ = ["Precise"]
 
 
 class Precise(torch.Tensor):
-    """A tensor that says it is float64 and holds ``high + low``, both float32.
+    """A tensor whose dtype is float64 and whose value is ``high + low``, both float32.
 
-    PyTorch's operators compute in float64, and split what they get. They write to none of these.
+    PyTorch's operators compute in float64, and their results are split again. Operators that write
+    raise.
     """
 
     high: torch.Tensor
@@ -36,7 +37,7 @@ class Precise(torch.Tensor):
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Any:
-        """``values``, which are float64, to 48 bits."""
+        """Split float64 ``values``, rounded to 48 bits."""
         high = values.float()
         return cls(high, (values - high.double()).float())
 
