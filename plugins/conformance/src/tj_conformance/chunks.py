@@ -24,7 +24,9 @@ _PROGRAM = re.compile(rf"{MARK}program (\d+)")
 
 
 def parser(module: str, programs: int) -> argparse.ArgumentParser:
-    """The arguments of a whole run of ``module``; of ``programs``, if nobody says how many."""
+    """Make the parser of a whole run of ``module``; ``programs`` is
+    its default number of programs.
+    """
     made = argparse.ArgumentParser(prog=f"python -m {module}")
     made.add_argument("--programs", type=int, default=programs)
     made.add_argument("--first", type=int, default=0, help="number of the first program")
@@ -43,7 +45,8 @@ def note(name: str, count: int = 1) -> None:
 class Suite:
     """Numbered programs that ``module`` compares, ``size`` of them in each process.
 
-    ``compare`` gives what differs, and is called in a chunk's process; ``text`` is a program's own.
+    ``compare`` returns the difference of a program, and is called in a chunk's process; ``text``
+    returns its source.
     """
 
     module: str
@@ -60,7 +63,7 @@ class Suite:
                 note("different")
 
     def run(self, given: argparse.Namespace, said: Callable[[Counter[str]], str]) -> Counter[str]:
-        """Compare all programs that are asked for; the figures, which ``said`` puts in words."""
+        """Compare all requested programs; return the figures, which ``said`` formats."""
         figures, start = Counter[str](), time.monotonic()
         for first in range(given.first, given.first + given.programs, self.size):
             left = given.first + given.programs - first
@@ -71,7 +74,7 @@ class Suite:
         return figures
 
     def _in_a_process(self, first: int, count: int, figures: Counter[str]) -> None:
-        """Compare ``count`` programs; one that ends the process differs."""
+        """Compare ``count`` programs; one that ends the process counts as different."""
         command = [sys.executable, "-m", self.module]
         command += ["--chunk", str(first), "--programs", str(count)]
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)

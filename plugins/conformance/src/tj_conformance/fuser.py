@@ -28,7 +28,7 @@ __all__ = ["text_executor"]
 
 
 def text_executor() -> Executor:
-    """The record of the executor, which claims no call for itself and fuses all that it can."""
+    """Make the executor, which fuses all that it can and claims no call by itself."""
     claims: RuleTable[Claim] = RuleTable("claim")
     fusion = Fusion(
         can_fuse,
@@ -43,7 +43,7 @@ def text_executor() -> Executor:
 
 
 def can_fuse(call: BoundSymbol) -> bool | Decline:
-    """Tell whether ``call`` is a pure call of an ATen operator on plain tensors."""
+    """Decide if ``call`` is a pure call of an ATen operator on plain tensors."""
     if call.symbol.namespace != "aten":
         return Decline("fuses ATen operators")
     try:

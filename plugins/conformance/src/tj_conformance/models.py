@@ -1,4 +1,4 @@
-"""Models of transformers with random weights, and what a training step of one leaves behind."""
+"""Models of transformers with random weights, and the observable effects of a training step."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def image(batch: int = 2, length: int = 16) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Model:
-    """A model of transformers with two layers of width 64, and what it is called with.
+    """A model of transformers with two layers of width 64, and a maker of its arguments.
 
     ``batch`` makes arguments, by default with two rows and a length of 16.
     """
@@ -128,7 +128,7 @@ MODELS = {
 
 
 def contents(value: Any) -> Any:
-    """``value`` with caches, which compare by identity, as what they hold."""
+    """``value`` with caches, which compare by identity, replaced by their contents."""
     if isinstance(value, Mapping):
         return type(value).__name__, {k: contents(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
@@ -141,7 +141,9 @@ def contents(value: Any) -> Any:
 
 
 def step(model: Any, run: Any, batch: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """All that a training step of ``model`` returns and leaves behind; ``run`` is called for it."""
+    """Run a training step of ``model`` by calling ``run``; return
+    its results, gradients and state.
+    """
     model.zero_grad()
     torch.manual_seed(seed)
     out = run(**batch)

@@ -1,4 +1,4 @@
-"""What the default run of the tests takes of many combinations; ``TJ_FULL=1`` takes all."""
+"""Sampling of combinations for the default run of the tests; ``TJ_FULL=1`` runs all."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 __all__ = ["FULL", "pairwise"]
 
 FULL = os.environ.get("TJ_FULL") == "1"
-"""Whether everything is run."""
+"""True if everything is run."""
 
 
 def pairwise(full: bool = FULL, **axes: Iterable[Any]) -> dict[str, Any]:
-    """Arguments of `pytest.mark.parametrize`: each pair of values of two axes at least once.
+    """Arguments of `pytest.mark.parametrize` in which each pair of values of two axes occurs.
 
-    All combinations if ``full``.
+    With ``full``, all combinations.
     """
     values = {name: list(axis) for name, axis in axes.items()}
     rows = list(itertools.product(*values.values()))
@@ -26,7 +26,9 @@ def pairwise(full: bool = FULL, **axes: Iterable[Any]) -> dict[str, Any]:
 
 
 def _covering(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Rows that have all pairs that ``rows`` have: each next one has the most new pairs."""
+    """Select rows, greedily, that have all pairs in ``rows``: each
+    next one has the most new pairs.
+    """
     pairs = {i: _pairs(row) for i, row in enumerate(rows)}
     missing = set[Any]().union(*pairs.values())
     chosen = []

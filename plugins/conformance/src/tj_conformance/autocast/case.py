@@ -1,4 +1,4 @@
-"""How a run of a program under autocast by tj differs from eager."""
+"""Comparison of a program under autocast by tj with eager."""
 
 from __future__ import annotations
 
@@ -23,6 +23,6 @@ def evaluate(case: Case, jit: Callable[..., Any] = tj.jit) -> Verdict:
 
 
 def entered(case: Case) -> Around:
-    """What enters the autocast that the options of ``case`` say."""
+    """Context manager of the autocast that the options of ``case`` ask for."""
     dtype = dict(case.options).get("autocast")
     return contextlib.nullcontext if dtype is None else partial(torch.autocast, "cpu", dtype=dtype)

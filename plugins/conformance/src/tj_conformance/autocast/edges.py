@@ -1,4 +1,4 @@
-"""More programs: arguments given twice, hidden writes, frozen weights, what makes leaves itself."""
+"""More programs: repeated arguments, hidden writes, frozen weights, programs that make leaves."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ _NAMESPACES = {
     "nn": torch._C._nn,
     "linalg": torch._C._linalg,  # type: ignore[attr-defined]
 }
-"""What the operations of a list are looked up in, by the beginning of the list's name."""
+"""Namespaces of the operations of a list, by the beginning of the list's name."""
 
 
 def listed(dtype: torch.dtype, device: str = "cpu") -> dict[str, Case]:
@@ -35,7 +35,7 @@ def listed(dtype: torch.dtype, device: str = "cpu") -> dict[str, Case]:
 
 
 def sampled(dtype: torch.dtype, count: int, device: str = "cpu") -> dict[str, Case]:
-    """The first ``count`` samples of each entry of op_db that autocast has to do with, by name."""
+    """The first ``count`` samples of each entry of op_db with an autocast policy, by name."""
     found = Cases()
     for op in operations():
         if not _autocasts(op, device):
@@ -58,11 +58,11 @@ _ELSEWHERE = {
     "linalg.multi_dot": ("mm",),
     "inner": ("mm",),
 }
-"""Entries under another name, with the operators that are why autocast has to do with them."""
+"""Entries with another name in op_db, and the operators in them that have an autocast policy."""
 
 
 def _autocasts(op: Any, device: str) -> bool:
-    """Whether autocast has a policy for an operation, or for what it calls."""
+    """Check that autocast has a policy for an operation, or for one that it calls."""
     last = op.name.rpartition(".")[2]
     names = (op.aten_name, last, op.name.replace(".", "_"), *_ELSEWHERE.get(op.name, ()))
     return any(_has_policy(name, device) for name in names)
@@ -74,7 +74,7 @@ def _has_policy(name: str, device: str) -> bool:
 
 @functools.cache
 def _with_policy(device: str) -> frozenset[str]:
-    """The operators that autocast has a kernel for, without their overloads."""
+    """Names of operators with an autocast kernel, without overloads."""
     has_kernel, key = torch._C._dispatch_has_kernel_for_dispatch_key, f"Autocast{device.upper()}"
     names = torch._C._dispatch_get_all_op_names()
     return frozenset(n.partition(".")[0] for n in names if has_kernel(n, key))
@@ -105,7 +105,9 @@ def _program(
     *,
     always: bool = False,
 ) -> Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """A program that calls ``function``; ``always``: what may require gradients does."""
+    """Make a program that calls ``function``; with ``always``, all arguments that can require grad
+    do.
+    """
     leaves, spec = pytree.tree_flatten((tuple(args), kwargs))
     tensors = [i for i, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
 

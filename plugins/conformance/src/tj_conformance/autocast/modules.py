@@ -25,7 +25,7 @@ class Within(nn.Module):
         self.more = more
 
     def forward(self, x: Tensor) -> Any:
-        """What ``module`` returns."""
+        """Result of ``module``."""
         with bf16():
             return self.module(x, *self.more)
 
@@ -125,7 +125,7 @@ def transposed_leaf(x: Tensor, w: Tensor) -> Any:
 
 
 class Product(torch.autograd.Function):
-    """A product whose backward is its own."""
+    """A product with its own backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
@@ -135,13 +135,13 @@ class Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        """Products in the mode that the backward runs in."""
+        """Products under the autocast of the backward's caller."""
         x, w = ctx.saved_tensors
         return grad.float() @ w.t(), x.t() @ grad.float()
 
 
 class Amp(torch.autograd.Function):
-    """A product whose backward runs as its forward did."""
+    """A product whose backward runs under its forward's autocast."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu")
@@ -159,7 +159,7 @@ class Amp(torch.autograd.Function):
 
 
 class Single(torch.autograd.Function):
-    """A product of floats, whatever it is given."""
+    """A product in float32, whatever its arguments' types."""
 
     @staticmethod
     @torch.amp.custom_fwd(device_type="cpu", cast_inputs=torch.float32)

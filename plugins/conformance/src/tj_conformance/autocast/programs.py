@@ -8,4 +8,4 @@ from tj_conformance.oracle.case import Cases
 __all__ = ["PROGRAMS"]
 
 PROGRAMS: Cases = CASES
-"""By name."""
+"""Programs by name."""

@@ -1,4 +1,4 @@
-"""The programs: regions and what is around them, casts that are shared, writes, and modules."""
+"""The programs: regions and code around them, shared casts, writes, and modules."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def off() -> torch.autocast:
 
 
 def given(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
-    """Makes a tensor without a gradient."""
+    """Make a factory of a tensor without a gradient."""
     return lambda: torch.randn(*shape).to(dtype)
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Callable[[], Tensor]:
-    """Makes a leaf that requires a gradient."""
+    """Make a factory of a leaf that requires a gradient."""
     return lambda: torch.randn(*shape).to(dtype).requires_grad_()
 
 
 def inner(*shape: int) -> Callable[[], Tensor]:
-    """Makes a tensor that requires a gradient and is no leaf."""
+    """Make a factory of a tensor that requires a gradient and is no leaf."""
     return lambda: torch.randn(*shape).requires_grad_() * 1.5
 
 
 def view_of_leaf(*shape: int) -> Callable[[], Tensor]:
-    """Makes a view that is a leaf: autograd's, but no weight to autocast."""
+    """Make a factory of a view that is a leaf to autograd; autocast caches no cast of a view."""
     return lambda: torch.randn(2, *shape)[0].requires_grad_()
 
 

@@ -1,4 +1,6 @@
-"""The composability table: what of PyTorch and Python works under `tj.jit`, shown by programs."""
+"""The composability table: programs that show which features of PyTorch and Python `tj.jit`
+supports.
+"""
 
 from __future__ import annotations
 
@@ -38,4 +40,4 @@ ROWS: Mapping[str, tuple[Row, ...]] = MappingProxyType(
         for title, modules in _MODULES.items()
     }
 )
-"""The rows by what they are about."""
+"""Rows by subject."""

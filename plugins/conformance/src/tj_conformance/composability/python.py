@@ -23,12 +23,12 @@ def example() -> torch.Tensor:
 
 
 def twice(f: Any, *args: Any, **kwargs: Any) -> list[Any]:
-    """Compiled, then from the cache."""
+    """Call ``f`` twice: compiled, then from the cache."""
     return [f(*args, **kwargs), f(*args, **kwargs)]
 
 
 def affine(x: torch.Tensor, scale: float = 2.0, *, shift: float = 0.0) -> torch.Tensor:
-    """With parameters of each kind."""
+    """A function with parameters of each kind."""
     return x * scale + shift
 
 
@@ -156,7 +156,7 @@ class _Pair:
     second: Any = None
 
     def total(self) -> torch.Tensor:
-        """Of both."""
+        """Sum of both."""
         return self.first + self.second
 
 

@@ -1,7 +1,7 @@
-"""One row of the composability table: a feature, a program that uses it, and what is promised.
+"""One row of the composability table: a feature, a program that uses it, and its promised status.
 
-A program gets ``jit`` and returns what can be observed. It runs twice, with ``jit`` as `tj.jit` and
-with a ``jit`` that returns what it is given, so eager PyTorch is the oracle of every row.
+A program gets ``jit`` and returns all that can be observed. It runs twice, with `tj.jit` and with a
+``jit`` that returns its argument, so eager PyTorch is the oracle of every row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Jit = Callable[..., Any]
 
 
 class Status(enum.Enum):
-    """What is promised of a feature. It is never silently wrong."""
+    """Promised status of a feature. It is never silently wrong."""
 
     WORKS = "works"
     FALLS_BACK = "falls back"
@@ -45,10 +45,10 @@ class Status(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A feature of PyTorch or Python, and what becomes of it under `tj.jit`.
+    """A feature of PyTorch or Python, and its status under `tj.jit`.
 
     ``why`` is the reason of a fallback or error, or a remark; ``says`` is part of the one warning,
-    or of the error, in which the user reads it.
+    or of the error, that the user sees.
     """
 
     name: str
@@ -61,7 +61,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a row did: how it differs from eager, and what it warned of or raised."""
+    """Result of a row: its differences from eager, its warnings and its error."""
 
     problems: tuple[str, ...]
     tj_warnings: tuple[str, ...]
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def status(self) -> Status:
-        """The status that was observed."""
+        """The observed status."""
         if self.error is not None:
             return Status.RAISES
         return Status.FALLS_BACK if self.tj_warnings else Status.WORKS
@@ -81,12 +81,14 @@ def works(program: Callable[[Jit], Any]) -> Row:
 
 
 def works_but(why: str) -> Callable[[Callable[[Jit], Any]], Row]:
-    """The row of a program that equals eager in what it shows; ``why`` says what it does not."""
+    """The row of a program that equals eager in all that it shows;
+    ``why`` is a remark on the rest.
+    """
     return lambda program: replace(works(program), why=why)
 
 
 def falls_back(why: str, says: str) -> Callable[[Callable[[Jit], Any]], Row]:
-    """The row of a program that equals eager, and of which one warning tells."""
+    """The row of a program that equals eager, with one warning."""
     return lambda program: replace(works(program), status=Status.FALLS_BACK, why=why, says=says)
 
 
@@ -97,7 +99,7 @@ def raises(why: str, says: str) -> Callable[[Callable[[Jit], Any]], Row]:
 
 @dataclass(slots=True)
 class _Outcome:
-    """All that one run of a program shows."""
+    """Observations of one run of a program."""
 
     value: Any
     error: Exception | None
@@ -151,5 +153,7 @@ def _outcome(program: Callable[[Jit], Any], jit: Jit) -> _Outcome:
 
 
 def _once(warning: warnings.WarningMessage) -> bool:
-    """Whether PyTorch gives ``warning`` once per process: of its own modules, when imported."""
+    """Check that PyTorch gives ``warning`` once per process: when
+    one of its modules is imported.
+    """
     return str(warning.message).startswith("`torch.jit.script")

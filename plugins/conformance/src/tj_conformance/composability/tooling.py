@@ -271,7 +271,7 @@ def settings(jit: Jit) -> Any:
 
 
 def _called(g: Any) -> list[torch.Tensor]:
-    """What a child process computes; lists of numbers, since tensors travel by shared memory."""
+    """Results of a child process, as lists of numbers, since tensors travel by shared memory."""
     found: list[torch.Tensor] = [value.tolist() for value in step(g, data())]
     return found
 

@@ -38,7 +38,7 @@ def _train(g: Any, optimizer: torch.optim.Optimizer, steps: int = _STEPS) -> lis
 
 
 def _history(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer keeps of each parameter."""
+    """State of an optimizer for each parameter."""
     return list(optimizer.state_dict()["state"].values())
 
 

@@ -1,4 +1,4 @@
-"""The calls that PyTorch's ``op_db`` says must raise: what tj raises is what eager raises."""
+"""Calls that must raise, by PyTorch's ``op_db``: tj must raise what eager raises."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program(*args, **kwargs):
 
 @dataclass(frozen=True, slots=True)
 class _Program:
-    """A program that calls one operation, in a file of its own, and where it does."""
+    """A program that calls one operation, in a file of its own, and the place of the call."""
 
     call: Callable[..., Any]
     line: str
@@ -65,9 +65,9 @@ def run_error_inputs(
 ) -> Result:
     """Compare the exception of each call with eager's: type, message, the user's line, warnings.
 
-    Each is called twice: the second time finds what the first has compiled. With ``after_a_break``
-    the call comes after a graph break, so on the path of PyTorch's own hook, and what comes before
-    the break must happen once.
+    Each is called twice: the second call finds the compiled program. With ``after_a_break`` the
+    call comes after a graph break, so on the path of PyTorch's own hook, and the code before the
+    break must run once.
     """
     result = Result(full_name(op))
     for number, (args, kwargs) in enumerate(error_arguments(op)):
@@ -89,7 +89,7 @@ def run_error_inputs(
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What a call that must raise did."""
+    """Outcome of a call that must raise."""
 
     error: Exception | None
     warned: tuple[str, ...]
@@ -129,7 +129,7 @@ def _text(error: Exception | None) -> str:
 
 
 def _repeated(program: _Program, after_a_break: bool) -> Iterator[str]:
-    """A complaint if what stands before the call has not happened once."""
+    """Yield a complaint if the code before the call has not run exactly once."""
     if len(program.log) != int(after_a_break):
         yield f"what stands before the graph break happened {len(program.log)} times"
     program.log.clear()

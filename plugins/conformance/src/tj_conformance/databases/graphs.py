@@ -1,4 +1,6 @@
-"""PyTorch's databases as FX graphs, through the frontend ``fx``, against the graphs in eager."""
+"""PyTorch's databases as FX graphs, compiled by the frontend
+``fx``, against the graphs in eager.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,7 @@ ORIGINS: dict[str, Callable[[Callable[..., Any], Tensors], torch.fx.GraphModule]
     "aten": aten_graph,
     "torch": torch_graph,
 }
-"""Ways to a graph."""
+"""Ways to make a graph."""
 
 
 def run_graphs(
@@ -85,7 +87,7 @@ def hold_graph(
     result: Result,
     where: str,
 ) -> None:
-    """Compare one sample, as a graph that is traced in the way ``origin`` says."""
+    """Compare one sample, as a graph made in the way ``origin``."""
     function, tensors = _over_tensors(op.op, arguments)
     try:
         graph = ORIGINS[origin](function, tensors)
@@ -109,7 +111,7 @@ def hold_graph(
 
 
 def _over_tensors(fn: Callable[..., Any], arguments: Any) -> tuple[Callable[..., Any], Tensors]:
-    """``fn`` as a function of the tensors among ``arguments``, and those tensors."""
+    """Close ``fn`` over the other ``arguments``, as a function of the tensors, and return these."""
     flat, spec = pytree.tree_flatten(arguments)
     places = [i for i, value in enumerate(flat) if isinstance(value, torch.Tensor)]
 
@@ -124,7 +126,9 @@ def _over_tensors(fn: Callable[..., Any], arguments: Any) -> tuple[Callable[...,
 
 
 def module_graphs(info: Any, *, training: bool, count: int = 2) -> Iterator[tuple[Any, Any]]:
-    """For samples of a module_db entry: a maker of graphs that call the module, and arguments."""
+    """For samples of a module_db entry, yield a maker of graphs that call the module, and
+    arguments.
+    """
     torch.manual_seed(0)
     inputs = info.module_inputs_func(
         info, device="cpu", dtype=torch.float32, requires_grad=training, training=training

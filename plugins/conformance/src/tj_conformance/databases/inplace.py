@@ -1,7 +1,7 @@
 """In-place and ``out=`` variants of PyTorch's database of operations, and of its foreach databases.
 
-Every sample is compared with the aliasing oracle: values of results and written arguments, whose
-identity and versions, what is written to an output afterwards, and gradients.
+Every sample is compared by the aliasing oracle: values of results and written arguments, their
+identity and versions, effects of a write to an output afterwards, and gradients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class OutVariant(enum.Enum):
-    """What is given as ``out=``."""
+    """Kinds of tensors passed as ``out=``."""
 
     FITS = "fits"
     STRIDED = "strided"
@@ -84,8 +84,8 @@ def run_in_place(
     """Compare the in-place variant of ``op`` on ``count`` samples; ``grad``: all need gradients.
 
     ``lenient``: autograd sees other calls than the user's, see
-    `tj_conformance.programs.aliasing.check`. What is written has the data type ``written``, if
-    given, and the other arguments ``dtype``.
+    `tj_conformance.programs.aliasing.check`. The written argument has the data type ``written``, if
+    given, the others ``dtype``.
     """
     samples = [
         ((_as(given, written), *others), kwargs)
@@ -108,7 +108,7 @@ def run_foreach(op: Any, dtype: torch.dtype, *, count: int = 4, jit: Jit = tj.ji
 
 
 _OF_THE_TESTS = frozenset({"disable_fastpath", "ref_args", "zero_size"})
-"""Keywords of foreach samples that are not for the operation."""
+"""Keywords of foreach samples that are for PyTorch's tests, not the operation."""
 
 
 def run_out(
@@ -131,14 +131,14 @@ def run_out(
 
 
 def _as(value: Any, dtype: torch.dtype | None) -> Any:
-    """A tensor in another data type, if one is given."""
+    """Convert a tensor to ``dtype``, if one is given."""
     if dtype is None or not isinstance(value, torch.Tensor):
         return value
     return (value if dtype.is_complex or not value.is_complex() else value.real).to(dtype)
 
 
 def _out(op: Any, args: Any, kwargs: Any, variant: OutVariant) -> Any:
-    """The tensors to give as ``out=``, or None where eager does not return tensors for them."""
+    """Tensors to pass as ``out=``; None where eager does not return tensors."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:

@@ -1,7 +1,7 @@
-"""Where jitted programs differ from eager, entry by entry of PyTorch's databases, and why.
+"""Known differences of jitted programs from eager, by entry of PyTorch's databases, with reasons.
 
-The tests compare with these tables in both directions: a difference that is not listed fails, and
-so does an entry that no longer differs.
+The tests compare with these tables in both directions: an unlisted difference fails, and so does an
+entry that no longer differs.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ __all__ = [
 ]
 
 DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool", "complex64")
-"""The data types that operations are run in."""
+"""Data types that operations are run in."""
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
     """Entries that differ in one way for one reason.
 
-    ``cases`` are those of the entry's test that do, all if empty: for operations names of data
+    ``cases`` are the differing ones of the entry's test, all if empty: for operations names of data
     types, or ``"dynamic"`` (float32, through one callable, with sizes that vary); for modules
-    ``"eval"`` and ``"train"``. With ``sometimes`` no run has to show the difference.
+    ``"eval"`` and ``"train"``. With ``sometimes`` the difference need not occur in every run.
     """
 
     kind: Kind
@@ -106,10 +106,10 @@ OPERATIONS = (
         ),
     ),
 )
-"""op_db, forward."""
+"""Differences in op_db, forward."""
 
 ERRORS: tuple[Known, ...] = ()
-"""op_db, calls that must raise; cases ``"whole"`` and ``"after a break"``."""
+"""Differences in op_db's calls that must raise; cases ``"whole"`` and ``"after a break"``."""
 
 MODULES = (
     Known(
@@ -124,7 +124,7 @@ MODULES = (
         ("nn.CTCLoss", "nn.GaussianNLLLoss"),
     ),
 )
-"""module_db, with gradients and buffers in training."""
+"""Differences in module_db, with gradients, and buffers in training."""
 
 _VALUE = "Python code inside decides on data"
 _SHAPE = "the output's shape depends on data"
@@ -162,7 +162,7 @@ EXPANSIONS = (
     ),
     Known(Kind.BREAK, _SPARSE, ("sparse.mm.reduce", "sparse.sampled_addmm")),
 )
-"""op_db, calls that are not expanded."""
+"""Calls in op_db that are not expanded."""
 
 IN_PLACE = (
     Known(
@@ -171,7 +171,7 @@ IN_PLACE = (
         tuple(f"polygamma.polygamma_n_{n}" for n in range(5)),
     ),
 )
-"""op_db, in-place variants that are not expanded."""
+"""In-place variants in op_db that are not expanded."""
 
 SYMBOLS = (
     *(k for k in EXPANSIONS if k.reason != "sizes or indices are tensors"),
@@ -187,7 +187,7 @@ SYMBOLS = (
         ("resize_", "resize_as_"),
     ),
 )
-"""op_db, calls that are not expanded where sizes are symbols."""
+"""Calls in op_db that are not expanded with symbolic sizes."""
 
 GRAPHS = (
     Known(
@@ -209,16 +209,16 @@ GRAPHS = (
         sometimes=True,  # as one of the two kinds of graph
     ),
 )
-"""op_db as FX graphs: the original runs."""
+"""Calls in op_db that run in eager as FX graphs."""
 
 ELSEWHERE_INVALID = {"nn.functional.embedding_bag": "offsets repeated are out of order"}
-"""Operators whose samples, their elements repeated to other sizes, are not valid arguments."""
+"""Operators whose samples are invalid when resized by repeating elements."""
 
 UNREMEMBERED = frozenset({"lu"})
-"""Operators whose expansions are made anew, as PyTorch implements them in closures."""
+"""Operators whose expansions are not remembered: PyTorch implements them in closures."""
 
 IDLE_STRIDES = frozenset({"einsum", "nn.functional.rms_norm"})
-"""Expansions differ in strides that mean nothing: along a dimension of one element, or none."""
+"""Operators whose expansions differ in strides of dimensions with at most one element."""
 
 DECLARED_FRESH = frozenset({"unsafe_chunk", "unsafe_split"})
 """Operators whose outputs PyTorch declares not to be views, although they are."""
@@ -237,15 +237,15 @@ UNDEFINED = frozenset(
         "resize_as_",
     }
 )
-"""Operations that return memory as it happens to be: all but their values is compared."""
+"""Operations that return uninitialized memory: all but their values is compared."""
 
 
 def disagreements(
     result: Result, known: Iterable[Known], case: str, *, complete: bool
 ) -> Iterator[str]:
-    """Where ``result`` and the table ``known`` say different things of an entry in ``case``.
+    """Disagreements between ``result`` and the table ``known``, for an entry in ``case``.
 
-    Only a ``complete`` result, one of all samples, can lack what the table lists.
+    Only a ``complete`` result, one of all samples, can disprove a listed difference.
     """
     listed = [k for k in known if result.name in k.entries and case in (k.cases or (case,))]
     for problem in result.problems:

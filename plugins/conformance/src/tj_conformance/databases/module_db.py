@@ -45,7 +45,7 @@ def run_module(
 
 
 def module_calls(info: Any, *, training: bool, count: int = 2) -> Iterator[tuple[Any, Any]]:
-    """What makes the module of each sample, and the arguments that it is called with."""
+    """Yield a maker of the module of each sample, and the arguments of its call."""
     torch.manual_seed(0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -98,7 +98,7 @@ def _build(info: Any, sample: Any, training: bool) -> torch.nn.Module:
 def _outcome(
     module: Any, sample: Any, training: bool, copied: Callable[[Any], Any] = clone_tree
 ) -> Any:
-    """Everything a step leaves behind: outputs, gradients, the module's state."""
+    """All results of a step: outputs, gradients, the module's state."""
     args, kwargs = copied((tuple(sample.forward_input.args), dict(sample.forward_input.kwargs)))
     out = seeded(module, args, kwargs, seed=5)
     grads = _gradients(out, args, kwargs, module) if training else []

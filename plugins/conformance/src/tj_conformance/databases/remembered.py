@@ -1,4 +1,4 @@
-"""Programs compiled with a memo that knows them and without one: what must be equal is."""
+"""Programs compiled with a memo that knows them and without one, and the comparison of the two."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What one jit of a program came to: traces and guards by entry, and the memo's work."""
+    """Outcome of one jit: traces and guards by entry, and the memo's counts."""
 
     traces: tuple[tuple[str, ...], ...]
     guards: tuple[tuple[str, ...], ...]
@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def problems(self) -> list[str]:
-        """What differs though it must not, or was counted wrongly; empty if nothing."""
+        """Differences that must not be, and wrong counts; empty without any."""
         found = []
         for name in ("traces", "guards"):
             if not (
@@ -66,7 +66,7 @@ def compare_memo(make: Callable[[], Any], calls: Iterable[Call]) -> Comparison:
 
 
 def compiled(session: Any, program: Any, calls: Iterable[Call]) -> Compiled:
-    """What a jit of ``program`` comes to that is called with ``calls``."""
+    """Jit ``program``, make ``calls``, and return the outcome."""
     torch.compiler.reset()  # what Dynamo learns of dynamic sizes, the next one must not know
     jitted = tj.jit(program, session=session)
     with warnings.catch_warnings():
@@ -80,7 +80,7 @@ def compiled(session: Any, program: Any, calls: Iterable[Call]) -> Compiled:
 
 
 def described(jitted: Any) -> Compiled:
-    """What a jitted callable has come to."""
+    """Outcome of a jitted callable."""
     entries, stats = jitted_of(jitted).entries, tj.stats(jitted)
     return Compiled(
         tuple(tuple(map(_anonymous, e.compilation.traces)) for e in entries if e.compilation),
@@ -91,5 +91,5 @@ def described(jitted: Any) -> Compiled:
 
 
 def _anonymous(thing: object) -> str:
-    """The text of ``thing`` without addresses and serial numbers, other ones each time."""
+    """Text of ``thing`` without addresses and serial numbers, which change each time."""
     return re.sub(r"\b\d{9,}\b|(?<=0x)[0-9a-f]+|(?<=tj_root_)\d+|(?<=___)\d+", "N", str(thing))

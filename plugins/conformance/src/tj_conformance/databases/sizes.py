@@ -1,4 +1,4 @@
-"""Comparing the metadata of expansions with eager's results, where sizes are expressions."""
+"""Comparison of expansions' metadata with eager's results, where sizes are expressions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ __all__ = ["actual_sizes", "same_metadata", "symbol_values"]
 
 
 def symbol_values(outputs: Any, results: Any, known: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of all symbols: ``known`` ones, and those the call made, as ``results`` say.
+    """Values of all symbols: those in ``known``, and those that the call made, read off
+    ``results``.
 
-    ``outputs`` are an expansion's, ``results`` what eager returned.
+    ``outputs`` are an expansion's, ``results`` eager's.
     """
     values = dict(known)
     for mine, theirs in zip(leaves(outputs), leaves(results), strict=True):
@@ -33,9 +34,9 @@ def actual_sizes(dims: tuple[Dim, ...], value: Callable[[str], Any]) -> tuple[in
 
 
 def same_metadata(mine: Any, theirs: Any, values: Mapping[str, Any]) -> bool:
-    """Whether an output is as eager's, symbols having these values.
+    """Check that an output has eager's metadata for these values of symbols.
 
-    Strides of a tensor without elements are not looked at where its sizes were symbols.
+    Strides of an empty tensor with symbolic sizes are not compared.
     """
     value = values.__getitem__
     if isinstance(mine, NumberProxy):

@@ -1,12 +1,11 @@
-"""How many samples of PyTorch's ``op_db`` are equal to eager: the figures of a whole run.
+"""Figures of a whole run: the samples of PyTorch's ``op_db`` that are equal to eager.
 
 ``python -m tj_conformance.databases.tally float32 complex64`` runs all samples in these data types
-and ``python -m tj_conformance.databases.tally errors`` the calls that must raise; without
-arguments both, in every data type. ``float32:2/8`` is the third of eight parts, so that several
-processes can share the work. Each prints one line of figures after the disagreements with the
-tables of `known`, as they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch``
-before it leaves out other executors that are installed, whose results may be others within their
-tolerance.
+and ``python -m tj_conformance.databases.tally errors`` the calls that must raise; without arguments
+both, in every data type. ``float32:2/8`` is the third of eight parts, so that several processes can
+share the work. Each prints one line of figures after the disagreements with the tables of `known`,
+as they are found. The exit status is 1 if there are any. ``TJ_PLUGINS=torch`` before it leaves out
+other installed executors, whose results may differ within their tolerance.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Tally:
 
 
 def _differing(result: Result) -> Iterator[Kind]:
-    """The worst way in which each sample that differs does."""
+    """Yield the worst kind of difference of each sample that differs."""
     order = (Kind.ERROR, Kind.RESULT, Kind.ROUNDING)
     kinds: dict[str, set[Kind]] = {}
     for problem in result.problems:
@@ -93,7 +92,7 @@ class Part:
         return part
 
     def of(self, entries: list[Any]) -> list[Any]:
-        """This part of ``entries``."""
+        """Select this part of ``entries``."""
         return entries[self.index :: self.count]
 
 

@@ -114,13 +114,13 @@ def _sample(
 
 
 def declined(jitted: Any) -> Iterator[str]:
-    """Why the program that ran last has no gradients as traces."""
+    """Reasons why the program that ran last has no traced gradients."""
     if tj.stats(jitted).entries:
         yield from (answer.reason for _, answer in tj.explain(jitted).declined)
 
 
 def _outcome(fn: Any, given: Any, wanted: Derivatives) -> tuple[Any, list[Any]]:
-    """What ``fn`` returns, and the gradients."""
+    """Results of ``fn``, and the gradients."""
     returned = seeded(fn, *given)
     return returned, _derived(returned, given, wanted)
 

@@ -1,4 +1,4 @@
-"""A gradient written by hand, as plugins and executors bring them: layer normalisation's."""
+"""A gradient written by hand, as plugins and executors have them: layer normalization's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def native_layer_norm(
     bias: Tensor | None,
     eps: float,
 ) -> tuple[tuple[Tensor, Tensor, Tensor], tuple[Any, ...]]:
-    """What ``torch.native_layer_norm`` returns, and what its gradient needs."""
+    """Results of ``torch.native_layer_norm``, and the values that its gradient reads."""
     out, mean, rstd = torch.native_layer_norm(x, normalized_shape, weight, bias, eps)
     return (out, mean, rstd), (x, weight, bias, mean, rstd, tuple(normalized_shape))
 
@@ -31,13 +31,13 @@ def layer_norm(
     bias: Tensor | None = None,
     eps: float = 1e-05,
 ) -> tuple[Tensor, tuple[Any, ...]]:
-    """What ``F.layer_norm`` returns, and what its gradient needs."""
+    """Result of ``F.layer_norm``, and the values that its gradient reads."""
     (out, _, _), saved = native_layer_norm(x, normalized_shape, weight, bias, eps)
     return out, saved
 
 
 def layer_norm_backward(saved: tuple[Any, ...], grad: Tensor, *_: Any) -> tuple[Any, ...]:
-    """The gradients of all parameters of both but ``eps``, from that of the result."""
+    """Gradients of all parameters of both but ``eps``, from that of the result."""
     x, weight, bias, mean, rstd, shape = saved
     wanted = [True, weight is not None, bias is not None]
     gx, gw, gb = torch.ops.aten.native_layer_norm_backward(

@@ -1,7 +1,7 @@
-"""Where gradients differ from eager's, entry by entry of PyTorch's databases, and why.
+"""Known differences of gradients from eager's, by entry of PyTorch's databases, with reasons.
 
-Compared with in both directions, like `tj_conformance.databases.known`, which says what happens
-in the forward.
+Tests compare in both directions, as with `tj_conformance.databases.known`, which lists the
+differences of the forward.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Made-up programs that differentiate, as Python text; a hypothesis strategy makes them.
 
-A program has layers, functions of two matrices, which are compiled, and a body that calls them:
-several times, with what others return, and with what was made of that outside. Then it takes
-gradients of gradients, by leaves and by values in between.
+A program has layers, functions of two matrices, which are compiled, and a body that calls them
+several times, on results of others and on values computed outside. Then it takes gradients of
+gradients, by leaves and by intermediate values.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ CALLS = (
 WRITES = ("mul_({b})", "add_(1)", "sub_({b}.detach())")
 
 TAKEN = 4
-"""So many matrices at most are differentiated by."""
+"""Largest number of matrices that are differentiated by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """``layers`` are bodies of functions of ``a`` and ``b``; ``body`` calls them, and says what is
-    compared: a list, ``found``."""
+    """``layers`` are bodies of functions of ``a`` and ``b``; ``body`` calls them, and collects the
+    values to compare in a list, ``found``.
+    """
 
     layers: tuple[tuple[str, ...], ...]
     body: tuple[str, ...]
 
     def __str__(self) -> str:
-        """A file with ``program``, which takes what compiles a layer."""
+        """A file with ``program``, which takes the function that compiles a layer."""
         lines = ["import torch", ""]
         for i, layer in enumerate(self.layers):
             lines += ["", f"def layer{i}(a, b):", *(f"    {line}" for line in layer), ""]
@@ -115,7 +116,7 @@ def _argument(draw: Any, names: list[str]) -> str:
 
 
 def _gradients(draw: Any, names: list[str]) -> list[str]:
-    """Lines that differentiate; made values may be gone before, or have a hook."""
+    """Lines that differentiate; intermediate values may be deleted before, or have a hook."""
     made = names[2:]
     losses = draw(st.lists(st.sampled_from(made), min_size=1, max_size=3, unique=True))
     if draw(st.integers(0, 1)) == 0:
@@ -158,9 +159,9 @@ HOOKS = (
 
 
 def _first_order(draw: Any, made: list[str], losses: list[str]) -> list[str]:
-    """Values are watched; the losses go back as one, or each alone.
+    """Lines that watch values and run the backward of the losses, together or one by one.
 
-    What the first has freed the second may need.
+    The second may need what the first has freed.
     """
     watched = draw(st.lists(st.sampled_from(made), max_size=2, unique=True))
     lines = ["found = []"]

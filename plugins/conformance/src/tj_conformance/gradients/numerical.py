@@ -26,8 +26,8 @@ def run_gradcheck(
 ) -> Result:
     """Check the first ``count`` samples of ``op`` (None: all), where the check holds in eager.
 
-    As PyTorch's own test of its gradients does it: along one random direction, with the wrapper and
-    the tolerance that op_db says.
+    As in PyTorch's own test: along one random direction, with the wrapper and the tolerance of
+    op_db.
     """
     result = Result(full_name(op))
     torch.manual_seed(0)
@@ -65,7 +65,7 @@ def _sample(op: Any, sample: Any, result: Result, jit: Callable[[Any], Any], whe
 
 
 def _check(op: Any, fn: Callable[..., Any], sample: Any) -> None:
-    """Raise if the gradient of ``fn`` at ``sample`` is not what finite differences say."""
+    """Raise if the gradient of ``fn`` at ``sample`` differs from finite differences."""
     wanted = [t for t in _tensors((sample.input, sample.args, sample.kwargs)) if t.requires_grad]
     output = sample.output_process_fn_grad
 

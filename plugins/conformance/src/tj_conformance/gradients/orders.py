@@ -27,7 +27,7 @@ from tj_conformance.gradients.made_up import Program, programs
 __all__ = ["CHUNK", "Figures", "collected", "compare", "difference", "main"]
 
 CHUNK = 50
-"""So many programs have one seed."""
+"""Number of programs of one seed."""
 
 _serial = count()
 
@@ -45,7 +45,7 @@ class Figures:
 
 
 def collected(seed: int, number: int) -> list[Program]:
-    """The programs of one seed, which are not run."""
+    """Make the programs of one seed, without running them."""
     made: list[Program] = []
     _each(made.append, seed, number, [Phase.generate])
     return made
@@ -54,7 +54,7 @@ def collected(seed: int, number: int) -> list[Program]:
 def difference(
     program: Program, figures: Figures | None = None, jit: Callable[..., Any] = tj.jit
 ) -> str:
-    """How ``program`` compiled differs from ``program`` run by eager; empty if it does not."""
+    """Difference of ``program`` between compiled and eager runs; empty without one."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs, mine = _outcome(program, lambda f: f), _outcome(program, jit)
@@ -98,7 +98,7 @@ def _unlike(mine: Any, theirs: Any) -> str:
 
 
 def compare(seed: int, programs_: int, figures: Figures | None = None) -> None:
-    """Compare so many programs.
+    """Compare ``programs_`` programs of one seed.
 
     :raises AssertionError: with the shortest program that differs.
     """

@@ -1,4 +1,4 @@
-"""Backwards that users wrote, made up in numbers, compared with eager.
+"""Made-up programs with backwards that users wrote, compared with eager.
 
 ``python -m tj_conformance.gradients.own --programs 10000`` prints every program that differs, and
 at last one line of figures. Chunks run in processes of their own: one that dies counts as a program
@@ -36,13 +36,13 @@ WAYS: dict[str, Callable[[Program], Program]] = {
     "torch": lambda f: tj.jit(f, plugins=["torch"]),
     "backend": lambda f: torch.compile(f, backend="tj"),
 }
-"""The ways to compile a program; the n-th program takes the n-th."""
+"""Ways to compile a program; the n-th program takes the n-th, in turns."""
 
 KNOWN = {
     7331: "the last bit of a sum of three gradients: an argument is returned, whose gradient from "
     "outside autograd adds first in eager, and in tj to the sum of the two from inside",
 }
-"""Programs that differ, and why."""
+"""Numbers of programs that are known to differ, with the reasons."""
 
 CHUNK = 100
 
@@ -50,7 +50,7 @@ CHUNK = 100
 def compare(
     number: int, way: str | None = None, jit: Callable[[Program], Program] | None = None
 ) -> str | None:
-    """How the ``number``-th program differs in ``way`` from eager; None if it does not.
+    """Difference of the ``number``-th program from eager, compiled in ``way``; None without one.
 
     ``jit``, if given, compiles it instead.
     """
@@ -97,7 +97,7 @@ def _module(made: OwnText, kind: str) -> Iterator[Any]:
 
 
 def _observed(f: Program, module: Any, made: OwnText) -> dict[str, Any]:
-    """What a caller sees of one call and its gradients, as text."""
+    """Observations of a caller in one call and its gradients, by name."""
     seen: dict[str, Any] = {}
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -169,21 +169,21 @@ _ASKED = {
     "differentiable": "second gradient",
     "gradients of gradients": "second gradient",
 }
-"""What is asked for when something is seen."""
+"""Request under which each observation is made."""
 
 
 def _is_refused(name: str, expected: dict[str, Any]) -> bool:
-    """Whether a gradient is refused, since what was saved was written.
+    """Check that eager refuses this gradient, since a saved value was written.
 
-    tj checks what gradients need, and eager all that was saved; tj saves arguments from which it
-    computes values again, and eager the values.
+    tj checks the values that gradients need, eager all that were saved. tj may save arguments and
+    recompute values from them, where eager saves the values.
     """
     gradients = _ASKED.get(name, name.replace("gradients of", "gradient of"))
     return expected.get(gradients) == "raises RuntimeError"
 
 
 def _equal(a: Any, b: Any) -> bool:
-    """Whether both are equal; sums in second gradients are made in another order."""
+    """Compare two observations; second gradients may differ in the order of sums."""
     if isinstance(a, list) and isinstance(b, list):
         return len(a) == len(b) and all(map(_equal, a, b))
     if isinstance(a, _Value) and isinstance(b, _Value):
@@ -202,7 +202,7 @@ class _Close:
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """A tensor as it was seen: its metadata and its elements."""
+    """A tensor's metadata and elements when it was observed."""
 
     metadata: str
     value: torch.Tensor
@@ -213,7 +213,7 @@ class _Value:
     __repr__ = __str__
 
     def equals(self, other: _Value) -> bool:
-        """Tell whether another one is the same, but for rounding if the configuration rounds."""
+        """Check that another value is the same, up to rounding if the configuration rounds."""
         if str(self) == str(other):
             return True
         if not current().rounds or self.metadata != other.metadata:

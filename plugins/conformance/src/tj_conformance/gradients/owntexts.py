@@ -1,7 +1,7 @@
 """Made-up Functions and custom operators with a backward of their own, as Python text.
 
-One number makes one program. It says what is saved and how, what the backward returns, how outputs
-are marked, and what the program does around the call.
+One number determines one program: what is saved and how, what the backward returns, how outputs are
+marked, and what the program does around the call.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COMPUTED = (
     "x.abs() + 1",
     "x - x.mean()",
 )
-"""What a forward may compute of an argument, in its shape."""
+"""Expressions that a forward may compute from an argument, with its shape."""
 
 CONSTANTS = ("torch.ones_like(x) * 4", "torch.full_like(x, 3.0)", "torch.zeros_like(x)")
 
@@ -38,9 +38,9 @@ CONSTANTS = ("torch.ones_like(x) * 4", "torch.full_like(x, 3.0)", "torch.zeros_l
 class OwnText:
     """A program: ``text`` defines ``program(x, z)``; ``number`` made it.
 
-    ``ambient`` is the context that it is called in, as text; ``writes`` tells to write what it was
-    given before gradients are asked for. ``linear`` tells that each gradient is proportional to the
-    tangents, as true ones are: with others, what is summed depends on how it is split.
+    ``ambient`` is the context of its call, as text. With ``writes``, its arguments are written
+    before gradients are taken. With ``linear`` each gradient is proportional to the tangents, as
+    true ones are; without it, a sum depends on how it is split.
     """
 
     number: int
@@ -51,9 +51,9 @@ class OwnText:
 
     @property
     def rewritten(self) -> bool:
-        """Whether what is saved may be written before gradients are asked for, or while they are.
+        """True if a saved tensor may be written before or while gradients are taken.
 
-        A checkpoint runs a Function again that writes what it is given.
+        A checkpoint reruns a Function that writes its arguments.
         """
         return self.writes or ("mark_dirty" in self.text and "checkpoint(lambda" in self.text)
 
@@ -82,8 +82,8 @@ def _choose(random: Random, weights: dict[str, int]) -> str:
 class _Maker:
     """Makes the lines of one program.
 
-    ``count`` are the results of what it calls, ``number`` tells that this takes a number, too;
-    ``linear`` is that of `OwnText`.
+    ``count`` is the number of results of the called operation; with ``number`` it takes a number,
+    too. ``linear`` is that of `OwnText`.
     """
 
     random: Random
@@ -182,7 +182,7 @@ class _Maker:
     # ------------------------------------------------------------------ what is saved
 
     def kept(self, args: Sequence[str], outputs: int, number: bool) -> list[tuple[str, str, str]]:
-        """What is kept: how the backward calls it, how it is kept, and what it is."""
+        """Choose the saved values, each as (name in the backward, way to save it, expression)."""
         found = []
         for i in range(self.random.choice((0, 1, 1, 2, 3))):
             how = "saved" if self.chance(0.7) else "attribute"

@@ -41,7 +41,9 @@ class Scaled(torch.autograd.Function):
 
 
 class SetUp(torch.autograd.Function):
-    """Not the true gradient, so that nobody can have taken another; written in place."""
+    """Returns a gradient that is wrong on purpose, and that no other backward gives; writes in
+    place.
+    """
 
     @staticmethod
     def forward(x: Tensor) -> Tensor:
@@ -62,7 +64,7 @@ class SetUp(torch.autograd.Function):
 
 
 class Two(torch.autograd.Function):
-    """Two outputs, of which programs use one: the other's gradient is zeros."""
+    """Two outputs, of which programs use one: the tangent of the other is zeros."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,7 +125,7 @@ class Viewing(torch.autograd.Function):
 
 
 class Noted(torch.autograd.Function):
-    """Its backward writes to what it saved: eager's caller sees that."""
+    """Writes to a saved tensor in its backward, which eager's caller sees."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
@@ -184,7 +186,7 @@ def dirty(x: Tensor, w: Tensor) -> Any:
 
 
 class DirtyFirst(torch.autograd.Function):
-    """Two outputs, one of them its argument, which it saves as it is afterwards."""
+    """Two outputs, one of them its argument, which is saved after the write."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Any:
@@ -337,7 +339,7 @@ def scanned(x: Tensor, w: Tensor) -> Any:
 
 
 def scanned_in_reverse(x: Tensor, w: Tensor) -> Any:
-    """Of two values each, one of which carries no gradient."""
+    """A scan of two values each, one of which carries no gradient."""
 
     def step(carry: Any, row: Tensor) -> Any:
         total, count = carry
@@ -362,7 +364,7 @@ def summed_up(x: Tensor, w: Tensor) -> Any:
 
 
 def recurrence(x: Tensor, w: Tensor) -> Any:
-    """A linear one, over pairs."""
+    """A linear recurrence, over pairs."""
 
     def combine(a: Any, b: Any) -> Any:
         return a[0] * b[0], a[1] * b[0] + b[1]
@@ -376,7 +378,7 @@ def looped(x: Tensor, w: Tensor) -> Any:
 
 
 def looped_by_data(x: Tensor, w: Tensor) -> Any:
-    """How often depends on values."""
+    """A loop whose number of iterations depends on values."""
     return while_loop(lambda a: a.sum() < 100, lambda a: (a * 2 + 1,), ((x * x) @ w.abs(),))[0]
 
 
@@ -421,7 +423,7 @@ LOOPS = [
 ]
 OPERATIONS = [branches, nested_branches, mapped, repeated, *LOOPS]
 TAKEN = [*FUNCTIONS, *OPERATORS, *OPERATIONS]
-"""What has gradients as traces."""
+"""Programs whose gradients are traced."""
 
 DECLINED = {
     dirty_returned: "writes",
@@ -436,24 +438,24 @@ DECLINED = {
     # What it returns may be what it was given, memory and all, if it never runs.
     looped_by_data: "returns what it is given",
 }
-"""What is left to PyTorch's autograd, and a part of what `tj.explain` says of why."""
+"""Programs left to PyTorch's autograd, each with a part of the reason in `tj.explain`."""
 
 REFUSED = [saved_and_dirty, through_and_written, dirty_argument]
-"""What eager refuses: a saved value is written, a view that a Function made is, a leaf is."""
+"""Programs that eager refuses: they write a saved value, a view that a Function made, or a leaf."""
 
 
 # ---------------------------------------------------------------------------- running them
 
 
 def inputs(scale: float = 1.0) -> tuple[Tensor, Tensor]:
-    """Arguments that need gradients; of another ``scale`` branches go another way."""
+    """Arguments that require grad; another ``scale`` takes other branches."""
     torch.manual_seed(0)
     x, w = torch.randn(3, 4) * scale, torch.randn(4, 4)
     return x.requires_grad_(), w.requires_grad_()
 
 
 def results(fn: Any, scale: float = 1.0) -> list[Tensor | None]:
-    """What ``fn`` returns, and the gradients of its arguments."""
+    """Results of ``fn``, and the gradients of its arguments."""
     x, w = inputs(scale)
     returned = fn(x, w)
     outs = list(returned) if isinstance(returned, tuple) else [returned]

@@ -1,4 +1,4 @@
-"""How many samples of ``op_db`` and ``module_db`` have eager's gradients: figures of whole runs.
+"""Figures of whole runs: the samples of ``op_db`` and ``module_db`` whose gradients are eager's.
 
 ``python -m tj_conformance.gradients.tally first:float32`` compares the gradients of all samples,
 ``second:float32`` also those of the gradients, ``gradcheck:float64`` compares with finite

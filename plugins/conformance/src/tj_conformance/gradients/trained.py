@@ -12,7 +12,8 @@ __all__ = ["trained"]
 
 
 def trained(f: Callable[..., Any], *args: torch.Tensor, **options: Any) -> Any:
-    """``f`` jitted with ``options`` and trained once on copies of ``args``: the jitted program.
+    """Jit ``f`` with ``options``, and train it once on copies of ``args``; return the jitted
+    program.
 
     :raises AssertionError: if a gradient is not eager's, bit for bit.
     """

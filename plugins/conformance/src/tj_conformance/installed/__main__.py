@@ -3,7 +3,7 @@
 ``python -m tj_conformance.installed op_db:float32 module_db`` runs these families and prints each
 program that differs, falls back or warns and is not in the table, and at last one row for each
 family. ``op_db:float32/0/4`` is the first of four parts. Without arguments the families are listed,
-with so many as the default run of the tests takes of each.
+with the number of programs that the default run of the tests takes of each.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ from tj_conformance.programs.cases import Case, cases_in
 __all__ = ["FAMILIES", "Family", "sample", "subjects_of"]
 
 ALIASING = Path("plugins/torch_exec/tests/functionalize/aliasing")
-"""Where the tables of programs that alias stand, below the folder of all distributions."""
+"""Folder with the tables of programs that alias, below the folder of all distributions."""
 
 SEEDS = range(9000, 9040)
-"""Of the made-up programs: 250 from each, or 50 of those that differentiate."""
+"""Seeds of made-up programs: 250 for each, or 50 of those that differentiate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """A maker of programs: ``make`` all, or ``chosen`` so many for a sample of a number's choice.
+    """Maker of programs: ``make`` yields all, ``chosen`` a sample that a number selects.
 
     The default run of the tests takes ``few``, the long run all, in ``parts``.
     """
@@ -84,7 +84,7 @@ FAMILIES: Mapping[str, Family] = {
     "models": _whole(programs.models, 1, 5),
     "packages": _whole(programs.packages, 4, 8),
 }
-"""By name."""
+"""Families by name."""
 
 
 def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
@@ -98,7 +98,7 @@ def subjects_of(name: str, part: Part = ALL) -> Iterable[Subject]:
 
 
 def sample(name: str, number: int = 0) -> list[Subject]:
-    """The share of a family in the default run: hashes choose, for each ``number`` others."""
+    """Share of a family in the default run: hashes choose it, differently for each ``number``."""
     family = FAMILIES[name]
     if family.chosen is not None:
         return list(family.chosen(family.few, number))

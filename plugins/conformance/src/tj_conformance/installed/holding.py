@@ -1,4 +1,4 @@
-"""Programs run as installed, those of a batch compiled together, and held against eager."""
+"""Programs run as installed, those of a batch compiled together, and compared with eager."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tj_conformance.oracle.configurations import configured, warnings_of_tj
 __all__ = ["BATCH", "Verdict", "batches", "hold"]
 
 BATCH = 24
-"""So many programs are compiled in one run of a C++ compiler."""
+"""Number of programs that one run of a C++ compiler compiles."""
 
 PASS = "the pass "
-"""The start of the reason of a fallback that is a failure of tj's own."""
+"""Start of the reason of a fallback that is a failure of tj itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,14 @@ def hold(subjects: Sequence[Subject]) -> Iterator[Verdict]:
 
 
 def _drop_failed(session: tj.Session) -> None:
-    """Let regions that failed be compiled again, so that the program is known that they are of."""
+    """Let failed regions be compiled again, so that the program that they belong to is known."""
     kernels = session.regions.kernels
     for key in [key for key, kernel in kernels.items() if kernel.failure is not None]:
         del kernels[key]
 
 
 def _forget() -> None:
-    """Leave nothing of one program to the next: PyTorch's hook gives up on code it often sees."""
+    """Reset Dynamo, which gives up on code that it compiles often, and seed the generator."""
     torch.compiler.reset()
     torch.manual_seed(0)
 

@@ -12,7 +12,7 @@ __all__ = ["LISTED", "Listed", "table", "unlisted"]
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Programs by their names, and what is accepted of them: problems with ``text`` in them."""
+    """Programs by their names, and the accepted problems: those that contain ``text``."""
 
     reason: str
     text: str
@@ -43,7 +43,7 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
         ),
     ),
 }
-"""By family."""
+"""Listed differences by family."""
 
 
 def unlisted(verdict: Verdict) -> list[str]:

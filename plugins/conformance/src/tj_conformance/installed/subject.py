@@ -9,15 +9,15 @@ from typing import Any
 __all__ = ["Jit", "Subject"]
 
 Jit = Callable[..., Any]
-"""`tj_core.jit`, or what stands for it."""
+"""`tj_core.jit`, or a function in its place."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
     """A program of a family of programs, such as one operation of ``op_db``.
 
-    ``run`` jits it, and returns what differs from eager. ``breaks``: parts of it are left to eager,
-    for a reason that the tables of its family give.
+    ``run`` jits it, and returns the differences from eager. ``breaks``: the tables of its family
+    give a reason to leave parts of it to eager.
     """
 
     family: str
@@ -27,5 +27,5 @@ class Subject:
 
     @property
     def id(self) -> str:
-        """The name that no other program has."""
+        """Its unique name."""
         return f"{self.family}: {self.name}"

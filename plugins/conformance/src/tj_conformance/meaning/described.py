@@ -1,4 +1,4 @@
-"""Everything that a caller sees of a value, as plain data that can be compared and printed."""
+"""Descriptions of values as plain data, with all that a caller sees, to compare and print."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Descriptions"]
 
 
 class Descriptions:
-    """Descriptions of the values of one run; each object that can change has a number.
+    """Descriptions of the values of one run, with a number for each mutable object.
 
-    Two runs agree on identity if they agree on the numbers. What has a number is kept alive, so
-    that no later object takes its place.
+    Two runs agree on identity if they agree on the numbers. Numbered objects are kept alive, so
+    that no later object has their address.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Descriptions:
         self._open: set[int] = set()
 
     def look(self, value: Any) -> Any:
-        """``value`` as it is now: nested tuples of text, types first, each object once."""
+        """Describe ``value`` as it is now: nested tuples of text, types first, each object once."""
         self._open.clear()
         return self._of(value)
 
@@ -89,4 +89,4 @@ _LOOKS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
     ((list, tuple), tuple),
     (_numpy_kinds(), _of_numpy),
 )
-"""The first that fits says what there is to see inside."""
+"""Functions that describe the content of a value, by type; the first that fits is used."""

@@ -1,4 +1,4 @@
-"""Programs that ask who is who: objects compared by identity and set, arguments that are one."""
+"""Programs that compare objects by identity, and take one object as several arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _KINDS = {
     "tensor": ("torch.ones(3)", "torch.ones(3)"),
     "enum": ("E.A", "E.B"),
 }
-"""Two expressions for each kind of object, of equal objects where there are any."""
+"""Two expressions for each kind of object, of equal objects where possible."""
 
 _SETUP = """
 import enum

@@ -1,4 +1,4 @@
-"""Programs with generators and functions that remember: what runs when, and how often."""
+"""Programs with generators and caching functions: the order and number of executions."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A module that defines ``f``, the calls of it that a user makes, and what is watched.
+    """A module that defines ``f``, a user's calls of it, and a watched expression.
 
     Each of ``calls`` is lines, of which the last is an expression; ``watched`` is an expression
-    whose value is seen after each of them.
+    whose value is compared after each of them.
     """
 
     text: str
@@ -39,7 +39,7 @@ class Script:
     watched: str = "None"
 
     def __str__(self) -> str:
-        """A file that shows what eager does."""
+        """A file that shows eager's behaviour."""
         shown = (line for call in self.calls for line in _shown(call, self.watched))
         return "\n".join((_HEADER + self.text, *shown))
 
@@ -55,7 +55,7 @@ _HEADER = "import torch\n"
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Comparison of one script: what differs, call by call, and why tj did not take part."""
+    """Comparison of one script: the differences, call by call, and the reasons of fallbacks."""
 
     differences: tuple[str, ...]
     fallbacks: tuple[str, ...]
@@ -66,7 +66,7 @@ class Agreement:
 
 
 def agreement(script: Script, jit: Jit = tj.jit) -> Agreement:
-    """Run ``script`` in eager and with ``f`` jitted, and compare all that is seen."""
+    """Run ``script`` in eager and with ``f`` jitted, and compare all that is visible."""
     expected, _ = _seen(script, lambda f: f)
     jitted: list[Any] = []
 
@@ -86,7 +86,7 @@ def _is_tj(jitted: Any) -> bool:
 
 
 def _seen(script: Script, compiled: Callable[[Any], Any]) -> tuple[list[Any], tuple[str, ...]]:
-    """The view of a user after each call, and the warnings of tj."""
+    """Observations of a user after each call, and the warnings of tj."""
     with _module(script) as space, _seeded(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         space["f"] = compiled(space["f"])
@@ -109,7 +109,7 @@ def _one(space: dict[str, Any], seen: Descriptions, call: str, watched: str) -> 
 
 
 def _drawn() -> tuple[int, ...]:
-    """The state of all global generators, in short."""
+    """A digest of the state of all global generators."""
     import numpy as np
 
     state = np.random.get_state(legacy=True)

@@ -1,1 +1,1 @@
-"""Programs whose names are those that a compiler takes itself, compared with eager."""
+"""Programs with names that a compiler uses itself, compared with eager."""

@@ -1,4 +1,4 @@
-"""Names that a compiler might take itself, for made-up programs to take before it."""
+"""Names that a compiler may generate itself, for made-up programs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ HOSTILE: dict[str, str] = {
     "unicode": "é ñ_1 变量 ﬁ ª 𝐱 ｘ µ ſ aª a٣ ａ０ _０ ₒ ĳ 𝔱𝔬𝔯𝔠𝔥 Ⅳ",  # noqa: RUF001
     "digits": "w1 w12 w123 w1_2 w_1 w_2 w01 w001 m0 m00",
 }
-"""Hostile names by where they come from; the Unicode ones are others when Python has read them.
+"""Hostile names by origin; Python normalizes the Unicode ones.
 
-None begins with two underscores only: in a class, Python would put the name of the class before it.
+None begins with two underscores only: in a class, Python would prefix it with the name of the
+class.
 """
 
 
@@ -46,13 +47,13 @@ def normal(name: str) -> str:
 
 @dataclass
 class Names:
-    """Draws names for one program, each for one thing only unless it is asked to repeat one."""
+    """Draws names for one program, each for one use unless asked to repeat one."""
 
     random: Random
     taken: set[str] = field(default_factory=set)
 
     def draw(self, avoid: Iterable[str] = ()) -> str:
-        """A name that has not been drawn, in the form in which it stands in the list."""
+        """Draw a new name, in the form in which it is listed."""
         taken = self.taken | set(avoid)
         for _ in range(200):
             kind = self.random.choice(list(HOSTILE))

@@ -37,7 +37,7 @@ __all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
 _serial = itertools.count()
 
 COMPILED = 20
-"""One program in so many is compiled by the executors that are installed."""
+"""One program in this many is compiled by the installed executors."""
 
 CHUNK = 250
 
@@ -68,11 +68,11 @@ FORMS: dict[str, Form] = {
     "backend": Form(backend=True),
     "kept": Form(kept=True),
 }
-"""The ways by name; a hash of its number says which one a program takes."""
+"""Forms by name; a hash of its number chooses a program's."""
 
 
 def session(compiled: bool = False, **overrides: Any) -> tj.Session:
-    """A session as installed; unless programs are ``compiled``, the text of names is run."""
+    """Make a session as installed; unless programs are ``compiled``, regions run as text."""
     if compiled:
         return tj.Session(overrides=overrides)
     overrides["conformance"] = {"fuse": True}
@@ -85,7 +85,7 @@ def form_of(number: int) -> str:
 
 
 def compare(number: int, used: tj.Session | None = None, form: str | None = None) -> str | None:
-    """How the ``number``-th program differs from eager; None if it does not."""
+    """Difference of the ``number``-th program from eager; None without one."""
     name = form or form_of(number)
     made, how = named_text(number), FORMS[name]
     compiled = used is None and number % COMPILED == 0
@@ -150,7 +150,7 @@ class _Comparison:
         return type(a) is type(b) and bool(a == b)
 
     def run(self, module: Any, used: tj.Session | None) -> dict[str, Any]:
-        """The view of a caller of all calls."""
+        """Observations of a caller in all calls."""
         seen: dict[str, Any] = {}
         torch.manual_seed(0)
         f = module.tj_make()
@@ -215,7 +215,7 @@ def _short(value: Any) -> str:
 
 
 BREAKS = ("`DELETE_DEREF`",)
-"""Words of warnings that are no difference: Dynamo cannot delete what an inner function reads."""
+"""Words of warnings that are no difference: Dynamo cannot delete a variable of a closure."""
 
 LISTED: dict[int, str] = {
     5096: "a keyword called like the module's `self` is a TypeError in eager, and an argument here",
@@ -281,7 +281,7 @@ def _text(figures: Counter[str]) -> str:
 
 
 def _chunk(first: int, count: int) -> int:
-    """Compare programs here, and count those that are compiled, and all regions."""
+    """Compare programs here; count those that are compiled, and all regions."""
     SUITE.chunk(first, count)
     note("compiled", sum(number % COMPILED == 0 for number in range(first, first + count)))
     used = [s for c in (False, True) for s in (_usual(c), *_of_one_folder(c))]

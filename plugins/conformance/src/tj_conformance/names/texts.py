@@ -1,7 +1,7 @@
-"""Made-up programs whose names are hostile, as Python text: one number makes one program.
+"""Made-up programs with hostile names, as Python text: one number determines one program.
 
 The names are those of locals, arguments, attributes, modules, buffers, parameters, closures,
-globals and keys. What a text calls is reached without builtins' names, which it may take.
+globals and keys. A text calls functions without the names of builtins, which it may redefine.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PURE = (
     "{T}.nn.functional.layer_norm({a}, (3,))",
     "({a}.float() + 1).to({T}.float64)",
 )
-"""Expressions over ``{a}`` and ``{b}``, matrices of three columns, that are one, too."""
+"""Expressions over ``{a}`` and ``{b}``, matrices of three columns, with such a matrix as result."""
 
 WRITES = (
     "{a} += {b}.detach()",
@@ -61,7 +61,7 @@ WRITES = (
 class NamedText:
     """A program: ``text`` defines ``tj_make``, ``tj_call`` and ``tj_state``; ``number`` made it.
 
-    ``rounded`` tells that autocast rounds values in it.
+    ``rounded`` is true if autocast rounds values in it.
     """
 
     number: int
@@ -84,8 +84,8 @@ class _Maker:
     """Makes the lines of one program.
 
     ``values`` are the matrices that a line may read, ``own`` those of them that are locals, which
-    it may write and bind again; ``numbers`` are numbers. ``owned`` are expressions of what a module
-    has: matrices, one row each, and buffers.
+    it may write and rebind; ``numbers`` are numbers. ``owned`` are expressions of a module's
+    attributes: matrices, one row each, and buffers.
     """
 
     random: Random
@@ -154,7 +154,7 @@ class _Maker:
         yield f"    return {again} * {q}"
 
     def plain(self) -> Iterator[str]:
-        """A function, which may be inside of another whose values it sees."""
+        """A function, which may be nested in another and read its values."""
         program, outer = self.names.draw(), self.names.draw()
         closed = self.names.draw() if self.chance(0.4) else None
         indent = "    " if closed else ""
@@ -209,7 +209,7 @@ class _Maker:
         yield from self.ending(f"{kind}()", calling, state)
 
     def ending(self, made: str, calling: str, state: str) -> Iterator[str]:
-        """The functions by which a program is made, called and looked at."""
+        """The functions by which a program is made, called and inspected."""
         yield from ("", "", "def tj_make():", f"    return {made}")
         yield from ("", "", "def tj_call(f, x, y, k):", f"    return f({calling})")
         yield from ("", "", "def tj_state(f):", f"    return {state}")
@@ -217,7 +217,7 @@ class _Maker:
     # ------------------------------------------------------------------ arguments
 
     def signature(self, avoid: frozenset[str] = frozenset()) -> tuple[list[str], list[str], str]:
-        """Parameters, lines that make three values of them, and how it is called."""
+        """Parameters, lines that make three values of them, and the text of a call."""
         x, y, k = (self.names.draw(avoid) for _ in range(3))
         self.values += [x, y]
         self.own += [x, y]
@@ -266,7 +266,7 @@ class _Maker:
         return f"{self.filled(self.random.choice(PURE))} + {self.pick(self.own)} * 0.5"
 
     def local(self, name: str) -> str:
-        """``name``, which is one of the values from here on."""
+        """``name``, added to the values."""
         if name not in self.own:
             self.own.append(name)
         if name not in self.values:
@@ -391,7 +391,7 @@ class _Maker:
 
 
 def _attribute(me: str, name: str, where: str) -> str:
-    """An attribute of a module; one that Python would call otherwise is looked up."""
+    """Expression of a module's attribute; `getattr` if Python would mangle the name."""
     return f"{me}.{name}" if normal(name) == name else f"{me}.{where}[{name!r}]"
 
 

@@ -1,4 +1,4 @@
-"""A program with its arguments, and how a run of it under tj differs from eager."""
+"""A program with its arguments, and its comparison under tj with eager."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Around = Callable[[], contextlib.AbstractContextManager[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One program: ``make`` gives a function and its arguments, the same in every call.
+    """One program: ``make`` returns a function and its arguments, the same in every call.
 
-    ``around`` is what a call of it stands in; ``options`` are `tj.jit`'s. ``falls_back``: the
-    program is not tj's as a whole, and why.
+    ``around`` is the context of a call; ``options`` are `tj.jit`'s. ``falls_back`` is the reason
+    why a part of the program runs in eager.
     """
 
     name: str
@@ -37,10 +37,10 @@ class Case:
 
 
 class Cases(dict[str, Case]):
-    """Cases by name; called, it gives a decorator that adds one."""
+    """Cases by name; calling it returns a decorator that adds one."""
 
     def __call__(self, *args: Callable[[], Any], **facts: Any) -> Callable[[Any], Any]:
-        """Add a function of tensors, which ``args`` make."""
+        """Add a function of tensors that ``args`` make."""
 
         def add(fn: Callable[..., Any]) -> Callable[..., Any]:
             def make() -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -53,7 +53,7 @@ class Cases(dict[str, Case]):
         return add
 
     def made(self, **facts: Any) -> Callable[[Any], Any]:
-        """Add what makes a function and its arguments."""
+        """Add a factory of a function and its arguments."""
 
         def add(make: Callable[[], Any]) -> Callable[[], Any]:
             def seeded() -> Any:
@@ -75,9 +75,9 @@ class Cases(dict[str, Case]):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How a case came out: what differs from eager, and why tj did not run all of it.
+    """Result of a case: the differences from eager, and the reasons of fallbacks.
 
-    ``left`` are the symbols of the calls of the program that the caller of `evaluate` asks for.
+    ``left`` are the symbols of the program's calls that the caller of `evaluate` asked for.
     """
 
     name: str
@@ -98,8 +98,8 @@ def evaluate(
 ) -> Verdict:
     """Run ``case`` in eager and jitted, twice each, and compare all that a caller sees.
 
-    ``eager`` is what the program of eager runs in. The verdict names the calls of the program
-    that runs of which ``left`` is true.
+    ``eager`` is the context of the run in eager. The verdict names the calls of the program that
+    runs for which ``left`` is true.
     """
     jitted = jit(case.make()[0], **dict(case.options))
     found = found_in(jitted, case, eager=eager)
@@ -120,9 +120,9 @@ def found_in(
     around: Around = contextlib.nullcontext,
     eager: Around = contextlib.nullcontext,
 ) -> list[Difference]:
-    """What differs from eager in two runs of ``compiled``.
+    """Differences from eager in two runs of ``compiled``.
 
-    ``around`` is what these run in, ``eager`` what eager's do. Warnings are not shown: fallbacks
+    ``around`` is the context of these, ``eager`` that of eager's. Warnings are not shown: fallbacks
     are in the verdict.
     """
     found: list[Difference] = []
@@ -150,7 +150,7 @@ def _exact(case: Case, eager: Around) -> dict[str, Any]:
 def observe(
     run: Callable[..., Any], case: Case, around: Around = contextlib.nullcontext
 ) -> dict[str, Any]:
-    """What a call of ``run`` for ``case``'s arguments returns, writes, differentiates, or raises.
+    """Call ``run`` with ``case``'s arguments; observe its results, writes, gradients or error.
 
     ``around`` is entered around the call alone, as options of `tj.jit` do.
     """

@@ -1,4 +1,4 @@
-"""Comparing with eager: values, metadata, structure, shared storage and mutated inputs, exactly."""
+"""Exact comparison with eager: values, metadata, structure, shared storage and mutated inputs."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ _METADATA = ("shape", "dtype", "device", "layout", "requires_grad")
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One place in which two results differ, and how.
+    """One place in which two results differ, and the difference.
 
-    ``rounding`` says that nothing but the last bits of values differ, within what
-    `torch.testing.assert_close` allows for the data type.
+    ``rounding`` is true if only the last bits of values differ, within the tolerance of
+    `torch.testing.assert_close` for the data type.
     """
 
     where: str
@@ -75,7 +75,7 @@ def compare(
 def call_differences(
     got: Any, mine: Any, expected: Any, theirs: Any, *, values: bool = True
 ) -> list[Difference]:
-    """Where two calls differ: in their results, or in their arguments as they are afterwards."""
+    """Differences of two calls, in their results or in their arguments afterwards."""
     return [
         *differences(got, expected, "result", values=values),
         *differences(mine, theirs, "arguments", values=values),
@@ -86,7 +86,7 @@ def call_differences(
 def differences(
     got: Any, expected: Any, where: str = "result", *, values: bool = True
 ) -> list[Difference]:
-    """Where two trees differ: structure, types, metadata, bits.
+    """Differences of two trees in structure, types, metadata or bits.
 
     Last bits do not count where the configuration rounds.
     """
@@ -103,7 +103,7 @@ def differences(
 
 
 def _leaf(got: Any, expected: Any, values: bool) -> Iterator[tuple[str, bool]]:
-    """What differs between two leaves, the first thing only, and whether it is rounding."""
+    """The first difference of two leaves, and True if it is rounding."""
     if not isinstance(expected, torch.Tensor):
         if not _equal(got, expected):
             yield f"{got!r} instead of {expected!r}", False
@@ -116,7 +116,7 @@ def _leaf(got: Any, expected: Any, values: bool) -> Iterator[tuple[str, bool]]:
 
 
 def _inner(got: Any, expected: Any, values: bool) -> Iterator[tuple[str, bool]]:
-    """What differs in what two tensors of one wrapper subclass hold."""
+    """The first difference of the inner tensors of two tensors of one wrapper subclass."""
     (names, mine), (their_names, theirs) = got.__tensor_flatten__(), expected.__tensor_flatten__()
     if (names, mine) != (their_names, theirs):
         yield f"holds {names}, {mine} instead of {their_names}, {theirs}", False
@@ -141,7 +141,9 @@ def _metadata(got: Any, expected: torch.Tensor) -> str | None:
 
 
 def same_bits(got: torch.Tensor, expected: torch.Tensor) -> bool:
-    """Whether two tensors of one shape and data type hold the same bits, NaN and -0.0 included."""
+    """Check that two tensors of one shape and data type hold the
+    same bits, NaN and -0.0 included.
+    """
     return torch.equal(_bits(got), _bits(expected))
 
 
@@ -215,7 +217,7 @@ def _tensors(tree: Any) -> list[torch.Tensor]:
 
 
 def assert_equal(got: Any, expected: Any) -> None:
-    """Fail where two trees differ in structure, metadata or bits."""
+    """Raise an AssertionError if two trees differ in structure, metadata or bits."""
     found = differences(got, expected)
     assert not found, "\n".join(map(str, found))
 
@@ -223,7 +225,8 @@ def assert_equal(got: Any, expected: Any) -> None:
 def assert_jits(
     f: Callable[..., Any], *args: Any, jit: Callable[..., Any] = tj.jit, **kwargs: Any
 ) -> Any:
-    """Compiled, then from the cache, ``jit(f)`` does what ``f`` does, without a fallback.
+    """Assert that ``jit(f)`` does what ``f`` does, compiled and then from the cache, without a
+    fallback.
 
     Returns the jitted ``f``.
     """

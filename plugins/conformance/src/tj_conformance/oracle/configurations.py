@@ -38,7 +38,7 @@ _current: ContextVar[Configuration] = ContextVar("configuration", default=EXACT)
 
 
 def current() -> Configuration:
-    """The configuration that results are compared in."""
+    """The configuration in which results are compared."""
     return _current.get()
 
 
@@ -61,9 +61,9 @@ def configured(session: tj.Session | None = None) -> Iterator[tj.Session]:
 
 @contextlib.contextmanager
 def warnings_of_tj() -> Iterator[list[str]]:
-    """Inside, the texts of all warnings that tj gives go to the list, also where nobody sees them.
+    """Collect the texts of all warnings of tj in a list, also of those that are not shown.
 
-    Programs are compared with warnings switched off, and Python shows one of each place.
+    Programs are compared with warnings switched off, and Python shows one for each place.
     """
     said: list[str] = []
     original = TjWarning.__init__

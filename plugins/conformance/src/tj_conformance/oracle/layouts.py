@@ -1,4 +1,4 @@
-"""Tensors with the same values in other places of memory."""
+"""Tensors with equal values in another memory layout."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ LAYOUTS: Mapping[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "reversed": _reversed,
     "gaps": _with_gaps,
 }
-"""By name: a function of a strided tensor, which returns a leaf if it was one."""
+"""Layouts by name: functions of a strided tensor, which return a leaf for a leaf."""

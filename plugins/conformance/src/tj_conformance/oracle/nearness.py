@@ -1,4 +1,4 @@
-"""Results judged by double precision, where a program amplifies what rounding makes of it."""
+"""Comparison with double precision, for programs that amplify rounding."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ __all__ = ["as_near", "doubled", "judged"]
 def judged(
     found: Sequence[Difference], got: Any, eager: Any, exact: Callable[[], Any]
 ) -> list[Difference]:
-    """The rest of the differences ``found`` between ``got`` and ``eager``.
+    """The differences ``found`` between ``got`` and ``eager`` that are no rounding.
 
-    Where the configuration rounds, values alone may differ, if they are as near as eager's to
-    those of ``exact``, the program in double precision.
+    Where the configuration rounds, values alone may differ, if they are as near as eager's to those
+    of ``exact``, the program in double precision.
     """
     values = current().rounds and all("not equal" in d.what or "not close" in d.what for d in found)
     return [] if found and values and as_near(got, eager, exact) else list(found)
@@ -41,13 +41,13 @@ def _doubled(x: torch.Tensor) -> torch.Tensor:
 
 
 def as_near(got: Any, eager: Any, exact: Callable[[], Any], amplified: float = 2) -> bool:
-    """Tell whether each tensor of ``got`` is as near to ``exact`` as eager's, at most twice as far.
+    """Check that the error of each tensor of ``got`` is at most twice eager's, relative to
+    ``exact``.
 
-    That counts for the largest error and for the median one, but for a few roundings. Where eager's
-    error is a hundred roundings and more, ``amplified`` is how many times as far a tensor may be:
-    a network of hundreds of tensors has some where chance makes more of a difference than two.
-    False as well where ``exact``, the program in double precision, raises or returns something
-    else.
+    That applies to the largest and to the median error, up to a few roundings. Where eager's error
+    is a hundred roundings or more, ``amplified`` replaces the factor of two: in a network of
+    hundreds of tensors, chance makes some differ by more than two. False as well if ``exact``, the
+    program in double precision, raises or has other results.
     """
     try:
         mine, theirs, known = (_tensors(tree) for tree in (got, eager, exact()))

@@ -1,4 +1,4 @@
-"""What became of one entry of a database."""
+"""Results of the comparison of one entry of a database."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Kind", "Problem", "Result"]
 
 
 class Kind(enum.Enum):
-    """How a jitted entry may differ from eager."""
+    """Kinds of differences of a jitted entry from eager."""
 
     BREAK = "graph break"
     DECLINED = "left to PyTorch's autograd"
@@ -35,7 +35,7 @@ class Problem:
 
 @dataclass
 class Result:
-    """Differences from eager over an entry's samples, and where tj did not take part.
+    """Differences from eager over an entry's samples, and fallbacks.
 
     ``samples`` were compared; ``eager_errors`` could not be, because eager raises, or does not
     where it should.
@@ -48,30 +48,30 @@ class Result:
 
     @property
     def kinds(self) -> frozenset[Kind]:
-        """All the ways in which some sample differs."""
+        """Kinds of differences of the samples."""
         return frozenset(p.kind for p in self.problems)
 
     @property
     def ok(self) -> bool:
-        """Whether all samples are equal to eager, whoever computed them."""
+        """True if all samples are equal to eager, fallbacks included."""
         return self.kinds <= {Kind.BREAK, Kind.DECLINED}
 
     @property
     def fallbacks(self) -> tuple[str, ...]:
-        """Why tj did not take part."""
+        """Reasons of fallbacks."""
         return tuple(p.what for p in self.problems if p.kind is Kind.BREAK)
 
     def differs(self, where: str, found: Iterable[Difference]) -> None:
-        """Take down what differs in one sample."""
+        """Record the differences of one sample."""
         for d in found:
             kind = Kind.ROUNDING if d.rounding else Kind.RESULT
             self.problems.append(Problem(kind, where, str(d)))
 
     def raises(self, where: str, error: Exception) -> None:
-        """Take down an exception that eager does not raise."""
+        """Record an exception that eager does not raise."""
         text = f"{type(error).__name__}: {error}".splitlines()[0]
         self.problems.append(Problem(Kind.ERROR, where, text))
 
     def falls_back(self, where: str, reasons: Iterable[str]) -> None:
-        """Take down why a jitted callable fell back."""
+        """Record the reasons of a jitted callable's fallbacks."""
         self.problems += [Problem(Kind.BREAK, where, reason) for reason in reasons]

@@ -1,7 +1,7 @@
-"""All that a caller can see of a set of tensors, and how two such sets differ.
+"""Observable state of a set of tensors, and the comparison of two such sets.
 
-A `World` is one side of a comparison: the tensors that a call was given, made, or could reach,
-each under a label that says how a user gets at it (``args[0]``, ``out['x']``, ``out[1]._base``).
+A `World` is one side of a comparison: the tensors that a call was given, made, or could reach, each
+under a label by which a user gets at it (``args[0]``, ``out['x']``, ``out[1]._base``).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Look = Callable[[torch.Tensor], Any]
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Labelled tensors, each object once for each way to reach it, and the other values."""
+    """Labelled tensors, each object once for each way to reach it, and other values."""
 
     tensors: tuple[tuple[str, torch.Tensor], ...]
     others: tuple[tuple[str, Any], ...]
@@ -38,7 +38,7 @@ class World:
 
 
 def look_at(**roots: Any) -> World:
-    """The world that trees of values open: their leaves, the tensors' bases and gradients."""
+    """Make the world of trees of values: their leaves, and the tensors' bases and gradients."""
     tensors: list[tuple[str, torch.Tensor]] = []
     others: list[tuple[str, Any]] = []
     seen: set[int] = set()
@@ -81,7 +81,7 @@ def attempt(fn: Callable[..., Any], *args: Any) -> Any:
 
 
 def _graph(tensor: torch.Tensor) -> Any:
-    """Whether autograd has a history for it, and which view a view is of its base."""
+    """Presence of a history in autograd, and the chain of views from a view to its base."""
     node = tensor.grad_fn
     if node is None:
         return None
@@ -94,7 +94,7 @@ def _strides(tensor: torch.Tensor) -> Any:
 
 
 def _strides_that_reach(tensor: torch.Tensor) -> Any:
-    """Without those of dimensions of size one, which PyTorch's kernels choose as they like."""
+    """Strides without those of dimensions of size one, which PyTorch's kernels choose freely."""
     strides = _strides(tensor)
     return strides and [s for s, n in zip(strides, tensor.shape, strict=True) if n > 1]
 
@@ -118,7 +118,7 @@ FACTS: dict[str, Look] = {
     "conj": lambda t: t.is_conj(),
     "neg": lambda t: t.is_neg(),
 }
-"""What can be seen of one tensor; looking may raise, which is then what is seen."""
+"""Observable facts of one tensor, as functions; an exception counts as the fact."""
 
 RELATIONS: dict[str, Look] = {
     "is the same object as": id,
@@ -126,26 +126,27 @@ RELATIONS: dict[str, Look] = {
     "shares memory with": lambda t: t.untyped_storage().data_ptr() or t.untyped_storage()._cdata,
     "has the base of": lambda t: id(t._base) if t._is_view() and t._base is not None else None,
 }
-"""What relates tensors: those with one key belong together. With shape, strides and offset this
-says of any two tensors whether and where they overlap."""
+"""Relations of tensors, as key functions: tensors with equal keys are related. With shape, strides
+and offset they determine if and where two tensors overlap.
+"""
 
 
 GRADIENT: dict[str, Look] = {
     name: FACTS[name]
     for name in ("type", "shape", "dtype", "device", "layout", "strides", "requires_grad")
 }
-"""What counts of a gradient; its version and memory are the autograd engine's own business."""
+"""Facts of a gradient that are compared; its version and memory depend on the autograd engine."""
 
 ROUNDED: dict[str, Look] = {**GRADIENT, "strides": _strides_that_reach}
-"""What counts of one that may be added up in another order, and so of other zeros."""
+"""Facts of a gradient whose contributions may be added in another order."""
 
 
 def compare_worlds(
     got: World, expected: World, when: str, ignore: Collection[str] = (), rounding: bool = False
 ) -> list[Difference]:
-    """Every difference, at the moment ``when``, except in the facts named in ``ignore``.
+    """Yield every difference at moment ``when``, except in the facts named in ``ignore``.
 
-    ``rounding``: gradients may differ by what comes of adding them up in another order.
+    ``rounding``: gradients may differ by the order in which contributions are added.
     """
     labels = [label for label, _ in got.tensors], [label for label, _ in expected.tensors]
     if labels[0] != labels[1]:
@@ -216,7 +217,7 @@ def _groups(world: World, key: Look) -> dict[str, str | None]:
 
 
 def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """None if the values are equal (NaN is NaN), else what differs."""
+    """None if the values are equal (NaN is NaN), else the difference."""
     mine, theirs = got.detach(), expected.detach()
     if mine.layout is torch.strided and mine.dtype == theirs.dtype and mine.equal(theirs):
         return None
@@ -224,7 +225,7 @@ def same_bits(got: torch.Tensor, expected: torch.Tensor) -> str | None:
 
 
 def same_but_for_rounding(got: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """None if the values are equal within the tolerance of their type, else what differs."""
+    """None if the values are equal within the tolerance of their type, else the difference."""
     return _close(got.detach(), expected.detach())
 
 

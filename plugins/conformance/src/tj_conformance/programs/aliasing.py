@@ -1,8 +1,8 @@
-"""A program that writes and aliases cannot be told apart from eager: the oracle that decides.
+"""The oracle for programs that write and alias: tj must not be distinguishable from eager.
 
-`check` runs a program in eager and jitted, on inputs built separately and alike, and compares all
-that a caller can see (`tj_conformance.oracle.world`): after the call, after every backward pass,
-and after each output in turn has been written to. Several scenes run through one jitted callable.
+`check` runs a program in eager and jitted, on equal inputs that are built separately, and compares
+all that a caller can see (`tj_conformance.oracle.world`): after the call, after every backward
+pass, and after a write to each output in turn. Several scenes run through one jitted callable.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ Jit = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What one call is given, and which other tensors of the caller it can reach.
+    """Arguments of one call, and other tensors of the caller that it can reach.
 
-    ``watched`` are the leaves that gradients go to, the bases that arguments are views of, and
+    ``watched`` are the leaves that receive gradients, the bases of arguments that are views, and
     views of the arguments that stay with the caller.
     """
 
@@ -39,7 +39,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A callable, and all that it keeps between calls, as a tree of tensors and plain values."""
+    """A callable, and its state between calls as a tree of tensors and plain values."""
 
     fn: Callable[..., Any]
     state: Callable[[], Any] = tuple
@@ -52,12 +52,12 @@ def stateless(fn: Callable[..., Any]) -> Callable[[], Program]:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What `check` found.
+    """Result of `check`.
 
     ``raised`` are the types of the exceptions that eager raised, call by call (None: it returned);
     ``backward_raised`` those of its backward passes; ``fallbacks`` are tj's reasons for running
-    parts of the program without capture, ``entries`` how many compiled entries it has, and
-    ``compilations`` are what was compiled for them.
+    parts of the program without capture, ``entries`` is the number of its compiled entries, and
+    ``compilations`` are their compilations.
     """
 
     differences: tuple[Difference, ...]
@@ -69,7 +69,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing differs."""
+        """True if nothing differs."""
         return not self.differences
 
     def __str__(self) -> str:
@@ -90,12 +90,12 @@ def check(
 
     After the first call of a scene come backward passes through each root alone, through all of
     them, and through freed graphs; after the second, writes to each output in turn and then a
-    backward pass. ``make`` builds the program once for either side, ``jit`` is the way of
-    compiling. ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
-    `tj_conformance.oracle.world` that do not count; a ``lenient`` check lets gradients be computed
-    that eager refuses, because of a write to what autograd has saved, and be rounded in another
-    way, since they are added up in another order. Looking ends at the first
-    moment that differs: what follows would only repeat it.
+    backward pass. ``make`` builds the program once for each side; ``jit`` compiles it.
+    ``create_graph`` adds gradients of gradients; ``ignore`` names facts of
+    `tj_conformance.oracle.world` that do not count. A ``lenient`` check accepts gradients that
+    eager refuses because a saved tensor was written, and other rounding, since contributions are
+    added in another order. The comparison ends at the first difference: later ones would only
+    repeat it.
     """
     run = _Run(create_graph, ignore, lenient, seed)
     with warnings.catch_warnings():
@@ -155,7 +155,7 @@ class _Side:
         return list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
 
     def roots(self) -> list[torch.Tensor]:
-        """Whatever has a history, be it returned or written to."""
+        """Tensors with a history that were returned or written."""
         tensors = self.world().distinct().values()
         return [t for t in tensors if attempt(_has_history, t) is True]
 
@@ -178,7 +178,7 @@ _AMBIENT: dict[str, Callable[[], Any]] = {
     "autocast": lambda: torch.is_autocast_enabled("cpu"),
     "random state": torch.get_rng_state,
 }
-"""What a program may leave changed outside of all tensors."""
+"""Settings outside of all tensors that a program may leave changed."""
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -205,7 +205,7 @@ class _Run:
         after: Callable[[_Side, _Side, str], None],
         when: str,
     ) -> None:
-        """One call on each side, and what ``after`` does to its results."""
+        """Run one call on each side, and apply ``after`` to its results."""
         ambient = []
         for side in (theirs, mine):
             before = torch.is_grad_enabled()
@@ -225,13 +225,13 @@ class _Run:
             after(mine, theirs, when)
 
     def compare(self, mine: _Side, theirs: _Side, when: str) -> bool:
-        """Whether nothing differs so far."""
+        """Compare both sides at moment ``when``; False if they differ."""
         worlds = mine.world(), theirs.world()
         self.differences += compare_worlds(*worlds, when, self.ignore, rounding=self.lenient)
         return not self.differences
 
     def differentiate(self, mine: _Side, theirs: _Side, when: str) -> None:
-        """Backward through each root alone, through all, and once more with the graph freed."""
+        """Run backward through each root alone, through all, and once more with the graph freed."""
         count = len(theirs.roots())
         steps = [([i], True) for i in range(count)] if count > 1 else []
         everything = list(range(count))
@@ -245,7 +245,7 @@ class _Run:
     def backward(
         self, mine: _Side, theirs: _Side, roots: list[int], retain: bool, when: str
     ) -> bool:
-        """Whether one backward pass did the same, and one more is worth while."""
+        """Run one backward pass on each side; True if they agree and another pass is of use."""
         when = f"{when}: after backward of roots {roots}"
         expected, got = (_backward(side, roots, retain) for side in (theirs, mine))
         allowed = self.lenient and got is None and expected == "raises RuntimeError"
@@ -288,7 +288,7 @@ def _tangent(root: torch.Tensor) -> torch.Tensor:
 
 
 def _backward(side: _Side, which: list[int], retain: bool) -> Any:
-    """None, or what PyTorch raised."""
+    """Run a backward pass; return the exception that PyTorch raised, or None."""
     found = side.roots()
     if len(found) <= max(which):
         return f"only {len(found)} roots"
@@ -298,7 +298,7 @@ def _backward(side: _Side, which: list[int], retain: bool) -> Any:
 
 
 def _double(side: _Side) -> Any:
-    """The gradients of the leaves, and the gradients of those."""
+    """Gradients of the leaves, and gradients of those."""
     roots, leaves = side.roots(), side.leaves()
     if not roots or not leaves:
         return []

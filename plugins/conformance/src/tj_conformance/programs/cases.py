@@ -35,11 +35,11 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One program, and what is known of it.
+    """One program, with its known behaviour.
 
     ``layouts`` run in order through one jitted callable, for each of ``kinds``. ``raises`` are the
-    kinds for which eager raises; ``breaks`` those at which Dynamo breaks the graph or for which tj
-    refuses its capture, so that not all of the program is tj's.
+    kinds for which eager raises; ``breaks`` those for which Dynamo breaks the graph or tj refuses
+    its capture, so that a part of the program runs in eager.
     """
 
     name: str
@@ -110,21 +110,21 @@ class Table:
 
 
 def as_written(case: Case) -> tuple[str, ...]:
-    """The kinds of tensors that the program runs on as the user wrote it.
+    """Kinds of tensors for the run of the program as acquired.
 
-    Each case runs so, in functional form and with traced gradients. By default the first two share
-    the kinds, and of those that need gradients the third takes every other one.
+    Each case also runs in functional form and with traced gradients. By default the first two share
+    the kinds, and the third takes every other kind that needs gradients.
     """
     return _every_other(case.kinds, case)
 
 
 def in_functional_form(case: Case) -> tuple[str, ...]:
-    """The kinds of tensors that the functional form of the program runs on."""
+    """Kinds of tensors for the run of the program in functional form."""
     return _every_other(case.kinds, case, 1)
 
 
 def with_gradients(case: Case) -> tuple[str, ...]:
-    """The kinds of tensors that the program runs on with traced gradients."""
+    """Kinds of tensors for the run with traced gradients."""
     return _every_other(tuple(kind for kind in case.kinds if kind != "plain"), case)
 
 
@@ -137,9 +137,9 @@ def _every_other(kinds: tuple[str, ...], case: Case, first: int = 0) -> tuple[st
 def modules_in(
     folder: Path, but: Collection[str] = (), pattern: str = "test_*.py"
 ) -> Iterator[ModuleType]:
-    """The test files of ``folder`` as modules, apart from those called as ``but`` says.
+    """Import the test files of ``folder`` as modules, without those named in ``but``.
 
-    One with a `Table` has it as ``case``.
+    A module with a `Table` has it as ``case``.
     """
     for path in sorted(folder.glob(pattern)):
         if path.name not in but:
@@ -160,7 +160,8 @@ def cases_in(folder: Path, but: Collection[str] = ()) -> list[tuple[Case, str]]:
 def run_case(case: Case, kind: str, *, jit: Jit = tj.jit, **options: Any) -> Report:
     """Check one case on tensors of one kind; ``options`` are `check`'s.
 
-    :raises AssertionError: if it differs from eager, or eager or capture from what the case says.
+    :raises AssertionError: if it differs from eager, or raises or breaks otherwise than the case
+        says.
     """
     scenes = [placed(layout, kind) for layout in case.layouts]
     report = check(case.make, scenes, jit=jit, create_graph=case.create_graph, **options)

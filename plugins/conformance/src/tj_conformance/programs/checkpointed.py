@@ -1,4 +1,4 @@
-"""Checkpointed programs that write to what outlives them, once more where a backward runs them."""
+"""Checkpointed programs that write state which outlives them, again when a backward reruns them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every made-up program that was ever found to differ from eager, as short as it goes."""
+"""Every made-up program that was once found to differ from eager, reduced."""
 
 from __future__ import annotations
 
@@ -358,4 +358,4 @@ FOUND: Mapping[str, TextProgram] = {
         "[]",
     ),
 }
-"""By what was wrong."""
+"""Programs by the fault that they showed."""

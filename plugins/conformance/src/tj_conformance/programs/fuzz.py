@@ -27,7 +27,7 @@ from tj_conformance.programs.traced import Untraceable, traced
 __all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
 
 CHUNK = 250
-"""So many programs have one seed: the smaller, the more of them differ from chunk to chunk."""
+"""Number of programs of one seed: smaller chunks have more different programs."""
 
 
 @dataclass
@@ -35,10 +35,9 @@ class Figures:
     """Counts over many programs.
 
     ``programs`` were compared, of which ``different`` differ from eager, ``raising`` raise in eager
-    and ``falling_back`` were not captured whole; ``untraceable`` were passed over. Of the
-    ``entries`` that were compiled, ``with_backward`` have gradients that are a trace and
-    ``with_bases`` programs for arguments that share memory; ``declined`` are the reasons of
-    transforms for not taking one.
+    and ``falling_back`` were not captured whole; ``untraceable`` were skipped. Of the compiled
+    ``entries``, ``with_backward`` have traced gradients, and ``with_bases`` are programs for
+    arguments that share memory; ``declined`` counts transforms' reasons for a decline.
     """
 
     programs: int = 0
@@ -134,9 +133,10 @@ def _each(
 
 
 def through_fx(session: tj.Session | None = None) -> Jit:
-    """A way of compiling: the program's FX graph.
+    """Make a ``jit`` that compiles the program's FX graph.
 
-    A graph has no ``with``: where it raises in between, in eager too, grad mode is as it was set.
+    A graph has no ``with``: after an exception inside of one, in eager too, grad mode stays as it
+    was set.
     """
 
     def compile(fn: Any) -> Any:

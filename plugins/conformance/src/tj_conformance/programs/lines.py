@@ -1,7 +1,7 @@
-"""The lines that made-up programs consist of: views, writes, copies, changes of mode.
+"""Lines of made-up programs: views, writes, copies, changes of mode.
 
-A line is a function of how to choose, the values there are, and a name that is free; it returns
-text, or None where no value fits.
+A line is a function of a chooser, the existing values, and a free name; it returns text, or None
+where no value fits.
 """
 
 from __future__ import annotations
@@ -204,4 +204,6 @@ LINES: tuple[Line, ...] = (
     *(_MODES * 3),
     *_OF_METADATA,
 )
-"""What the next line may be; metadata changes, which Dynamo mostly does not capture, are rare."""
+"""Candidates for the next line; metadata changes, which Dynamo
+mostly does not capture, are rare.
+"""

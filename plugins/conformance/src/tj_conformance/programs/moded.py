@@ -1,4 +1,6 @@
-"""Programs and modes of the user's: around a call, in it, in its backward; a mode sees the same."""
+"""Programs and modes of the user's, around a call, in it and in its backward; modes see equal
+calls.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Arguments for programs that write and alias: who needs gradients, and who shares memory.
+"""Arguments for programs that write and alias, by need of gradients and by shared memory.
 
-A layout is a function that makes a `Scene` out of what a `Source` gives it. Values are small whole
-numbers, so that sums and products are exact in whatever order they are computed.
+A layout is a function that makes a `Scene` from tensors of a `Source`. Values are small whole
+numbers, so that sums and products are exact in any order.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ __all__ = [
 ]
 
 KINDS = ("plain", "leaf", "inner")
-"""Who needs gradients: nothing; leaves; results of differentiable operations on leaves."""
+"""Kinds of tensors: without gradients; leaves that require grad; results of operations on such
+leaves.
+"""
 
 
 class Source:
@@ -61,7 +63,7 @@ Layout = Callable[[Source], Scene]
 
 
 def placed(layout: Layout, kind: str) -> Callable[[], Scene]:
-    """``layout`` with tensors of ``kind``, as `check` wants it: a new one each time."""
+    """Bind ``layout`` to tensors of ``kind``, as `check` takes it: each call makes a new scene."""
     return lambda: layout(Source(kind))
 
 
@@ -118,7 +120,7 @@ def columns(new: Source) -> Scene:
 
 
 def storage_only(new: Source) -> Scene:
-    """Two overlapping tensors of one storage of which autograd does not know: no common base."""
+    """Two overlapping tensors of one storage without a common base that autograd knows."""
     base = new(9)
     x, y = base.detach()[1:7].view(2, 3), base.detach()[4:7]
     return new.scene(x, y, watched=(base,))

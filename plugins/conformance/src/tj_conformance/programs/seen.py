@@ -1,6 +1,7 @@
-"""Programs as text, called several times while values change: all that a caller sees of each call.
+"""Programs as text, called several times while values change, with all that a caller sees of a
+call.
 
-Eager and tj run a program in modules of their own, so that what it keeps between calls is apart.
+Eager and tj run a program in modules of their own, so that its state is separate.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _serial = itertools.count()
 class SeenProgram:
     """A module's ``text``, and expressions in it for the arguments of each call.
 
-    The module defines ``program``; a ``call(program, *args)`` if it is called in a way of its own,
-    and ``state()`` if it keeps any.
+    The module defines ``program``. It may define ``call(program, *args)``, by which the program is
+    called, and ``state()``, which returns its state.
     """
 
     name: str
@@ -43,9 +44,9 @@ class SeenProgram:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The record of one call: its result or error, the arguments and the state afterwards.
+    """Record of one call: its result or error, and the arguments and the state afterwards.
 
-    ``left`` names what it leaves changed in the thread.
+    ``left`` names settings of the thread that it leaves changed.
     """
 
     outcome: Any
@@ -57,7 +58,7 @@ class Seen:
 def differences_seen(
     program: SeenProgram, jit: Jit = tj.jit, *, rounding: bool = False
 ) -> list[Difference]:
-    """Where the calls of ``program`` differ between eager and ``jit``."""
+    """Compare the calls of ``program`` in eager and under ``jit``; return the differences."""
     found = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -70,7 +71,7 @@ def differences_seen(
 
 
 def warned(program: SeenProgram, jit: Jit = tj.jit) -> list[str]:
-    """The warnings of tj while ``program`` is called."""
+    """Warnings of tj while ``program`` is called."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         _run(program, jit)
@@ -112,7 +113,7 @@ def _is_data(value: Any) -> bool:
 
 
 def _detached(value: Any) -> Any:
-    """``value`` as it is now, whatever is written later."""
+    """A copy of ``value``, which later writes do not change."""
     return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), value)
 
 

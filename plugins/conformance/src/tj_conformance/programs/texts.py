@@ -81,7 +81,7 @@ def _tuple(names: tuple[str, ...]) -> str:
 
 
 def run_text(program: TextProgram, jit: Jit, **options: Any) -> Report:
-    """Compare ``program`` with eager; ``jit`` is the way of compiling, the rest is `check`'s."""
+    """Compare ``program`` with eager; ``jit`` compiles it, ``options`` are `check`'s."""
     text = str(program)
     module = types.ModuleType(f"made_up_program_{next(_serial)}")
     file = f"<{module.__name__}>"
@@ -137,7 +137,7 @@ class _Maker:
         return self.draw(st.sampled_from(options))
 
     def run(self, line: str) -> bool:
-        """Whether PyTorch does what ``line`` says."""
+        """Execute ``line``; False if PyTorch refuses it."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns of some things only once per process
             try:
@@ -192,7 +192,7 @@ class _Maker:
         }
 
     def line(self) -> bool:
-        """Add a line, or none where it does not fit; False if the program cannot go on."""
+        """Append a line, or none if it does not fit; False if the program cannot go on."""
         make: Line = self.choose(LINES)
         fresh = f"t{next(self.count)}"
         line = make(self.choose, self.values(), fresh)

@@ -34,32 +34,32 @@ Make = Callable[[], Tensor]
 
 
 def given(*shape: int) -> Make:
-    """Makes a tensor without a gradient."""
+    """Make a factory of a tensor without a gradient."""
     return lambda: torch.randn(*shape)
 
 
 def leaf(*shape: int) -> Make:
-    """Makes a leaf that requires a gradient."""
+    """Make a factory of a leaf that requires a gradient."""
     return lambda: torch.randn(*shape).requires_grad_()
 
 
 def two(*shape: int, grad: bool = False) -> Make:
-    """Makes a TwoTensor."""
+    """Make a factory of a TwoTensor."""
     return lambda: TwoTensor(torch.randn(*shape), torch.randn(*shape)).requires_grad_(grad)
 
 
 def nested(*shape: int, grad: bool = False) -> Make:
-    """Makes a TwoTensor of two TwoTensors."""
+    """Make a factory of a TwoTensor of two TwoTensors."""
     return lambda: TwoTensor(two(*shape)(), two(*shape)()).requires_grad_(grad)
 
 
 def one(kind: Any, *shape: int, grad: bool = False) -> Make:
-    """Makes a tensor of ``kind`` that holds another."""
+    """Make a factory of a tensor of ``kind`` that holds another."""
     return lambda: kind(torch.randn(*shape)).requires_grad_(grad)
 
 
 def plain(kind: Any, *shape: int, grad: bool = False) -> Make:
-    """Makes a tensor of a plain subclass ``kind``, without inner tensors."""
+    """Make a factory of a tensor of a plain subclass ``kind``, without inner tensors."""
     return lambda: torch.randn(*shape).as_subclass(kind).requires_grad_(grad)
 
 

@@ -85,7 +85,7 @@ def softmax_of_shards(x: Any) -> Any:
 
 @PROGRAMS(given(ROWS, 4, 6, grad=True))
 def sum_of_shards(x: Any) -> Any:
-    """A result that is a sum over processes, still to be taken."""
+    """A partial result: its sum over processes has not been taken."""
     return (x * 2).sum(0)
 
 
@@ -226,7 +226,9 @@ class Words(nn.Module):
 
 @PROGRAMS.made()
 def vocabulary_parallel_embedding() -> Any:
-    """Each process has some words: others' rows are masked, in a buffer of the placement."""
+    """An embedding whose words are sharded: others' rows are
+    masked, in a buffer of the placement.
+    """
     plan: Any = {"embed": RowwiseParallel(input_layouts=Replicate(), output_layouts=Replicate())}
     return parallelize_module(Words(), mesh(), plan), (torch.randint(11, (2, 5)),)
 
@@ -255,7 +257,9 @@ def group(rank: int, processes: int, file: str) -> Iterator[None]:
 
 
 def verdicts(names: Sequence[str] = ()) -> Iterator[tuple[Verdict, list[str], list[str]]]:
-    """How programs come out here, with the collectives of a jitted call and of one of eager."""
+    """Yield the verdict of each program on this process, with the collectives of a jitted call and
+    of eager's.
+    """
     for name in names or PROGRAMS:
         case = PROGRAMS[name]
         torch._dynamo.reset()

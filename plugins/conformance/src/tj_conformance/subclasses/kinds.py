@@ -1,6 +1,6 @@
-"""Tensor subclasses of all sorts: what they hold, what their operations return, how they override.
+"""Tensor subclasses of all sorts, by what they hold, what their operations return, and overrides.
 
-Wrapper subclasses flatten; none of these differs in what the operations of others do.
+Wrapper subclasses flatten; none of these changes operations on other tensors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def wrapped(
 
 
 class _Wrapper(torch.Tensor):
-    """One inner tensor, on which all operations run; results are wrapped as ``_rewrap`` says."""
+    """Holds one inner tensor, on which all operations run; `_rewrap` wraps results."""
 
     held: torch.Tensor
 
@@ -70,12 +70,14 @@ class _Wrapper(torch.Tensor):
         return cls(inner["held"], *(context or ()))
 
     def _context(self) -> Any:
-        """What the type knows beside its inner tensor; arguments of the class, after the first."""
+        """The type's attributes beside its inner tensor: arguments
+        of the class, after the first.
+        """
         return None
 
     @classmethod
     def _rewrap(cls, result: torch.Tensor, given: list[Any]) -> Any:
-        """A result of an operation that took tensors ``given`` of this type."""
+        """Wrap a result of an operation on tensors ``given`` of this type."""
         return cls(result)
 
     @classmethod
@@ -91,7 +93,7 @@ class _Wrapper(torch.Tensor):
 
 
 class Counted(_Wrapper):
-    """Knows how many operations led to it: a context that differs from result to result."""
+    """Counts the operations that led to it: its context differs from result to result."""
 
     def __init__(self, inner: torch.Tensor, depth: int = 0) -> None:
         super().__init__(inner)
@@ -106,7 +108,7 @@ class Counted(_Wrapper):
 
 
 class Attached(_Wrapper):
-    """Has a tensor as its context, and cannot be detached: it knows one operation."""
+    """Has a tensor as its context, and cannot be detached: it supports one operation."""
 
     def __init__(self, inner: torch.Tensor, scale: torch.Tensor) -> None:
         super().__init__(inner)
@@ -140,14 +142,14 @@ class Labeled(_Wrapper):
 
 
 class Rows(_Wrapper):
-    """Knows how many rows it has: a size in its context."""
+    """Has its number of rows in its context: a size."""
 
     def _context(self) -> Any:
         return (self.held.shape[0],)
 
 
 class Swapping(_Wrapper):
-    """Where it is written, it holds another tensor afterwards."""
+    """Holds another tensor after a write."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -160,7 +162,7 @@ class Swapping(_Wrapper):
 
 
 class Lower(_Wrapper):
-    """Says that it is float32 and holds bfloat16."""
+    """Has dtype float32 and holds bfloat16."""
 
     def __new__(cls, inner: torch.Tensor, *more: Any) -> Any:  # noqa: D102
         return wrapped(cls, inner, dtype=torch.float32)
@@ -182,7 +184,7 @@ class Lower(_Wrapper):
 
 
 class Sideways(_Wrapper):
-    """A matrix held transposed: its strides are not those of what it holds."""
+    """A matrix held transposed: its strides are not those of its inner tensor."""
 
     def __new__(cls, inner: torch.Tensor, *more: Any) -> Any:  # noqa: D102
         return torch.Tensor._make_wrapper_subclass(
@@ -267,7 +269,7 @@ def _(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class Packed(_Wrapper):
-    """Its products are those of an operator without derivative, in the backward too."""
+    """Multiplies by an operator without a derivative, in the backward too."""
 
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
@@ -280,10 +282,10 @@ class Packed(_Wrapper):
 
 
 class Summing(_Wrapper):
-    """A method of this type is another one than PyTorch's of that name."""
+    """Overrides a method of PyTorch's."""
 
     def sum(self, *args: Any, **kwargs: Any) -> Any:
-        """PyTorch's sum and 100."""
+        """PyTorch's sum plus 100."""
         return super().sum(*args, **kwargs) + 100
 
 
@@ -312,7 +314,7 @@ class Loud(torch.Tensor):
 
 
 class Opaque(torch.Tensor):
-    """Has ``__torch_dispatch__``, and does not say what it holds."""
+    """Has ``__torch_dispatch__``, and does not flatten."""
 
     held: torch.Tensor
 

@@ -162,7 +162,7 @@ def checkpointed(x: Any, w: Any) -> Any:
 
 
 class Triple(torch.autograd.Function):
-    """Multiplies by three, and says so of its gradient."""
+    """Multiplies by three, with a backward of its own."""
 
     @staticmethod
     def forward(ctx: Any, x: Any) -> Any:

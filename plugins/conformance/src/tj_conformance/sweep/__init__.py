@@ -1,3 +1,3 @@
-"""One sweep over PyTorch's ``op_db``: each sample runs once in eager, and all that tj says and
-does of it is held against that run.
+"""One sweep over PyTorch's ``op_db``: each sample runs once in eager, and every way to run it in tj
+is compared with that run.
 """

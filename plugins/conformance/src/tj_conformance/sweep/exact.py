@@ -1,4 +1,4 @@
-"""What a compiled operation does otherwise than eager, beyond what rounding explains."""
+"""Differences of a compiled operation from eager, beyond rounding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tj_conformance.oracle.nearness import as_near, doubled
 __all__ = ["STRIDES_OF_GRADIENTS", "wrong"]
 
 STRIDES_OF_GRADIENTS = {"ormqr"}
-"""Operations of whose gradients PyTorch's fake tensors have other strides than real ones."""
+"""Operations whose gradients have other strides on PyTorch's fake tensors than on real ones."""
 
 
 def wrong(op: Any, jitted: Any, sample: Any, eager: Any) -> list[str]:
-    """In what ``jitted`` differs from eager, by more than eager is from the exact result."""
+    """Differences of ``jitted`` from eager that exceed eager's own error."""
     mine = sample.arguments()
     got = seeded(jitted, *mine)
     gradients = first_gradients(got, mine) if eager.gradients is not None else []
@@ -30,9 +30,9 @@ def wrong(op: Any, jitted: Any, sample: Any, eager: Any) -> list[str]:
 
 
 def _as_exact(op: Any, sample: Any, got: Any, eager: Any) -> bool:
-    """Whether ``got`` is as near as eager to what double precision makes of the arguments.
+    """Check that ``got`` is as near as eager to the result in double precision.
 
-    In low precision, PyTorch's kernels for CPUs round in places where fused kernels do not.
+    In low precision, PyTorch's kernels for CPUs round where fused kernels do not.
     """
 
     def exact() -> Any:

@@ -1,7 +1,7 @@
-"""Expansions: a call is expanded from metadata alone, and eager says whether it is true.
+"""Comparison of expansions, which are made from metadata alone, with eager.
 
-Compared are the metadata of outputs, which of them share memory with what, and, by running the body
-on the real arguments, values and written arguments, bit for bit.
+Compared are the metadata of outputs, their aliases, and, by running the body on the real arguments,
+values and written arguments, bit for bit.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from tj_conformance.sweep.sample import Sample
 __all__ = ["hold_expansion", "hold_in_place"]
 
 SEED = 11
-"""That of `oracle.seeded`."""
+"""Seed of `oracle.seeded`."""
 
 
 def hold_expansion(sample: Sample, result: Result) -> None:
-    """Hold the expansion of a sample's call against eager's run."""
+    """Compare the expansion of a sample's call with eager's run."""
     assert sample.eager is not None
     tensors = Tensors()
     tree = to_core_tree((sample.args, sample.kwargs), tensors.proxy)
@@ -49,7 +49,7 @@ def hold_expansion(sample: Sample, result: Result) -> None:
 
 
 def hold_in_place(sample: Sample, result: Result) -> None:
-    """The same for the operation's in-place variant, which also has to say what it writes."""
+    """Compare the expansion of the operation's in-place variant, its writes included."""
     op = sample.op
     if op.inplace_variant is None or _broadcasts(sample):
         return
@@ -72,7 +72,7 @@ def hold_in_place(sample: Sample, result: Result) -> None:
 
 
 def _broadcasts(sample: Sample) -> bool:
-    """Whether the result has another shape than the argument to be written."""
+    """Check that the result has another shape than the argument to be written."""
     assert sample.eager is not None
     made, first = sample.eager.result, next(iter(sample.args), None)
     if not isinstance(made, torch.Tensor) or not isinstance(first, torch.Tensor):
@@ -98,7 +98,7 @@ def _trial(
     after: Any,
     grad: bool = True,
 ) -> Trial | None:
-    """The call expanded; a call that cannot be expanded counts as a break."""
+    """Expand the call; one that cannot be expanded counts as a break."""
     flat = [p for p in leaves(tree) if isinstance(p, Proxy)]
     index = {p.name: i for i, p in reversed(list(enumerate(flat)))}
     try:
@@ -118,13 +118,13 @@ def _trial(
 
 @dataclass
 class Tensors:
-    """The distinct tensors of a call, in order, and the proxies that stand for them."""
+    """The distinct tensors of a call, in order, and their proxies."""
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
     def proxy(self, leaf: Any) -> Any:
-        """What stands for ``leaf`` in the call that is expanded."""
+        """The proxy of ``leaf`` in the expanded call."""
         if not isinstance(leaf, torch.Tensor):
             return to_core(leaf)
         name = self.names.setdefault(id(leaf), f"x{len(self.names)}")
@@ -134,7 +134,7 @@ class Tensors:
 
 @dataclass
 class Trial:
-    """What the expansion says, the arguments before and after eager's run, its outputs."""
+    """An expansion, the arguments before and after eager's run, and its outputs."""
 
     expansion: Expansion
     before: dict[int, torch.Tensor]
@@ -142,14 +142,14 @@ class Trial:
     outputs: Any = None
 
     def mismatches(self, sample: Sample) -> list[str]:
-        """All in which the expansion is not what eager did."""
+        """All differences between the expansion and eager's run."""
         found = list(self.metadata(sample.name in IDLE_STRIDES))
         if sample.op.name not in DECLARED_FRESH:
             found += self.aliases()
         return found + (list(self.replayed()) if sample.defined else [])
 
     def metadata(self, any_idle_strides: bool) -> Iterator[str]:
-        """Outputs, and arguments whose metadata changes."""
+        """Differences of outputs, and of arguments whose metadata changes."""
         values = symbol_values(self.expansion.outputs, self.outputs, {})
         pairs = zip(leaves(self.expansion.outputs), leaves(self.outputs), strict=True)
         for j, (mine, theirs) in enumerate(pairs):
@@ -175,7 +175,7 @@ class Trial:
                 yield f"output {j}: shares {shared}, said to share {alias}"
 
     def replayed(self) -> Iterator[str]:
-        """What the body computes in another way."""
+        """Differences in the values that the body computes."""
         assert self.expansion.body is not None
         torch.manual_seed(SEED)
         with torch.no_grad():
@@ -190,13 +190,13 @@ class Trial:
                 yield f"argument {i} afterwards: {updates.get(i)} is not {theirs}"
 
     def written(self) -> list[int]:
-        """The arguments whose elements are others than before."""
+        """Indices of arguments whose elements have changed."""
         same_shape = [i for i, t in self.before.items() if t.shape == self.inputs[i].shape]
         return [i for i in same_shape if not _same_bits(self.before[i], self.inputs[i])]
 
 
 def _with_idle_strides(mine: Any, theirs: Any) -> Any:
-    """``mine`` with the strides of ``theirs`` where no element is reached by them."""
+    """``mine`` with the strides of ``theirs`` in dimensions of at most one element."""
     if not isinstance(mine, TensorProxy) or not isinstance(theirs, torch.Tensor):
         return mine
     sizes = zip(theirs.shape, theirs.stride(), mine.strides or (), strict=True)

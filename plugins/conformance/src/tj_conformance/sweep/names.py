@@ -1,4 +1,6 @@
-"""Canonical names: a call found again from its name alone computes what the call computes."""
+"""Comparison of canonical names: a call that is resolved from its
+name alone, with the call itself.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ NAMES = Names()
 
 
 def hold_names(sample: Sample, result: Result) -> None:
-    """Hold the operation's canonical name, and those of its other spellings, against eager."""
+    """Compare the operation's canonical name, and those of its other spellings, with eager."""
     assert sample.eager is not None
     mine = sample.arguments()
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""A sample of an operation, and what eager makes of it: the one run that all is held against."""
+"""A sample of an operation, and the one run in eager that all else is compared with."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["Eager", "Sample", "samples"]
 
 @dataclass(frozen=True)
 class Eager:
-    """What one run left behind; ``gradients`` is None where eager has none to give."""
+    """Results of one run; ``gradients`` is None where eager has none."""
 
     arguments: Any
     result: Any
@@ -40,17 +40,17 @@ class Sample:
 
     @property
     def where(self) -> str:
-        """The sample's name in a result."""
+        """Name of the sample in a result."""
         return f"sample {self.number}"
 
     @property
     def name(self) -> str:
-        """The operation's name, unique in op_db."""
+        """Name of the operation, unique in op_db."""
         return full_name(self.op)
 
     @property
     def defined(self) -> bool:
-        """Whether the operation says what values it returns."""
+        """True if the operation defines the values of its results."""
         return self.name not in UNDEFINED
 
     def arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -58,7 +58,7 @@ class Sample:
         return clone_tree((self.args, self.kwargs))  # type: ignore[no-any-return]
 
     def changed(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Sample:
-        """The same call of changed tensors, such as of others in their memory, and eager's run."""
+        """The same call on tensors that ``change`` returns, such as copies in another layout."""
         args, kwargs = pytree.tree_map_only(torch.Tensor, change, (self.args, self.kwargs))
         return Sample(self.op, self.number, args, kwargs, _eager(self.op, args, kwargs))
 

@@ -35,11 +35,11 @@ from tj_conformance.sweep.sample import Sample
 __all__ = ["hold_symbols"]
 
 SEED = 11
-"""That of `oracle.seeded`."""
+"""Seed of `oracle.seeded`."""
 
 
 def hold_symbols(sample: Sample, result: Result) -> None:
-    """Hold the expansion with symbols against eager, at the sample's sizes and at larger ones."""
+    """Compare the expansion with symbols with eager, at the sample's sizes and at larger ones."""
     call = Call((sample.args, sample.kwargs))
     try:
         args, kwargs = call.symbolic
@@ -73,7 +73,7 @@ class EagerFails(Exception):
 
 @dataclass
 class Call:
-    """A sample's call, its tensors' sizes as symbols, and what the symbols are elsewhere."""
+    """A sample's call with symbols for its tensors' sizes, and other values of the symbols."""
 
     tree: Any
     env: ShapeEnv = field(default_factory=ShapeEnv)
@@ -87,7 +87,7 @@ class Call:
         self.index = {p.name: i for i, p in reversed(list(enumerate(flat)))}
 
     def proxy(self, leaf: Any) -> Any:
-        """What stands for ``leaf`` in the call that is expanded."""
+        """The proxy of ``leaf`` in the expanded call."""
         if not isinstance(leaf, torch.Tensor):
             return to_core(leaf)
         if id(leaf) not in self.proxies:
@@ -101,7 +101,7 @@ class Call:
         return self.proxies[id(leaf)]
 
     def actual(self, value: Callable[[str], int]) -> tuple[Any, dict[int, torch.Tensor]]:
-        """The arguments where symbols have those values, and the tensors by flat index."""
+        """Arguments for the given values of symbols, and the tensors by flat index."""
         made: dict[int, torch.Tensor] = {}
 
         def leaf(x: Any) -> Any:
@@ -172,7 +172,9 @@ def _compare(
 
 
 def _assert_close(mine: torch.Tensor, theirs: torch.Tensor) -> None:
-    """Equal up to rounding: bodies hold PyTorch's decompositions in Python."""
+    """Check that values are equal up to rounding: some bodies are PyTorch's decompositions in
+    Python.
+    """
     a, b = (t.detach().resolve_conj().resolve_neg() for t in (mine, theirs))
     a, b = (t.to_dense() if t.layout is not torch.strided else t for t in (a, b))
     torch.testing.assert_close(a, b, equal_nan=True)

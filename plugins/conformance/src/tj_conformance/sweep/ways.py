@@ -1,4 +1,4 @@
-"""All that a sample is held against, and the sweep that does it."""
+"""The sweep, and all ways to run a sample that it compares with eager."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Hold = Callable[[Sample, Result], None]
 TORCH = ("torch",)
 GRADIENTS = ("torch", "autograd")
 PER_CALLABLE = 8
-"""So many samples go through one jitted callable, so that no entry is dropped."""
+"""Number of samples for one jitted callable, so that no entry is dropped."""
 
 CHEAP: Mapping[str, Hold] = {
     "expansion": hold_expansion,
@@ -40,7 +40,7 @@ CHEAP: Mapping[str, Hold] = {
     "names": hold_names,
     "symbols": hold_symbols,
 }
-"""What compiles no program."""
+"""Ways that compile no program."""
 
 
 def _hold_graphs(origin: str, sample: Sample, result: Result) -> None:
@@ -70,14 +70,14 @@ def program_of(op: Any) -> Callable[..., Any]:
 
 @functools.cache
 def executors() -> tuple[str, ...]:
-    """The plugins installed that bring an executor of their own."""
+    """Installed plugins with an executor of their own."""
     found = tj.Session().plugins.executors()
     return tuple(sorted({plugin for plugin, record in found if not record.fallback}))
 
 
 @dataclass(frozen=True)
 class Jitted:
-    """One way to jit: by which plugins, with sizes that are symbols or not."""
+    """One way to jit: plugins, with or without symbolic sizes."""
 
     plugins: tuple[str, ...]
     dynamic: bool | None = False
@@ -115,7 +115,7 @@ class Jitted:
 
 @functools.cache
 def _ways_to_jit() -> dict[str, Jitted]:
-    """By name: PyTorch's executor alone, with gradients as traces, with each other executor."""
+    """Ways to jit by name: PyTorch's executor alone, traced gradients, and each other executor."""
     others = {f"executor {name}": Jitted((name, *GRADIENTS), exact=False) for name in executors()}
     return {
         "jit": Jitted(TORCH),
@@ -126,7 +126,7 @@ def _ways_to_jit() -> dict[str, Jitted]:
 
 
 WAYS = (*CHEAP, *GRAPHS, "memo", "jit", "jit dynamic", "autograd", "executor")
-"""All that a sample may be held against; ``executor`` is every executor that is installed."""
+"""All ways; ``executor`` is every installed executor."""
 
 
 def run_sweep(
@@ -135,7 +135,7 @@ def run_sweep(
     count: int | None = 2,
     ways: Collection[str] = WAYS,
 ) -> Iterator[tuple[str, Result]]:
-    """Run ``count`` samples of ``op`` once in eager (None: all), and hold ``ways`` against that."""
+    """Run ``count`` samples of ``op`` once in eager (None: all), and compare ``ways`` with that."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = list(samples(op, dtype, count))
@@ -154,7 +154,7 @@ def run_sweep(
 def _jitted(
     op: Any, name: str, way: Jitted, found: list[Sample], ways: Collection[str]
 ) -> Iterator[tuple[str, Result]]:
-    """One way to jit; of what is compiled with symbols, the memo is compared as well."""
+    """Run one way to jit; programs with symbols are also compared with and without the memo."""
     result, remembered = _result(op, found), _result(op, found)
     for chunk in _chunks(_usable(found)):
         jitted = way.hold(op, chunk, result)
@@ -166,7 +166,7 @@ def _jitted(
 
 
 def _kind(way: str) -> str:
-    """What a way is called in `WAYS`."""
+    """Name of a way in `WAYS`."""
     return "executor" if way.startswith("executor ") else way
 
 
@@ -186,7 +186,7 @@ def _chunks(found: list[Sample]) -> Iterator[list[Sample]]:
 
 
 def _hold_memo(op: Any, chunk: list[Sample], jitted: Any, result: Result) -> None:
-    """Compiled again with the memo that has seen it, and without one: equal programs and guards."""
+    """Compile again with the memo, and without one; programs and guards must be equal."""
 
     calls = [(s.args, s.kwargs) for s in chunk]
     sessions = (session(TORCH), session(TORCH, memo=False))
@@ -217,7 +217,7 @@ TABLES: Mapping[str, tuple[Known, ...]] = {
 def sweep_disagreements(
     way: str, dtype: torch.dtype, result: Result, *, complete: bool
 ) -> list[str]:
-    """What ``result`` and the tables of known differences say otherwise."""
+    """Disagreements between ``result`` and the tables of known differences."""
     name = str(dtype).removeprefix("torch.")
     kind, _, rest = way.partition(" ")
     if kind == "fx":
