@@ -1,4 +1,4 @@
-"""What the executor takes, and the reasons for which it declines; on metadata alone."""
+"""Calls that the executor takes, and its reasons to decline; decided on metadata alone."""
 
 from __future__ import annotations
 

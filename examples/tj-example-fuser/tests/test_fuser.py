@@ -21,7 +21,7 @@ def jit(f: Callable[..., Any], *plugins: str) -> Any:
 
 
 def regions(jitted: Any) -> list[int]:
-    """How many operations each region has."""
+    """Number of operations in each region."""
     return [len(use.kernel.region.body.calls) for use in tj.explain(jitted).regions]
 
 

@@ -23,7 +23,7 @@ def _forgotten() -> Iterator[None]:
 
 
 class Plain:
-    """An executor of someone who knows nothing of subclasses: products of plain tensors."""
+    """An executor of a third party without support for subclasses: products of plain tensors."""
 
     tj_name = "plain"
 

@@ -1,4 +1,4 @@
-"""Where tj-autocast is unavailable, as with PyTorch 2.10, its tests are left out."""
+"""Skips of tj-autocast's tests where the plugin is unavailable, as with PyTorch 2.10."""
 
 from __future__ import annotations
 

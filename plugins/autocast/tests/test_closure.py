@@ -1,4 +1,4 @@
-"""One program that looks at its data types, under all ways in and all that goes around it."""
+"""One program that reads its data types, compiled in every way and called under every transform."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ AROUND: dict[str, Callable[[Program], Program]] = {
 
 
 def ways(f: Program) -> dict[str, tuple[Program, Any, dict[str, Any]]]:
-    """By what autocast is entered: the program, what is around its calls, options."""
+    """Ways to enter autocast, by name: the program, the context of its calls, options."""
     return {
         "region": (bf16()(f), contextlib.nullcontext, {}),
         "ambient": (f, bf16, {}),

@@ -1,4 +1,4 @@
-"""Autocast's lists for CUDA, on fake tensors: which casts it makes is seen without a GPU."""
+"""Autocast's lists for CUDA, on fake tensors: its casts can be seen without a GPU."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ NOT_FAKE = {
     "einsum": "the list gives a text as its arguments, which PyTorch's tests leave out",
     "gru_cell": "PyTorch's kernel for CUDA has no form for fake tensors",
 }
-"""Operations of which fake tensors say nothing, here."""
+"""Operations that fake tensors cannot run here."""
 
 if not torch.backends.cuda.is_built():
     NOT_FAKE["grid_sampler"] = "its form for fake tensors asks for the device, to take an item"
 
 STAYS = {"bilinear": "without a policy, as on CPUs, its kernel would run under autocast"}
-"""Operations that run under autocast still: the casts that it makes for them are not tj's."""
+"""Operations that stay under autocast: their casts are not made by tj."""
 
 UNDER_AUTOCAST = Context.of(**{"grad": False, AUTOCAST + "cuda": "float16"})
 
@@ -60,7 +60,7 @@ Ran = tuple[str, tuple[str, ...]]
 
 
 class Recorder(TorchDispatchMode):
-    """Keeps the operators that run, with the data types of what they take."""
+    """Records the operators that run, with the data types of their arguments."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -122,7 +122,7 @@ def program(
 
 
 def run(trace: Trace, env: dict[str, Any]) -> tuple[list[Ran], Any]:
-    """What the calls of ``trace`` compute from the values in ``env``."""
+    """Run the calls of ``trace`` on the values in ``env``; return the operators and the results."""
 
     def value(leaf: Any) -> Any:
         if isinstance(leaf, Proxy):

@@ -1,4 +1,6 @@
-"""What becomes of calls under autocast: casts, names, tags, lines; leaves; policies; what stays."""
+"""Lowering of calls under autocast: casts, names, tags, lines,
+leaves, policies, calls that stay.
+"""
 
 from __future__ import annotations
 
@@ -39,12 +41,12 @@ def arguments() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def lowered(jitted: Any) -> tj.Trace:
-    """The trace that the transform made."""
+    """The trace after the transform."""
     return next(t for t in tj.last_traces(jitted) if t.history[-1].name == "autocast")
 
 
 def ways(jitted: Any) -> dict[str, str]:
-    """What became of each call, by its name."""
+    """The way by which each call was lowered, by its name."""
     return {c.call: c.rule for c in lowered(jitted).history[-1].changes}
 
 
@@ -177,7 +179,7 @@ def test_what_became_of_each_call_is_in_the_history() -> None:
 
 
 def test_a_layer_that_casts_its_weights_at_each_step() -> None:
-    """It stays under autocast, and its weights are cast once for all steps of all its calls."""
+    """The layer stays under autocast; its weights are cast once for all steps of all its calls."""
     layer = torch.nn.GRU(4, 4)
 
     @tj.jit

@@ -25,7 +25,7 @@ STAY = {
     "gated": "nn.GRU is differentiated by PyTorch as it runs",
     "numbers": "a number off a tensor is known when it runs",
 }
-"""Programs with calls that run under autocast still, and why."""
+"""Programs with calls that stay under autocast, and why."""
 
 ROUNDING = {"prod.1": "PyTorch's formula for the gradient depends on data"}
 """Samples whose gradients differ outside of autocast, too."""

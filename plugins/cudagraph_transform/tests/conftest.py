@@ -1,4 +1,4 @@
-"""Sessions in which the part of CUDA's graphs is played by the recorder."""
+"""Sessions with the recorder in place of CUDA's graphs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Graphed:
 
 @pytest.fixture
 def graphed() -> Any:
-    """A session that captures all that it can, or as the arguments say."""
+    """Make sessions that capture all that they can, unless arguments say otherwise."""
 
     def make(*before: Any, check: Any = 1, strict: bool = True, **options: Any) -> Graphed:
         plugin = RecorderPlugin()
@@ -39,5 +39,5 @@ def graphed() -> Any:
 
 @pytest.fixture
 def session(graphed: Any) -> Graphed:
-    """One with the defaults of `graphed`."""
+    """A session with the defaults of `graphed`."""
     return graphed()  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Where there is no CUDA the plugin is unavailable: a state with a reason. The adapter is apart."""
+"""Unavailability without CUDA: a state with a reason; the adapter's names are in one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What cannot be captured runs without a graph, and one warning says which call it was."""
+"""Calls that cannot be captured: the segment runs without a
+graph, and one warning names the call.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ class Kernels:
         self.calls = 0
 
     def kernel(self, x: torch.Tensor) -> torch.Tensor:
-        """The result, if the second call does not raise."""
+        """The exponential; the kernel may raise on its second call."""
         self.calls += 1
         if self.error is not None and self.calls > 1:
             raise self.error("the library is in no state to go on")

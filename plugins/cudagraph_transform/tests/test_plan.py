@@ -1,4 +1,4 @@
-"""Which calls stand in graphs: decided on metadata, so for CUDA devices, too."""
+"""Division of calls into segments: it depends on metadata alone, so CUDA devices are tested too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log_softmax and a softmax of one value share, in the backward."""
+"""Decomposed log_softmax and softmax of one value, which share calls in the backward."""
 
 from __future__ import annotations
 
@@ -20,18 +20,20 @@ def operators(jitted: Any, which: str) -> list[str]:
 
 
 def entropy(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of ``x`` along its last dimension, which has two names; and a loss of the same value."""
+    """Entropy of ``x`` along its last dimension, which has two
+    names, and a loss of the same value.
+    """
     spread = (F.softmax(x, -1) * F.log_softmax(x, 1)).sum(-1).mean()
     return F.cross_entropy(x, y) - spread
 
 
 def apart(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Along two dimensions."""
+    """Softmaxes along two dimensions."""
     return (F.softmax(x, 0) * F.log_softmax(x, 1)).sum()
 
 
 def two(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Of two values."""
+    """Softmaxes of two values."""
     return (F.softmax(x * 2, 1) * F.log_softmax(x, 1)).sum()
 
 

@@ -30,7 +30,7 @@ ENDS = [
 ]
 
 LARGEST = {"exp": 1.3e-7, "sigmoid": 2e-7, "tanh": 4e-7, "expm1": 1.3e-7}
-"""The relative errors."""
+"""Largest relative errors."""
 
 
 @pytest.mark.sampled(8)

@@ -171,7 +171,7 @@ def step(f: Any, orders: int = 1) -> list[torch.Tensor]:
 
 
 def facts(g: Any) -> tuple[Any, ...]:
-    """What a user sees of a compiled program."""
+    """Observable facts of a compiled program."""
     compilation = g.__tj__.last.compilation
     backwards = {n: t.traces for n, t in compilation.others.items() if hasattr(t, "traces")}
     kept, compiled = "kept on disk", "compiled    "
@@ -333,7 +333,7 @@ def test_the_backward_may_run_in_another_thread() -> None:
 
 
 def kept(f: Callable[..., Any] = plain, **more: Any) -> bool:
-    """Whether a session of its own finds ``f`` finished."""
+    """Test if a session of its own finds ``f`` finished."""
     g = jitted(f, **more)
     g(*arguments())
     return bool(tj.stats(g).program_kept)
@@ -381,7 +381,7 @@ def test_grad_mode_and_what_needs_gradients_count() -> None:
 
 @pytest.mark.slow
 def test_values_of_symbols_count() -> None:
-    """What passes decide on follows from the sizes of the call that is compiled."""
+    """Decisions of passes depend on the sizes of the compiled call."""
 
     def rows(count: int) -> int:
         g = jitted(plain, dynamic=True)

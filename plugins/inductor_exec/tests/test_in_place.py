@@ -119,7 +119,7 @@ def arguments(place: int = 3, n: int = 64) -> tuple[torch.Tensor, ...]:
 
 
 def outcome(f: Program, args: tuple[torch.Tensor, ...]) -> Any:
-    """What a call returns or raises, and what the arguments are then."""
+    """Results or error of a call, and the arguments after it."""
     before = [a._version for a in args]
     try:
         found = f(*args)
@@ -141,7 +141,7 @@ def check(f: Program, g: Program, args: tuple[torch.Tensor, ...]) -> None:
 
 
 def overwrites(g: Any) -> list[bool]:
-    """For each region of ``g``, whether it writes to an argument."""
+    """For each region of ``g``, True if it writes to an argument."""
     return [bool(use.kernel.region.overwritten) for use in tj.explain(g).regions]
 
 

@@ -51,7 +51,7 @@ def index(shape: tuple[int, ...], last: int) -> torch.Tensor:
 
 
 def outcome(f: Program, x: torch.Tensor, i: torch.Tensor) -> Any:
-    """What a call returns or raises, and what the argument is then."""
+    """Results or error of a call, and the argument after it."""
     torch.manual_seed(0)
     try:
         found = f(x, i).detach()

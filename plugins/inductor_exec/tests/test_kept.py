@@ -79,7 +79,7 @@ def test_gradients_are_kept_too() -> None:
 
 
 def test_sizes_that_were_not_compiled_for_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a region decided on sizes is kept with it."""
+    """A region's decisions on sizes are kept with it."""
     counts(dynamic=True)
     g = tj.jit(program, session=tj.Session(PLUGINS), dynamic=True)
     for rows in (6, 3, 17, 300, 2):
@@ -203,7 +203,7 @@ for f in (program, another)[: int(sys.argv[1])]:
 
 
 def in_process(programs: int) -> list[str]:
-    """What `SCRIPT` says of so many programs, in a process of its own."""
+    """Output of `SCRIPT` for that many programs, in a process of its own."""
     command = [sys.executable, "-c", SCRIPT, str(programs)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     return done.stdout.splitlines()

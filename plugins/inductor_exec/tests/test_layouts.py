@@ -45,7 +45,9 @@ def step(net: Any, model: nn.Module, images: torch.Tensor = IMAGES) -> list[torc
 
 
 def hold(jit: Any, net: Net, images: torch.Tensor = IMAGES) -> Any:
-    """Two steps of a jitted ``net``, values and strides as in eager; the jitted one is returned."""
+    """Compare two steps of a jitted ``net`` with eager, values and
+    strides; return the jitted one.
+    """
     twin = copy.deepcopy(net)
     jitted = jit(net)
     for _ in range(2):
@@ -59,7 +61,9 @@ def hold(jit: Any, net: Net, images: torch.Tensor = IMAGES) -> Any:
 
 
 def chosen(jitted: Any) -> tuple[int, int]:
-    """How many saved values have strides that Inductor chose; how many the backward takes so."""
+    """Number of saved values with strides that Inductor chose, and of those that the backward takes
+    so.
+    """
     kernels = [r.kernel for r in tj.explain(jitted).regions]
     made = sum(len(k.strides) for k in kernels if not k.region.backward)
     return made, sum(len(k.region.strides) for k in kernels if k.region.backward)
@@ -111,7 +115,7 @@ def test_gradients_of_convolutions_are_in_channels_last(fusing: Any) -> None:
 
 @pytest.mark.slow
 def test_what_the_user_sees_has_eager_strides(fusing: Any) -> None:
-    """What is saved too, and views of it."""
+    """Values that are both returned and saved have eager's strides, and so do views of them."""
     hold(fusing, Net(lambda y, z: (y, z[:, 2:], y.flatten(1), z.transpose(1, 3))))
 
 

@@ -18,7 +18,7 @@ from tj_inductor.kernels import Waiting, one_file
 from torch._inductor.codecache import CppPythonBindingsCodeCache
 
 HERE = f"{__file__} {os.environ.get('PYTEST_XDIST_WORKER')}"
-"""What makes the text one of this process: others do the same at the same time."""
+"""Text that makes the module's source unique to this process: others run the same test at once."""
 
 KERNEL = f"""
 // {HERE}

@@ -45,7 +45,7 @@ print(len(said))
     ],
 )
 def test_a_missing_name_costs_fusion(name: str) -> None:
-    """It is imported with the executor, or asked for where a region is compiled."""
+    """The name is imported with the executor, or looked up where a region is compiled."""
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM, name]
     environ = {k: v for k, v in os.environ.items() if not k.startswith("TJ_")}
     done = subprocess.run(

@@ -1,7 +1,7 @@
 """Special values in fused programs: NaN, infinities, zeros with signs, extremes of integers.
 
-All calls of a test are one program, and compiled at once. What a difference is accepted for stands
-in `ACCEPTED`, by operation.
+All calls of a test are one program, and compiled at once. Accepted differences are in `ACCEPTED`,
+by operation.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ ZEROS = "either of two zeros is the larger one, and the smaller one"
 ACCEPTED: dict[tuple[str, torch.dtype], str] = {
     (name, dtype): ZEROS for name in ("fmax", "fmin") for dtype in TYPES if dtype.is_floating_point
 }
-"""Differences that a user would accept: why."""
+"""Differences that a user would accept, with the reasons."""
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def known(family: Any, dtype: torch.dtype) -> Iterator[tuple[Call, tuple[torch.T
 
 
 def difference(got: torch.Tensor, expected: torch.Tensor) -> str | None:
-    """In what two results differ, signs of zeros included."""
+    """The difference of two results, signs of zeros included; None without one."""
     try:
         torch.testing.assert_close(got, expected, equal_nan=True)
     except AssertionError as error:

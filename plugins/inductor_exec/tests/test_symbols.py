@@ -1,4 +1,6 @@
-"""Sizes that are symbols: one compiled region serves many sizes, and what it decided holds."""
+"""Symbolic sizes: one compiled region serves many sizes, and its
+decisions on sizes hold for them.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ def session(**options: Any) -> Session:
 
 
 def variants(within: Session) -> list[Variants]:
-    """What runs the regions of ``within``."""
+    """Runners of the regions of ``within``."""
     kernels = within.regions.kernels.values()
     assert all(k.failure is None for k in kernels)
     return [k.fused.function for k in kernels if isinstance(k.fused.function, Variants)]

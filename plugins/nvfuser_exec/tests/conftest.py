@@ -1,4 +1,4 @@
-"""Sessions in which nvFuser's part is played by the reference."""
+"""Sessions with the reference in nvFuser's place."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def _not_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
 class Kept(Reference):
     """The reference, which keeps definitions for nvFuser itself (``tox run -e nvfuser-real``).
 
-    With each stand what it first runs with, and in which test.
+    Each is kept with the inputs of its first run, and the name of the test.
     """
 
     def build(self, text: str) -> Run:
-        """What runs the definition ``text``."""
+        """Make a function that runs the definition ``text``, and keep it."""
         run = super().build(text)
         folder = os.environ.get("TJ_NVFUSER_DEFINITIONS")
         if not folder:
@@ -51,7 +51,7 @@ class Kept(Reference):
 
 
 def said(x: Any) -> Any:
-    """An input as text can have it: the values of a tensor are left out."""
+    """An input as text: a tensor without its values."""
     if not isinstance(x, torch.Tensor):
         return x
     return str(x.dtype).removeprefix("torch."), list(x.shape), list(x.stride())

@@ -1,4 +1,4 @@
-"""Whether nvFuser can run is a state with a reason, and finding it out raises nothing."""
+"""Availability of nvFuser: a state with a reason, which is found without raising."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_the_plugin_imports_neither_torch_nor_nvfuser() -> None:
 
 
 class Fusion:
-    """A ``FusionDefinition`` that notes what is asked of it."""
+    """A ``FusionDefinition`` that records its calls."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []

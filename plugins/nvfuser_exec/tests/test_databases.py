@@ -34,7 +34,7 @@ DTYPES = (
 
 SIZE_ONE = {"nn.functional.rms_norm": "the stride of a dimension of size one, which says nothing"}
 OPTIONS = {"minimum": 1, "matmul": True, "scans": True}
-"""Regions of single calls, too."""
+"""Options that allow regions of single calls, too."""
 
 STRIDES = re.compile(r"gradients\S* stride")
 """Gradients have the strides of their formulas, run out of place; `.grad` has eager's."""
@@ -43,7 +43,7 @@ STRIDES = re.compile(r"gradients\S* stride")
 def differences(
     op: Any, jitted: Any, dtype: torch.dtype, layout: Callable[[torch.Tensor], torch.Tensor] | None
 ) -> list[str]:
-    """What the samples of ``op``, as ``layout`` makes them, give else than in eager."""
+    """Differences from eager in the samples of ``op``, with tensors made by ``layout``."""
     torch.compiler.reset()
     found: list[str] = []
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Casts from and to 8 bits, and products of what has them."""
+"""Casts from and to 8-bit floats, and matrix products of these."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VALUES = torch.tensor([*EDGES, *(-x for x in EDGES), float("inf"), -float("inf")
 
 
 def bits(x: torch.Tensor) -> torch.Tensor:
-    """What ``x`` is in memory; NaN has one sign."""
+    """Bits of ``x`` as integers; all NaNs are equal."""
     return x.view(torch.uint8).masked_fill(x.float().isnan(), 127)
 
 
@@ -53,7 +53,7 @@ def test_casts_from_8_bits_are_eagers(kind: Any, dtype: torch.dtype, fusing: Any
 
 
 def declined(f: Callable[..., Any], target: Reference, *args: torch.Tensor) -> str:
-    """Why the first call runs outside of regions; the results are eager's all the same."""
+    """Reason why the first call runs outside of regions; the results must still be eager's."""
     overrides = {"strict": True, "nvfuser_reference": {"minimum": 1, "matmul": True}}
     session = tj.Session((ReferencePlugin(target), "autograd", "torch"), overrides=overrides)
     jitted = tj.jit(f, session=session)

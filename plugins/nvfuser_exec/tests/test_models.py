@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sampled(8)
 
 SIZES = ((2, 8), (3, 11), (4, 16))
 SIZED = tuple(name for name in MODELS if name != "qwen2moe")
-"""All but one whose sizes, as floats, gradients do not verify with."""
+"""All models but one, whose gradients do not verify with sizes as floats."""
 
 RESNET = Model(
     "ResNet",
@@ -44,7 +44,7 @@ def operators(jitted: Any) -> tuple[Counter[str], Counter[str]]:
 
 
 def found(call: Any) -> Iterator[str]:
-    """The operators that ``call`` consists of, views left out: they take no time."""
+    """Operators in ``call``, without views, which take no time."""
     if call.symbol.namespace == "aten" or call.body is None:
         if not makes_views(call):
             yield call.symbol.qualname

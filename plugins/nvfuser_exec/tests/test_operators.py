@@ -60,7 +60,7 @@ CALLS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "where.ScalarOther": lambda: (X(3, 4) > 0, X(3, 4), 2.0),
     "where.ScalarSelf": lambda: (X(3, 4) > 0, 1.0, X(3, 4)),
 }  # fmt: skip
-"""Arguments, by operator."""
+"""Arguments by operator."""
 
 KEYWORDS = {"argsort.stable": {"stable": True}, "div.Scalar_mode": {"rounding_mode": "floor"}}
 
@@ -88,7 +88,7 @@ def test_operators(name: str, fusing: Any) -> None:
 
 
 def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
-    """Where sizes are symbols, nvFuser compiles no kernel that splits one and merges it again."""
+    """With symbolic sizes, nvFuser compiles no kernel that splits a size and merges it again."""
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).reshape(6, 4).reshape(3, 8).reshape(3, 2, 4).exp()

@@ -1,4 +1,4 @@
-"""Random numbers in regions: drawn once, by states that a seed gives."""
+"""Random numbers in regions: drawn once, from states that follow from the seed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def texts(jitted: Any) -> list[str]:
 
 
 def fitting(jitted: Any, n: int = 400) -> torch.Tensor:
-    """What was kept in a run, of which the gradient says the same."""
+    """The mask of a run, by its result; its gradient must show the same mask."""
     x = torch.ones(n, requires_grad=True)
     out = jitted(x)
     out.sum().backward()

@@ -1,4 +1,4 @@
-"""Programs whose calls run in regions of nvFuser, played by the reference, against eager."""
+"""Programs whose calls run in regions of nvFuser, on the reference, compared with eager."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = (5, 9, 300, 3, 1, 0, 17)
 
 
 def regions(jitted: Any) -> list[int]:
-    """How many operations each region has."""
+    """Number of operations in each region."""
     return [len(use.kernel.region.body.calls) for use in tj.explain(jitted).regions]
 
 
@@ -279,7 +279,7 @@ def test_scans_that_cannot_be_compiled_are_declined(monkeypatch: pytest.MonkeyPa
 
 
 def test_cuda_tensors_are_taken_and_others_are_not() -> None:
-    """What nvFuser itself is given, decided on metadata: no device is needed to decide."""
+    """Decisions for nvFuser itself depend on metadata alone: no device is needed."""
     fusion = nvfuser_executor(Options(), NvFuser()).fusion
     jitted = tj.jit(lambda x, y: x * y, session=Session(("torch",)))
     jitted(torch.randn(3), torch.randn(()))

@@ -21,7 +21,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @functools.cache
 def multiplies_bfloat16() -> bool:
-    """Whether oneDNN has products of bfloat16 on this processor: those with AVX-512 have."""
+    """Test if oneDNN has bfloat16 products on this processor: it does with AVX-512."""
     x = torch.ones(4, 16, dtype=torch.bfloat16)
     try:
         kernels.linear(x, x)

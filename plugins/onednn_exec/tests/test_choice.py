@@ -1,4 +1,4 @@
-"""Who runs a call: what follows from measured times, and what is found out before."""
+"""Choice of a kernel for a call, by measured times and by checks before a measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tj_onednn.timing import Times
 
 
 class Times2:
-    """`compare`, planted: ``ratio`` is what it finds; each question is counted."""
+    """A planted `compare` with the result ``ratio``, which counts its calls."""
 
     def __init__(self, ratio: float, stable: bool = True) -> None:
         self.ratio, self.stable, self.asked = ratio, stable, 0
@@ -157,7 +157,7 @@ def test_what_goes_wrong_in_the_trial_is_not_taken(
 
 
 def test_a_real_measurement_ends_and_is_kept(tmp_path: Path) -> None:
-    """Who wins is the machine's affair."""
+    """The winner depends on the machine."""
     product(session(cache_dir=str(tmp_path)))
     found = [
         Store(tmp_path / "onednn", store) for store in [choice.machine(torch.get_num_threads())]

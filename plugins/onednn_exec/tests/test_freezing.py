@@ -1,4 +1,4 @@
-"""Inference with frozen parameters: packed weights, and what happens when somebody writes them."""
+"""Inference with frozen parameters: packed weights, and errors after a write to them."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ def test_other_memory_is_another_weight(change: Any, freezing: Any) -> None:
 
 
 def test_arguments_are_no_parameters(freezing: Any) -> None:
-    """They may be written: they are no part of the promise."""
+    """They may be written: freezing does not cover them."""
     jitted = freezing(F.linear)
     x, w = torch.randn(4, 16), torch.randn(8, 16)
     for _ in range(3):

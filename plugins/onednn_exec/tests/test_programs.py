@@ -28,7 +28,7 @@ def claimed(jitted: Any, which: str = "forward") -> list[str]:
 
 
 def hold(jitted: Program, f: Program, *args: Any) -> None:
-    """Results and gradients: as eager's, but for the last bits of values."""
+    """Compare results and gradients with eager's, up to the last bits of values."""
     mine, theirs = clone_tree((args, {})), clone_tree((args, {}))
     got, expected = jitted(*mine[0]), f(*theirs[0])
     found = call_differences(got, mine, expected, theirs)

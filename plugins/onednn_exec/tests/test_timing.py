@@ -1,4 +1,4 @@
-"""When two times are believed. Clocks are planted: nothing here depends on how fast a run is."""
+"""Stability of two measured times. Clocks are planted: nothing depends on how fast a run is."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_never_agrees_is_not_stable() -> None:
 
 
 class Clock:
-    """Runs advance it by what they are said to take."""
+    """A clock that runs advance by their planted times."""
 
     def __init__(self) -> None:
         self.now = 0.0

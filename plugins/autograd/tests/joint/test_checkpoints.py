@@ -34,7 +34,7 @@ def dropout(x: Tensor, w: Tensor) -> Tensor:
 
 
 def draws_everywhere(x: Tensor, w: Tensor) -> Tensor:
-    """Before, in two regions, between them and after."""
+    """Draws before, in, between and after two regions."""
 
     def region(a: Tensor) -> Tensor:
         return F.dropout(F.dropout(a @ w, 0.5).sin(), 0.3)
@@ -114,7 +114,7 @@ if torch.__version__ >= (2, 11):
 
 
 def run(fn: Any) -> list[Tensor]:
-    """What it returns, numbers drawn after it and after its backward, gradients."""
+    """The result, numbers drawn after it and after its backward, and the gradients."""
     torch.manual_seed(0)
     x, w = torch.randn(3, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
     torch.manual_seed(1)
@@ -193,7 +193,7 @@ def breaking(countdown: list[int]) -> Any:
 
 @pytest.mark.parametrize("at", [1, 2])
 def test_an_error_while_numbers_are_drawn_again(at: int) -> None:
-    """The generator is where it was before the call, and the backward can be tried again."""
+    """The generator has its state from before the call, and the backward can run again."""
     countdown = [-1]
     f = draws_everywhere
     jitted = tj.jit(f, session=tj.Session([breaking(countdown), "torch", "autograd"]))
@@ -216,7 +216,7 @@ def test_an_error_while_numbers_are_drawn_again(at: int) -> None:
 
 
 def test_without_the_generators_state_drawn_numbers_are_saved() -> None:
-    """Eager draws others in the backward, whose gradient is of another function."""
+    """Eager draws other numbers in the backward: its gradient is of another function."""
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         def region(a: Tensor) -> Tensor:
@@ -244,7 +244,7 @@ POLICIES = {
 
 
 def test_regions_run_again_one_by_one() -> None:
-    """Each from what went into it, which is what comes out of the one before."""
+    """Each region runs again from its inputs, the results of the one before."""
 
     def f(x: Tensor, w: Tensor) -> Tensor:
         for _ in range(4):

@@ -1,4 +1,4 @@
-"""Gradients of parts: calls are decomposed where somebody has a gradient for what is inside."""
+"""Gradients of parts: calls are decomposed if a plugin or executor has a gradient for a part."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def compare(jitted: Any, fn: Callable[..., Any], args: list[torch.Tensor]) -> No
 
 
 def rows(jitted: Any) -> list[tuple[str, str, str]]:
-    """The table of gradients that `tj.explain` prints: rule, whose, who declined."""
+    """Rows of the table of gradients in `tj.explain`: rule, owner, those that declined."""
     lines = str(tj.explain(jitted)).partition("gradients:")[2].split("\n\n")[0].splitlines()[2:]
     cells = [[c.strip() for c in line.split("  ") if c.strip()] for line in lines]
     return [(c[1], c[2], c[3] if len(c) > 3 else "") for c in cells]
@@ -226,7 +226,7 @@ def test_what_has_no_such_part_stays_whole() -> None:
 
 
 def test_the_gradient_of_the_whole_comes_first() -> None:
-    """Whoever has it: an executor's, a plugin's, tj-autograd's own."""
+    """Its owner may be an executor, a plugin, or tj-autograd itself."""
     args = parameters((3, 4), (5, 4), (5,))
     jitted = check(lambda x, w, b: F.linear(x, w, b), args, pair("inner", ADDMM), rule(LINEAR))
     assert rows(jitted) == [(LINEAR, "Rules", "")] and RAN == []
@@ -278,14 +278,14 @@ def test_tags_parents_and_lines_of_parts() -> None:
 
 
 def test_other_parts_have_the_gradients_they_would_have_alone() -> None:
-    """Dropout has one of tj-autograd's own."""
+    """Dropout has a rule of tj-autograd's own."""
     jitted = check(dropped, parameters(*WEIGHTS), rule(LINEAR))
     assert (DROPOUT, "autograd", "") in rows(jitted)
 
 
 @pytest.mark.parametrize("key", [LINEAR, SOFTMAX])
 def test_parts_of_a_checkpointed_region_run_again(key: str) -> None:
-    """From the same states of the generator, too."""
+    """They run from the same states of the generator."""
 
     def f(*args: torch.Tensor) -> torch.Tensor:
         return checkpoint(dropped, *args, use_reentrant=False) * 2
@@ -302,7 +302,7 @@ def test_parts_of_a_checkpointed_region_run_again(key: str) -> None:
 
 
 def cell(x, w):
-    """Writes to what needs a gradient, inside."""
+    """Writes, inside of its body, to a value that needs a gradient."""
     state = torch.ones(2, 3), torch.ones(2, 3)
     return torch.lstm_cell(x, state, w, torch.ones(12, 3), torch.ones(12), torch.ones(12))[0]
 

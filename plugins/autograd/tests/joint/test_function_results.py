@@ -1,4 +1,4 @@
-"""What a Function's forward returns: its argument, or a tensor of its own."""
+"""Results of a Function's forward that are its argument, or a tensor of its own."""
 
 from __future__ import annotations
 

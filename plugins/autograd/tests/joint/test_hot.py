@@ -1,7 +1,7 @@
-"""The operations that training spends its time in: exact gradients, and no more saved than needed.
+"""Operations that take most of training's time: exact gradients, and no more saved than needed.
 
-Most have no rule of tj-autograd's own, because the derived one is as good: it runs what eager runs,
-and saves no more. This file says so of each, with all of its options.
+Most have no rule of tj-autograd's own, because the derived one is as good: it runs eager's
+formulas, and saves no more. This file checks that for each, with all of its options.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ NO_DIFFERENCES = {
     "matmul, empty",
     "dropout, empty",
 }
-"""Gradients that are defined otherwise, and those of nothing: they are compared with eager's."""
+"""Gradients that finite differences cannot check; they are compared with eager's."""
 
 
 def arguments(c: Case, dtype: torch.dtype) -> Tensors:
@@ -228,7 +228,7 @@ FREE = (
 
 
 def operators(fn: Callable[..., torch.Tensor], args: Tensors) -> int:
-    """How many operators compute something in a forward and its backward."""
+    """Number of operators that compute something in a forward and its backward."""
     out = fn(*args)
     tangent = torch.ones_like(out)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
@@ -261,7 +261,7 @@ def whose(run: Any) -> set[tuple[str, str]]:
     "name, part", [("rms_norm", 0.3), ("dropout", 0.25), ("sdpa, dropout", 0.9)]
 )
 def test_less_is_saved(name: str, part: float) -> None:
-    """What rms_norm makes on its way runs again; dropout saves a mask of one byte per element."""
+    """rms_norm's intermediates are recomputed; dropout saves a mask of one byte per element."""
     c, args = CASES[name], arguments(CASES[name], torch.float32)
     run = compiled(c)
     step(run, args)

@@ -1,4 +1,4 @@
-"""JOINT: which calls get a backward, what they carry, and that the sums are PyTorch's."""
+"""JOINT: the calls that get a backward, their metadata, and PyTorch's order of sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backwards that users wrote, of Functions and of custom operators: which gradients there are."""
+"""Backwards that users wrote, of Functions and of custom operators: presence of gradients."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def _forgotten() -> Iterator[None]:
-    """What torch.compile has compiled of these programs, which share their code."""
+    """Reset torch.compile between programs, which share their code."""
     torch._dynamo.reset()
     yield
 
 
 def function(save: Program, backward: Program) -> Program:
-    """A Function that doubles, ``save`` what its backward is to use, and has this ``backward``."""
+    """Make a Function that doubles; ``save`` saves values, ``backward`` is its backward."""
 
     def forward(ctx, x):
         save(ctx, x)
@@ -125,7 +125,7 @@ def check(compiled: Program, f: Program, program: str) -> None:
 
 
 def test_what_is_missing_is_known_where_zeros_stand_for_a_tangent() -> None:
-    """More layouts of tangents than there are backward programs for."""
+    """There are more layouts of tangents than backward programs."""
 
     def f(x, z):
         return sine(x), z.sin(), z @ z
@@ -176,7 +176,7 @@ def switched_off(ctx, g):
 
 
 class Tripled(torch.autograd.Function):
-    """Its gradient is seven times what it is."""
+    """Triples, with a gradient of seven times the tangent."""
 
     @staticmethod
     def forward(ctx, x):
@@ -286,7 +286,7 @@ def second(f: Program) -> Any:
 
 
 def changed(f: Program) -> Any:
-    """The backward, after what it may read has changed."""
+    """Backward after a change of all that it may read."""
     global rate
     x = X.clone().requires_grad_()
     z = x * 1
@@ -348,7 +348,7 @@ SITUATIONS: dict[str, tuple[Program, Program, bool]] = {
 
 
 class by_setup(torch.autograd.Function):
-    """Differentiable by `torch.func`, and not as what it computes is."""
+    """Differentiable by `torch.func`, with another gradient than that of its computation."""
 
     @staticmethod
     def forward(x):

@@ -53,7 +53,7 @@ class Network(nn.Module):
 
 
 def steps(model: nn.Module, run: Any, *args: Any) -> list[Any]:
-    """What two steps of training return, and leave in the parameters."""
+    """Results of two training steps, and the parameters after them."""
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
     found = []
     for seed in range(2):
@@ -137,7 +137,7 @@ def test_a_parameter_that_is_replaced_is_used() -> None:
 
 
 class Loss(Network):
-    """One result: the node that it comes from would be one for the whole program."""
+    """One result, so that without a cut the whole program would be one node."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y, _ = super().forward(x)
@@ -147,7 +147,7 @@ class Loss(Network):
 def test_gradients_behind_have_arrived_when_the_backward_of_the_network_begins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They would take memory beside it, until all are handed on together."""
+    """Otherwise they would take memory during its backward, until all are handed on together."""
     model, order = Loss("LSTM", {}), []
     for name in ("before", "after"):
         weight = getattr(model, name).weight
@@ -165,7 +165,7 @@ def test_gradients_behind_have_arrived_when_the_backward_of_the_network_begins(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_networks_in_a_program_with_one_result(kind: str) -> None:
-    """What comes behind both is one segment, all before another."""
+    """The calls behind both are one segment, the others another."""
 
     class Two(nn.Module):
         def __init__(self) -> None:

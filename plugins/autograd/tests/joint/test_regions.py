@@ -75,7 +75,7 @@ def test_one_program_for_many_sizes(name: str) -> None:
 
 
 def test_what_a_function_saves_is_checked() -> None:
-    """What the backward needs of the arguments may not be written in between."""
+    """Arguments that the backward reads must not be written before it."""
 
     def run(fn: Any) -> None:
         x, w = inputs()
@@ -123,7 +123,7 @@ def test_what_eager_refuses_is_refused(f: Program) -> None:
 
 
 def test_identity_and_versions_of_what_a_function_wrote() -> None:
-    """What comes back is the argument itself, where that is the caller's."""
+    """The result is the argument itself, if the argument is the caller's."""
     found = []
     for fn in (regions.dirty_alone, tj.jit(regions.dirty_alone)):
         x, _ = inputs()

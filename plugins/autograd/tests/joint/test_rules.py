@@ -1,4 +1,6 @@
-"""Gradients from elsewhere: rules of plugins, pairs of executors, graphs recorded at run time."""
+"""Gradients beside derived ones: rules of plugins, pairs of
+executors, graphs recorded at run time.
+"""
 
 from __future__ import annotations
 
@@ -171,7 +173,7 @@ def test_a_rule_for_tensors_in_a_list_and_several_outputs() -> None:
 
 
 class Saved(NamedTuple):
-    """What a rule may save beside tensors: anything."""
+    """A value of an own type that a rule saves beside tensors."""
 
     factor: float
     shape: torch.Size
@@ -244,7 +246,7 @@ def test_the_pair_is_used_where_a_gradient_is_needed(order: tuple[str, str]) -> 
 
 
 def gradient(jitted: Any, call: str = "layer_norm") -> tuple[str, ...]:
-    """The row of ``call`` in the table of gradients that `tj.explain` prints."""
+    """Row of ``call`` in the table of gradients in `tj.explain`."""
     rows = str(tj.explain(jitted)).partition("gradients:")[2].splitlines()
     found = next(row for row in rows if row.split(" ")[0] == call)
     return tuple(cell.strip() for cell in found.split("  ") if cell)
@@ -309,7 +311,9 @@ def test_a_pair_comes_before_a_rule() -> None:
 
 
 def test_a_forward_alone_takes_the_augmented_calls_parts() -> None:
-    """Where the derived rule needs more than the call returns, executors may claim its parts."""
+    """Executors may claim the parts of a forward whose derived rule saves more than the call
+    returns.
+    """
     claim = Claim(noted("native")(torch.native_layer_norm))
     check(f, executor("native", claim, "aten.native_layer_norm.default"))
     assert RAN == ["native"]
@@ -338,7 +342,7 @@ def test_a_pair_that_does_not_fit(half: str) -> None:
 
 
 def test_an_operation_that_looks_at_data() -> None:
-    """Its backward is known only when it has run."""
+    """The backward of a data-dependent operation is known only after it has run."""
 
     def g(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         spectrum = torch.complex(x.t(), x.t().sin())

@@ -1,4 +1,6 @@
-"""Programs with several results: each has the gradient and the way back that eager gives it."""
+"""Programs with several results: each has the gradient and the graph of its own that eager gives
+it.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def leaves(n: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def watched(fn: Callable[..., Any], n: int = 4) -> list[torch.Tensor]:
-    """What hooks, kept gradients and leaves have seen after one backward of all results."""
+    """Observations of hooks, kept gradients and leaves after one backward of all results."""
     x, w = leaves(n)
     outs = fn(x, w)
     seen: list[torch.Tensor] = []

@@ -1,4 +1,4 @@
-"""What an executor keeps for a call from run to run, as delayed scaling of float8 does."""
+"""State that an executor keeps for a call from run to run, as delayed scaling of float8 does."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Scale:
 
 
 def rounded(x: torch.Tensor, seen: list[Any]) -> torch.Tensor:
-    """``x`` in steps of a part of what was largest before, which it is noted for the next time."""
+    """Round ``x`` by the largest element seen before, and record the one seen now."""
     step = seen[-1] / 16
     seen.append(x.detach().abs().max())
     return (x / step).round() * step
@@ -72,7 +72,7 @@ def plugin(claim: Claim, key: str = "torch.nn.functional.linear") -> Any:
 
 
 class Eager(torch.nn.Module):
-    """What the executor does, written with `torch.autograd.Function`, each layer with its own."""
+    """The executor's computation as a `torch.autograd.Function`, with the state of each layer."""
 
     def __init__(self, net: torch.nn.Sequential) -> None:
         super().__init__()
@@ -232,7 +232,9 @@ def test_a_claim_with_state_is_not_traceable() -> None:
 
 
 def test_backwards_for_other_tangents_share_it() -> None:
-    """One for tangents as they were expected, one for others: a sum's has strides of zero."""
+    """The backwards for expected and for other tangents share the state: a sum's tangent has
+    strides of zero.
+    """
     net, eager = layers(), Eager(expected := layers())
     claim = Claim(plain, pair=Pair(forward, backward), state=Scale)
     jitted = tj.jit(Net(net), plugins=[plugin(claim), "..."])

@@ -1,4 +1,6 @@
-"""Programs that JOINT does not take: they run as acquired, right, and `tj.explain` says why."""
+"""Programs that JOINT declines: they run as acquired, with eager's results, and `tj.explain` says
+why.
+"""
 
 from __future__ import annotations
 
@@ -131,7 +133,7 @@ def writes_one_memory_twice(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
 
 
 def test_what_a_call_does_may_be_unknown() -> None:
-    """Nobody may differentiate around it, as if it wrote nothing."""
+    """A call with unknown effects must not be differentiated around as if it wrote nothing."""
     jitted = tj.jit(writes_one_memory_twice)
     for mine, theirs in zip(gradients(jitted), gradients(writes_one_memory_twice), strict=True):
         assert torch.equal(mine, theirs)
@@ -193,7 +195,7 @@ def test_a_gradient_of_a_plain_tensor_may_be_of_a_subclass() -> None:
 
 
 def test_a_result_that_depends_on_a_view_made_without_gradients() -> None:
-    """The view requires a gradient if what it views does, and has none."""
+    """The view requires grad iff its base does, and passes no gradient on."""
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         h = x.sin()

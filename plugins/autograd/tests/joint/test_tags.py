@@ -99,7 +99,7 @@ def test_the_tags_of_calls_in_bodies_stay() -> None:
 
 @pytest.mark.parametrize("travels", [False, True])
 def test_a_call_that_runs_again_is_the_users_call(travels: bool) -> None:
-    """It keeps its tags: it has to compute what it did. Calls of gradients do as the tag says."""
+    """A recomputed call keeps its tags; calls of gradients follow the tag's policy."""
 
     def mark(trace: Trace, context: Any) -> Trace:
         calls = (c.replace(tags=c.tags.add("MINE")) for c in trace.calls)

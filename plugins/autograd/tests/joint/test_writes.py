@@ -115,7 +115,7 @@ def test_gradients_of_gradients(case, kind) -> None:
 
 
 def test_the_gradient_of_a_program_that_writes_an_argument_has_one_itself() -> None:
-    """It is computed from the argument as it was, of which the call keeps a copy."""
+    """The second derivative is of the argument before the write, of which the call keeps a copy."""
 
     def f(x):
         y = (x * 3).sum()

@@ -1,4 +1,4 @@
-"""``backward()`` under autocast: what eager's formulas cast then, and what they do not."""
+"""``backward()`` under autocast: casts in eager's formulas."""
 
 from __future__ import annotations
 

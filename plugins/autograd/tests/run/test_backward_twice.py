@@ -1,4 +1,4 @@
-"""Going back twice: where eager has saved anything, the graph is freed, whatever tj saves."""
+"""Two backward passes: if eager saves any tensor the graph is freed, whatever tj saves."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 def backwards(fn: Callable[[torch.Tensor], Any], **options: bool) -> tuple[str, torch.Tensor]:
-    """What a second backward says, and the gradient after it."""
+    """The error of a second backward, and the gradient after it."""
     x = torch.arange(4.0).requires_grad_()
     out = fn(x)
     out.backward(torch.ones_like(out), **options)
@@ -88,7 +88,7 @@ def test_backward_twice(name: str, options: dict[str, bool]) -> None:
 
 
 def test_by_segments() -> None:
-    """Each result's own way back is freed by itself."""
+    """The graph of each result is freed by its own backward."""
 
     def f(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         y = x * 2

@@ -1,4 +1,4 @@
-"""The boundary to PyTorch's autograd: everything a user may do with a backward, as in eager."""
+"""The boundary to PyTorch's autograd: all uses of a backward, as in eager."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def programs(jitted: Any) -> set[str]:
 
 @pytest.mark.parametrize("which", [(0,), (1,), (0, 1)])
 def test_some_tangents(jitted: Any, which: tuple[int, ...]) -> None:
-    """What does not depend on the outputs that are used has no gradient, not a zero one."""
+    """An input that the used outputs do not depend on has no gradient, not a zero one."""
 
     def run(fn: Any) -> Any:
         x, w = inputs()
@@ -120,7 +120,9 @@ def test_gradients_accumulate(jitted: Any) -> None:
 
 
 def test_one_output_after_the_other(jitted: Any) -> None:
-    """What both outputs need is freed with the first of them, unless the graph is retained."""
+    """Saved values of both outputs are freed with the first
+    backward, unless the graph is retained.
+    """
 
     def run(fn: Any, retain: bool) -> Any:
         x, w = inputs()

@@ -159,7 +159,7 @@ def test_an_input_written_in_between_of_which_nothing_is_differentiated_again() 
 @pytest.mark.parametrize("f", ONE_ARGUMENT_MATTERS, ids=lambda f: f.__name__)
 @pytest.mark.parametrize("hooks", [False, True])
 def test_inputs_that_are_gone(f: Any, hooks: bool) -> None:
-    """Temporaries are there as long as the graph is, also where somebody packs what is saved."""
+    """Temporaries live as long as the graph, also where hooks pack saved tensors."""
 
     def run(fn: Any) -> list[torch.Tensor]:
         w = leaves()[1]
@@ -210,7 +210,7 @@ def test_a_layer_called_twice() -> None:
 
 
 def test_arguments_made_of_each_other() -> None:
-    """A way between the arguments, which is not the program's."""
+    """One argument is computed from another; that path is not part of the program."""
 
     def run(fn: Any) -> list[torch.Tensor]:
         x, w = leaves()

@@ -1,6 +1,6 @@
-"""A pass of tj's own that fails: the program runs without tj, and one warning says which and why.
+"""A failing pass of tj: the program runs without tj, and one warning names the pass and the error.
 
-In strict mode, which tests are in, it is an error.
+In strict mode, which tests use by default, it is an error.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ PASSES = {
 
 
 class Planted(Exception):
-    """What a pass raises here."""
+    """An error that a pass raises in these tests."""
 
 
 def planted(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What an executor's kernels return is held against the trace when a program first runs."""
+"""Results of an executor's kernels, compared with the trace when a program first runs."""
 
 from __future__ import annotations
 
@@ -226,7 +226,7 @@ def test_views_of_what_requires_a_gradient_are_detached_too() -> None:
 
 
 class Fuser:
-    """Runs regions of ATen operators by ``wrap`` of a function that does."""
+    """Runs regions of ATen operators by ``wrap`` of their interpreter."""
 
     tj_name = "fuser"
 

@@ -1,8 +1,8 @@
-"""What a jitted program leaves behind is freed when eager frees it, without the garbage collector.
+"""Lifetimes: values of a jitted program are freed when eager frees them, without the collector.
 
-A value that the backward saves may stand in the place of another, so the tests look at arguments,
-results and what owns the program. With ``backend="tj"`` PyTorch's own Dynamo keeps arguments of a
-program that raises while it is captured, whatever the backend: those are left to it.
+A value that the backward saves may differ from eager's, so the tests look at arguments, results and
+the program's owner. With ``backend="tj"`` PyTorch's own Dynamo keeps arguments of a program that
+raises during capture, whatever the backend: these are not tested.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ DYNAMOS = [
     ("below the hook", raises),
     ("below the hook", its_backward_raises),
 ]
-"""What Dynamo's own errors keep below its hook, until a collection."""
+"""Programs whose arguments Dynamo's own errors keep below its hook, until a collection."""
 
 
 @pytest.mark.parametrize(

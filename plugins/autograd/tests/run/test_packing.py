@@ -1,4 +1,4 @@
-"""Hooks on saved tensors that raise: what the caller sees is as in eager."""
+"""Hooks on saved tensors that raise: the caller sees the same as in eager."""
 
 from __future__ import annotations
 

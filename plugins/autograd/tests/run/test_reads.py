@@ -1,4 +1,4 @@
-"""Which of its arguments a call reads, and what is therefore kept for second derivatives."""
+"""Arguments whose elements a call reads, and copies kept of them for second derivatives."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_running_statistics_are_read_in_evaluation(training: bool, read: str) ->
 
 
 class Says:
-    """A plugin that knows that an operation does not look at its second argument."""
+    """A plugin with a rule that an operation does not read its second argument."""
 
     tj_name = "says"
 

@@ -44,7 +44,7 @@ def with_its_base(x: torch.Tensor, w: torch.Tensor) -> Any:
 
 
 def keys_and_values(x: torch.Tensor, w: torch.Tensor) -> Any:
-    """A layer of attention that returns what a cache keeps."""
+    """A layer of attention that returns keys and values for a cache."""
     query, key, value = (F.linear(x, m).view(1, 4, 3, 1).transpose(1, 2) for m in (w, w.t(), w * 2))
     return key, value, (query @ key.mT).softmax(-1) @ value
 
@@ -74,7 +74,7 @@ def leaves(n: int = 4) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def watched(fn: Program, n: int = 4, *, leaf: bool = False) -> list[Any]:
-    """What hooks, kept gradients and leaves see after one backward of the last result."""
+    """Observations of hooks, kept gradients and leaves after one backward of the last result."""
     x, w = leaves(n)
     outs = fn(x if leaf else x * 1, w)
     seen: list[Any] = [None] * len(outs)
@@ -86,7 +86,7 @@ def watched(fn: Program, n: int = 4, *, leaf: bool = False) -> list[Any]:
 
 
 def taken(fn: Program) -> list[Any]:
-    """Gradients of the last result, of first and second order, of all that is returned before."""
+    """Gradients of the last result, of first and second order, by all results before it."""
     x, w = leaves()
     *others, last = fn(x * 1, w)
     first = torch.autograd.grad(

@@ -22,11 +22,13 @@ pytestmark = [
 
 PACKAGES = ("tj_core", "tj_torch", "tj_autograd")
 PROGRAMS = ("conformance", "demo.py", "dispatch/module.py", "dispatch/autocast.py")
-"""What is in the packages, and is captured as any program is; the last two call jitted ones."""
+"""Files of the packages that are programs, which Dynamo may
+capture; the last two call jitted ones.
+"""
 
 
 def files() -> Iterator[tuple[Path, bool]]:
-    """Every file of tj's packages, and whether it is a program's."""
+    """Yield every file of tj's packages, and True if it is a program."""
     for package in PACKAGES:
         folder = Path(importlib.import_module(package).__path__[0])
         for path in folder.rglob("*.py"):
@@ -43,7 +45,7 @@ def test_dynamo_passes_over_each_file() -> None:
 
 @pytest.fixture
 def captured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The files whose frames Dynamo looks through; one of tj's is an error at once."""
+    """Record the files whose frames Dynamo captures; one of tj's is an error at once."""
     found: list[str] = []
     original = convert_frame._compile
 

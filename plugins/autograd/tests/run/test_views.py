@@ -51,7 +51,9 @@ PROGRAMS = [
 
 
 def outcome(f: Program, write: bool) -> Any:
-    """Values, metadata, who shares memory, and gradients; ``write`` to an output first."""
+    """Values, metadata, sharing of memory, and gradients; with ``write``, an output is written
+    first.
+    """
     torch.manual_seed(0)
     x, w = torch.randn(4, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
     middle = x * 1

@@ -90,7 +90,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 class Call:
-    """One call of ``fn``: the leaves, what it is given, what it returns, what hooks see."""
+    """One call of ``fn``: the leaves, the arguments, the results, and observations of hooks."""
 
     def __init__(self, fn: Program, kind: str, n: int = 4) -> None:
         torch.manual_seed(0)
@@ -117,7 +117,7 @@ class Call:
         return [*versions, *marks, *(t.detach() for t in (*self.given, *self.outs)), *self.hooked()]
 
     def hooked(self) -> list[Any]:
-        """What hooks saw; they run in the order of nodes, which is another here."""
+        """Observations of hooks, sorted: nodes run in another order than in eager."""
         return sorted(self.seen, key=lambda pair: pair[0])
 
 
@@ -141,7 +141,7 @@ def taken(call: Call) -> list[Any]:
 
 
 def twice(call: Call) -> list[Any]:
-    """Gradients of gradients; of hooks only what those before the call see."""
+    """Gradients of gradients; of hooks only observations before the call."""
     wanted = [t for t in (*call.given, *call.leaves) if t.requires_grad]
     out = (call.outs[-1] ** 2).sum()
     first = torch.autograd.grad(out, wanted, create_graph=True, allow_unused=True)
@@ -153,7 +153,7 @@ def twice(call: Call) -> list[Any]:
 
 
 def later(call: Call) -> list[Any]:
-    """What a later program makes of the arguments."""
+    """Results of a later program on the arguments."""
     sum((t * 3).sum() for t in (*call.given, *call.outs)).backward()
     return [leaf.grad for leaf in call.leaves]
 

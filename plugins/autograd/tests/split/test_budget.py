@@ -1,4 +1,4 @@
-"""Saving less than the usual split does, and what executors say of fusing and of costs."""
+"""Memory budgets, and executors' answers on fusion and costs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def layers(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
 
 
 def made(jitted: Any) -> list[TensorProxy]:
-    """The values that the forward makes and saves."""
+    """Values that the forward makes and saves."""
     trace = tj.last_trace(jitted, stage="SPLIT")
     mine = {p.name for p in trace.inputs}
     return [p for p in trace.outputs[2] if p.name not in mine]
@@ -49,7 +49,7 @@ def size(jitted: Any) -> int:
 
 
 def again(jitted: Any) -> list[str]:
-    """The forward's operations that the backward runs again."""
+    """Names of the forward's operations that the backward runs again."""
     calls = tj.last_trace(jitted, "backward", stage="SPLIT").calls
     ahead = {c.label for c in tj.last_trace(jitted, stage="SPLIT").calls}
     names = (c.symbol.path for c in calls if c.parent in ahead)
@@ -136,7 +136,7 @@ def squashed(x: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
 
 
 def test_slow_functions_do_not_run_again_where_time_is_preferred() -> None:
-    """Where kernels are fused, only arithmetic counts; results are the same."""
+    """Inside of fused kernels only arithmetic counts; results are the same."""
     pointwise = {"tanh", "sigmoid", "mul", "add", "nn.functional.silu", "square"}
     fuser = fusing(pointwise)
     least = trained(squashed, X, *WEIGHTS, executors=[fuser, "torch"])

@@ -33,7 +33,7 @@ WORKLOADS = (
 NOT_MEASURED = {"lstm"}
 """torch.compile breaks the graph there, and Dynamo captures the hook that counts bytes."""
 SAVES_LESS = {"gpt": 0.8, "llama": 0.7, "perceptron": 0.5, "elementwise": 0.6}
-"""What tj saves of aot_eager's bytes at most, where running cheap operations again pays."""
+"""Upper bounds on the bytes saved, relative to aot_eager's, where recomputation pays."""
 
 
 def test_every_workload_is_here(memory: ModuleType) -> None:

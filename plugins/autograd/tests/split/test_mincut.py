@@ -1,4 +1,4 @@
-"""Minimum cuts, against trying all of them."""
+"""Minimum cuts, compared with an exhaustive search."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is saved for the backward, what is computed again, and what tags say about it."""
+"""Values saved for the backward, values computed again, and the tags that decide."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_a_value_that_can_neither_be_saved_nor_made_again() -> None:
 
 
 class Says:
-    """A plugin that knows better which operators are cheap to run again."""
+    """A plugin with rules for table ``recompute``."""
 
     tj_name = "says"
 

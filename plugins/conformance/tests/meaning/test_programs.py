@@ -36,7 +36,7 @@ WRONG = {
     "order": "od: o.move_to_end('a')",
     "tensors": "tensors: x in [y, x]",
 }
-"""One program of each kind that torch.compile gets wrong."""
+"""A program of each kind for which torch.compile differs from eager."""
 
 
 @pytest.mark.parametrize("name", WRONG.values(), ids=WRONG)

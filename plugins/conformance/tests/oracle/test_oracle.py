@@ -1,4 +1,4 @@
-"""What the comparison with eager sees, and copies that are like the arguments in all it sees."""
+"""Sensitivity of the comparison with eager, and copies that are equal to the arguments in it."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""PyTorch's ``op_db``: each sample runs once in eager, and all that tj makes of it is held to that.
+"""PyTorch's ``op_db``: each sample runs once in eager, and all ways of tj are compared with that.
 
 By default the expansion and the name of one sample of each operation in float32, and everything
 (`tj_conformance.sweep.ways.WAYS`) for a share of the operations, in seven data types. Names' hashes
 choose; ``TJ_SAMPLE=1``, ``2`` and so on choose others. ``TJ_FULL=1`` (``tox -e long``) runs all
 samples in all ways, which takes hours: ``-k`` picks a data type (``-k complex64``) or operations.
-What differs has to be in the tables of `tj_conformance.databases.known`, and in a full run
-they have to be right.
+Differences must be in the tables of `tj_conformance.databases.known`, and in a full run the tables
+must be exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.sampled(12)
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 FAST = ("expansion", "in place", "names")
-"""The ways in which each operation is held against eager in every run."""
+"""Ways in which each operation is compared with eager in every run."""
 
 DTYPES = [getattr(torch, name) for name in known.DTYPES]
 
