@@ -287,8 +287,9 @@ def test_tests_that_the_readme_names_exist() -> None:
     assert named and not set(named) - files
 
 
-def test_functions_that_the_architecture_page_names_are_where_it_says() -> None:
-    page = (DOCS / "architecture.md").read_text("utf-8")
+@pytest.mark.parametrize("path", ["architecture.md", "one-gradient-rule.md"])
+def test_functions_that_a_page_names_are_where_it_says(path: str) -> None:
+    page = (DOCS / path).read_text("utf-8")
     named = [(m[1], m[2]) for m in NAMED_FUNCTION.finditer(page)]
     assert len(named) > 10, "it finds them"
     wrong = []
