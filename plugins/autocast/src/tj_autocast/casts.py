@@ -127,7 +127,7 @@ def _steps(call: BoundSymbol, body: Body, casts: Mapping[str, str]) -> list[Any]
             continue
         step = (inner.symbol, _named(inner.args, names), _named(inner.kwargs, names))
         for p in inner.flat_outs:
-            names.setdefault(p.name, f"{defined}")  # which no value is called
+            names.setdefault(p.name, f"{defined}")  # a number is no value's name
             defined += 1
         made.append((*step, tuple(_metadata(inner.flat_outs)), inner.effects))
     return [*made, _named((body.outputs, body.updates), names)]

@@ -139,10 +139,10 @@ class _Lowering:
     def unchanged(self, call: BoundSymbol) -> bool:
         """Keep the call if autocast does nothing to it."""
         if call.symbol.qualname == "torch.clear_autocast_cache":
-            if is_on(self.ambient):  # of casts that are not the program's
+            if is_on(self.ambient):  # the cache also has casts of the caller's
                 self.editor.keep(self.outside(call))
             return True
-        if call.body is None and not call.effects.ordered:  # it computes with sizes
+        if call.body is None and not call.effects.ordered:  # it computes on sizes
             self.editor.keep(self.outside(call))
             return not any(isinstance(p, TensorProxy) for p in call.flat_outs)
         if call.body is None:

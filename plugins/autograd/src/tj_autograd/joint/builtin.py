@@ -33,7 +33,7 @@ def rules() -> RuleTable[GradRule]:
 # ---------------------------------------------------------------------------- dropout
 #
 # Where there is no fused kernel (on the CPU) PyTorch saves the factors 0 and 1 / (1 - p) in the
-# input's type, four bytes for each element, where one tells which of the two it was.
+# input's type, four bytes for each element, where one byte tells which of the two it was.
 
 
 def _functional(

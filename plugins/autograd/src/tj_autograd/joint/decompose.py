@@ -79,7 +79,7 @@ def decomposed(trace: Trace, lookup: Lookup, context: PassContext) -> Decomposed
     rules: RuleTable[Any] = RuleTable("decompose")
     rules.set("*", walk.rule)
     made, before = trace, None
-    while made is not before:  # once for each level
+    while made is not before:  # one level per turn
         before = made
         made = context.rewrite(made, rules, into_bodies=False, into_regions=False)
     if walk.decomposed:
@@ -134,7 +134,7 @@ class _Walk:
         """Yield ``call`` with each body that may have gradients inside, the highest level first."""
         if call.body is None or call.regions or not carries(call):
             return
-        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # as those of operators
+        if [inner.symbol for inner in call.body.calls] == [call.symbol]:  # an operator
             return
         if self.lookup.whole(call)[0] is not None:
             return
@@ -271,7 +271,7 @@ class _Walk:
     def same(self, call: BoundSymbol, inner: tuple[BoundSymbol, ...]) -> bool:
         """Check that autograd sees ``inner`` when ``call`` runs."""
         if all(c.symbol.namespace != "aten" for c in inner):
-            return True  # functions of PyTorch's, called one by one
+            return True  # PyTorch functions, which Python calls one by one
         fn, dialects, modes = resolve(call.symbol), self.lookup.dialects, self.lookup.modes
         return same_operators(
             self.once("seen", fn, call, lambda: dialects.observed(call, modes)), inner

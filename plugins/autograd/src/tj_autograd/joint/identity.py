@@ -32,5 +32,5 @@ def one_name_each(trace: Trace) -> Trace:
 def _identical(call: BoundSymbol) -> dict[str, Proxy]:
     """Map the names of outputs that are another value of ``call`` to that value."""
     if call.effects.mutates or call.effects.rebinds or call.symbol.qualname == VERSIONED:
-        return {}  # that one is there for what it does to its argument
+        return {}  # the call is kept for its effect on the argument
     return {name: p for name, p in same_objects(call).items() if name != p.name}

@@ -35,7 +35,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
         if rule.value.once:
             rules.set(rule.key, _inlined)
     while True:
-        # In a region of another operation PyTorch's autograd takes the gradients still.
+        # Inside regions of other operations gradients are left to PyTorch's autograd.
         after = context.rewrite(trace, rules, into_bodies=False, into_regions=False)
         if after is trace:
             return trace

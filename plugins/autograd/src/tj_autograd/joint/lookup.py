@@ -206,7 +206,7 @@ class Lookup:
             key, alive, symbols = call_key(fn, call.args, dict(call.kwargs), call.context, rule.key)
         except Unkeyable:
             return apply_rule(rule, call, slots, expander, sizes)
-        # Names and all: the sizes are those of one program.
+        # With names of symbols: these are sizes of one program.
         laid_out = ((*map(str, p.shape), *map(str, p.strides)) for p in slots.values())
         key = (*key, symbols, *tangents_key(slots, ()), *laid_out)
         if key not in self.applied:
@@ -250,7 +250,7 @@ class Lookup:
         except ExpansionError as error:
             unknown = f"how to detach it: {error}"
         except CannotExpandError:
-            pass  # as for sizes that are symbols: it is known when it runs
+            pass  # symbolic sizes, say: known at run time
         if unknown:
             reason = f"{call.symbol}: it is not known {unknown}"
             raise NotDifferentiable(Decline(reason, call.source))

@@ -167,7 +167,7 @@ def recorded(
         call.effects, aliases=tuple(replace(a, identical=False) for a in call.effects.aliases)
     )
     fn = constant(resolve(call.symbol))
-    if not fn.named:  # two calls may have functions of one kind
+    if not fn.named:  # functions of two calls may have one text
         fn = replace(fn, text=scope.namer(fn.text))
     among = _among_tensors(wrt, call.flat_args)
     made = call.replace(
@@ -190,7 +190,7 @@ def recorded(
     gradients |= {i: p.replace(subclass=kinds[i]) for i, p in gradients.items() if i in kinds}
     gradients |= {i: p.replace(strides=said[i]) for i, p in gradients.items() if i in said}
     back = back.replace(outputs=tuple(gradients.values()))
-    if has_own_backward(call):  # autograd runs what users write where a tangent reaches it
+    if has_own_backward(call):  # autograd runs users' backwards, used or not
         back = back.replace(effects=Effects(ordered=("side_effect",)))
     change = Change(call.label, "autograd", f"recorded: {reason}")
     return Differentiated(made, (back,), gradients, change)

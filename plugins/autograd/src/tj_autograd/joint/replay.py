@@ -144,10 +144,10 @@ def _made(call: BoundSymbol, namer: Namer) -> Iterator[BoundSymbol]:
     if not _asks(call):
         yield call
     elif "STASH_RNG" in call.tags and _only_draws(call):
-        # An operator in the place of a call that was decomposed has no body.
+        # An operator that took the place of a decomposed call has no body.
         whole = call if call.body is not None else call.replace(body=wrapped_body(call))
         yield from _replayed(whole, namer)
-    else:  # what it returned stands for what it did
+    else:  # its effect must not happen twice: its results are saved
         kept = [(n, v) for n, v in call.tags.items() if n not in ("RECOMPUTE", "PREFER_RECOMPUTE")]
         yield call.replace(tags=TagSet(dict(kept)))
 

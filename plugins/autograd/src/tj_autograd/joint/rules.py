@@ -209,7 +209,7 @@ class _Application:
                     intermediates[id(value)] = value
                 return places[id(value)]
 
-            # The run may be repeated.
+            # The expander may call this more than once.
             kept[:] = [tuple(_where_needed(to_core_tree(x, keep), x) for x in saved)]
             return outputs, tuple(intermediates.values())
 
@@ -366,7 +366,7 @@ def per_argument(
         raise Misfit("its backward must return a sequence with a gradient per parameter")
     try:
         bound = inspect.signature(rule.forward).bind(*call.args, **dict(call.kwargs))
-    except (TypeError, ValueError) as error:  # it does not take that, or does not say what it takes
+    except (TypeError, ValueError) as error:  # other parameters, or no signature
         raise Misfit(f"its forward has not the operation's parameters: {error}") from error
     names = list(bound.signature.parameters)
     if len(returned) > len(names):

@@ -145,7 +145,7 @@ def cut(trace: Trace, records: Records) -> Cut:
     """
     roots = _roots(trace)
     dependents, behind = _dependents(trace, roots), _behind(trace, records)
-    # What makes views that are returned is kept apart from all else.
+    # Calls that make returned views are segments of their own: autograd has to see them run.
     sets = {
         id(call): 4 * found + 2 * (id(call) in behind) + is_returned_view(call)
         for call, found in zip(trace.calls, dependents, strict=True)

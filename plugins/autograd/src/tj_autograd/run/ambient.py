@@ -19,7 +19,7 @@ def casts(calls: Iterable[BoundSymbol], ambient: Context, expand: RuleTable[Expa
 
 
 def _casts(call: BoundSymbol, ambient: Context, expand: RuleTable[Expand]) -> bool:
-    if call.symbol.variant and call.body is not None:  # the formula of one that is whole
+    if call.symbol.variant and call.body is not None:  # the formula of a call that stayed whole
         return casts(call.body.calls, ambient, expand)
     ambient = ambient.over(call.context)
     if call.context == ambient:

@@ -156,14 +156,14 @@ class Compiled(torch.autograd.Function):
             return (None,) * (len(plan.wrt) + 2)
         if dispatch_modes() or (plan.asks and function_mode_is_on()):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
-        if function_mode_is_on():  # of which eager's backward, in C++, asks nothing
+        if function_mode_is_on():  # eager's backward, in C++, calls none
             with without_function_modes():
                 return Compiled.backward(ctx, *tangents)
         if no_tangent or _only_pytorch_can(plan, tangents):
             return None, None, *_gradients_by_pytorch(ctx, plan, tangents)
         if ctx.kept is None:
             raise RuntimeError(FREED)
-        if not plan.variants.part.gradients:  # no input has one, as of `norm(x, 0)`
+        if not plan.variants.part.gradients:  # no input has one, as in `norm(x, 0)`
             return (None,) * (len(plan.wrt) + 2)
         pullback = plan.variants[plan.layout(tangents)]
         wanted = tuple(map(in_this_call, pullback.tangents, tangents))
@@ -281,7 +281,7 @@ def _gradients_by_pytorch(
         somebody else.
     """
     again = torch.is_grad_enabled()
-    with outside_levels(), without_modes():  # which see a forward once, where the user calls it
+    with outside_levels(), without_modes():  # modes see a forward once, in the user's call
         roots, aliases = _run_again(ctx, plan)
         present = [(r, t) for r, t in zip(roots, tangents, strict=True) if t is not None]
         asked = [r for r, _ in present] or [_unanswered(roots)]
@@ -289,7 +289,7 @@ def _gradients_by_pytorch(
     found = engine_gradients(asked, [*aliases.values()], given, create_graph=again)
     _free(ctx, plan)
     gradients = dict(zip(aliases, found, strict=True))
-    # What autograd would add of several is one sum here.
+    # Contributions that autograd would add come as one sum, at the first place; others are None.
     return tuple([gradients.pop(i, None) for i in plan.places])
 
 
@@ -403,7 +403,7 @@ def _gradients(variants: Variants) -> dict[Key, str]:
     """Map the key of each gradient of a segment to the name of its value."""
     names = variants.part.gradients
     inputs = [p.name for p in variants.functional.inputs]
-    if not names:  # the results require a gradient all the same
+    if not names:  # the results require grad, so autograd needs inputs
         takes = variants.rerun.trace.inputs
         return {p.name: p.name for p in takes if requires_grad(p)}
     if variants.cut.whole:
@@ -428,7 +428,7 @@ def _generated(
     apply, summed = bound("_apply", Compiled.apply), bound("_summed", Summed.apply)
     plans = [segment for segment in segments if isinstance(segment, _Plan)]
     names = [p.name for p in halves.forward.inputs]
-    # Copies have the history that the inputs have now.
+    # Copies are made before the program writes, with the history that the inputs have now.
     copied = dict.fromkeys(i for plan in plans for i in plan.sources.copied)
     copies = ", ".join(f"{i}: {names[i]}.clone()" for i in copied)
     lines = [

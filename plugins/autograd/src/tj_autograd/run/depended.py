@@ -113,7 +113,7 @@ def _inside(
     results.
     """
     results = [p for p in leaves(body.outputs) if isinstance(p, Proxy)]
-    if len(results) != len(call.flat_outs):  # what a call has written has no place there
+    if len(results) != len(call.flat_outs):  # new values of written arguments are not among them
         return None
     pairs = zip(results, call.flat_outs, strict=True)
     names = [p.name for p, out in pairs if out.name in wanted]

@@ -136,7 +136,7 @@ class Variants:
         """The rerun, compiled to run under PyTorch's autograd."""
         with compiling(), self.within():
             program = self.compile_later(self.named("again"), self.rerun.trace).function
-        # Where a caller is below PyTorch's hook, it is not to look for calls to capture in here.
+        # Under PyTorch's own hook, Dynamo must not capture this function.
         return torch.compiler.disable(lambda *inputs: program(list(inputs)))
 
     @property
@@ -168,7 +168,7 @@ class Variants:
             warn_of(error)
             return self[self.default]
         found = self._other(layout, whole, joint) if len(self.known) < LIMIT else None
-        # Whether there is a gradient follows from the calls between it and the tangents.
+        # The default program gets zeros for missing tangents; gradients of these alone are None.
         return found or replace(self[self.default], missing=self._missing(joint))
 
     def _compiled(self, name: str, part: Part) -> tuple[Boxed, tuple[Proxy, ...]]:
@@ -184,7 +184,7 @@ class Variants:
         try:
             with own_pass("split", strict=self.strict):
                 made = self.split(joint, whole, frozenset(mine))
-        except TagError:  # what it reads cannot be made from what is saved
+        except TagError:  # a value that it reads cannot be made from saved ones
             return None
         except PassError as error:
             warn_of(error)

@@ -251,7 +251,7 @@ class _Splitting:
 
     def tight(self) -> _Way:
         """Find the way within the budget that recomputes the fewest expensive calls."""
-        if self.within is not None:  # what may be saved is settled; all may run again for it
+        if self.within is not None:  # the forward is made: it saves these, and all may run again
             free = frozenset(c.label for c in self.ahead if may_be_freed(c))
             return self.way(self.choose(Terms(free, tight=True)))
         default = self.best()
