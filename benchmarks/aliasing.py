@@ -70,7 +70,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], Arguments]]] = {
 
 
 def run(case: str, rounds: int) -> str:
-    """One program's table."""
+    """Table of timings of a program."""
     program, arguments = CASES[case]
     calls = {}
     with torch.no_grad():

@@ -86,7 +86,7 @@ CASES: dict[str, tuple[Callable[[], Any], Callable[[], torch.Tensor], bool, int,
 
 
 def run(case: str, rounds: int) -> str:
-    """One case's table."""
+    """Table of timings of a case."""
     make, example, grad, number, call = CASES[case]
     x = example()
     with torch.set_grad_enabled(grad):

@@ -44,7 +44,7 @@ EXECUTORS = {
     "tj, Inductor": ("inductor",),
     "tj, Inductor, oneDNN": ("onednn", "inductor"),
 }
-"""Plugins of tj's systems, in addition to those that all have."""
+"""Plugins of tj's systems, in addition to the common ones."""
 
 AUTOCAST = ("autocast",) if importlib.util.find_spec("tj_autocast") else ()
 """The plugin for mixed precision, where it is installed."""
@@ -86,7 +86,7 @@ class Row:
 
 
 def measure(case: Case, rounds: int, scale: float) -> dict[str, Row]:
-    """The rounds of every system; results are compared first. ``limit`` has one."""
+    """The rounds of every system; results are compared first. The ``limit`` has a single round."""
     torch.manual_seed(0)
     model, calls = case.make(scale)
     torch.compiler.reset()

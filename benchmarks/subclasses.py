@@ -57,7 +57,7 @@ CASES: dict[str, tuple[int, bool, Callable[[Any, torch.Tensor], None]]] = {
 
 
 def run(case: str, rounds: int) -> str:
-    """One case's table."""
+    """Table of timings of a case."""
     count, subclass, call = CASES[case]
     x = torch.randn(2, 8)
     compiled = {n: system(linears(count, subclass=subclass)) for n, system in SYSTEMS.items()}

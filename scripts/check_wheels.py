@@ -50,7 +50,7 @@ def main(folder: Path, torch: str = "torch") -> None:
 
 
 def check_everything(folder: Path, base: Environment, wheels: Sequence[Wheel]) -> None:
-    """Check all wheels in one environment."""
+    """Check the wheels together in an environment."""
     clean = Environment(folder / "all", base=base)
     check_all(clean, wheels)
     check_examples(clean)
@@ -182,7 +182,7 @@ class Environment:
         return Path(self.python("import sysconfig; print(sysconfig.get_path('purelib'))").strip())
 
     def run(self, *command: str) -> str:
-        """Run one of the environment's programs; return what it prints."""
+        """Run a program of the environment; return its output."""
         done = subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=self.elsewhere,
@@ -273,7 +273,7 @@ def third_parties(wheels: Sequence[Wheel]) -> list[str]:
 
 
 def check_command(folder: Path, base: Environment, number: int) -> None:
-    """Check that one of `COMMANDS` brings all that training needs: gradients, autocast, fusion."""
+    """Check that a command of `COMMANDS` installs plugins for gradients, autocast and fusion."""
     command, clean = COMMANDS[number], Environment(folder / f"command-{number}", base=base)
     # Only the wheels at hand: an index may have others of these names.
     clean.install("--no-index", "--find-links", str(folder / "dist"), *command.arguments)

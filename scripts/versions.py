@@ -76,7 +76,7 @@ class Environment:
 
 
 def row(environment: Environment, share: int, tests: Sequence[str]) -> Row:
-    """Run all checks in one environment."""
+    """Run every check in an environment."""
     made = Row()
     found = environment.run(
         "-c", "import platform, torch; print(torch.__version__, platform.python_version())"

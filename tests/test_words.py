@@ -21,21 +21,33 @@ ROOT = Path(__file__).resolve().parent.parent
 OPENINGS = re.compile(r"(What|Whether|How|Those|Which|That|Who|Whose|Why|Something|All that)\b")
 
 LEFT = {
-    "examples/tj-example-fuser/src": 2,
-    "examples/tj-example-subclass/src": 1,
-    "plugins/autocast/src": 13,
-    "plugins/autograd/src": 118,
-    "plugins/conformance/src": 115,
-    "plugins/cudagraph_transform/src": 24,
-    "plugins/inductor_exec/src": 33,
-    "plugins/nvfuser_exec/src": 45,
-    "plugins/onednn_exec/src": 26,
+    "plugins/conformance/src": 26,
+    "plugins/inductor_exec/src": 11,
+    "plugins/onednn_exec/src": 2,
     "plugins/subclass_dispatch/src": 4,
     "plugins/torch_exec/src": 57,
 }
 """Docstrings with such an opening, by folder. Lower an entry with each one that is rewritten."""
 
-DONE = ("core/src", "core/tests")
+DONE = (
+    "benchmarks",
+    "core/src",
+    "core/tests",
+    "examples/tj-example-exec/src",
+    "examples/tj-example-fuser/src",
+    "examples/tj-example-subclass/src",
+    "plugins/autocast/src",
+    "plugins/autocast/tests",
+    "plugins/autograd/src",
+    "plugins/autograd/tests",
+    "plugins/cudagraph_transform/src",
+    "plugins/cudagraph_transform/tests",
+    "plugins/inductor_exec/tests",
+    "plugins/nvfuser_exec/src",
+    "plugins/nvfuser_exec/tests",
+    "plugins/onednn_exec/tests",
+    "scripts",
+)
 """Folders without such openings, whose sentences have few pronouns, too."""
 
 PRONOUNS = frozenset({
@@ -48,9 +60,11 @@ MOST_PRONOUNS = 0.01
 STATEMENTS = (ast.stmt, ast.ExceptHandler, ast.match_case)
 
 FOLDERS = sorted(
-    str(folder.relative_to(ROOT))
-    for pattern in ("core/src", "core/tests", "plugins/*/src", "examples/*/src")
-    for folder in ROOT.glob(pattern)
+    {
+        str(folder.relative_to(ROOT))
+        for pattern in ("plugins/*/src", "examples/*/src", *DONE)
+        for folder in ROOT.glob(pattern)
+    }
 )
 
 

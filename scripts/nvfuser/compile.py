@@ -3,7 +3,8 @@
 ``python scripts/nvfuser/compile.py FOLDER [--json FILE] [--seconds N] [--only TEXT]`` takes the
 definitions in a folder (see definitions.py). nvFuser segments and schedules each and generates CUDA
 for it, and NVRTC compiles that; no kernel runs. It needs g++, a CUDA build of PyTorch with the
-headers of its CUDA version, and the wheel of nvFuser for that PyTorch. It fails unless all compile.
+headers of its CUDA version, and the wheel of nvFuser for that PyTorch. The script fails unless all
+definitions compile.
 """
 
 from __future__ import annotations

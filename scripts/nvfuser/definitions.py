@@ -1,7 +1,7 @@
 """Definitions that tests of tj-nvfuser left in a folder, one per file.
 
-``TJ_NVFUSER_DEFINITIONS=FOLDER tox run -e all -- plugins/nvfuser_exec/tests`` writes them. A file
-also has the inputs of the definition's first run, and the name of the test.
+``TJ_NVFUSER_DEFINITIONS=FOLDER tox run -e all -- plugins/nvfuser_exec/tests`` makes the tests write
+the files. A file also has the inputs of the definition's first run, and the name of the test.
 """
 
 from __future__ import annotations

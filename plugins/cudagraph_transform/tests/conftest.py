@@ -25,7 +25,7 @@ class Graphed:
 
 @pytest.fixture
 def graphed() -> Any:
-    """Make sessions that capture all that they can, unless arguments say otherwise."""
+    """Make sessions that capture as much as possible, unless arguments say otherwise."""
 
     def make(*before: Any, check: Any = 1, strict: bool = True, **options: Any) -> Graphed:
         plugin = RecorderPlugin()

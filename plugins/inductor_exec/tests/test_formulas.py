@@ -1,4 +1,4 @@
-"""Formulas that stand for operators compute what these do."""
+"""Formulas that replace operators: results are those of the operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regions that write to arguments: what the caller sees is what eager leaves there."""
+"""Regions that write to arguments: the caller sees what eager writes."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def _to(dtype: torch.dtype) -> Callable[..., Any]:
 
 
 def known(family: Any, dtype: torch.dtype) -> Iterator[tuple[Call, tuple[torch.Tensor, ...]]]:
-    """The calls that eager knows, each with what it returns."""
+    """Calls that eager supports, each with eager's results."""
     for call in family(dtype):
         try:
             yield call, call.results(iter(call.inputs))

@@ -30,7 +30,7 @@ COUNT = None if FULL else 4
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 OPERATIONS = [op for op in operations(None) if full_name(op) in NAMES]
 ALWAYS = {"mm", "bmm", "matmul", "nn.functional.linear"}
-"""Operations of whose samples some are such that oneDNN can run them."""
+"""Operations with samples that oneDNN can run."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 
 def gradients(f: Callable[..., Any], *args: Any, seed: int = 3) -> Any:
-    """Results and the gradients of all arguments that require one."""
+    """Results, and the gradients of arguments that require grad."""
     args = clone_tree(args)
     out = seeded(f, args, {})
     outs = [o for o in (out if isinstance(out, tuple) else (out,)) if isinstance(o, torch.Tensor)]

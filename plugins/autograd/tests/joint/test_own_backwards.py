@@ -286,7 +286,7 @@ def second(f: Program) -> Any:
 
 
 def changed(f: Program) -> Any:
-    """Backward after a change of all that it may read."""
+    """Backward after a change of the values that the backward may read."""
     global rate
     x = X.clone().requires_grad_()
     z = x * 1

@@ -63,7 +63,7 @@ def rules(key: str, rule: GradRule) -> Any:
 
 
 def executor(name: str, claim: Claim, key: str = LAYER_NORM) -> Any:
-    """A plugin with one executor that claims one operation."""
+    """A plugin with an executor that claims an operation."""
 
     class Plugin:
         TJ_PLUGIN_API = 1

@@ -13,7 +13,7 @@ Program = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Constant(torch.autograd.Function):
-    """Saves a tensor that it makes itself."""
+    """Saves a tensor made in its forward."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ __all__ = ["text_executor"]
 
 
 def text_executor() -> Executor:
-    """Make the executor, which fuses all that it can and claims no call by itself."""
+    """Make the executor, which fuses every call that it can and claims none."""
     claims: RuleTable[Claim] = RuleTable("claim")
     fusion = Fusion(
         can_fuse,

@@ -1,7 +1,7 @@
 """Products by oneDNN's operators.
 
-Each function takes the arguments of the operation that it replaces. They call operators alone, so
-that an executor that fuses can trace them.
+Each function takes the arguments of the operation that it replaces. The functions call operators
+alone, so that an executor that fuses can trace them.
 """
 
 from __future__ import annotations

@@ -80,7 +80,9 @@ class Store:
             return {}
 
     def write(self) -> None:
-        """Replace the file by one with all known times, those that others have added included."""
+        """Replace the file by one with all known times, and the times that other processes have
+        added.
+        """
         assert self.folder is not None and self.known is not None
         path = self.folder / self.machine.file
         try:

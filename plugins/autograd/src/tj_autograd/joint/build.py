@@ -2,7 +2,7 @@
 
 The builder walks the calls from last to first. A call is differentiated if one of its outputs has a
 cotangent and one of its arguments requires grad: its forward takes its place, its backward is
-appended to those of later calls. All other calls stay as they are.
+appended to those of later calls. Other calls are unchanged.
 """
 
 from __future__ import annotations

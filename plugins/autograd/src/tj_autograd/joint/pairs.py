@@ -104,7 +104,7 @@ def paired(
 
 @dataclass(frozen=True)
 class _Pairing:
-    """One call and one executor's pair."""
+    """A call and the pair of an executor."""
 
     call: BoundSymbol
     executor: Executor

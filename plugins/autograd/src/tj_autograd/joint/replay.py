@@ -94,7 +94,7 @@ def advance(devices: Sequence[str], given: States) -> None:
 def restoring(program: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """Wrap the boxed ``program``: an error in a call that draws again restores the generators.
 
-    They get the states that they had before that call.
+    Their states are those from before the call.
     """
 
     def run(values: list[Any]) -> Any:

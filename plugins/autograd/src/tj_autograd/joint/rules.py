@@ -1,4 +1,4 @@
-"""Gradient rules: a forward that returns what it saves, and the backward that uses it.
+"""Gradient rules: a forward that returns values to save, and the backward that uses them.
 
 A rule is two functions in plain PyTorch, like an ``autograd.Function`` without the class::
 
@@ -10,8 +10,8 @@ A rule is two functions in plain PyTorch, like an ``autograd.Function`` without 
         ...
         return grad_x, None, grad_weight, grad_bias
 
-They are run on fake tensors and become the bodies of the forward and the backward call, so that
-executors may take these whole or in parts.
+Both are run on fake tensors and become the bodies of the forward and the backward call, so that
+executors may claim these whole or in parts.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def apply_rule(
 ) -> Derivation:
     """Derive the gradient of ``call`` by running the functions of ``rule`` on fake tensors.
 
-    ``tangents`` are those of the results that have one. ``sizes`` holds the symbols in the
+    ``tangents`` maps slots of results to their tangents. ``sizes`` holds the symbols in the
     program's sizes.
 
     :raises PluginError: if the rule's functions do not fit the call.
@@ -143,7 +143,7 @@ class _Number:
 
 @dataclass
 class _Application:
-    """One rule applied to one call."""
+    """A rule applied to a call."""
 
     rule: Rule[GradRule]
     call: BoundSymbol

@@ -73,7 +73,7 @@ class Cut:
 
     @property
     def whole(self) -> bool:
-        """True if there is one segment."""
+        """True for a cut of a single segment."""
         return len(self.outputs) == 1
 
     def name(self, index: int) -> str:
@@ -191,7 +191,7 @@ def _dependents(trace: Trace, roots: Sequence[Proxy]) -> list[int]:
 
 
 def _behind(trace: Trace, records: Records) -> set[int]:
-    """Ids of the calls that depend on one that autograd ``records``, and that feed none."""
+    """Ids of calls that depend on a call which autograd ``records``, and feed no such call."""
     recorded = {id(call): call for call in trace.calls if carries(call) and records(call)}
     if not recorded:
         return set()

@@ -50,7 +50,7 @@ DETACHED = (
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """Facts that all calls of one program's segment share.
+    """Facts about a segment that its calls share.
 
     ``forward`` is the program; only the first segment has it. ``outputs`` are the indices of the
     roots that the segment returns, None for all. ``tensors`` and ``numbers`` are indices of the
@@ -333,7 +333,7 @@ def _usual(_: torch.Tensor) -> Any:
 def _expanded_or_usual(tangent: torch.Tensor) -> Any:
     """Strides of an expanded scalar, as the gradient of a sum has; else the default layout.
 
-    These strides are zero, so there are no symbols in them.
+    The strides of an expanded scalar are zero, and so free of symbols.
     """
     strides = tangent.stride()
     steps = (step for n, step in zip(tangent.shape, strides, strict=True) if n > 1)

@@ -55,7 +55,7 @@ class Sources:
     """Source of each input when the program runs again, by position.
 
     ``saved`` maps an input to its index in the saved tensors. ``copied`` are inputs that the call
-    copies; ``tensors`` those that it keeps; ``others`` those that are no tensors. Inputs in
+    copies; ``tensors`` other tensors that the call keeps; ``others`` numbers and objects. Inputs in
     ``zeros`` are replaced by zeros with that metadata; for those in ``sized``, the call keeps shape
     and strides.
     """

@@ -45,7 +45,7 @@ or, with several segments, a name.
 """
 
 Boxed = Callable[[list[Any]], Any]
-"""A program that takes one list, and empties it."""
+"""A program with one list as its argument, which it empties."""
 
 
 @dataclass(frozen=True, slots=True)

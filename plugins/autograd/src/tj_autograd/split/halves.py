@@ -108,8 +108,8 @@ FASTER = 6
 
 @dataclass(frozen=True, slots=True)
 class _Way:
-    """One way to split: the backward's ``calls``, those of them that run ``again``, and what it
-    saves.
+    """A way to split: the backward's ``calls``, the recomputed ones (``again``), and the ``saved``
+    values.
 
     ``peak`` is the estimated peak of memory in bytes.
     """

@@ -62,7 +62,7 @@ _ELSEWHERE = {
 
 
 def _autocasts(op: Any, device: str) -> bool:
-    """Check that autocast has a policy for an operation, or for one that it calls."""
+    """Check that autocast has a policy for an operation, or for an operation inside it."""
     last = op.name.rpartition(".")[2]
     names = (op.aten_name, last, op.name.replace(".", "_"), *_ELSEWHERE.get(op.name, ()))
     return any(_has_policy(name, device) for name in names)

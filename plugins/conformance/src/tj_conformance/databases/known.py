@@ -36,7 +36,7 @@ DTYPES = ("float32", "float64", "bfloat16", "float16", "int64", "bool", "complex
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Entries that differ in one way for one reason.
+    """Entries with one kind of difference and one reason.
 
     ``cases`` are the differing ones of the entry's test, all if empty: for operations names of data
     types, or ``"dynamic"`` (float32, through one callable, with sizes that vary); for modules

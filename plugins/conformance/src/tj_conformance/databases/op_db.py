@@ -65,8 +65,8 @@ def run_operation(
 ) -> Result:
     """Run the first ``count`` samples of ``op`` (None: all) and compare each with eager.
 
-    Each ``per_callable`` of them (None: all) go through one jitted callable. With ``grad`` inputs
-    require gradients where the operation supports them; the comparison stays that of the forward.
+    A jitted callable serves ``per_callable`` samples (None: all). With ``grad`` inputs require
+    gradients where the operation supports them; the comparison stays that of the forward.
     """
     result = Result(full_name(op))
     grad = grad and op.supports_autograd and (dtype.is_floating_point or dtype.is_complex)

@@ -273,7 +273,7 @@ def _unknown(number: int) -> str | None:
 
 
 SUITE = Suite("tj_conformance.gradients.own", CHUNK, _unknown, own_text)
-"""All programs."""
+"""Numbered programs with backwards of their own, without the known differences."""
 
 
 if __name__ == "__main__":

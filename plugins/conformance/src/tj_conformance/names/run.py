@@ -105,7 +105,7 @@ def compare(number: int, used: tj.Session | None = None, form: str | None = None
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """One program in one form."""
+    """A program in a form."""
 
     made: NamedText
     how: Form
@@ -281,7 +281,7 @@ def _text(figures: Counter[str]) -> str:
 
 
 def _chunk(first: int, count: int) -> int:
-    """Compare programs here; count those that are compiled, and all regions."""
+    """Compare programs in this process; count those that are compiled, and the regions."""
     SUITE.chunk(first, count)
     note("compiled", sum(number % COMPILED == 0 for number in range(first, first + count)))
     used = [s for c in (False, True) for s in (_usual(c), *_of_one_folder(c))]
@@ -291,7 +291,7 @@ def _chunk(first: int, count: int) -> int:
 
 
 SUITE = Suite("tj_conformance.names.run", CHUNK, lambda number: compare(number), named_text)
-"""All programs."""
+"""Numbered programs with hostile names."""
 
 
 if __name__ == "__main__":

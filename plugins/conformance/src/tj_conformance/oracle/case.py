@@ -37,7 +37,7 @@ class Case:
 
 
 class Cases(dict[str, Case]):
-    """Cases by name; calling it returns a decorator that adds one."""
+    """Cases by name; a call returns a decorator that adds a case."""
 
     def __call__(self, *args: Callable[[], Any], **facts: Any) -> Callable[[Any], Any]:
         """Add a function of tensors that ``args`` make."""
@@ -66,7 +66,7 @@ class Cases(dict[str, Case]):
         return add
 
     def add(self, name: str, make: Callable[[], Any], **facts: Any) -> None:
-        """Add one case."""
+        """Add a case."""
         if name in self:
             raise ValueError(f"there are two cases {name!r}")
         options = tuple(facts.pop("options", {}).items())

@@ -1,4 +1,6 @@
-"""Checkpointed programs that write state which outlives them, again when a backward reruns them."""
+"""Checkpointed programs that write state outside of the
+checkpoint, and write again in its rerun.
+"""
 
 from __future__ import annotations
 

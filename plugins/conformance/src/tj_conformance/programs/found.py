@@ -358,4 +358,4 @@ FOUND: Mapping[str, TextProgram] = {
         "[]",
     ),
 }
-"""Programs by the fault that they showed."""
+"""Programs by the fault that was found."""

@@ -51,7 +51,7 @@ class Figures:
     declined: Counter[str] = field(default_factory=Counter)
 
     def add(self, report: Report) -> None:
-        """Count one program."""
+        """Count a program."""
         self.programs += 1
         self.different += not report.ok
         self.raising += any(report.raised)

@@ -47,7 +47,7 @@ ASSERTIONS: Mapping[str, str] = MappingProxyType(
         "assert of isfinite": "assert torch.isfinite(x / (9.0 - i[1])).all(), 'inf'; y = x * 2",
     }
 )
-"""Assertions that fail there."""
+"""Assertions that fail where ``i[1]`` is 9."""
 
 SURROUNDINGS: Mapping[str, str] = MappingProxyType(
     {
@@ -73,7 +73,7 @@ SURROUNDINGS: Mapping[str, str] = MappingProxyType(
         "        log.append(k)\n        continue\n    y = y + k",
     }
 )
-"""Statements around them."""
+"""Statements around the failing ones."""
 
 _HEAD = """\
 import contextlib

@@ -1,4 +1,4 @@
-"""Tensor subclasses of all sorts, by what they hold, what their operations return, and overrides.
+"""Tensor subclasses of all sorts, by their inner tensors, results of operations, and overrides.
 
 Wrapper subclasses flatten; none of these changes operations on other tensors.
 """

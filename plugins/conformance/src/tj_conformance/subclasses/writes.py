@@ -1,4 +1,4 @@
-"""Programs that write to subclasses, to what these hold, and to views of them."""
+"""Programs that write to subclasses, to their inner tensors, and to views of either."""
 
 from __future__ import annotations
 
