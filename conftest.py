@@ -17,6 +17,7 @@ OF_FOLDERS = {
     "autograd": "torch,autograd",
     "autocast": "torch,autograd,autocast",
     "subclass_dispatch": "torch,autograd,subclass",
+    "subclasses": "torch,subclass",
 }
 """The plugins of tests in folders of that name, if more than tj-torch."""
 

@@ -25,13 +25,13 @@ ROOMS = {
     ),
     "tj_torch": (
         "torch_private", "runtime", "ops", "eager", "functionalize", "glue", "capture", "dispatch",
-        "backend", "extend", "demo", "doctor", "plugin",
+        "backend", "extend", "internal", "demo", "doctor", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (
         "cache", "policies", "inside", "casts", "kept", "bodies", "transform", "plugin",
     ),
-    "tj_subclass": ("transform", "plugin"),
+    "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
         "decompositions", "graph", "lowering", "variants", "compiler", "executor", "plugin",
@@ -57,8 +57,8 @@ ROOMS = {
 }  # fmt: skip
 """The rooms of each package, the lowest first."""
 
-PUBLIC = {"extend", "testing", "backend"}
-"""The modules that others may import from: the door, fixtures for tests, the backend."""
+PUBLIC = {"extend", "internal", "testing", "backend"}
+"""The modules that others may import from: both doors, fixtures for tests, the backend."""
 
 
 def modules(distribution: Any) -> dict[str, Path]:
@@ -161,6 +161,16 @@ def test_other_distributions_are_imported_through_their_door(distributions: Dist
         and not (parts[0] == "tj_core" and len(parts) == 2)  # `from tj_core import jit`
     ]
     assert wrong == []
+
+
+def test_the_second_door_is_for_plugins_of_this_tree(distributions: Distributions) -> None:
+    doors = {f"{d.package}.internal" for d in distributions.values()}
+    users: dict[str, set[str]] = {}
+    for distribution in distributions.values():
+        for file in distribution.files:
+            for door in doors.intersection(facts(file).imported):
+                users.setdefault(door, set()).add(distribution.folder.parent.name)
+    assert users == {"tj_torch.internal": {"plugins"}}
 
 
 def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> None:

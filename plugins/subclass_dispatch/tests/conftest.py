@@ -1,4 +1,4 @@
-"""The two configurations that programs of tensor subclasses are compared with eager in."""
+"""The two configurations that programs of tensor subclasses are compared with eager in; plugins."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from unittest import mock
 import pytest
 import tj_core as tj
 import torch
+from tj_core.extend import RuleTable, hookimpl
+from tj_subclass.kind import rules
 from torch.utils import _pytree as pytree
 
 
@@ -30,6 +32,22 @@ def jit(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`tj_core.jit` on PyTorch's kernels with all checks, and with what users have installed."""
     found: Callable[..., Any] = request.param
     return found
+
+
+class Whole:
+    """Handles calls on tensor subclasses, and leaves them whole: the kind without the lowering."""
+
+    tj_name = "whole"
+
+    @hookimpl
+    def tj_rule_tables(self) -> tuple[RuleTable[Any], ...]:
+        return (rules(),)
+
+
+@pytest.fixture
+def whole() -> Whole:
+    """A plugin under which calls on tensor subclasses stay whole."""
+    return Whole()
 
 
 @pytest.fixture

@@ -190,8 +190,8 @@ def test_a_plain_claim_never_sees_a_subclass() -> None:
     assert owner.ran == []
 
 
-def test_the_reason_names_the_key() -> None:
-    g = tj.jit(product, plugins=[Owner("acme", "torch.mul"), "torch"])
+def test_the_reason_names_the_key(whole: Any) -> None:
+    g = tj.jit(product, plugins=[Owner("acme", "torch.mul"), whole, "torch"])
     g(two(False), two(False))
     reasons = [why for record in tj.explain(g).claims for _, why in record.declined]
     assert any(f"its key is {WHOLE}" in why for why in reasons), reasons
@@ -228,20 +228,20 @@ def test_what_a_claim_declines_is_dense() -> None:
     assert not owner.ran and not any(call.on_subclass for call in tj.last_trace(g).calls)
 
 
-def test_annotations_are_no_operations_of_a_class() -> None:
+def test_annotations_are_no_operations_of_a_class(whole: Any) -> None:
     """A class that overrides nothing has PyTorch's names, whatever it says of its attributes."""
-    g = tj.jit(product, plugins=["torch"])
+    g = tj.jit(product, plugins=[whole, "torch"])
     g(Labeled(torch.ones(3)), Labeled(torch.ones(3)))
     assert [call.symbol.qualname for call in tj.last_trace(g).calls] == ["torch.mul", "torch.sin"]
 
 
-def test_a_class_whose_tensors_were_copied_overrides_nothing() -> None:
+def test_a_class_whose_tensors_were_copied_overrides_nothing(whole: Any) -> None:
     """Copying leaves a member in the class, and in `torch.Tensor`."""
     copy.copy(torch.ones(1))
     copy.deepcopy(two(False))
     copyreg._slotnames(torch.Tensor)  # type: ignore[attr-defined]
     copyreg._slotnames(TwoTensor)  # type: ignore[attr-defined]
-    g = tj.jit(product, plugins=["torch"])
+    g = tj.jit(product, plugins=[whole, "torch"])
     g(two(False), two(False))
     assert [call.symbol.qualname for call in tj.last_trace(g).calls] == ["torch.mul", "torch.sin"]
 

@@ -239,8 +239,8 @@ def test_programs_without_subclasses_skip_the_stage() -> None:
     assert Stage.LOWERED not in {trace.stage for trace in tj.last_traces(g)}
 
 
-def test_without_the_plugin_calls_are_whole() -> None:
-    g = tj.jit(chain, plugins=["torch", "autograd"])
+def test_without_the_lowering_calls_are_whole(whole: Any) -> None:
+    g = tj.jit(chain, plugins=["torch", "autograd", whole])
     x, y, a, b = two(3), two(3), two(3), two(3)
     g(x, y).sum().backward()
     chain(a, b).sum().backward()

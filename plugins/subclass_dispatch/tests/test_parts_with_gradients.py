@@ -130,3 +130,20 @@ def test_what_an_argument_holds_may_require_gradients_later() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TjWarning)
         assert facts(jitted, wrapped) == facts(program, wrapped)
+
+
+def test_a_gradient_of_a_plain_tensor_may_be_of_a_subclass() -> None:
+    """As of ``b`` in ``a * b``, where ``a`` is of a subclass: only PyTorch's autograd knows."""
+
+    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return a * 6 + b / 2
+
+    found = []
+    for wrap in (lambda f: f, jit):
+        a = TwoTensor(*(torch.ones(3, requires_grad=True) for _ in range(2)))
+        b = torch.ones(3, requires_grad=True)
+        wrap(f)(a, b).sum().backward()
+        found.append((a.grad, b.grad))
+    (a, b), (mine_a, mine_b) = found
+    assert type(mine_a) is type(a) is TwoTensor and type(mine_b) is type(b) is TwoTensor
+    assert torch.equal(mine_b.a, b.a) and torch.equal(mine_b.b, b.b)

@@ -11,7 +11,6 @@ import pytest
 import tj_core as tj
 import torch
 from tj_conformance.oracle.versions import left_to_this_version
-from torch.testing._internal.two_tensor import TwoTensor
 from torch.utils.checkpoint import checkpoint
 
 Program = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -175,23 +174,6 @@ def test_a_checkpoint_is_computed_again() -> None:
     forward, backward = (tj.last_trace(jitted, which) for which in ("forward", "backward"))
     assert {p.name for p in forward.outputs[2]} <= {p.name for p in forward.inputs}
     assert sum("sin" in c.symbol.name for c in backward.calls) >= 1
-
-
-def test_a_gradient_of_a_plain_tensor_may_be_of_a_subclass() -> None:
-    """As of ``b`` in ``a * b``, where ``a`` is of a subclass: only PyTorch's autograd knows."""
-
-    def f(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        return a * 6 + b / 2
-
-    found = []
-    for wrap in (lambda f: f, tj.jit):
-        a = TwoTensor(*(torch.ones(3, requires_grad=True) for _ in range(2)))
-        b = torch.ones(3, requires_grad=True)
-        wrap(f)(a, b).sum().backward()
-        found.append((a.grad, b.grad))
-    (a, b), (mine_a, mine_b) = found
-    assert type(mine_a) is type(a) is TwoTensor and type(mine_b) is type(b) is TwoTensor
-    assert torch.equal(mine_b.a, b.a) and torch.equal(mine_b.b, b.b)
 
 
 def test_a_result_that_depends_on_a_view_made_without_gradients() -> None:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from tj_core.extend import hookimpl
 
 if TYPE_CHECKING:
-    from tj_core.extend import Transform
+    from typing import Any
+
+    from tj_core.extend import RuleTable, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -20,6 +22,13 @@ def tj_available() -> str | None:
     import importlib.util
 
     return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_subclass.kind import rules
+
+    return (rules(),)
 
 
 @hookimpl

@@ -32,14 +32,14 @@ from tj_core.extend import (
 )
 from tj_torch.extend import (
     CROSSING,
-    FLATTEN,
-    UNFLATTEN,
     WITH_STRIDES,
     WITH_VALUE,
     is_wrapper_class,
     may_write,
     resolve,
 )
+
+from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN
 
 __all__ = ["lower_subclasses"]
 
@@ -50,7 +50,7 @@ COPYING = {WITH_STRIDES, WITH_VALUE}
 
 
 def lower_subclasses() -> Transform:
-    """The transform, which comes after gradients are taken: these are of whole calls."""
+    """Make the transform; it comes after gradients, which are of whole calls."""
     return Transform("subclasses", _apply, Stage.JOINT, Stage.LOWERED, falls_back=True)
 
 
@@ -70,7 +70,7 @@ def _apply(trace: Trace, context: PassContext) -> Trace:
 
 
 def _computes(call: BoundSymbol) -> bool:
-    """Whether ``call`` computes with what tensors of subclasses hold, or its body does."""
+    """True if ``call``, or its body, computes with the parts of tensors of subclasses."""
     given = any(map(is_subclass, call.flat_args))
     if call.on_subclass or (call.symbol in COPYING and given):
         return True
@@ -80,13 +80,13 @@ def _computes(call: BoundSymbol) -> bool:
 
 
 def _is_tracked(call: BoundSymbol) -> bool:
-    """Whether autograd records ``call``."""
+    """True if autograd records ``call``."""
     return any(map(requires_grad, call.flat_outs))
 
 
 @dataclass
 class _Lowering:
-    """One program on its way. ``parts`` are the dense tensors in values, by name.
+    """Lowering of one program. ``parts`` are the dense tensors in values, by name.
 
     ``cut`` has the values that require gradients as operators on subclasses see them, by name.
     """
@@ -171,7 +171,7 @@ class _Lowering:
         self.editor.keep(call)
 
     def is_claimed(self, call: BoundSymbol) -> bool:
-        """Whether an executor, but for the fallback, has ``call``, or a rule for it as it is."""
+        """True if an executor other than the fallback has ``call``, or claims all of it."""
         if call.executor is not None:
             return True
         rules = ((e, e.claim(call)) for e in self.context.executors if not e.fallback)

@@ -12,7 +12,7 @@ from tj_torch.functionalize.bases import members
 from tj_torch.functionalize.between import COPIED_BACK, CROSSING, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
 from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
-from tj_torch.functionalize.objects import strided_beyond
+from tj_torch.functionalize.objects import Unsuitable, strided_beyond
 from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, may_be_kept
 from tj_torch.ops.cast_cache import TABLE as AUTOCAST_TABLE
 from tj_torch.ops.context import AUTOCAST
@@ -29,11 +29,11 @@ from tj_torch.ops.convert import (
 from tj_torch.ops.errors import WRITES_BACK, ExpansionError
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.kinds import TENSOR_KINDS, TensorKind
 from tj_torch.ops.expansion.observed import Observed, observed, same_operators
 from tj_torch.ops.expansion.python_functions import is_python, python_body
 from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrapped_calls import FLATTEN, UNFLATTEN, assembled, dense_proxies
 from tj_torch.ops.memo.instance import instance
 from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
 from tj_torch.ops.memo.memo import Memo
@@ -67,12 +67,11 @@ __all__ = [
     "CAST_CACHE",
     "COPIED_BACK",
     "CROSSING",
-    "FLATTEN",
     "LEAF",
     "MADE",
     "OVERWRITTEN",
     "RETURNED_VIEW",
-    "UNFLATTEN",
+    "TENSOR_KINDS",
     "WIRING",
     "WITH_STRIDES",
     "WITH_VALUE",
@@ -90,11 +89,12 @@ __all__ = [
     "Sizes",
     "Slot",
     "SymbolFacts",
+    "TensorKind",
     "TorchDialects",
     "Unkeyable",
+    "Unsuitable",
     "Wiring",
     "ambient_autocast",
-    "assembled",
     "autocast_as_in",
     "autograd_function",
     "backward_keeps_graph",
@@ -104,7 +104,6 @@ __all__ = [
     "changes_unseen",
     "compiling",
     "constant",
-    "dense_proxies",
     "device_to_torch",
     "dispatch_modes",
     "dtype_to_torch",

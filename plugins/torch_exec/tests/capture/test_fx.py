@@ -316,7 +316,7 @@ def test_subclasses_and_sparse_tensors_are_left_to_dynamo() -> None:
     from torch.testing._internal.two_tensor import TwoTensor
 
     graph = fx.symbolic_trace(lambda x: x * 2)
-    jitted = jit(graph)
+    jitted = jit(graph, plugins=["torch", "subclass"])
     assert_equal(jitted(X), X * 2)
     two = TwoTensor(X, Y)
     assert_equal(jitted(two).b, two.b * 2)

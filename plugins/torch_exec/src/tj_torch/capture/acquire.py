@@ -44,7 +44,7 @@ from tj_torch.capture import levels
 from tj_torch.capture.autocasting import Casts
 from tj_torch.capture.compared import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
-from tj_torch.capture.dynamo.unheld import UNHELD, check_held
+from tj_torch.capture.dynamo.unheld import UNHELD, UnheldError, check_held
 from tj_torch.capture.held import Held, held_at
 from tj_torch.capture.higher_order.regions import bind_regions, differentiable, is_graph, operation
 from tj_torch.capture.higher_order.repeated import check_repeated
@@ -54,8 +54,8 @@ from tj_torch.capture.nodes import (
     input_value,
     is_record,
     is_variable,
+    made_subclass,
     makes_jagged,
-    makes_subclass,
     outdated,
     tagged,
     tagged_names,
@@ -69,6 +69,7 @@ from tj_torch.capture.streams import refuse_streams
 from tj_torch.ops import convert
 from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
+from tj_torch.ops.expansion.kinds import NoTensorKind
 from tj_torch.ops.metadata_mutation import is_autograd_change
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.stateless import STATELESS
@@ -444,20 +445,26 @@ class Importer(NodeValues):
     def expanded(
         self, call: BoundSymbol, function: Callable[..., Any], node: torch.fx.Node
     ) -> BoundSymbol | None:
-        """``call`` with the facts of its expansion, or None if it has none."""
+        """``call`` with the facts of its expansion, or None if it has none.
+
+        :raises UnheldError: if it computes with tensors of a subclass that no plugin handles.
+        """
         change = is_autograd_change(call)
         unknown = self.opaque_state or self.changes_state(call, node)
         unknown = unknown or may_raise_at_run_time(call, self.dialects.tables[MAY_RAISE])
         if (unknown and not change) or makes_jagged(node):
             return None
-        if makes_subclass(node) and not takes_subclass(call):
+        made = made_subclass(node)
+        if made is not None and not takes_subclass(call):
             # PyTorch's functionalization ends the process at a call that makes a subclass; the
             # expander runs such makers in another way.
-            self.dialects.memo.expander.makers.add(function)
+            self.dialects.memo.expander.makers[function] = made
         start = time.perf_counter()
         try:
             value = node.meta.get("example_value")
             facts = self.dialects.expand(call, function, self.modes, value)
+        except NoTensorKind as error:
+            raise UnheldError(error.message, source=call.source) from error
         except (CannotExpandError, ExpansionError):
             return None
         finally:

@@ -8,8 +8,11 @@ from typing import Any
 import torch
 from tj_core.extend import NO_TAGS, BoundSymbol, CaptureError, Namer, OpaqueProxy, TagSet
 
+from tj_torch.capture.dynamo.unheld import UnheldError
 from tj_torch.capture.nodes import takers, takes_values
+from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
+from tj_torch.ops.expansion.kinds import NoTensorKind
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
 from tj_torch.torch_private.runtime import pytree
@@ -29,14 +32,31 @@ class NodeValues:
     renamed: dict[torch.fx.Node, str]
 
     def proxy(self, name: str, value: Any, node: torch.fx.Node | None = None) -> Any:
-        """Proxy for ``value``: a tensor, a symbolic number or an opaque object."""
+        """Proxy for ``value``: a tensor, a symbolic number or an opaque object.
+
+        :raises UnheldError: for a tensor of a subclass that no plugin handles.
+        """
         tags = self.tags.get(node, NO_TAGS) if node is not None else NO_TAGS
         sizes = self.dialects.sizes
         if isinstance(value, torch.Tensor):
-            return convert.tensor_proxy(name, value, sizes.dim).replace(tags=tags)
+            made = convert.tensor_proxy(name, value, sizes.dim)
+            if made.subclass is not None:
+                self.handled(made.subclass.type, node)
+            return made.replace(tags=tags)
         if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
             return sizes.number(convert.number_proxy(name, value)).replace(tags=tags)
         return OpaqueProxy(name, f"{type(value).__module__}.{type(value).__qualname__}", tags=tags)
+
+    def handled(self, name: str, node: torch.fx.Node | None) -> None:
+        """Check that a plugin handles the tensor subclass called ``name``, a value of ``node``.
+
+        :raises UnheldError: if none does.
+        """
+        try:
+            self.dialects.memo.expander.kinds.named(name)
+        except NoTensorKind as error:
+            source = None if node is None else node_source(node)
+            raise UnheldError(error.message, source=source) from error
 
     def example(self, node: torch.fx.Node) -> Any:
         """Result of ``node`` at capture: a fake tensor, a number, a tree of these, or None."""

@@ -33,8 +33,8 @@ __all__ = [
     "input_value",
     "is_record",
     "is_variable",
+    "made_subclass",
     "makes_jagged",
-    "makes_subclass",
     "outdated",
     "tagged",
     "tagged_names",
@@ -61,10 +61,11 @@ def takes_subclass(call: BoundSymbol) -> bool:
     return any(map(is_subclass, call.flat_args))
 
 
-def makes_subclass(node: torch.fx.Node) -> bool:
-    """Test for a node that returned a tensor subclass with ``__torch_dispatch__``."""
+def made_subclass(node: torch.fx.Node) -> type | None:
+    """The tensor subclass with ``__torch_dispatch__`` that ``node`` returned, or None."""
     made = pytree.tree_leaves(node.meta.get("example_value"))
-    return any(isinstance(v, torch.Tensor) and is_wrapper(v) for v in made)
+    found = (type(v) for v in made if isinstance(v, torch.Tensor) and is_wrapper(v))
+    return next(found, None)
 
 
 def makes_jagged(node: torch.fx.Node) -> bool:

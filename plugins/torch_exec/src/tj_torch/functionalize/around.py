@@ -20,7 +20,6 @@ from tj_core.extend import (
     TensorProxy,
     Trace,
     generate,
-    is_subclass,
     requires_grad,
 )
 
@@ -89,7 +88,8 @@ def wrapping(
     run several calls as one, whose errors differ from those of the calls.
     """
     tensors = [i for i, p in enumerate(trace.inputs) if _has_memory(p)]
-    wrapped = any(is_subclass(trace.inputs[i]) for i in tensors)
+    kinds = {i: made.kind_of(trace.inputs[i]) for i in tensors}
+    parts = {i: kind.parts for i, kind in kinds.items() if kind is not None}
     # A change of metadata bumps the version counter, which arguments that share memory share.
     counted = made.objects.bumps.keys() if made.differentiates else ()
     names = {*made.writes, *counted}
@@ -120,7 +120,7 @@ def wrapping(
 
     def apart(run: Run, recompiler: Recompiler, acquired: Run) -> Run:
         """``run`` if no written argument shares memory, else a program for the aliasing."""
-        if not allowed and (not mutated or len(tensors) == 1) and not wrapped:
+        if not allowed and (not mutated or len(tensors) == 1) and not parts:
             return run
 
         counter = itertools.count()
@@ -135,9 +135,9 @@ def wrapping(
                 return acquired
             return unless_it_raises(program, acquired, devices, generators)
 
-        plain = [i for i in tensors if not is_subclass(trace.inputs[i])]
+        plain = [i for i in tensors if i not in parts]
         found = dispatch_on_aliasing(run, plain, mutated, make, acquired, allowed)
-        return unless_held_twice(found, tensors, mutated, acquired) if wrapped else found
+        return unless_held_twice(found, tensors, parts, mutated, acquired) if parts else found
 
     return wrap
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tj_core.extend import (
     BoundSymbol,
+    CannotExpandError,
     Context,
     Expand,
     Proxy,
@@ -23,7 +24,7 @@ from tj_core.extend import (
 
 from tj_torch.functionalize.forms import computed, on_behalf
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.functionalize.wrapped import is_laid_out
+from tj_torch.ops.expansion.kinds import Kinds, TensorKind
 
 __all__ = ["WITH_STRIDES", "Emitter"]
 
@@ -37,6 +38,7 @@ class Emitter:
     trace: Trace
     expand: RuleTable[Expand]
     tags: TagRegistry
+    kinds: Kinds
 
     def __post_init__(self) -> None:
         self.editor = TraceEditor(self.trace, self.tags)
@@ -47,14 +49,35 @@ class Emitter:
         Memory keeps its strides when it is written; a body may compute other strides.
         """
         assert isinstance(value, TensorProxy) and isinstance(like, TensorProxy)
-        if value.subclass is not None or like.subclass is not None:
-            known = is_laid_out(made, value, like)
+        kind = self.kind_of(value, like)
+        if kind is not None:
+            known = kind.is_laid_out(made, value, like)
             return value if known else self.made(call, WITH_STRIDES, (value, like), call.context)
         # For sizes 0 and 1, strides of kernels differ from those of fake tensors.
         known = not {0, 1}.intersection(like.shape)
         if known and value.strides == like.strides == computed(made, value).strides:
             return value
         return self.made(call, WITH_STRIDES, (value, like), call.context)
+
+    def check_copy(self, target: Proxy, value: Proxy, context: Context) -> None:
+        """See that ``target.copy_(value)`` makes ``target`` what ``value`` is.
+
+        :raises Unsuitable: if ``target`` is of a subclass that does something else.
+        """
+        kind = self.kind_of(target)
+        if kind is not None:
+            assert isinstance(target, TensorProxy) and isinstance(value, TensorProxy)
+            kind.check_copy(target, value, context, self.expand)
+
+    def kind_of(self, *values: Proxy) -> TensorKind | None:
+        """The kind of the tensors among ``values`` that are of subclasses; None if none is.
+
+        :raises Unsuitable: if no plugin has it, or it is not one.
+        """
+        try:
+            return self.kinds.of(*values)
+        except CannotExpandError as error:
+            raise Unsuitable(error.message) from error
 
     def made(self, call: BoundSymbol, symbol: Symbol, args: Any, context: Context) -> Proxy:
         """Add a call of ``symbol`` on behalf of ``call``; return its result."""

@@ -44,7 +44,6 @@ from tj_torch.functionalize.objects import (
     reads_data,
     refuses_writes,
 )
-from tj_torch.functionalize.wrapped import check_copy
 from tj_torch.ops.autograd_marks import VERSIONS
 from tj_torch.ops.metadata_mutation import is_autograd_change
 
@@ -224,7 +223,7 @@ class _Outer:
         for step in write.place.path if straight is None else ():
             value = self.view(step, value)
         grad = write.visible and self.trace.context.get("grad") is not False
-        check_copy(target, value, self.trace.context, self.made.expand)
+        self.made.check_copy(target, value, self.trace.context)
         copy = Symbol("torch", "Tensor.copy_")
         self.call(copy, (target, value), grad=grad, effects=Effects(mutates=(0,)))
 

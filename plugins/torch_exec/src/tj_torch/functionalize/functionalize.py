@@ -46,7 +46,6 @@ from tj_torch.functionalize.forms import (
     problem,
     versioned,
 )
-from tj_torch.functionalize.held import check_held
 from tj_torch.functionalize.objects import (
     Objects,
     Unsuitable,
@@ -58,8 +57,8 @@ from tj_torch.functionalize.objects import (
     tensor_place,
 )
 from tj_torch.functionalize.regions import functional_regions
-from tj_torch.functionalize.wrapped import check_copy
 from tj_torch.ops.autograd_marks import UNTRACKED, VERSIONS
+from tj_torch.ops.expansion.kinds import Kinds, NoTensorKind
 from tj_torch.ops.metadata_mutation import detaches, is_autograd_change, why_not_functional
 
 __all__ = ["OVERWRITTEN", "WITH_VALUE", "Functionalized", "Write", "functionalize"]
@@ -91,13 +90,19 @@ class Write:
     visible: bool
 
 
-def functionalize(trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry) -> Functionalized:
-    """Make ``trace`` functional.
+def functionalize(
+    trace: Trace, *, expand: RuleTable[Expand], tags: TagRegistry, kinds: Kinds
+) -> Functionalized:
+    """Make ``trace`` functional. ``kinds`` check writes to tensors of subclasses.
 
     :raises Unsuitable: if it cannot be made functional.
     """
-    check_held(trace)
-    run = Functionalized(trace, expand, tags)
+    try:
+        for kind in kinds.in_trace(trace):
+            kind.check_writes(trace)
+    except NoTensorKind as error:
+        raise Unsuitable(error.message) from error
+    run = Functionalized(trace, expand, tags, kinds)
     if run.differentiates and any(MEMORY.name in p.tags for p in trace.inputs):
         raise Unsuitable("autograd knows nothing of memory that arguments share")
     for p in trace.inputs:
@@ -398,7 +403,7 @@ class Functionalized(Emitter):
             value = self.inverse(call, step, viewed, value)
         assert isinstance(old, TensorProxy) and isinstance(value, TensorProxy)
         if grad is False and old.requires_grad:
-            check_copy(old, value, call.context, self.expand)
+            self.check_copy(old, value, call.context)
             context = call.context.with_("grad", True)
             direct = value = self.made(call, WITH_VALUE, (old, value), context)
         if self.count(call, index) and counter == place.root:
@@ -482,6 +487,6 @@ class Functionalized(Emitter):
         args = (value, *places, *args)
         bare = on_behalf(call, step.call.symbol.as_variant(INVERSE), args, kwargs, context)
         made = self.expanded(bare, [old.name])
-        check_copy(step.call.flat_outs[step.output], value, context, self.expand)
+        self.check_copy(step.call.flat_outs[step.output], value, context)
         self.editor.keep(made)
         return self.laid_out(call, made, made.flat_outs[0], viewed)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 
-from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
 from tj_torch.torch_private.ops import base_of, can_be_written, storage_id
 
 __all__ = [
@@ -171,6 +170,7 @@ def _base(first: torch.Tensor, group: Group, length: int) -> torch.Tensor:
 def unless_held_twice(
     run: Callable[..., Any],
     tensors: Sequence[int],
+    parts: Mapping[int, Callable[[torch.Tensor], Iterable[torch.Tensor]]],
     mutated: Sequence[int],
     otherwise: Callable[..., Any],
 ) -> Callable[..., Any]:
@@ -178,7 +178,8 @@ def unless_held_twice(
 
     Inner tensors of wrappers have no base in the program.
 
-    Arguments are as those of `dispatch_on_aliasing`.
+    ``parts`` gives what tensors of subclasses consist of, by their places. Other arguments are as
+    those of `dispatch_on_aliasing`.
     """
     changed = frozenset(mutated)
 
@@ -186,12 +187,14 @@ def unless_held_twice(
         found: dict[int, list[int]] = {}
         held: set[int] = set()
         for place in tensors:
-            wrapper = is_wrapper(args[place])
-            for part in dense_tensors(args[place]):
+            of = parts.get(place)
+            if of is None:
+                found.setdefault(storage_id(args[place]), []).append(place)
+                continue
+            for part in of(args[place]):
                 memory = storage_id(part)
                 found.setdefault(memory, []).append(place)
-                if wrapper:
-                    held.add(memory)
+                held.add(memory)
         twice = (places for m, places in found.items() if len(places) > 1 and m in held)
         return run(*args) if all(map(changed.isdisjoint, twice)) else otherwise(*args)
 

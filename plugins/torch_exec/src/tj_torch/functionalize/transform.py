@@ -21,6 +21,7 @@ from tj_torch.functionalize.epilogue import with_epilogue
 from tj_torch.functionalize.functionalize import OVERWRITTEN, functionalize
 from tj_torch.functionalize.internal_views import with_roots
 from tj_torch.functionalize.objects import Unsuitable
+from tj_torch.ops.expansion.kinds import TENSOR_KINDS, Kinds
 
 __all__ = ["When", "functional"]
 
@@ -39,7 +40,8 @@ def functional(when: When) -> Transform:
         if Stage.JOINT in context.produced:
             trace = with_roots(trace, expand=context.expand, tags=context.tags)
         try:
-            made = functionalize(trace, expand=context.expand, tags=context.tags)
+            kinds = Kinds(context.tables[TENSOR_KINDS])
+            made = functionalize(trace, expand=context.expand, tags=context.tags, kinds=kinds)
             claimed = functools.partial(_claimed, context)
             cut = Stage.JOINT in context.produced
             fused = any(executor.fusion is not None for executor in context.executors)
@@ -58,17 +60,6 @@ def functional(when: When) -> Transform:
         return result
 
     return Transform("functionalize", apply, Stage.ACQUIRED, Stage.FUNCTIONAL, falls_back=True)
-
-
-def _written_beside_subclasses(trace: Trace) -> Decline | None:
-    """Decline for a write in a program with tensor subclasses, whose inner memory it may hit."""
-    if not any(call.on_subclass for call in trace.calls):
-        return None
-    for call in trace.calls:
-        if call.effects.mutates or call.effects.rebinds:
-            reason = "a program with tensor subclasses writes to memory, which may be theirs"
-            return Decline(reason, call.source, keep_all_calls=True)
-    return None
 
 
 def _needed(trace: Trace, context: PassContext) -> bool:

@@ -105,8 +105,9 @@ def _watch(denied: Denied, given: Iterable[torch.Tensor], wrappers: bool) -> Any
         def __torch_function__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            if not wrappers and any(is_wrapper_class(type(leaf)) for leaf in leaves(args)):
-                raise MakesSubclass
+            if not wrappers:
+                for kind in filter(is_wrapper_class, map(type, leaves(args))):
+                    raise MakesSubclass(kind)
             known = func is torch.Tensor.storage_offset and made(args[0])
             if not known and (reason := denied.reason(func)):
                 raise CannotExpand(reason)

@@ -44,7 +44,11 @@ class InternalError(CannotExpand):
 
 
 class MakesSubclass(Exception):
-    """A call on plain tensors makes a tensor subclass."""
+    """A call on plain tensors makes a tensor of a subclass, ``kind``."""
+
+    def __init__(self, kind: type) -> None:
+        super().__init__(kind)
+        self.kind = kind
 
 
 class ExpansionError(TjError):
@@ -68,15 +72,18 @@ MISTAKES = (
 """Errors that buggy Python code raises."""
 
 
-def internal_error(error: Exception, name: str) -> InternalError | None:
-    """`InternalError` for ``error`` in the expansion of ``name``; None unless our code raised."""
+def internal_error(error: Exception, name: str, *folders: str) -> InternalError | None:
+    """`InternalError` for ``error`` in the expansion of ``name``; None unless our code raised.
+
+    Code in ``folders`` is ours, too.
+    """
     last = error.__traceback__
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     if last is None or not isinstance(error, MISTAKES):
         return None
     code = last.tb_frame.f_code
-    if not code.co_filename.startswith(OURS) or code.co_name in CALLERS:
+    if not code.co_filename.startswith((*OURS, *folders)) or code.co_name in CALLERS:
         return None
     what = f"{type(error).__name__}: {error} at {code.co_filename}:{last.tb_lineno}"
     return InternalError(f"internal error while expanding {name}: {what}")

@@ -22,6 +22,7 @@ from tj_core.extend import (
 from tj_torch.ops import denied, flags, overwrites, refusals, stateless, wiring
 from tj_torch.ops.context import spellings
 from tj_torch.ops.contexts import autocast_devices
+from tj_torch.ops.expansion import kinds
 from tj_torch.ops.expansion.derive import Derivation, Slot
 from tj_torch.ops.expansion.observed import Observed, observed
 from tj_torch.ops.expansion.operations import expand_operation
@@ -78,6 +79,7 @@ class TorchDialects:
         if tables is not self.tables:
             self.tables = tables
             self.memo.expander.denied = denied.Denied(tables[denied.DENIED])
+            self.memo.expander.kinds = kinds.Kinds(tables[kinds.TENSOR_KINDS])
 
     @contextlib.contextmanager
     def within(self, graph: torch.fx.GraphModule) -> Iterator[None]:
@@ -188,7 +190,7 @@ def rule_tables(memo_size: int) -> tuple[RuleTable[Any], ...]:
     for key, spelling in spellings(autocast_devices()).items():
         context.set(f"context.{key}", spelling)
     facts = (
-        denied.rules(), flags.rules(), overwrites.rules(), refusals.rules(), stateless.rules(),
-        wiring.rules(),
+        denied.rules(), flags.rules(), kinds.rules(), overwrites.rules(), refusals.rules(),
+        stateless.rules(), wiring.rules(),
     )  # fmt: skip
     return expand, context, *facts

@@ -36,10 +36,9 @@ from tj_torch.ops.expansion.autograd_info import (
 from tj_torch.ops.expansion.body import alias_facts, live_calls, references
 from tj_torch.ops.expansion.derivation import Derivation, Slot, default_tangent, missing_symbols
 from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.kinds import TensorKind
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
 from tj_torch.ops.expansion.run import Expansion, Run, Traced
-from tj_torch.ops.expansion.wrapped_gradients import wrapped_derivation
-from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.python_backwards import changing
 from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
@@ -70,13 +69,13 @@ def derive(
     :raises ExpansionError: if PyTorch raises for these arguments.
     """
 
-    def run(run: Run) -> Derivation:
-        if isinstance(run, WrappedRun):
-            return wrapped_derivation(run, tangents, create_graph)
+    def run(run: Run, kind: TensorKind | None) -> Derivation:
+        if kind is not None:
+            return kind.derive(run, tangents, create_graph)
         return _Differentiation(run, tangents, create_graph).derivation()
 
-    wraps = any(p.subclass is not None for p in (tangents or {}).values())
-    return expander.run(run, fn, args, kwargs, context, sizes, wraps=wraps)
+    given = (tangents or {}).values()
+    return expander.run(run, fn, args, kwargs, context, sizes, beside=given)
 
 
 @dataclass

@@ -7,11 +7,13 @@ A run is repeated with other settings where PyTorch requires it. Errors of the c
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from tj_core.extend import PLAIN_CONTEXT, Context, is_subclass, leaves
+from tj_core.extend import PLAIN_CONTEXT, CannotExpandError, Context, leaves
 
 from tj_torch.ops.denied import Denied, rules
 from tj_torch.ops.errors import (
@@ -22,9 +24,9 @@ from tj_torch.ops.errors import (
     internal_error,
 )
 from tj_torch.ops.expansion.arguments import distinct_proxies, mentions_missing_device
+from tj_torch.ops.expansion.kinds import Kinds, TensorKind, class_name, names_in
 from tj_torch.ops.expansion.recorder import NeedsPythonDispatcher
 from tj_torch.ops.expansion.run import Expansion, Kind, Run
-from tj_torch.ops.expansion.wrappers import WrappedRun
 from tj_torch.ops.fake_modes import fake_mode
 from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import extension
@@ -40,15 +42,16 @@ T = TypeVar("T")
 class Expander:
     """Expander of calls; a session has one, with the mode of all its fake tensors.
 
-    ``denied`` are functions that must not run on fake tensors, ``makers`` functions that make
-    tensor subclasses from plain tensors.
+    ``denied`` are functions that must not run on fake tensors, ``kinds`` the plugins' records of
+    tensor subclasses, ``makers`` functions that make a tensor subclass from plain tensors, with it.
     """
 
-    __slots__ = ("_mode", "_table", "_usable", "denied", "makers")
+    __slots__ = ("_mode", "_table", "_usable", "denied", "kinds", "makers")
 
-    def __init__(self, denied: Denied | None = None) -> None:
+    def __init__(self, denied: Denied | None = None, kinds: Kinds | None = None) -> None:
         self.denied = denied or Denied(rules())
-        self.makers: set[Callable[..., Any]] = set()
+        self.kinds = kinds or Kinds()
+        self.makers: dict[Callable[..., Any], type] = {}
         self._mode: Any = None
         self._table = OpTable()
         self._usable: dict[str, bool] = {}
@@ -69,6 +72,7 @@ class Expander:
         to add the expansion's guards.
 
         :raises CannotExpand: if the call works, but not on fake tensors.
+        :raises NoTensorKind: if a tensor subclass is in it that no plugin handles.
         :raises ExpansionError: if PyTorch raises for these arguments, from PyTorch's error.
         :raises InternalError: for a bug of tj itself, after a warning.
         """
@@ -76,19 +80,19 @@ class Expander:
 
     def run(
         self,
-        work: Callable[[Run], T],
+        work: Callable[[Run, TensorKind | None], T],
         fn: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any] | Iterable[tuple[str, Any]],
         context: Context,
         sizes: Sizes | None = None,
         *,
-        wraps: bool = False,
+        beside: Iterable[Any] = (),
     ) -> T:
         """Result of ``work`` on a run of the call, repeated with other settings where needed.
 
-        Arguments and errors as in `expand`. ``wraps`` forces a run for tensor subclasses though
-        none is among the arguments.
+        ``work`` also gets the kind of the tensor subclasses in the call. Arguments and errors as in
+        `expand`; ``beside`` are values that may be of subclasses, too, such as tangents.
         """
         reason = self.denied.reason(fn)
         if reason is not None:
@@ -96,10 +100,9 @@ class Expander:
         tree = (tuple(args), dict(kwargs))
         arguments = distinct_proxies(tree)
         self._mode = self._mode or fake_mode()
-        wraps = wraps or is_wrapper_class(fn) or fn in self.makers
-        wraps = wraps or any(map(is_subclass, leaves(tree)))
+        kind = self.kinds.among([*names_in((*leaves(tree), *beside)), *self._made_by(fn)])
         given = self._mode, self._table, self.denied, fn, tree, arguments, context, sizes or Sizes()
-        run = (WrappedRun if wraps else Run)(*given)
+        run = Run(*given) if kind is None else kind.run(Run(*given))
         if mentions_missing_device(fn, tree, self.usable):
             run.autograd = False
         if any(is_sized(a.proxy) for a in arguments.values()):
@@ -107,33 +110,42 @@ class Expander:
             run.decompose = bool(run.symbols)  # kernels in C++ may ask for concrete sizes
         try:
             with generators_untouched(), private.quiet():
-                return self._attempt(run, work)
+                return self._attempt(run, kind, work)
         except InternalError as error:
             error.warn()
             raise
 
-    def _attempt(self, run: Run, work: Callable[[Run], T]) -> T:
+    def _made_by(self, fn: Callable[..., Any]) -> Iterator[str]:
+        """Yield the name of the tensor subclass that ``fn`` is known to make."""
+        made = fn if is_wrapper_class(fn) else self.makers.get(fn)
+        if isinstance(made, type):
+            yield class_name(made)
+
+    def _attempt(
+        self, run: Run, kind: TensorKind | None, work: Callable[[Run, TensorKind | None], T]
+    ) -> T:
         """Call ``work``; on an error that other settings can avoid, change them and try again."""
         try:
-            return work(run)
-        except MakesSubclass:
-            return self._attempt(WrappedRun.of(run), work)
+            return work(run, kind)
+        except MakesSubclass as made:
+            kind = self.kinds.named(class_name(made.kind))
+            return self._attempt(kind.run(run), kind, work)
         except NeedsPythonDispatcher:
             run.decompose = True
             run.again()
-            return self._attempt(run, work)
+            return self._attempt(run, kind, work)
         except private.data_dependent() as error:
             if run.symbolic is not None:
                 raise _classified(run, error) from error
             run.make_symbolic()
-            return self._attempt(run, work)
+            return self._attempt(run, kind, work)
         except RuntimeError as error:
             if run.nonleaf or "leaf Variable that requires grad" not in str(error):
                 raise _classified(run, error) from error
             run.nonleaf = True
             run.again()
-            return self._attempt(run, work)
-        except CannotExpand:
+            return self._attempt(run, kind, work)
+        except CannotExpandError:
             raise
         except Exception as error:
             raise _classified(run, error) from error
@@ -158,9 +170,9 @@ def expand(
     return Expander().expand(fn, args, kwargs, context)
 
 
-def _expansion(run: Run) -> Expansion:
-    dense = not isinstance(run, WrappedRun)
-    return run.by_schema() if dense and extension(run.fn) is not None else run.expansion()
+def _expansion(run: Run, kind: TensorKind | None) -> Expansion:
+    by_schema = kind is None and extension(run.fn) is not None
+    return run.by_schema() if by_schema else run.expansion()
 
 
 def _usable(kind: str) -> bool:
@@ -188,7 +200,8 @@ def _classified(run: Run, error: Exception) -> CannotExpand | ExpansionError:
     """Error to raise for ``error``: `ExpansionError` if a plain run on fakes raises, too."""
     if reason := private.fake_reason(error):
         return CannotExpand(reason)
-    if internal := internal_error(error, getattr(run.fn, "__name__", repr(run.fn))):
+    folder = str(Path(inspect.getfile(type(run))).parent)  # of the plugin whose kind of run it is
+    if internal := internal_error(error, getattr(run.fn, "__name__", repr(run.fn)), folder):
         return internal
     try:
         run.plain()

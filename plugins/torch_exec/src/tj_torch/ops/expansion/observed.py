@@ -90,7 +90,7 @@ class _Observer(TorchDispatchMode):
         return func(*args, **kwargs)
 
 
-def _observe(run: Run) -> tuple[Observed, ...]:
+def _observe(run: Run, _: Any) -> tuple[Observed, ...]:
     observer = _Observer()
     with surroundings(run.grad, run.rest):
         run.plainly(autograd=True)

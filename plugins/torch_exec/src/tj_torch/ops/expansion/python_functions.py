@@ -124,7 +124,7 @@ def _state() -> tuple[Any, ...]:
     )
 
 
-def _watched(run: Run) -> _Ran:
+def _watched(run: Run, _: Any) -> _Ran:
     if run.symbolic is not None:
         raise CannotExpand("its sizes are symbolic")
     with surroundings(run.grad, run.rest):

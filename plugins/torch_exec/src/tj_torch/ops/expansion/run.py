@@ -468,7 +468,7 @@ def _output_tree(result: Any) -> Any:
 
     def leaf(value: Any) -> Any:
         if isinstance(value, torch.Tensor) and hasattr(type(value), "__tensor_flatten__"):
-            raise MakesSubclass
+            raise MakesSubclass(type(value))
         return plain(value)
 
     return to_core_tree(result, leaf)

@@ -1,4 +1,4 @@
-"""Calls on tensor subclasses: run on fake ones, whose inner tensors are recorded.
+"""Runs of calls on fake tensors of subclasses, whose inner tensors are recorded.
 
 The operators of a subclass run above functionalization::
 
@@ -32,19 +32,41 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
+from tj_torch.extend import (
+    Expansion,
+    is_symbolic,
+    is_wrapper,
+    storage_id,
+    tensor_proxy,
+    to_core_tree,
+)
+from tj_torch.internal import (
+    CannotExpand,
+    NonLeaf,
+    Recorded,
+    Recorder,
+    Ref,
+    Run,
+    alias_facts,
+    autograd_marks,
+    constant_leaf,
+    dense_tensors,
+    deny_data_pointer,
+    functionalization_below_subclasses,
+    functionalized,
+    make_fake,
+    metadata_mutated,
+    plain,
+    runs_python,
+    same_tensors,
+    surroundings,
+    unflatten,
+    unwrapped,
+    value_proxy,
+    versioned,
+)
 
-from tj_torch.ops.autograd_marks import autograd_marks
-from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import tensor_proxy, to_core_tree, value_proxy
-from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.arguments import make_fake
-from tj_torch.ops.expansion.autograd_info import NonLeaf, runs_python
-from tj_torch.ops.expansion.body import alias_facts
-from tj_torch.ops.expansion.level_bodies import LevelBuilder
-from tj_torch.ops.expansion.levels import Event, Levels, Whole, value
-from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.expansion.run import Expansion, Run, constant_leaf
-from tj_torch.ops.expansion.wrapped_calls import (
+from tj_subclass.expansion.calls import (
     dense_proxies,
     flatten_call,
     layout_of,
@@ -52,11 +74,8 @@ from tj_torch.ops.expansion.wrapped_calls import (
     symbols_of_layout,
     unflatten_call,
 )
-from tj_torch.ops.handler_state import same_tensors
-from tj_torch.ops.sizes.shape_env import is_symbolic, plain
-from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, unflatten
-from tj_torch.runtime.versions import versioned
-from tj_torch.torch_private import ops as private
+from tj_subclass.expansion.level_bodies import LevelBuilder
+from tj_subclass.expansion.levels import Event, Levels, Whole, value
 
 __all__ = ["Parts", "WrappedRun", "shared"]
 
@@ -69,7 +88,7 @@ symbolic number that no operator returned, it itself."""
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What a function returned: its tree, the tensors and numbers in it, and the parts of each.
+    """Outcome of a function: the tree it returned, its tensors and numbers, and their parts.
 
     ``after`` are the parts of the arguments that it wrote, by name, ``versions`` how often each of
     these was counted to be written. ``untracked`` are those whose write autograd does not see.
@@ -94,8 +113,7 @@ class Called:
 class WrappedRun(Run):
     """A run of a call that takes or returns tensor subclasses.
 
-    ``parts`` are the dense values of each argument, ``levels`` is what notes the operators on
-    subclasses.
+    ``parts`` are the dense values of each argument, ``levels`` notes the operators on subclasses.
     """
 
     parts: dict[str, Parts] = field(default_factory=dict)
@@ -103,7 +121,7 @@ class WrappedRun(Run):
 
     @classmethod
     def of(cls, run: Run) -> WrappedRun:
-        """The same as ``run``, which found that the call makes a tensor subclass."""
+        """A new run of the call of ``run``, with its flags."""
         given = run.mode, run.table, run.denied, run.fn, run.tree, run.arguments, run.context
         made = cls(*given, run.sizes, run.autograd, run.nonleaf, run.decompose)
         if run.symbolic is not None:
@@ -126,18 +144,18 @@ class WrappedRun(Run):
     def events(
         self, recorder: Recorder, start: int = 0, stop: int | None = None, *, whole: bool
     ) -> Sequence[Event]:
-        """What ran while the calls ``start`` to ``stop`` were recorded.
+        """Events of the recorded calls ``start`` to ``stop``.
 
-        ``whole``: operators on subclasses, else what they called alone.
+        ``whole``: operators on subclasses, else the plain calls alone.
         """
         calls = recorder.calls[start:stop]
         return self.levels.events(calls, start) if whole and self.levels else calls
 
     def on_levels(self, describe: Callable[[bool], T]) -> T:
-        """What ``describe`` says of operators on subclasses, or without them where it cannot.
+        """Call ``describe`` for operators on subclasses, and for plain ones where that fails.
 
-        It cannot where a subclass keeps what the call is not given, and where sizes are asserted,
-        made, or are not those of arguments and what these hold.
+        It fails where a subclass keeps a tensor that is no argument, and where sizes are asserted,
+        made, or are neither those of arguments nor of their parts.
         """
         if self.symbolic is not None and (self.symbolic.checks or self.symbolic.made):
             return describe(False)
@@ -147,17 +165,17 @@ class WrappedRun(Run):
 
     @contextlib.contextmanager
     def modes(self, recorder: Recorder) -> Iterator[None]:
-        """As for any call, with subclasses above functionalization, which are noted."""
+        """The modes of `Run`, and `Levels` above functionalization."""
         self.levels = Levels(recorder)
         with super().modes(recorder), self.levels:
             yield
 
     def functionalization(self) -> contextlib.AbstractContextManager[None]:
         """Functionalization with subclasses above it."""
-        return private.functionalization_below_subclasses()
+        return functionalization_below_subclasses()
 
     def wrap(self, recorder: Recorder) -> None:
-        """Make the values that the function is called with."""
+        """Make the arguments: tensors of subclasses over functionalized fakes."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 number = self.numbers[name] = self._number(argument.proxy)
@@ -180,9 +198,9 @@ class WrappedRun(Run):
 
     def over(self, proxy: TensorProxy, fakes: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor with the metadata of ``proxy`` that consists of ``fakes``, made functional."""
-        tensors = [private.functionalized(fake) for fake in fakes]
+        tensors = [functionalized(fake) for fake in fakes]
         for tensor in tensors:
-            private.deny_data_pointer(tensor)
+            deny_data_pointer(tensor)
         return self.assembled(proxy, tensors)
 
     def dense_fakes(self, proxy: TensorProxy) -> list[torch.Tensor]:
@@ -196,11 +214,11 @@ class WrappedRun(Run):
         return unflatten(layout_of(proxy), parts, self.sizes_of(proxy))
 
     def sizes_of(self, proxy: Proxy) -> tuple[Any, ...]:
-        """The numbers that are symbols where ``proxy`` is put together."""
+        """Values of the symbols in the layout of ``proxy``."""
         return tuple(self.size(n.name) for n in symbols_of_layout(proxy))
 
     def plainly(self, *, autograd: bool = False) -> None:
-        """Make subclasses of plain fakes; with ``autograd`` they require gradients as those."""
+        """Make the arguments of plain fakes; with ``autograd``, requiring gradients as declared."""
         for name, argument in self.arguments.items():
             if isinstance(argument.proxy, NumberProxy):
                 self.numbers[name] = self._number(argument.proxy)
@@ -238,26 +256,26 @@ class WrappedRun(Run):
         )
 
     def check_write(self, name: str, parts: Sequence[torch.Tensor]) -> None:
-        """See that argument ``name``, which consisted of ``parts``, is written and else the same.
+        """Check that argument ``name`` still consists of ``parts``, and kept its metadata.
 
-        :raises CannotExpand: if it is not.
+        :raises CannotExpand: if not.
         """
         tensor, formal = self.wrapped[name], self.formals[name]
         now = tensor_proxy(formal.name, tensor)
         same = [old is new for old, new in zip(parts, dense_tensors(tensor), strict=False)]
         # What is written keeps its strides; what functionalization computes for it does not.
-        changed = now.strides != formal.strides or any(map(private.metadata_mutated, parts))
+        changed = now.strides != formal.strides or any(map(metadata_mutated, parts))
         if changed or not all(same) or not same_but_strides(now, formal):
             raise CannotExpand("it makes another tensor subclass of an argument")
 
     def held(self, recorder: Recorder, called: Called, kept: Sequence[Ref]) -> Iterator[Alias]:
-        """Which of the ``kept`` values are in memory that arguments or results hold."""
+        """Yield the aliases of ``kept`` values with the parts of arguments and results."""
         found: dict[int, tuple[Literal["arg", "out"], int]] = {}
 
         def note(tensor: Any, kind: Literal["arg", "out"], index: int) -> None:
             if isinstance(tensor, torch.Tensor) and is_wrapper(tensor):
                 refs = self.refs_of(recorder, tensor)
-                memory = (private.storage_id(recorder.values[r.index]) for r in refs)
+                memory = (storage_id(recorder.values[r.index]) for r in refs)
                 for storage in memory:
                     found.setdefault(storage, (kind, index))
 
@@ -267,19 +285,19 @@ class WrappedRun(Run):
             note(tensor, "out", j)
         for i, ref in enumerate(kept, len(called.values)):
             value = recorder.values[ref.index]
-            if isinstance(value, torch.Tensor) and private.storage_id(value) in found:
-                yield Alias(i, *found[private.storage_id(value)])
+            if isinstance(value, torch.Tensor) and storage_id(value) in found:
+                yield Alias(i, *found[storage_id(value)])
 
     def afterwards(self, name: str, called: Called) -> TensorProxy:
-        """What argument ``name`` is after the call, which may make it require a gradient or not."""
+        """Metadata of argument ``name`` after the call, which may change ``requires_grad``."""
         formal, needs = self.formals[name], called.changed.get(name)
         return formal if needs is None else formal.replace(requires_grad=needs)
 
     def refs_of(self, recorder: Recorder, tensor: Any) -> Parts:
-        """The values that ``tensor`` consists of; a number is its own."""
+        """References of the parts of ``tensor``; a symbolic number itself."""
         if not isinstance(tensor, torch.Tensor):
             return (tensor,)
-        return tuple(recorder.ref(private.unwrapped(t)) for t in dense_tensors(tensor))
+        return tuple(recorder.ref(unwrapped(t)) for t in dense_tensors(tensor))
 
     # ------------------------------------------------------------------ describing
 
@@ -290,7 +308,7 @@ class WrappedRun(Run):
         events: Sequence[Event],
         kept: Sequence[Ref] = (),
     ) -> Expansion:
-        """What happened in ``events``; ``kept`` are values that are returned beside the outputs."""
+        """The expansion of ``events``; ``kept`` values are returned beside the outputs."""
         now = {n: self.afterwards(n, called) for n in self.wrapped}
         formal = {id(w): now[n] for n, w in self.wrapped.items()}
         made: dict[int, Any] = {}
@@ -360,7 +378,7 @@ class WrappedRun(Run):
         context: Context,
         checks: Mapping[str, str] | None = None,
     ) -> tuple[Body, list[Any]]:
-        """The body over ``inputs``, and the values in it that are ``results``.
+        """Build the body over ``inputs``; return it, and the values in it of ``results``.
 
         It asserts ``checks``: conditions on sizes, with messages.
         """
@@ -423,7 +441,7 @@ def _of_levels(
 
 
 def _is_composite(called: Called, events: Sequence[Event]) -> bool:
-    """Whether gradients may be taken of ``events`` one by one: of operators on subclasses."""
+    """True if ``events`` are operators on subclasses that autograd may differentiate one by one."""
     if not all(isinstance(event, Whole) and event.facts.builtin for event in events):
         return False
     return not runs_python(tensor for _, tensor in called.tensors)
@@ -432,7 +450,7 @@ def _is_composite(called: Called, events: Sequence[Event]) -> bool:
 def shared(
     outputs: Sequence[torch.Tensor], arguments: Mapping[int, torch.Tensor]
 ) -> tuple[Alias, ...]:
-    """Which of ``outputs`` share memory with ``arguments`` or each other, as wholes.
+    """Aliases of ``outputs`` with ``arguments`` and each other, as whole tensors.
 
     Views of what others hold are no views to autograd; a tensor of a subclass may be one to it, and
     count writes with what it is of, though it holds memory of its own.

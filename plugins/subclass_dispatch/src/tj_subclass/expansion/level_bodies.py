@@ -1,4 +1,4 @@
-"""From a recording on two levels to a body: operators on subclasses, each with a plain body."""
+"""Bodies of recordings on two levels: operators on subclasses, each with a plain body."""
 
 from __future__ import annotations
 
@@ -20,27 +20,21 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
+from tj_torch.extend import storage_id
+from tj_torch.internal import BodyBuilder, CannotExpand, Ref
 
-from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.body import BodyBuilder
-from tj_torch.ops.expansion.levels import Event, Value, Whole, Wrapped, live_events, refs_in
-from tj_torch.ops.expansion.recorder import Ref
-from tj_torch.ops.expansion.wrapped_calls import (
-    flatten_call,
-    symbols_of_layout,
-    unflatten_call,
-)
-from tj_torch.torch_private import ops as private
+from tj_subclass.expansion.calls import flatten_call, symbols_of_layout, unflatten_call
+from tj_subclass.expansion.levels import Event, Value, Whole, Wrapped, live_events, refs_in
 
 __all__ = ["LevelBuilder"]
 
 
 @dataclass
 class LevelBuilder(BodyBuilder):
-    """Builds a body over values of subclasses, too.
+    """Builder of bodies whose values may be of subclasses.
 
-    Where a plain value is wanted that a tensor of a subclass holds, this is taken apart; where a
-    tensor of a subclass is wanted that no call made, it is put together.
+    It adds a ``tj.flatten`` where a call reads a part of a tensor of a subclass, and a
+    ``tj.unflatten`` where one reads such a tensor that no call made.
     """
 
     wholes: dict[Wrapped, TensorProxy] = field(default_factory=dict)
@@ -48,7 +42,7 @@ class LevelBuilder(BodyBuilder):
     def of_events(
         self, inputs: Sequence[tuple[Any, Proxy]], outputs: Any, events: Sequence[Event]
     ) -> Body:
-        """The body of ``events``, whose outputs are a tree of values."""
+        """Build the body of ``events``, whose outputs are a tree of values."""
         for given, proxy in inputs:
             if isinstance(given, Ref | Wrapped):  # a number is known by its text
                 known: dict[Any, Any] = self.wholes if isinstance(given, Wrapped) else self.names
@@ -66,7 +60,7 @@ class LevelBuilder(BodyBuilder):
         return Body(tuple(p for _, p in inputs), tuple(self.numbers.calls), result)
 
     def value(self, ref: Ref) -> Proxy | Constant:
-        """The proxy or constant of a plain value, which a tensor of a subclass may hold."""
+        """The proxy or constant of a plain value; flattens the tensor that holds it, if need be."""
         if ref not in self.names:
             holder = next((w for w in self.wholes if ref in w.parts), None)
             if holder is not None:
@@ -113,7 +107,7 @@ class LevelBuilder(BodyBuilder):
         self.numbers.calls.append(replace(call, body=body, effects=effects))
 
     def formals(self, event: Whole, call: BoundSymbol) -> dict[int, tuple[Any, Proxy]]:
-        """The values that ``call`` is given, with their names in its body, by flat index."""
+        """Arguments of ``call`` by flat index: the value, and the proxy under its formal name."""
         at: dict[str, int] = {}
         for i, p in enumerate(call.flat_args):
             at.setdefault(p.name, i)
@@ -126,7 +120,7 @@ class LevelBuilder(BodyBuilder):
         return found
 
     def shared(self, event: Whole, given: dict[int, tuple[Any, Proxy]]) -> tuple[Alias, ...]:
-        """Which results hold memory that an argument holds."""
+        """Aliases of results with arguments, by the memory that both hold."""
         first: dict[int, int] = {}
         for i in sorted(given, reverse=True):
             first |= dict.fromkeys(self.storages(given[i][0]), i)
@@ -137,9 +131,9 @@ class LevelBuilder(BodyBuilder):
         return tuple(found)
 
     def storages(self, given: Value) -> set[int]:
-        """The memory that the parts of a value are in."""
+        """Storages of the parts of a value."""
         values = (self.recorder.values[r.index] for r in refs_in([given]))
-        return {private.storage_id(v) for v in values if isinstance(v, torch.Tensor)}
+        return {storage_id(v) for v in values if isinstance(v, torch.Tensor)}
 
 
 def _values(tree: Any) -> list[Any]:

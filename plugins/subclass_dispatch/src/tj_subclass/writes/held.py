@@ -1,8 +1,8 @@
-"""What tensors of subclasses hold, part by part: memory that no view of theirs names.
+"""Memory of the parts of tensors of subclasses, which views do not name.
 
-A write through a tensor of a subclass changes the dense tensors in it, and whoever else holds these
-sees that: another tensor of a subclass that was made of them, one of them by itself. Which values
-do is read off the bodies of calls. The functional form knows of views alone; where a written part
+A write to a tensor of a subclass changes the dense tensors in it, and all other values that hold
+these: a tensor of a subclass that was made of them, or one of them by itself. The bodies of calls
+say which values hold the same memory. The functional form follows views alone; where written memory
 is also held in another way, and used, the program runs as it is written.
 """
 
@@ -22,9 +22,10 @@ from tj_core.extend import (
     leaves,
     requires_grad,
 )
+from tj_torch.extend import Unsuitable
+from tj_torch.internal import Objects, reads_data
 
-from tj_torch.functionalize.objects import Objects, Unsuitable, reads_data
-from tj_torch.ops.expansion.wrapped_calls import FLATTEN, UNFLATTEN, dense_proxies
+from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN, dense_proxies
 
 __all__ = ["check_held"]
 
@@ -36,9 +37,9 @@ Parts: TypeAlias = tuple[Memory, ...]
 
 
 def check_held(trace: Trace) -> None:
-    """See that what ``trace`` writes of tensors of subclasses is known by views of these.
+    """Check that only views hold the memory that ``trace`` writes in tensors of subclasses.
 
-    :raises Unsuitable: if it is not.
+    :raises Unsuitable: if another value that is used holds some of it.
     """
     if not any(call.on_subclass for call in trace.calls):
         return
@@ -74,7 +75,7 @@ def _values(trace: Trace) -> Iterator[Proxy]:
 def _beside(
     written: Proxy, trace: Trace, held: Mapping[str, Parts], objects: Objects
 ) -> Iterator[Proxy]:
-    """The values that share memory with ``written``, but for its views as a whole."""
+    """Yield the values that share memory with ``written`` otherwise than as its whole views."""
     mine = held[written.name]
     if not _apart(mine):
         yield written
@@ -88,18 +89,18 @@ def _beside(
 
 
 def _apart(parts: Parts) -> bool:
-    """Whether each of ``parts`` is in memory of its own, which is known."""
+    """True if each of ``parts`` is in one memory that no other part is in."""
     return all(len(part) == 1 for part in parts) and len(set(parts)) == len(parts)
 
 
 def _same_root(p: Proxy, other: Proxy, objects: Objects) -> bool:
-    """Whether two values are views, on known ways, of one."""
+    """True if two values are views of one root, along known paths."""
     mine, its = (objects.places.get(objects.object_of(x)) for x in (p, other))
     return mine is not None and its is not None and mine.root == its.root
 
 
 def _counts(p: Proxy, trace: Trace, index: int) -> bool:
-    """Whether anybody looks at ``p`` from the call at ``index`` on."""
+    """True if ``p`` is used from the call at ``index`` on, or outside of the program."""
     later = (q for call in trace.calls[index:] for q in call.flat_args)
     returned = (x for x in leaves(trace.outputs) if isinstance(x, Proxy))
     users = (*trace.inputs, *later, *returned)
@@ -110,7 +111,7 @@ def _counts(p: Proxy, trace: Trace, index: int) -> bool:
 
 
 def _held(trace: Trace) -> dict[str, Parts]:
-    """The parts of all values of ``trace``."""
+    """Map each value of ``trace`` to its parts."""
     found: dict[str, Parts] = {}
     for p in trace.inputs:
         found[p.name] = _new(p, p.name)
@@ -119,7 +120,7 @@ def _held(trace: Trace) -> dict[str, Parts]:
 
 
 def _add(calls: Iterable[BoundSymbol], known: dict[str, Parts], prefix: str) -> None:
-    """Note what ``calls`` return. Names of new memory begin with ``prefix``."""
+    """Add the outputs of ``calls`` to ``known``; names of new memory begin with ``prefix``."""
     for call in calls:
         given = [known.get(p.name) or _new(p, prefix + p.name) for p in call.flat_args]
         made = _made(call, given, prefix)
@@ -128,7 +129,7 @@ def _add(calls: Iterable[BoundSymbol], known: dict[str, Parts], prefix: str) -> 
 
 
 def _made(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]:
-    """The parts of what ``call`` returns."""
+    """Parts of the outputs of ``call``."""
     outs = call.flat_outs
     if call.symbol == FLATTEN:
         return [(part,) for part in given[0]]
@@ -153,7 +154,7 @@ def _made(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]
 
 
 def _by_effects(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]:
-    """As `_made`, of a call on dense tensors."""
+    """`_made` for a call on dense tensors."""
     found: list[Parts] = []
     for i, p in enumerate(call.flat_outs):
         memory: Memory = frozenset()
@@ -167,7 +168,7 @@ def _by_effects(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[
 
 
 def _by_body(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Parts]:
-    """As `_made`, of a call whose body says what it does."""
+    """`_made` for a call with a body."""
     assert call.body is not None
     inside = {p.name: given[formal_index(p.name)] for p in call.body.inputs}
     _add(call.body.calls, inside, prefix)
@@ -184,14 +185,14 @@ def _by_body(call: BoundSymbol, given: Sequence[Parts], prefix: str) -> list[Par
 
 
 def _outputs(call: BoundSymbol) -> list[Any]:
-    """What the body of ``call`` returns for each value that the call does."""
+    """Outputs of the body of ``call``, one for each proxy among the outputs of the call."""
     assert call.body is not None
     pairs = zip(leaves(call.body.outputs), leaves(call.outputs), strict=True)
     return [inner for inner, out in pairs if isinstance(out, Proxy)]
 
 
 def _new(p: Proxy, name: str) -> Parts:
-    """The parts of ``p`` in memory of its own."""
+    """Parts of ``p`` in new memory."""
     parts = _dense(p)
     if not is_subclass(p):
         return (frozenset([name]),)

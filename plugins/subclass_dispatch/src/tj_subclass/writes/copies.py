@@ -1,7 +1,7 @@
-"""Whether new values of tensors of subclasses can stand for those that were written.
+"""Checks that a new value of a tensor of a subclass may stand for a write to it.
 
-A class may do in ``copy_`` what it likes, and what a body computes may be laid out otherwise than
-memory is: of what a tensor holds, the type alone does not say so.
+A class may define ``copy_`` as anything, and the body that computes the value may give its parts
+other strides than the written tensor's parts have.
 """
 
 from __future__ import annotations
@@ -23,28 +23,23 @@ from tj_core.extend import (
     formal_input,
     leaves,
 )
+from tj_torch.extend import Unsuitable
 
-from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.ops.expansion.wrapped_calls import (
-    FLATTEN,
-    UNFLATTEN,
-    dense_proxies,
-    same_but_strides,
-)
+from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN, dense_proxies, same_but_strides
 
 __all__ = ["check_copy", "is_laid_out"]
 
 _COPY = Symbol("torch", "Tensor.copy_")
 
 
-def check_copy(target: Proxy, value: Proxy, context: Context, expand: RuleTable[Expand]) -> None:
-    """See that ``target.copy_(value)`` gives ``target``, of a subclass, the parts of ``value``.
+def check_copy(
+    target: TensorProxy, value: TensorProxy, context: Context, expand: RuleTable[Expand]
+) -> None:
+    """Check that ``target.copy_(value)`` gives ``target``, of a subclass, the parts of ``value``.
 
     :raises Unsuitable: if its class does something else.
     """
-    if not isinstance(target, TensorProxy) or target.subclass is None:
-        return
-    tensors = [p.replace(requires_grad=False) for p in (target, value)]  # type: ignore[call-arg]
+    tensors = [p.replace(requires_grad=False) for p in (target, value)]
     tensors = [p.replace(name=formal_input(i)) for i, p in enumerate(tensors)]
     call = BoundSymbol(_COPY, tuple(tensors), context=context.with_("grad", False))
     try:
@@ -69,7 +64,7 @@ def _parts(p: Proxy) -> tuple[Any, ...]:
 
 
 def _follow(calls: Iterable[BoundSymbol], known: dict[str, Any]) -> None:
-    """Note which value's parts those are that ``calls`` return, if they are."""
+    """Map outputs of ``calls`` to (value, index of part), where they are parts unchanged."""
     for call in calls:
         of = {p.name: known.get(p.name, _parts(p)) for p in call.flat_args}
         given = [of[p.name] for p in call.flat_args]
@@ -92,7 +87,7 @@ def _alike(a: Proxy, b: Proxy) -> bool:
 
 
 def is_laid_out(made: BoundSymbol, value: TensorProxy, like: TensorProxy) -> bool:
-    """Whether ``value``, of a subclass, which ``made`` computes, has all strides of ``like``.
+    """True if ``value``, an output of ``made``, has all strides of ``like``, parts included.
 
     :raises Unsuitable: if it is another one than that.
     """
@@ -103,7 +98,7 @@ def is_laid_out(made: BoundSymbol, value: TensorProxy, like: TensorProxy) -> boo
 
 
 def _computed(call: BoundSymbol, value: Proxy) -> Any:
-    """The strides of the parts of ``value`` as the body of ``call`` computes them."""
+    """Strides of the parts of ``value`` in the body of ``call``; None if they are not known."""
     if call.body is None:
         return None
     pairs = zip(call.flat_outs, leaves(call.body.outputs), strict=True)

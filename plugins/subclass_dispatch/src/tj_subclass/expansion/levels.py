@@ -13,13 +13,18 @@ from typing import Any, TypeAlias
 
 import torch
 from tj_core.extend import NO_TAGS, Proxy, TensorProxy, leaves, live_items, map_tree
-
-from tj_torch.ops.convert import tensor_proxy
-from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.operators import OpFacts, Role
-from tj_torch.runtime.subclasses import dense_tensors, is_wrapper
-from tj_torch.torch_private import ops as private
-from tj_torch.torch_private.runtime import TorchDispatchMode
+from tj_torch.extend import is_wrapper, tensor_proxy
+from tj_torch.internal import (
+    OpFacts,
+    Recorded,
+    Recorder,
+    Ref,
+    Role,
+    TorchDispatchMode,
+    dense_tensors,
+    functionalized_again,
+    unwrapped,
+)
 
 __all__ = [
     "Event",
@@ -45,14 +50,14 @@ Value: TypeAlias = Ref | Wrapped
 
 
 def value(p: Proxy, parts: tuple[Ref, ...]) -> Value:
-    """What a tensor like ``p`` is, that consists of ``parts``."""
+    """The value of a tensor like ``p`` with ``parts``: a reference, or a `Wrapped`."""
     if not isinstance(p, TensorProxy) or p.subclass is None:
         return parts[0]
     return Wrapped(p.replace(name="", requires_grad=False, tags=NO_TAGS), parts)
 
 
 def refs_in(tree: Any) -> Iterator[Ref]:
-    """The plain values that the values in ``tree`` consist of."""
+    """Yield the references to plain values in ``tree``, those in tensors of subclasses too."""
     for leaf in leaves(tree):
         if isinstance(leaf, Wrapped):
             yield from leaf.parts
@@ -80,7 +85,7 @@ Event: TypeAlias = Whole | Recorded
 
 @dataclass(eq=False)
 class Levels(TorchDispatchMode):
-    """Stands above functionalization, and notes the operators on subclasses.
+    """Mode above functionalization that notes operators on subclasses.
 
     ``recorder`` is what records the plain ones. Of those on subclasses inside of subclasses only
     the outer ones are noted.
@@ -94,7 +99,7 @@ class Levels(TorchDispatchMode):
         self._inside = False
 
     def events(self, calls: Sequence[Recorded], start: int) -> list[Event]:
-        """What ran while ``calls``, from the one at ``start`` on, were recorded, in order."""
+        """Replace in ``calls``, which begin at ``start``, each operator's calls by the operator."""
         stop, found, at = start + len(calls), list[Event](), 0
         for first, last, whole in self.noted:
             if start <= first and last <= stop and first < last:
@@ -103,9 +108,9 @@ class Levels(TorchDispatchMode):
         return [*found, *calls[at:]]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run ``func`` on the level that it is of."""
+        """Note ``func`` if it is on subclasses, else functionalize it."""
         if not any(hasattr(t, "__tensor_flatten__") for t in types):
-            with private.functionalized_again():
+            with functionalized_again():
                 return func(*args, **(kwargs or {}))
         if self._inside:  # of this operator, or of one on what it holds
             return NotImplemented
@@ -131,14 +136,14 @@ class Levels(TorchDispatchMode):
         return map_tree(self._value, tree, torch.Tensor)
 
     def _value(self, tensor: torch.Tensor) -> Value:
-        refs = tuple(self.recorder.ref(private.unwrapped(t)) for t in dense_tensors(tensor))
+        refs = tuple(self.recorder.ref(unwrapped(t)) for t in dense_tensors(tensor))
         return value(tensor_proxy("", tensor), refs) if is_wrapper(tensor) else refs[0]
 
 
 def live_events(
     events: Iterable[Event], wanted: Iterable[Ref], *, keep_draws: bool = True
 ) -> list[Event]:
-    """The events that ``wanted`` values depend on, and those that are never dead, in order.
+    """Live events for ``wanted`` values, and those that are never dead, in order.
 
     Without ``keep_draws``, those that draw random numbers may be dead.
     """

@@ -9,17 +9,19 @@ import pytest
 import torch
 from tj_conformance.subclasses.kinds import Counted, Labeled, Lower, Packed, Scaled
 from tj_core.extend import Proxy, TensorProxy, leaves
+from tj_subclass.kind import rules
 from tj_torch.ops.convert import tensor_proxy
 from tj_torch.ops.errors import CannotExpand, ExpansionError
 from tj_torch.ops.expansion.derive import derive
 from tj_torch.ops.expansion.expander import Expander
+from tj_torch.ops.expansion.kinds import Kinds
 from tj_torch.runtime.subclasses import flatten, unflatten
 from torch.testing._internal.two_tensor import TwoTensor
 
 
 @pytest.fixture
 def expander() -> Expander:
-    return Expander()
+    return Expander(kinds=Kinds(rules()))
 
 
 def two(*shape: int, grad: bool = False) -> Any:
@@ -181,7 +183,7 @@ def test_taken_apart_and_put_together() -> None:
     parts = flatten(x)
     assert len(parts) == 4 and parts[2] is x.b.a
     p = tensor_proxy("x", x)
-    made = Expander().expand(torch.clone, (p,))
+    made = Expander(kinds=Kinds(rules())).expand(torch.clone, (p,))
     (call,) = (c for c in calls(made.body) if c.symbol.name == "unflatten")
     again = unflatten(call.args[0].value, parts)
     assert [t is u for t, u in zip(flatten(again), parts, strict=True)] == [True] * 4

@@ -1,4 +1,4 @@
-"""Calls that take tensor subclasses apart and put them together, and what they need to know."""
+"""``tj.flatten`` and ``tj.unflatten`` calls, and the layouts that they need."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
-import torch
 from tj_core.extend import (
     NO_TAGS,
     Alias,
@@ -22,15 +21,11 @@ from tj_core.extend import (
     SymDim,
     TensorProxy,
 )
-
-from tj_torch.ops.convert import State
-from tj_torch.ops.errors import CannotExpand
-from tj_torch.runtime.subclasses import Layout, unflatten
+from tj_torch.internal import CannotExpand, Layout, State
 
 __all__ = [
     "FLATTEN",
     "UNFLATTEN",
-    "assembled",
     "dense_proxies",
     "flatten_call",
     "layout_of",
@@ -46,7 +41,7 @@ _LAYOUTS: weakref.WeakValueDictionary[str, Layout] = weakref.WeakValueDictionary
 
 
 def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
-    """The dense tensors that ``proxy`` consists of, called like the attributes; or itself."""
+    """Yield the dense tensors in ``proxy``, named like its attributes; itself if it is dense."""
     if proxy.subclass is None:
         yield proxy
         return
@@ -55,7 +50,7 @@ def dense_proxies(proxy: TensorProxy) -> Iterator[TensorProxy]:
 
 
 def same_but_strides(a: TensorProxy, b: TensorProxy) -> bool:
-    """Whether two tensors are alike, but for their strides and those of what they hold."""
+    """True if two tensors differ in strides alone, their own and those of their parts."""
     return _without_strides(a) == _without_strides(b)
 
 
@@ -68,7 +63,7 @@ def _without_strides(p: TensorProxy) -> TensorProxy:
 
 
 def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
-    """The call that takes ``proxy`` apart, into values that ``fresh`` names."""
+    """The ``tj.flatten`` of ``proxy``, its outputs named by ``fresh``."""
     outputs = tuple(p.replace(name=fresh(), requires_grad=False) for p in dense_proxies(proxy))
     aliases = tuple(Alias(i, "arg", 0) for i in range(len(outputs)))
     return BoundSymbol(FLATTEN, (proxy,), outputs=outputs, effects=Effects(aliases=aliases))
@@ -77,7 +72,7 @@ def flatten_call(proxy: TensorProxy, fresh: Callable[[], str]) -> BoundSymbol:
 def unflatten_call(
     proxy: TensorProxy, parts: Iterable[Proxy | Constant], sizes: Iterable[Any] = ()
 ) -> BoundSymbol:
-    """The call that makes ``proxy`` of its dense ``parts``, with ``sizes`` where it has symbols."""
+    """The ``tj.unflatten`` of ``parts`` to ``proxy``; ``sizes`` are the values of its symbols."""
     layout = layout_of(proxy)
     described = repr(_unnamed(proxy)).encode()
     kind = layout.kind.__name__
@@ -91,21 +86,13 @@ def unflatten_call(
 
 
 def _unnamed(proxy: TensorProxy) -> tuple[Any, ...]:
-    """What tells the layout of ``proxy`` from others."""
+    """Identity of a layout: subclass, shape and strides, without names of symbols."""
     p = proxy.map_symbols(lambda _: SymDim("?"))
     return p.subclass, p.shape, p.strides
 
 
-def assembled(proxy: TensorProxy, parts: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The tensor like ``proxy``, of a subclass, that consists of the dense ``parts``.
-
-    :raises CannotExpand: if it is not known how it is made.
-    """
-    return unflatten(layout_of(proxy), parts)
-
-
 def layout_of(proxy: TensorProxy) -> Layout:
-    """How a tensor like ``proxy`` is made of its parts.
+    """Layout by which a tensor like ``proxy`` is made of its parts.
 
     :raises CannotExpand: if that is not known, or depends on a size that is a symbol.
     """
@@ -125,7 +112,7 @@ def _known(dims: tuple[Dim, ...]) -> tuple[int | None, ...]:
 
 
 def symbols_of_layout(proxy: Proxy) -> Iterator[SymDim]:
-    """What the layout of ``proxy`` leaves open, in the order that `unflatten` takes it."""
+    """Yield the symbolic sizes and strides of ``proxy``, in the order of `unflatten`."""
     if not isinstance(proxy, TensorProxy) or proxy.subclass is None:
         return
     yield from (n for n in (*proxy.shape, *proxy.strides) if isinstance(n, SymDim))

@@ -21,41 +21,38 @@ from tj_core.extend import (
     formal_value,
     leaves,
 )
-
-from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import tensor_proxy, value_proxy
-from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.autograd_info import Saving, count_edges, gradients_of
-from tj_torch.ops.expansion.derivation import (
-    Derivation,
-    Slot,
+from tj_torch.extend import Derivation, Expansion, Slot, is_symbolic, number_text, tensor_proxy
+from tj_torch.internal import (
+    CannotExpand,
+    Recorder,
+    Ref,
+    Run,
+    Saving,
+    count_edges,
     default_tangent,
+    gradients_of,
+    known_sizes,
     missing_symbols,
+    surroundings,
+    value_proxy,
+    without_dispatch_modes,
 )
-from tj_torch.ops.expansion.levels import Event, live_events, refs_in
-from tj_torch.ops.expansion.recorder import Recorder, Ref
-from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.expansion.wrapped_calls import symbols_of_layout
-from tj_torch.ops.expansion.wrappers import (
-    Called,
-    Parts,
-    WrappedRun,
-    shared,
-)
-from tj_torch.ops.sizes.program import known_sizes
-from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
-from tj_torch.torch_private.runtime import without_dispatch_modes
+
+from tj_subclass.expansion.calls import symbols_of_layout
+from tj_subclass.expansion.levels import Event, live_events, refs_in
+from tj_subclass.expansion.run import Called, Parts, WrappedRun, shared
 
 __all__ = ["wrapped_derivation"]
 
 
 def wrapped_derivation(
-    run: WrappedRun, wanted: Mapping[Slot, TensorProxy] | None, create_graph: bool
+    run: Run, wanted: Mapping[Slot, TensorProxy] | None, create_graph: bool
 ) -> Derivation:
-    """The gradient of the call of ``run``; arguments as those of `derive`.
+    """Derive the gradient of the call of ``run``; arguments as those of `derive`.
 
     :raises CannotExpand: if the call or its backward is not for a `WrappedRun`.
     """
+    assert isinstance(run, WrappedRun)
     if create_graph:
         raise CannotExpand("a gradient of a tensor subclass that is differentiated again")
     return _Differentiation(run, wanted).derivation()
@@ -97,7 +94,7 @@ class _Differentiation:
         return replace(made, repeated=tuple(sorted(repeated)), once=once)
 
     def sources(self, called: Called) -> dict[Slot, torch.Tensor]:
-        """The results that may have a tangent, each object once."""
+        """Results that may have a tangent, each object once."""
         found: dict[Slot, torch.Tensor] = {}
         seen: set[int] = set()
         for j, tensor in called.tensors:
@@ -113,7 +110,7 @@ class _Differentiation:
     def tangent(
         self, recorder: Recorder, slot: Slot, tensor: torch.Tensor
     ) -> tuple[torch.Tensor, TensorProxy, Parts]:
-        """A tangent of ``tensor``, of its type, with its metadata and its parts."""
+        """A tangent of ``tensor``, of its type, with its metadata and parts."""
         proxy = None if self.wanted is None else self.wanted[slot]
         if proxy is None or not known_sizes(proxy, self.run.symbols):
             like = tensor_proxy("tangent", tensor).replace(requires_grad=False)
@@ -123,7 +120,7 @@ class _Differentiation:
         return made, proxy, parts
 
     def check_writes(self, recorder: Recorder, called: Called) -> None:
-        """See that the backward has left alone what the forward knows.
+        """Check that the backward wrote to no argument or result of the forward.
 
         :raises CannotExpand: if it has not.
         """
@@ -194,7 +191,7 @@ class _Differentiation:
         given: Sequence[tuple[Proxy, Parts]],
         outputs: Any,
     ) -> tuple[str, ...]:
-        """The symbols that the backward has to be given, beside the values ``given``."""
+        """Symbols that the backward reads, and that no size of the values ``given`` tells."""
         read = leaves([(call.args, call.kwargs) for call in live])
         texts = [number_text(x) for x in read if is_symbolic(x)]
         for gradient, _ in found.values():
@@ -204,7 +201,7 @@ class _Differentiation:
         return missing_symbols(self.run, recorder, texts, refs, known)
 
     def places(self, called: Called) -> dict[Ref, Slot]:
-        """The arguments and results that values are parts of."""
+        """Map each dense value to the argument or result that holds it."""
         run = self.run
         where: dict[Ref, Slot] = {}
         for name, parts in run.parts.items():
@@ -223,7 +220,7 @@ class _Differentiation:
         kept: Sequence[Ref],
         recorder: Recorder,
     ) -> list[tuple[Proxy, Parts]]:
-        """What the backward takes of the forward, with the parts of each."""
+        """Values of the forward that the backward takes, with their parts."""
         run = self.run
         names = {a.index: n for n, a in run.arguments.items()}
         results = [p for p in leaves(outputs) if isinstance(p, Proxy)]

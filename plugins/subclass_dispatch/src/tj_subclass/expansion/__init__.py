@@ -1,0 +1,1 @@
+"""Calls on tensor subclasses on fake tensors: their bodies and their gradients."""

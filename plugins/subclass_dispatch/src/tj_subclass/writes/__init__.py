@@ -1,0 +1,1 @@
+"""Writes to tensors of subclasses: when new values may stand for them."""
