@@ -29,7 +29,7 @@ ROOMS = {
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (
-        "cache", "policies", "inside", "casts", "kept", "bodies", "transform", "plugin",
+        "probe", "notes", "policies", "inside", "casts", "kept", "bodies", "transform", "plugin",
     ),
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_inductor": (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tj_autocast.cache import keeps_casts_without_gradients
+from tj_autocast.probe import keeps_casts_without_gradients
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -278,7 +278,7 @@ def keeps_no_casts(x: Any, w: Any) -> Any:
 @pytest.mark.parametrize("f", [casts_at_entry, keeps_no_casts])
 def test_gradients_under_autocast_are_traced(f: Any) -> None:
     """Eager keeps one cast of a weight that is used twice: its gradient is a sum in bfloat16."""
-    cache = pytest.importorskip("tj_autocast.cache")
+    cache = pytest.importorskip("tj_autocast.probe")
     if cache.keeps_casts_without_gradients():
         pytest.skip("tj-autocast is unavailable: PyTorch 2.10's cache of casts")
     jitted = tj.jit(f, plugins=["torch", "autograd", "autocast", "subclass"])

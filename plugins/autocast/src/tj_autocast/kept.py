@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tj_core.extend import BoundSymbol, Constant, Proxy, TensorProxy, Trace
-from tj_torch.extend import AUTOCAST, CAST_CACHE, LEAF
+from tj_torch.extend import AUTOCAST
+
+from tj_autocast.notes import CAST_CACHE, LEAF
 
 __all__ = ["Kept", "Key"]
 

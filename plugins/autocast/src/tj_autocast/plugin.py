@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import hookimpl
 
 if TYPE_CHECKING:
-    from tj_core.extend import RuleTable, Transform
+    from tj_core.extend import RuleTable, Tag, Transform
 
 TJ_PLUGIN_API = 1
 
@@ -21,7 +21,7 @@ def tj_available() -> str | None:
 
     if not importlib.util.find_spec("torch"):
         return "torch is not installed"
-    from tj_autocast.cache import keeps_casts_without_gradients
+    from tj_autocast.probe import keeps_casts_without_gradients
 
     if keeps_casts_without_gradients():
         return "this PyTorch's autocast takes casts made under no_grad where gradients are on"
@@ -30,10 +30,17 @@ def tj_available() -> str | None:
 
 @hookimpl
 def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
-    from tj_autocast.inside import rules
+    from tj_autocast import inside, notes
     from tj_autocast.policies import policies
 
-    return (policies(), rules())
+    return (policies(), inside.rules(), notes.rules())
+
+
+@hookimpl
+def tj_tags() -> tuple[Tag, ...]:
+    from tj_autocast.notes import CAST_CACHE, LEAF
+
+    return (CAST_CACHE, LEAF)
 
 
 @hookimpl

@@ -23,16 +23,21 @@ from tj_core.extend import (
     RuleTable,
     Trace,
 )
-from tj_torch.extend import AUTOCAST, AUTOCAST_TABLE, CAST_CACHE, is_on
+from tj_torch.extend import AUTOCAST, is_on
+
+from tj_autocast.notes import CAST_CACHE
 
 __all__ = ["Policy", "off", "policies", "with_policies"]
 
 Policy = Callable[[BoundSymbol, Editor], Replacement | None]
 
+TABLE = "autocast"
+"""The table's name."""
+
 
 def policies() -> RuleTable[Any]:
     """Make the table, empty, with the type of its rules."""
-    return RuleTable(AUTOCAST_TABLE, rule_type=Callable)
+    return RuleTable(TABLE, rule_type=Callable)
 
 
 def with_policies(trace: Trace, context: PassContext) -> Trace:
@@ -40,11 +45,11 @@ def with_policies(trace: Trace, context: PassContext) -> Trace:
 
     :raises PluginError: if a replacement has other metadata than the call.
     """
-    table = context.tables[AUTOCAST_TABLE]
+    table = context.tables[TABLE]
     if not len(table):
         return trace
     applied = {rule.key: replace(rule, value=_Applied(rule, trace.context)) for rule in table}
-    rules: RuleTable[Any] = RuleTable(AUTOCAST_TABLE, applied)
+    rules: RuleTable[Any] = RuleTable(TABLE, applied)
     return context.rewrite(trace, rules, into_bodies=False, into_regions=False)
 
 

@@ -25,12 +25,13 @@ from tj_core.extend import (
     substituted,
     with_programs,
 )
-from tj_torch.extend import AUTOCAST, CAST_CACHE, WIRING, TorchDialects, is_on
+from tj_torch.extend import AUTOCAST, WIRING, TorchDialects, is_on
 
 from tj_autocast.bodies import NotTheBody, Opened, functions, operators
 from tj_autocast.casts import Cast, cast_of, casts_of, same_but_for_casts, with_casts
 from tj_autocast.inside import INSIDE, autocast_inside
 from tj_autocast.kept import Kept
+from tj_autocast.notes import CAST_CACHE
 from tj_autocast.policies import off, with_policies
 
 __all__ = ["lower_autocast"]

@@ -13,8 +13,6 @@ from tj_torch.functionalize.between import COPIED_BACK, CROSSING, RETURNED_VIEW
 from tj_torch.functionalize.emitter import WITH_STRIDES
 from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
 from tj_torch.functionalize.objects import Unsuitable, strided_beyond
-from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, may_be_kept
-from tj_torch.ops.cast_cache import TABLE as AUTOCAST_TABLE
 from tj_torch.ops.context import AUTOCAST
 from tj_torch.ops.contexts import ambient_autocast, autocast_as_in, is_on
 from tj_torch.ops.convert import (
@@ -63,11 +61,8 @@ from tj_torch.torch_private.runtime import (
 
 __all__ = [
     "AUTOCAST",
-    "AUTOCAST_TABLE",
-    "CAST_CACHE",
     "COPIED_BACK",
     "CROSSING",
-    "LEAF",
     "MADE",
     "OVERWRITTEN",
     "RETURNED_VIEW",
@@ -121,7 +116,6 @@ __all__ = [
     "is_wrapper",
     "is_wrapper_class",
     "known_of",
-    "may_be_kept",
     "may_write",
     "members",
     "number_text",

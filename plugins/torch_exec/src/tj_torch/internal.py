@@ -6,8 +6,11 @@ plugins of third parties import from `tj_torch.extend`.
 
 from __future__ import annotations
 
+from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
+from tj_torch.capture.autocast_notes import AutocastNotes
 from tj_torch.functionalize.objects import Objects, reads_data
 from tj_torch.ops.autograd_marks import autograd_marks
+from tj_torch.ops.cast_cache import is_leaf
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import State, value_proxy
 from tj_torch.ops.errors import CannotExpand
@@ -40,6 +43,8 @@ from tj_torch.torch_private.ops import (
 from tj_torch.torch_private.runtime import TorchDispatchMode, without_dispatch_modes
 
 __all__ = [
+    "AUTOCAST_NOTES",
+    "AutocastNotes",
     "BodyBuilder",
     "CannotExpand",
     "Layout",
@@ -65,6 +70,7 @@ __all__ = [
     "functionalized",
     "functionalized_again",
     "gradients_of",
+    "is_leaf",
     "known_sizes",
     "make_fake",
     "metadata_mutated",

@@ -68,12 +68,14 @@ def tj_dialects() -> tuple[Dialect, ...]:
 
 @hookimpl
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
-    from tj_torch.capture import levels, pinned
+    from tj_torch.capture import autocast_notes, levels, pinned
     from tj_torch.capture.dynamo import unheld
     from tj_torch.capture.fx import facts
     from tj_torch.ops.service import rule_tables
 
-    captured = (levels.rules(), pinned.rules(), unheld.rules(), facts.rules())
+    captured = (
+        autocast_notes.rules(), facts.rules(), levels.rules(), pinned.rules(), unheld.rules(),
+    )  # fmt: skip
     return (*rule_tables(options.memo_size), *captured)
 
 
@@ -83,9 +85,8 @@ def tj_tags(options: Options) -> tuple[Tag, ...]:
     from tj_torch.functionalize.bases import MEMBER, MEMORY
     from tj_torch.functionalize.between import CROSSING, RETURNED_VIEW
     from tj_torch.functionalize.functionalize import OVERWRITTEN
-    from tj_torch.ops.cast_cache import CAST_CACHE, LEAF
 
-    return (*TAGS, CAST_CACHE, CROSSING, LEAF, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
+    return (*TAGS, CROSSING, MEMBER, MEMORY, OVERWRITTEN, RETURNED_VIEW)
 
 
 @hookimpl

@@ -41,7 +41,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture import levels
-from tj_torch.capture.autocasting import Casts
+from tj_torch.capture.autocast_notes import Casts
 from tj_torch.capture.compared import Comparison, check_assumed
 from tj_torch.capture.constants import Constants
 from tj_torch.capture.dynamo.unheld import UNHELD, UnheldError, check_held

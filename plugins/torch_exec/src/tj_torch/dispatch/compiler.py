@@ -25,7 +25,7 @@ from tj_core.extend import (
 
 from tj_torch.capture.acquire import Acquired, acquire
 from tj_torch.capture.ambient import below_mode
-from tj_torch.capture.autocasting import leaf_check
+from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
@@ -96,7 +96,7 @@ class GraphCompiler:
             check_handlers()
         return while_leaves(
             compilation,
-            leaf_check(acquired.trace, len(acquired.held)),
+            check_of(self.dialects.tables, acquired.trace, len(acquired.held)),
             lambda values: self.again(graph, values, sources, parameters),
         )
 

@@ -25,7 +25,7 @@ from tj_core.extend import (
 )
 
 from tj_torch.capture.ambient import ambient_mode, interpreting
-from tj_torch.capture.autocasting import leaf_check
+from tj_torch.capture.autocast_notes import check_of
 from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS, extra_guards
 from tj_torch.capture.fx.importer import GraphImporter, is_recompiled
@@ -285,7 +285,7 @@ class FxDispatcher:
         run = compilation.function
         if finish is not None:
             run = _then(run, finish)
-        leaves = leaf_check(compilation.traces[0])
+        leaves = check_of(self.jitted.session.tables, compilation.traces[0])
         if leaves is not None:
             run = _where(leaves, run)
         return taken.enter(run, extra), (*taken.guard_texts(), *texts)

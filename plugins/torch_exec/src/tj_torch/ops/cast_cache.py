@@ -1,9 +1,4 @@
-"""Where autocast keeps casts: eager casts a leaf once, until the outermost region ends.
-
-A plugin that makes casts explicit needs to know which calls share them. Calls under autocast carry
-the tag ``CAST_CACHE``, whose value is the number of the stretch of the program in which they do;
-inputs that a cast may be kept of carry ``LEAF``. Where no such plugin is there, neither is put.
-"""
+"""PyTorch's cache of autocast's casts: a leaf is cast once, until the outermost region ends."""
 
 from __future__ import annotations
 
@@ -12,25 +7,9 @@ from dataclasses import dataclass, field, replace
 from itertools import count
 
 import torch
-from tj_core.extend import Tag, TensorProxy
+from tj_core.extend import TensorProxy
 
-__all__ = ["CAST_CACHE", "LEAF", "TABLE", "CastCache", "ambient_cache", "is_leaf", "may_be_kept"]
-
-TABLE = "autocast"
-"""The rule table that a plugin brings which makes casts explicit."""
-
-CAST_CACHE = Tag(
-    "CAST_CACHE",
-    "autocast keeps casts for the calls with the same number",
-    carriers=frozenset({"call"}),
-)
-LEAF = Tag(
-    "LEAF",
-    "autocast may keep a cast of the input, a leaf of autograd; True and False are what it was in "
-    "the captured call, where it may be another tensor in the next",
-    carriers=frozenset({"proxy"}),
-    to_replacement=False,
-)
+__all__ = ["CastCache", "ambient_cache", "is_leaf", "may_be_kept"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +52,10 @@ def ambient_cache() -> CastCache:
 
 
 def may_be_kept(p: TensorProxy) -> bool:
-    """Whether autocast may keep a cast of a value like ``p``, if it is a leaf."""
+    """True if autocast may keep a cast of a value like ``p``, where it is a leaf."""
     return p.requires_grad and p.dtype.name == "float32"
 
 
 def is_leaf(tensor: torch.Tensor) -> bool:
-    """Whether autocast takes ``tensor`` for one of a model's weights."""
+    """True if autocast takes ``tensor`` for one of a model's weights."""
     return tensor.is_leaf and not tensor._is_view()

@@ -1,4 +1,4 @@
-"""Behaviour of PyTorch's autocast cache, which holds casts of parameters."""
+"""Probe of PyTorch's autocast: whether casts made under ``no_grad`` stand in for others."""
 
 from __future__ import annotations
 

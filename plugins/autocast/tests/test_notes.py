@@ -1,19 +1,20 @@
-"""Marks of captures for the plugin that makes autocast's casts explicit."""
+"""Notes that captures make of autocast."""
 
 from __future__ import annotations
 
 import pytest
 import torch
+from tj_autocast.notes import CAST_CACHE, LEAF, LeafNotes
 from tj_core.extend import Body, BoundSymbol, CaptureError, Context, Symbol, TensorProxy
-from tj_torch.capture.autocasting import Casts
-from tj_torch.ops.cast_cache import CAST_CACHE, LEAF, CastCache
+from tj_torch.capture.autocast_notes import Casts
+from tj_torch.ops.cast_cache import CastCache
 
 W = TensorProxy("w", shape=(2,), strides=(1,), requires_grad=True)
 UNDER = Context((("autocast.cpu", "bfloat16"), ("grad", True)))
 
 
-def casts(*, wanted: bool = True) -> Casts:
-    found = Casts(True, wanted)
+def casts() -> Casts:
+    found = Casts(LeafNotes())
     found.input(W, torch.ones(2, requires_grad=True))
     return found
 
@@ -44,22 +45,6 @@ def test_stretches_share_nothing() -> None:
 
 def test_what_is_tagged() -> None:
     assert casts().call(using(KNOWN), CACHE).tags[CAST_CACHE.name] == CACHE.key
-    assert not casts(wanted=False).call(using(KNOWN), CACHE).tags
     parameter = torch.nn.Parameter(torch.ones(2))
     assert casts().input(W, parameter).tags[LEAF.name] is None
     assert casts().input(W, parameter * 1).tags[LEAF.name] is False
-    assert not casts(wanted=False).input(W, parameter).tags
-
-
-@pytest.mark.parametrize(
-    "cache, key",
-    [
-        (CastCache(), None),
-        (CastCache().entered(False), None),
-        (CastCache().entered(True), 1),
-        (CastCache().entered(True).entered(False).entered(None), None),
-        (CastCache().entered(True).entered(True).cleared(), 2),
-    ],
-)
-def test_where_casts_are_kept(cache: CastCache, key: int | None) -> None:
-    assert cache.key == key
