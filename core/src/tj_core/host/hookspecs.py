@@ -5,11 +5,10 @@ are marked with `hookimpl`. The entry point's name is the plugin's name, its con
 ``[tool.tj.<name>]``. A plugin module imports only the standard library and ``tj_core``; heavy
 libraries (torch, a kernel library) are imported inside the hooks.
 
-Every hook but `tj_plugin_registered` is called at most once per session and per plugin, in the
-order the project's config gives, and returns records. An implementation may leave out arguments
-it does not need, so hooks can grow; how one shrinks is the policy in `tj_core.deprecated`.
-``options`` is always the plugin's own options object: the dataclass of `tj_options`, filled from
-the config, or None without one.
+Every hook is called at most once per session and per plugin, in the order the project's config
+gives, and returns records. An implementation may leave out arguments it does not need, so hooks can
+grow; how one shrinks is the policy in `tj_core.deprecated`. ``options`` is always the plugin's own
+options object: the dataclass of `tj_options`, filled from the config, or None without one.
 
 A hook's docstring tells when the hook is called, its result, and the first version with the hook.
 """
@@ -75,17 +74,6 @@ def tj_options() -> type[Any]:  # type: ignore[empty-body]
 
     :returns: a frozen dataclass; its fields are the keys, their annotations the types, their
         defaults the defaults. Keys it lacks and values of another type are errors.
-    Since 0.1.
-    """
-
-
-@hookspec
-def tj_plugin_registered(name: str) -> None:
-    """Observe that a plugin has been registered.
-
-    Called when all plugins are loaded, once for each plugin of the session, in order.
-
-    :param name: the registered plugin's name.
     Since 0.1.
     """
 

@@ -93,8 +93,6 @@ class PluginManager:
         self.states: tuple[PluginState, ...] = activation.states
         self._loaded, self._ranks = activation.loaded, activation.ranks
         self._pluggy = self._registered()
-        with reported(report):
-            self._announce()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -190,12 +188,6 @@ class PluginManager:
             manager.register(self._loaded[name].plugin, name)
         manager.check_pending()
         return manager
-
-    def _announce(self) -> None:
-        """Call ``tj_plugin_registered`` of each plugin for each loaded plugin, itself included."""
-        for observer in self._implementing("tj_plugin_registered"):
-            for name in self.names:
-                self._call("tj_plugin_registered", observer, {"name": name})
 
     def _implementing(self, hook: str) -> list[str]:
         """The plugins that implement ``hook``, in order; not those with a wrapper only."""
