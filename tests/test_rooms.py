@@ -173,6 +173,28 @@ def test_the_second_door_is_for_plugins_of_this_tree(distributions: Distribution
     assert users == {"tj_torch.internal": {"plugins"}}
 
 
+def exported(file: Path) -> list[str]:
+    """The names in ``__all__`` of ``file``."""
+    for node in ast.parse(file.read_text("utf-8")).body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
+
+
+def test_the_second_door_has_names_that_one_plugin_needs(distributions: Distributions) -> None:
+    users: dict[str, set[str]] = {}
+    for distribution in distributions.values():
+        for file in distribution.files:
+            for target in facts(file).imported:
+                door, _, name = target.rpartition(".")
+                if door == "tj_torch.internal":
+                    users.setdefault(name, set()).add(distribution.name)
+    source = distributions["tj-torch"].source
+    assert sorted(users) == sorted(exported(source / "internal.py"))
+    assert {name: found for name, found in users.items() if len(found) > 1} == {}
+    assert users.keys().isdisjoint(exported(source / "extend.py"))
+
+
 def test_no_folder_beside_a_module_of_its_name(distributions: Distributions) -> None:
     files = [f for d in distributions.values() for f in d.files]
     assert [f for f in files if f.with_suffix("").is_dir()] == []

@@ -45,7 +45,7 @@ from tj_core.compile.generated import define
 from tj_core.compile.outcome import Recompiler
 from tj_core.compile.transforms import Transform
 from tj_core.contract.decline import Decline, answer, ask
-from tj_core.contract.dialects import ContextSpeller, Dialect, Resetting
+from tj_core.contract.dialects import Dialect, Resetting
 from tj_core.contract.executors import STATE, Claim, Executor, Pair, States, with_state
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
 from tj_core.contract.fields import FUNCTION, OPTIONAL_FUNCTION, check_fields
@@ -81,7 +81,7 @@ from tj_core.errors import (
 from tj_core.host.commands import CliCommand
 from tj_core.host.frontends import Frontend
 from tj_core.host.hookspecs import PLUGIN_API, hookimpl
-from tj_core.host.jitted import Entry, Fallback, Guard, JitOptions, Jitted, Stats, jitted_of
+from tj_core.host.jitted import Entry, Fallback, Guard, Jitted, jitted_of
 from tj_core.host.reproducing import reproduce
 from tj_core.host.services import Services
 from tj_core.host.session import Session
@@ -119,7 +119,6 @@ from tj_core.ir.substitution import substituted, substitution
 from tj_core.ir.symbol import (
     AUGMENTED,
     BACKWARD,
-    EDITED,
     FORWARD,
     FUNCTIONAL,
     INVERSE,
@@ -130,7 +129,7 @@ from tj_core.ir.symbol import (
     Symbol,
 )
 from tj_core.ir.tags import NEW_VALUE_OF, NO_TAGS, Tag, TagRegistry, TagSet
-from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
+from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.cse import cse
 from tj_core.passes.dce import dce
@@ -146,7 +145,6 @@ from tj_core.verify.wellformed import same_metadata
 __all__ = [
     "AUGMENTED",
     "BACKWARD",
-    "EDITED",
     "FORWARD",
     "FUNCTION",
     "FUNCTIONAL",
@@ -175,7 +173,6 @@ __all__ = [
     "ConfigError",
     "Constant",
     "Context",
-    "ContextSpeller",
     "DType",
     "Decline",
     "Deprecated01Warning",
@@ -194,11 +191,9 @@ __all__ = [
     "Fusion",
     "FusionRegion",
     "Guard",
-    "JitOptions",
     "Jitted",
     "Language",
     "Namer",
-    "Notation",
     "NumberProxy",
     "OpaqueProxy",
     "Operation",
@@ -232,7 +227,6 @@ __all__ = [
     "Source",
     "Stage",
     "States",
-    "Stats",
     "Storage",
     "SubclassInfo",
     "SymDim",

@@ -22,15 +22,8 @@ from tj_core.extend import (
     leaves,
     map_tree,
 )
-from tj_torch.extend import (
-    AUTOCAST,
-    TorchDialects,
-    is_on,
-    resolve,
-    tensor_proxy,
-    to_core,
-    to_core_tree,
-)
+from tj_torch.extend import AUTOCAST, TorchDialects, is_on, resolve, tensor_proxy, to_core_tree
+from tj_torch.internal import to_core
 from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode

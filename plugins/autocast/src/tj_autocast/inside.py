@@ -8,7 +8,7 @@ Rule table ``autocast_inside`` says of an operator if it is one.
 from __future__ import annotations
 
 from tj_core.extend import BoundSymbol, RuleTable
-from tj_torch.extend import has_kernel
+from tj_torch.internal import has_kernel
 
 __all__ = ["INSIDE", "autocast_inside", "rules"]
 

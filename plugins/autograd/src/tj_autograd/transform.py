@@ -15,7 +15,7 @@ from tj_core.extend import (
     Trace,
     Transform,
 )
-from tj_torch.extend import pass_over_package, uncaptured
+from tj_torch.internal import pass_over_package, uncaptured
 
 from tj_autograd.joint.build import Layout, NotDifferentiable, joint
 from tj_autograd.joint.checkpoints import checkpointed

@@ -10,7 +10,7 @@ import ast
 import pytest
 from tj_conformance.gradients.own import KNOWN, WAYS, compare
 from tj_conformance.gradients.owntexts import own_text
-from tj_torch.extend import captures_functions_in_steps
+from tj_torch.internal import captures_functions_in_steps
 
 pytestmark = pytest.mark.sampled(8)
 

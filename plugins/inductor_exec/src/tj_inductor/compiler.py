@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from tj_core.extend import Fused, FusionRegion, TensorProxy, symbols_in
-from tj_torch.extend import RunSymbols, SymbolFacts
+from tj_torch.internal import RunSymbols, SymbolFacts
 
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint

@@ -15,7 +15,8 @@ from tj_core.extend import (
     evaluate_size,
     size_symbols,
 )
-from tj_torch.extend import RunSymbols, device_to_torch, dtype_to_torch
+from tj_torch.extend import device_to_torch, dtype_to_torch
+from tj_torch.internal import RunSymbols
 
 __all__ = ["example_inputs", "reads_strides", "relaid"]
 

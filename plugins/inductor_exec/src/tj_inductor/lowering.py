@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 from tj_core.extend import FusionRegion, TensorProxy, interpreter
-from tj_torch.extend import RunSymbols
+from tj_torch.internal import RunSymbols
 
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.modules import Compiled

@@ -30,14 +30,8 @@ from tj_core.extend import (
     requires_grad,
     with_args,
 )
-from tj_torch.extend import (
-    CROSSING,
-    WITH_STRIDES,
-    WITH_VALUE,
-    is_wrapper_class,
-    may_write,
-    resolve,
-)
+from tj_torch.extend import CROSSING, is_wrapper_class, may_write, resolve
+from tj_torch.internal import WITH_STRIDES, WITH_VALUE
 
 from tj_subclass.expansion.calls import FLATTEN, UNFLATTEN
 
@@ -46,7 +40,7 @@ __all__ = ["lower_subclasses"]
 DETACH = Symbol("torch", "detach")
 
 COPYING = {WITH_STRIDES, WITH_VALUE}
-"""What stands for writes, beside the functional forms of calls."""
+"""Symbols of calls that stand for writes, beside functional forms."""
 
 
 def lower_subclasses() -> Transform:

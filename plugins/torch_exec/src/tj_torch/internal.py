@@ -1,19 +1,27 @@
 """Second door of tj-torch: names for tj's own plugins alone, without stability.
 
-Parts of how calls run on fake tensors and programs become functional. They change with any version;
-plugins of third parties import from `tj_torch.extend`.
+Parts of how programs are captured, calls run on fake tensors, and writes become values, each needed
+by one plugin. They change with any version; plugins of third parties import from `tj_torch.extend`.
 """
 
 from __future__ import annotations
 
 from tj_torch.capture.autocast_notes import NOTES as AUTOCAST_NOTES
 from tj_torch.capture.autocast_notes import AutocastNotes
-from tj_torch.functionalize.objects import Objects, reads_data
+from tj_torch.capture.dynamo.adapter import compiling
+from tj_torch.capture.dynamo.passed_over import pass_over_package, uncaptured
+from tj_torch.capture.dynamo.versions import captures_functions_in_steps, captures_hooks_of_values
+from tj_torch.functionalize.bases import members
+from tj_torch.functionalize.between import COPIED_BACK, RETURNED_VIEW
+from tj_torch.functionalize.emitter import WITH_STRIDES
+from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
+from tj_torch.functionalize.objects import Objects, reads_data, strided_beyond
 from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.cast_cache import is_leaf
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.convert import State, value_proxy
-from tj_torch.ops.errors import CannotExpand
+from tj_torch.ops.contexts import ambient_autocast, autocast_as_in
+from tj_torch.ops.convert import State, constant, subclass_of, to_core, value_proxy
+from tj_torch.ops.errors import WRITES_BACK, CannotExpand
 from tj_torch.ops.expansion.arguments import make_fake
 from tj_torch.ops.expansion.autograd_info import (
     NonLeaf,
@@ -25,11 +33,23 @@ from tj_torch.ops.expansion.autograd_info import (
 from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
 from tj_torch.ops.expansion.derivation import default_tangent, missing_symbols
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
+from tj_torch.ops.expansion.replay import replay
 from tj_torch.ops.expansion.run import Run, constant_leaf
 from tj_torch.ops.handler_state import same_tensors
+from tj_torch.ops.memo.instance import instance
+from tj_torch.ops.memo.key import Unkeyable, call_key, known_of, tangents_key
+from tj_torch.ops.memo.memo import Memo
+from tj_torch.ops.memo.modes import Modes
+from tj_torch.ops.names import Names
 from tj_torch.ops.operators import OpFacts, Role
-from tj_torch.ops.sizes.program import known_sizes
-from tj_torch.ops.sizes.shape_env import plain
+from tj_torch.ops.schema_facts import changes_unseen
+from tj_torch.ops.sizes.program import is_dense, is_sized, known_sizes, row_major
+from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, plain
+from tj_torch.runtime import thread_state
+from tj_torch.runtime.forms import Form, form_of
+from tj_torch.runtime.function import autograd_function
+from tj_torch.runtime.generators import random_state, set_random_state
+from tj_torch.runtime.modes import function_mode_is_on, without_function_modes, without_modes
 from tj_torch.runtime.subclasses import Layout, dense_tensors, unflatten
 from tj_torch.runtime.versions import versioned
 from tj_torch.torch_private.ops import (
@@ -40,14 +60,34 @@ from tj_torch.torch_private.ops import (
     metadata_mutated,
     unwrapped,
 )
-from tj_torch.torch_private.runtime import TorchDispatchMode, without_dispatch_modes
+from tj_torch.torch_private.runtime import (
+    TorchDispatchMode,
+    backward_keeps_graph,
+    dispatch_modes,
+    engine_gradients,
+    forward_level,
+    has_kernel,
+    outside_levels,
+    saved_tensors_are_hooked,
+    without_dispatch_modes,
+)
 
 __all__ = [
     "AUTOCAST_NOTES",
+    "COPIED_BACK",
+    "OVERWRITTEN",
+    "RETURNED_VIEW",
+    "WITH_STRIDES",
+    "WITH_VALUE",
+    "WRITES_BACK",
     "AutocastNotes",
     "BodyBuilder",
     "CannotExpand",
+    "Form",
     "Layout",
+    "Memo",
+    "Modes",
+    "Names",
     "NonLeaf",
     "Objects",
     "OpFacts",
@@ -56,33 +96,72 @@ __all__ = [
     "Ref",
     "Role",
     "Run",
+    "RunSymbols",
     "Saving",
     "State",
+    "SymbolFacts",
     "TorchDispatchMode",
+    "Unkeyable",
     "alias_facts",
+    "ambient_autocast",
+    "autocast_as_in",
+    "autograd_function",
     "autograd_marks",
+    "backward_keeps_graph",
+    "call_key",
+    "captures_functions_in_steps",
+    "captures_hooks_of_values",
+    "changes_unseen",
+    "compiling",
+    "constant",
     "constant_leaf",
     "count_edges",
     "default_tangent",
     "dense_tensors",
     "deny_data_pointer",
+    "dispatch_modes",
+    "engine_gradients",
+    "form_of",
+    "forward_level",
+    "function_mode_is_on",
     "functionalization_below_subclasses",
     "functionalized",
     "functionalized_again",
     "gradients_of",
+    "has_kernel",
+    "instance",
+    "is_dense",
     "is_leaf",
+    "is_sized",
+    "known_of",
     "known_sizes",
     "make_fake",
+    "members",
     "metadata_mutated",
     "missing_symbols",
+    "outside_levels",
+    "pass_over_package",
     "plain",
+    "random_state",
     "reads_data",
+    "replay",
+    "row_major",
     "runs_python",
     "same_tensors",
+    "saved_tensors_are_hooked",
+    "set_random_state",
+    "strided_beyond",
+    "subclass_of",
     "surroundings",
+    "tangents_key",
+    "thread_state",
+    "to_core",
+    "uncaptured",
     "unflatten",
     "unwrapped",
     "value_proxy",
     "versioned",
     "without_dispatch_modes",
+    "without_function_modes",
+    "without_modes",
 ]

@@ -34,7 +34,8 @@ from tj_core.extend import (
     requires_grad,
     value_names,
 )
-from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot, is_dense, row_major
+from tj_torch.extend import AUTOCAST, CROSSING, ExpansionError, Slot
+from tj_torch.internal import is_dense, row_major
 
 from tj_autograd.joint.functions import has_own_backward
 from tj_autograd.joint.segments import Cut, carries, uncut

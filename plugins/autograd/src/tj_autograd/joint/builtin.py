@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from tj_core.extend import BoundSymbol, Decline, NumberProxy, RuleTable, TensorProxy
-from tj_torch.extend import is_sized
+from tj_torch.internal import is_sized
 
 from tj_autograd.joint.rules import GradRule
 

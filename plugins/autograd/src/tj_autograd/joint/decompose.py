@@ -32,15 +32,8 @@ from tj_core.extend import (
     reexpand_all,
     substituted,
 )
-from tj_torch.extend import (
-    Unkeyable,
-    call_key,
-    is_python,
-    known_of,
-    python_body,
-    resolve,
-    same_operators,
-)
+from tj_torch.extend import is_python, python_body, resolve, same_operators
+from tj_torch.internal import Unkeyable, call_key, known_of
 
 from tj_autograd.joint.build import NotDifferentiable, carries
 from tj_autograd.joint.lookup import Lookup

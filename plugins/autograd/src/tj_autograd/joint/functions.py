@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from tj_core.extend import FORWARD, Body, BoundSymbol, Proxy, Symbol, TensorProxy, generate, leaves
-from tj_torch.extend import Derivation, autograd_function
+from tj_torch.extend import Derivation
+from tj_torch.internal import autograd_function
 
 __all__ = [
     "APPLY",

@@ -22,16 +22,8 @@ from tj_core.extend import (
     Symbol,
     TensorProxy,
 )
-from tj_torch.extend import (
-    WRITES_BACK,
-    Derivation,
-    ExpansionError,
-    Modes,
-    TorchDialects,
-    Unkeyable,
-    call_key,
-    tangents_key,
-)
+from tj_torch.extend import Derivation, ExpansionError, TorchDialects
+from tj_torch.internal import WRITES_BACK, Modes, Unkeyable, call_key, tangents_key
 
 from tj_autograd.joint.build import Differentiated, JointScope, NotDifferentiable, Slots
 from tj_autograd.joint.builtin import BUILTIN

@@ -35,12 +35,8 @@ from tj_core.extend import (
     requires_grad,
     substituted,
 )
-from tj_torch.extend import (
-    Slot,
-    backward_keeps_graph,
-    constant,
-    resolve,
-)
+from tj_torch.extend import Slot, resolve
+from tj_torch.internal import backward_keeps_graph, constant
 
 from tj_autograd.joint.build import Differentiated, JointScope, Slots, tangent
 from tj_autograd.joint.functions import APPLY, has_own_backward

@@ -32,7 +32,7 @@ from tj_core.extend import (
     substitution,
     wrapped_body,
 )
-from tj_torch.extend import random_state, set_random_state
+from tj_torch.internal import random_state, set_random_state
 
 __all__ = [
     "States",

@@ -53,11 +53,11 @@ from tj_torch.extend import (
     ExpansionError,
     Sizes,
     Slot,
-    instance,
     is_symbolic,
     number_text,
     to_core_tree,
 )
+from tj_torch.internal import instance
 
 __all__ = [
     "GradRule",

@@ -29,7 +29,7 @@ from tj_core.extend import (
     requires_grad,
     substitution,
 )
-from tj_torch.extend import COPIED_BACK, RETURNED_VIEW
+from tj_torch.internal import COPIED_BACK, RETURNED_VIEW
 
 __all__ = [
     "Cut",

@@ -15,17 +15,8 @@ from tj_core.extend import (
     leaves,
     requires_grad,
 )
-from tj_torch.extend import (
-    OVERWRITTEN,
-    RETURNED_VIEW,
-    changes_unseen,
-    is_on,
-    is_wrapper_class,
-    may_write,
-    members,
-    resolve,
-    strided_beyond,
-)
+from tj_torch.extend import is_on, is_wrapper_class, may_write, resolve
+from tj_torch.internal import OVERWRITTEN, RETURNED_VIEW, changes_unseen, members, strided_beyond
 
 from tj_autograd.joint.functions import APPLY, has_own_backward
 from tj_autograd.joint.segments import Cut, is_returned_view, user_of_overwritten

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
-from tj_torch.extend import (
+from tj_torch.internal import (
     ambient_autocast,
     autocast_as_in,
     backward_keeps_graph,

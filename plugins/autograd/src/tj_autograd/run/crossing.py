@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import Proxy, TensorProxy
-from tj_torch.extend import Form, device_to_torch, dtype_to_torch, form_of, set_conj, set_neg
+from tj_torch.extend import device_to_torch, dtype_to_torch, set_conj, set_neg
+from tj_torch.internal import Form, form_of
 
 from tj_autograd.run.tangents import is_of_other_class
 

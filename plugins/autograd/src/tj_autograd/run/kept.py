@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import Proxy, TensorProxy
-from tj_torch.extend import device_to_torch, dtype_to_torch, is_sized
+from tj_torch.extend import device_to_torch, dtype_to_torch
+from tj_torch.internal import is_sized
 
 __all__ = ["FREED", "Kept", "Sources", "sources", "written_since"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tj_core.extend import RuleTable, Trace, dce, is_subclass
-from tj_torch.extend import OVERWRITTEN
+from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.depended import depended_once_more

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import torch
 from tj_core.extend import Dim, SymDim, TensorProxy, evaluate_size, size_symbols
-from tj_torch.extend import is_sized, is_wrapper, subclass_of
+from tj_torch.extend import is_wrapper
+from tj_torch.internal import is_sized, subclass_of
 
 __all__ = ["compact", "in_this_call", "is_of_other_class"]
 

@@ -23,7 +23,7 @@ from tj_core.extend import (
     own_pass,
     warn_of,
 )
-from tj_torch.extend import compiling
+from tj_torch.internal import compiling
 
 from tj_autograd.joint.build import Layout
 from tj_autograd.joint.replay import draws_again, restoring

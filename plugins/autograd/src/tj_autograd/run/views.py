@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tj_core.extend import BoundSymbol, Proxy, Symbol, Trace, TraceEditor, generate
-from tj_torch.extend import COPIED_BACK
+from tj_torch.internal import COPIED_BACK
 
 from tj_autograd.joint.segments import Cut
 

@@ -24,7 +24,7 @@ from tj_core.extend import (
     storage_roots,
     substituted,
 )
-from tj_torch.extend import OVERWRITTEN
+from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.split.mincut import INFINITE, Network, Solved
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import Dim, NumberProxy, TensorProxy, evaluate_size, leaves
-from tj_torch.extend import tensor_proxy, to_core
+from tj_torch.extend import tensor_proxy
+from tj_torch.internal import to_core
 
 __all__ = ["actual_sizes", "same_metadata", "symbol_values"]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tj_torch.extend import captures_functions_in_steps, captures_hooks_of_values
+from tj_torch.internal import captures_functions_in_steps, captures_hooks_of_values
 
 __all__ = ["left_to_this_version", "reasons_of_this_version"]
 

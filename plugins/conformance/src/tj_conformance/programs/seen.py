@@ -18,7 +18,7 @@ from typing import Any
 
 import tj_core as tj
 import torch
-from tj_torch.extend import thread_state
+from tj_torch.internal import thread_state
 
 from tj_conformance.oracle.compare import Difference, differences
 

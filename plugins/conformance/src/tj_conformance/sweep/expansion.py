@@ -13,15 +13,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import CannotExpandError, Context, Proxy, TensorProxy, leaves
-from tj_torch.extend import (
-    Expander,
-    Expansion,
-    replay,
-    storage_id,
-    tensor_proxy,
-    to_core,
-    to_core_tree,
-)
+from tj_torch.extend import Expander, Expansion, storage_id, tensor_proxy, to_core_tree
+from tj_torch.internal import replay, to_core
 
 from tj_conformance.databases.known import DECLARED_FRESH, IDLE_STRIDES
 from tj_conformance.databases.sizes import same_metadata, symbol_values

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 from tj_core.extend import Constant, map_tree
-from tj_torch.extend import Names, resolve
+from tj_torch.extend import resolve
+from tj_torch.internal import Names
 
 from tj_conformance.oracle.compare import call_differences, compare, seeded
 from tj_conformance.oracle.result import Result

@@ -22,7 +22,8 @@ from tj_core.extend import (
     evaluate_size,
     leaves,
 )
-from tj_torch.extend import Expansion, Memo, Sizes, replay, tensor_proxy, to_core, to_core_tree
+from tj_torch.extend import Expansion, Sizes, tensor_proxy, to_core_tree
+from tj_torch.internal import Memo, replay, to_core
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
