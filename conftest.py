@@ -18,8 +18,9 @@ OF_FOLDERS = {
     "autocast": "torch,autograd,autocast",
     "subclass_dispatch": "torch,autograd,subclass",
     "subclasses": "torch,subclass",
+    "test_composability.py": "torch,subclass",
 }
-"""The plugins of tests in folders of that name, if more than tj-torch."""
+"""The plugins of tests in folders and files of that name, if more than tj-torch."""
 
 os.environ.setdefault("TJ_CACHE_DIR", "none")
 """What earlier runs of the tests have compiled is not used; tests of that have folders."""

@@ -26,8 +26,7 @@ def test_the_version_is_the_one_that_the_table_names(package: Package) -> None:
 @pytest.mark.parametrize(
     "plugins, optimizer",
     [
-        (("torch",), "sgd"),
-        (("torch", "autograd"), "adam"),
+        (("torch", "subclass"), "sgd"),
         (("torch", "autograd", "subclass"), "adam"),
     ],
     ids=str,
