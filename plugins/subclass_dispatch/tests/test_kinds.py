@@ -97,6 +97,13 @@ def test_without_a_kind_a_program_that_makes_one_runs_as_it_is(f: Callable[..., 
     assert len(warned) == 1
 
 
+def test_a_mistake_of_the_plugin_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tj_subclass.expansion.run.alias_facts", None)
+    jitted = tj.jit(chain)
+    with pytest.warns(tj.TjWarning, match=r"internal error while expanding .*TypeError.*run\.py"):
+        assert torch.equal(jitted(two(3), two(3)).b, chain(two(3), two(3)).b)
+
+
 def test_programs_without_subclasses_warn_of_nothing() -> None:
     jitted = tj.jit(lambda x: x.sin() * 2, plugins=["torch", "autograd"])
     with warnings.catch_warnings():

@@ -1,7 +1,7 @@
 """Door of tj-torch for all plugins: expansions, names, sizes, contexts, gradients, tensor kinds.
 
-All other modules may change with any version, `tj_torch.internal` among them: the second door, for
-plugins of this tree.
+All other modules may change with any version; the second door, `tj_torch.internal`, which is for
+plugins of this tree, with any minor release.
 """
 
 from __future__ import annotations

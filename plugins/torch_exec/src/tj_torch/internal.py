@@ -1,7 +1,8 @@
 """Second door of tj-torch: names for tj's own plugins alone, without stability.
 
 Parts of how programs are captured, calls run on fake tensors, and writes become values, each needed
-by one plugin. They change with any version; plugins of third parties import from `tj_torch.extend`.
+by one plugin. They change with any minor release, and plugins of this tree require one
+(``tj-torch>=0.1,<0.2``). Plugins of third parties import from `tj_torch.extend`.
 """
 
 from __future__ import annotations
