@@ -100,7 +100,7 @@ def leaf_check(trace: Trace, held: int) -> Callable[[Sequence[Any]], bool] | Non
 
 
 def rules() -> RuleTable[AutocastNotes]:
-    """Register these notes."""
+    """Register `LeafNotes` under ``torch.autocast``."""
     table: RuleTable[AutocastNotes] = RuleTable(AUTOCAST_NOTES)
     table.set("torch.autocast", AutocastNotes(LeafNotes, leaf_check))
     return table

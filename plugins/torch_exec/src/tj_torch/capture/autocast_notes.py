@@ -25,7 +25,7 @@ NOTES = "autocast_notes"
 AUTOCAST = Symbol("torch", "autocast")
 
 Check = Callable[[Sequence[Any]], bool]
-"""Whether a program is right for the values of its inputs."""
+"""Check of the values of a program's inputs in a call: False if the program is not for them."""
 
 
 class Notes(Protocol):
@@ -43,11 +43,11 @@ class Notes(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class AutocastNotes:
-    """A plugin's notes on autocast.
+    """A plugin's record for notes on autocast.
 
-    ``begin`` starts those on one program. ``check`` gives what the acquired program depends on by
-    its notes, and has to be asked in each call: None for nothing. The last inputs, as many as its
-    second argument says, are no arguments of a call.
+    ``begin`` starts notes on one program. ``check`` makes the `Check` of an acquired program with
+    such notes, or None if it is right for all values; its second argument is the number of inputs,
+    the last ones, that are no arguments of a call.
     """
 
     begin: Callable[[], Notes]
