@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from tj_conformance.oracle.compare import call_differences
 from tj_conformance.oracle.twins import clone_tree
 from tj_core.extend import TjWarning
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 pytestmark = pytest.mark.sampled(8)
 
@@ -277,8 +278,7 @@ def test_what_has_no_elements_runs_one_by_one(fusing: Any) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (x * 2).exp() + 1
 
-    jitted = fusing(f)
-    hold(jitted, f, X(0, 4))
+    hold(jitted := fusing(f), f, X(0, 4))
     assert regions(jitted) == []
 
 
@@ -301,6 +301,28 @@ def test_autocast_that_is_lowered_is_fused() -> None:
     expected.sum().backward()
     torch.testing.assert_close(out, expected, rtol=0.02, atol=0.02)
     torch.testing.assert_close(mine, w.grad, rtol=0.02, atol=0.05)
+
+
+def test_what_runs_in_full_precision_does_under_autocast_of_the_caller() -> None:
+    """PyTorch computes attention by products in float32 there, and rounds the result once."""
+    pytest.importorskip("tj_autocast")
+
+    def f(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(q, k, k)
+
+    plugins = ("inductor", "autograd", "autocast", "torch")
+    q, k = (torch.randn(1, 2, 64, 16, dtype=torch.bfloat16) for _ in range(2))
+    exact = f(q.double(), k.double())
+    for recorded in (False, True):
+        jitted = tj.jit(f, session=tj.Session(plugins, overrides={"check": 2}))
+        with torch.set_grad_enabled(recorded), torch.autocast("cpu", dtype=torch.bfloat16):
+            mine, theirs = (g(q, k.requires_grad_(recorded)) for g in (jitted, f))
+        assert regions(jitted) != []
+        assert (mine - exact).abs().mean() <= 1.1 * (theirs - exact).abs().mean()
+        if recorded:
+            ours, expected = (torch.autograd.grad(y.sum(), k)[0] for y in (mine, theirs))
+            assert (ours != expected).float().mean() < 0.05
 
 
 def test_autocast_runs_one_by_one(fusing: Any) -> None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
-from tj_core.extend import FusionRegion, TensorProxy, interpreter
-from tj_torch.internal import RunSymbols
+from tj_core.extend import Context, FusionRegion, TensorProxy, interpreter
+from tj_torch.internal import RunSymbols, surroundings
 
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.modules import Compiled
@@ -32,7 +31,8 @@ def lowered(
     if reads_strides(region):
         run, taken = relaid(region, run), region.actual_inputs
     mode = compiling.FakeTensorMode() if symbols is None else symbols.mode
-    with torch.no_grad(), settings(options):
+    # The caller's autocast is not the region's: its calls run without, after casts of their own.
+    with surroundings(False, Context()), settings(options):
         with mode:
             inputs = example_inputs(taken, symbols)
         if symbols is not None:
