@@ -94,7 +94,32 @@ def test_fused_programs_of_low_precision_may_round_less() -> None:
     assert not torch.equal(model(low), in_float(model)(low))
     check(in_float, model, low)
     with pytest.raises(AssertionError):
-        check(changing(lambda x: x + 1), model, low)
+        check(changing(lambda x: x + 4), model, low)
+
+
+def test_programs_that_amplify_rounding_may_be_as_far_from_double_precision_as_eager() -> None:
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1000) - 1000
+
+    def otherwise(function: Any) -> Any:
+        return lambda x: x + (1000 - 1000) if x.dtype is torch.float32 else function(x)
+
+    x = torch.linspace(0, 1, 12)
+    assert (model(x) - x).abs().max() > 1e-5
+    check(otherwise, model, x)
+    with pytest.raises(AssertionError):
+        check(changing(lambda x: x + 1e-3), model, x)
+
+
+def test_numbers_are_compared_where_tensors_are_as_near_as_eager() -> None:
+    def model(x: torch.Tensor) -> Any:
+        return (x + 1000) - 1000, x.dim()
+
+    def counting(function: Any) -> Any:
+        return lambda x: (x.clone(), 3)
+
+    with pytest.raises(AssertionError):
+        check(counting, model, torch.linspace(0, 1, 12))
 
 
 def test_generators_are_compared_by_their_state() -> None:

@@ -12,12 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_leaves
+
+from tj_conformance.oracle.nearness import as_near, doubled
 
 __all__ = ["Check", "Tolerance", "ours"]
-
-LOW = (torch.float16, torch.bfloat16)
-"""Data types in which a fused program rounds less often than eager."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +48,11 @@ class _Ran:
     def leaves(self) -> list[Any]:
         """The parts of the results."""
         return list(tree_leaves(self.results))
+
+    def all(self) -> list[Any]:
+        """Results, arguments and gradients, numbers and states of generators as tensors."""
+        found = [*self.leaves(), *map(_state, self.inputs), *self.gradients]
+        return [torch.tensor(x) if isinstance(x, bool | int | float) else x for x in found]
 
 
 @dataclass
@@ -86,7 +90,7 @@ class Check:
         self._same_form(expected, actual)
         if self.values:
             self._close(
-                expected, actual, lambda: self._ran(_float(model), _float(inputs), gradients)
+                expected, actual, lambda: self._ran(_wide(model), doubled(inputs), gradients)
             )
 
     def _ran(self, function: Any, inputs: Sequence[Any], gradients: bool) -> _Ran:
@@ -112,14 +116,13 @@ class Check:
             if isinstance(theirs, torch.Tensor):
                 self.case.assertEqual(_form(ours), _form(theirs))
 
-    def _close(self, expected: _Ran, actual: _Ran, in_float: Callable[[], _Ran]) -> None:
-        """Near to eager, or where a data type is low, to the same in float32."""
+    def _close(self, expected: _Ran, actual: _Ran, exact: Callable[[], _Ran]) -> None:
+        """Near to eager, or where rounding is amplified, as near as eager to double precision."""
         try:
             self._near(expected, actual)
         except AssertionError:
-            if not any(isinstance(x, torch.Tensor) and x.dtype in LOW for x in actual.leaves()):
+            if not as_near(actual.all(), expected.all(), lambda: exact().all()):
                 raise
-            self._near(_rounded(in_float(), expected), actual)
 
     def _near(self, expected: _Ran, actual: _Ran) -> None:
         near, equal = self.tolerance.arguments(), self.case.assertEqual
@@ -187,27 +190,6 @@ def _copied(model: Any) -> Any:
         return model
 
 
-def _float(value: Any) -> Any:
-    """A model or arguments in float32."""
-    if isinstance(value, torch.nn.Module):
-        return copy.deepcopy(value).float()
-    return tree_map(_float_tensor, value)
-
-
-def _float_tensor(x: Any) -> Any:
-    low = isinstance(x, torch.Tensor) and x.dtype in LOW
-    return x.detach().float().requires_grad_(x.requires_grad) if low else x
-
-
-def _rounded(ran: _Ran, like: _Ran) -> _Ran:
-    """Results computed in float32, in the data types of ``like``."""
-
-    def rounded(values: Sequence[Any], models: Sequence[Any]) -> list[Any]:
-        pairs = zip(values, models, strict=True)
-        return [v.to(m.dtype) if isinstance(m, torch.Tensor) else v for v, m in pairs]
-
-    return _Ran(
-        rounded(ran.leaves(), like.leaves()),
-        rounded(ran.inputs, like.inputs),
-        rounded(ran.gradients, like.gradients),
-    )
+def _wide(model: Any) -> Any:
+    """A model in double precision; of a function, its arguments alone are."""
+    return copy.deepcopy(model).double() if isinstance(model, torch.nn.Module) else model

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from tj_conformance.upstream.agreeing import agree, agree_on_counters
 from tj_conformance.upstream.checking import Check, Tolerance
 from tj_conformance.upstream.kinds import Mode
 
@@ -36,6 +37,7 @@ def replace(mode: Mode) -> None:
     vars(torch)["compile"] = compile
     for name in ("optimize", "optimize_assert"):
         vars(dynamo)[name] = _optimizing(vars(dynamo)[name], jit)
+    agree_on_counters()
     _on_cpus()
 
 
@@ -77,9 +79,10 @@ def _on_cpus() -> None:
 
 
 def adapt(mode: Mode, module: ModuleType) -> None:
-    """Replace the check of a model where a file has it, and have it count no kernels."""
+    """Replace the check of a model where a file has it, and what looks at generated code."""
     check = _checking(_compiler(mode))
     for where in (module, *(m for n, m in sys.modules.items() if n.endswith("test_torchinductor"))):
+        agree(where)
         for name, value in list(vars(where).items()):
             if name == "check_model":
                 setattr(where, name, check)
