@@ -143,7 +143,8 @@ def test_what_is_multiplied_by_zero_is_not_read() -> None:
         assert ("aten.addmm.default" in called) is (0 in (beta, alpha))
 
 
-QUOTIENTS = (-2.5, 2.5, 1.0, -1.0, 0.1, -0.3, 0.0, -0.0, 1e10, torch.inf, -torch.inf, torch.nan)
+NUMBERS = (-2.5, 2.5, 1.0, -1.0, 0.1, -0.3, 0.0, -0.0, 1e10, -3e38, 1e-38, 7.0)
+QUOTIENTS = (*NUMBERS, torch.inf, -torch.inf, torch.nan, *NUMBERS[:9])
 DIVISIONS = {
     "floor_divide": lambda a, b: torch.ops.aten.floor_divide.default(a, b),
     "div": lambda a, b: torch.ops.aten.div.Tensor_mode(a, b, rounding_mode="floor"),

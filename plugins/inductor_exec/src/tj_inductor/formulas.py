@@ -123,12 +123,12 @@ def floor_divided(a: Any, b: Any) -> Any:
     if not dtype.is_floating_point:
         return NotImplemented
     a, b = _wide(a, b, dtype)
-    rest = torch.fmod(a, b)
-    whole = (a - rest) / b
+    quotient, rest = a / b, torch.fmod(a, b)
+    # Vectors have NaN as the rest where the quotient is too large for the data type.
+    whole = torch.where(quotient.isinf() & ~a.isinf(), a, a - rest) / b
     whole = torch.where((rest != 0) & ((b < 0) != (rest < 0)), whole - 1, whole)
     below = torch.floor(whole)
     below = torch.where(whole - below > 0.5, below + 1, below)
-    quotient = a / b
     found = torch.where(whole == 0, torch.copysign(torch.zeros_like(quotient), quotient), below)
     return torch.where(b == 0, quotient, found).to(dtype)
 
