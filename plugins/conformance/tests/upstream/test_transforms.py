@@ -64,3 +64,10 @@ def test_a_transform_of_what_tj_jits_runs_the_function_itself() -> None:
 
 def test_tj_jits_what_a_transform_returns() -> None:
     assert torch.allclose(changed(Mode.OUTSIDE)["grad"](cubes)(X), 3 * X**2)
+
+
+@pytest.mark.parametrize("mode", [Mode.INSIDE, Mode.OUTSIDE])
+def test_a_graph_that_a_test_compiles_itself_has_the_transform(mode: Mode) -> None:
+    grad = changed(mode)["grad"]
+    compiled = torch.compile(lambda x: grad(cubes)(x), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(X), 3 * X**2)

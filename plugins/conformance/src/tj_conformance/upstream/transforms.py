@@ -9,6 +9,8 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import torch
+
 from tj_conformance.upstream.kinds import Mode
 
 __all__ = ["adapt", "changed", "replace"]
@@ -62,6 +64,8 @@ def _inner(function: Any, mode: Mode) -> Any:
 def _function(original: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
     @functools.wraps(original)
     def transform(func: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # a test's own graph, of which nothing is jitted
+            return original(func, *args, **kwargs)
         plain = original(_inner(func, mode), *args, **kwargs)
         given = _jit(plain) if mode is Mode.OUTSIDE else functools.wraps(plain)(_again(plain))
         _transformed[given] = plain
@@ -77,6 +81,8 @@ def _again(function: Callable[..., Any]) -> Callable[..., Any]:
 def _call(original: Callable[..., Any], mode: Mode) -> Callable[..., Any]:
     @functools.wraps(original)
     def transform(func: Any, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return original(func, *args, **kwargs)
         function = _inner(func, mode)
         if mode is Mode.INSIDE:
             return original(function, *args, **kwargs)
