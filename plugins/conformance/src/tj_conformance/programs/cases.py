@@ -20,6 +20,7 @@ from tj_conformance.programs.scenes import KINDS, Layout, pair, placed
 from tj_conformance.sampling import FULL
 
 __all__ = [
+    "Board",
     "Case",
     "Table",
     "as_written",
@@ -107,6 +108,29 @@ class Table:
             "argvalues": found,
             "ids": [f"{case.name}-{kind}" for case, kind in found],
         }
+
+
+class Board(Table):
+    """Programs that show known bugs of compilers; ``where`` says who reported each, by its name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.where: dict[str, str] = {}
+
+    def known(self, where: str, *, kind: str = "plain", **facts: Any) -> Callable[[Any], Any]:
+        """Add a function, as a table is called to."""
+        return self._reported(where, self(kinds=(kind,), **facts))
+
+    def known_stateful(self, where: str, *, kind: str = "plain", **facts: Any) -> Any:
+        """Add a factory of `Program`."""
+        return self._reported(where, self.stateful(kinds=(kind,), **facts))
+
+    def _reported(self, where: str, add: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def reported(fn: Callable[..., Any]) -> Callable[..., Any]:
+            self.where[fn.__name__] = where
+            return add(fn)  # type: ignore[no-any-return]
+
+        return reported
 
 
 def as_written(case: Case) -> tuple[str, ...]:

@@ -6,9 +6,8 @@ A program is on the board if a call shows the bug, even if it is mended by now.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from tj_conformance.programs.aliasing import Program
-from tj_conformance.programs.cases import Table
+from tj_conformance.programs.cases import Board
 from tj_conformance.programs.scenes import (
     base_and_row,
     one,
@@ -21,27 +20,8 @@ from tj_conformance.programs.scenes import (
 )
 from tj_torch.torch_private.ops import make_effectful
 
-case = Table()
-WHERE: dict[str, str] = {}
-
-
-def known(where, *, kind="plain", **facts):
-    """Register a program of the board; ``where`` tells who reported it."""
-
-    def add(fn):
-        WHERE[fn.__name__] = where
-        return case(kinds=(kind,), breaks=(), **facts)(fn)
-
-    return add
-
-
-def known_stateful(where, *, kind="plain", **facts):
-    def add(make):
-        WHERE[make.__name__] = where
-        return case.stateful(kinds=(kind,), breaks=(), **facts)(make)
-
-    return add
-
+case = Board()
+known, known_stateful = case.known, case.known_stateful
 
 OURS = "found here"
 
@@ -448,68 +428,3 @@ def subclass_after_a_tensor(x, y):
 def subclass_is_written(x, y):
     x.add_(1)
     return x * y
-
-
-def integers_to_fill(new):
-    return new.scene(new(2, 3), torch.zeros((), dtype=torch.int32))
-
-
-def volume(new):
-    return new.scene(new(1, 2, 7, 7, 7))
-
-
-def number_to_fill(new):
-    return new.scene(new(3, 3), torch.zeros((), dtype=torch.float64))
-
-
-def truths(new):
-    return new.scene(torch.ones(3, dtype=torch.bool))
-
-
-@known(OURS, layouts=(truths,))
-def truths_times_a_number(x):
-    x.mul_(2)
-    return x
-
-
-@known(OURS, layouts=(integers_to_fill,))
-def sum_into_integers(x, y):
-    return torch.sum(x / 3, (0, 1), out=y)
-
-
-@known(OURS, layouts=(number_to_fill,))
-def rank_into_a_number(x, y):
-    return torch.linalg.matrix_rank(x, out=y)
-
-
-@known("Inductor, found here", layouts=(volume,))
-def windows_at_random_places(x):
-    places = torch.tensor([[[0.1, 0.5, 0.9], [0.8, 0.2, 0.4]]])
-    x = x + torch.arange(x.numel(), dtype=x.dtype).view(x.shape)
-    return F.fractional_max_pool3d(x, 2, output_size=(4, 4, 4), _random_samples=places)
-
-
-@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
-def copy_of_an_argument(x):
-    copied = torch.empty_like(x).copy_(x)
-    return copied.view(-1).clone(), x.sin()
-
-
-@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
-def index_before_the_first(x):
-    return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
-
-
-@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
-def labels_behind_the_last(x):
-    return F.multilabel_margin_loss(x, torch.tensor([[0, -1, 1], [2, 1, -1]]))
-
-
-@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
-def no_probability(x):
-    return F.binary_cross_entropy(x.sigmoid() + 1, x.sigmoid())
-
-
-@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
-def small_differences(x):
-    return torch.expm1(x * 1e-9) * 1e9

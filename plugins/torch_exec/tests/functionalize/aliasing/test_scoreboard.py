@@ -1,8 +1,8 @@
 """Programs that other compilers get wrong and tj does not: the table of `docs/scoreboard.md`.
 
-The programs are those of `board.py`. Every run measures tj's column, and torch.compile's for a few
-programs; ``TJ_FULL=1`` measures it for all programs, and compares with the table.
-``python test_scoreboard.py`` writes the table. ``-rP`` prints it.
+The programs are those of `board.py` and `board_values.py`. Every run measures tj's column, and
+torch.compile's for a few programs; ``TJ_FULL=1`` measures it for all programs, and compares with
+the table. ``python test_scoreboard.py`` writes the table. ``-rP`` prints it.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from tj_conformance.programs.scenes import placed
 from tj_conformance.sampling import FULL
 
 PAGE = Path(__file__).resolve().parents[5] / "docs" / "scoreboard.md"
-(board,) = modules_in(Path(__file__).parent, pattern="board.py")
-CASES, WHERE = board.case.cases, board.WHERE
+BOARDS = [module.case for module in modules_in(Path(__file__).parent, pattern="board*.py")]
+CASES = [case for board in BOARDS for case in board.cases]
+WHERE = {name: where for board in BOARDS for name, where in board.where.items()}
 
 
 # --------------------------------------------------------------------------- measuring

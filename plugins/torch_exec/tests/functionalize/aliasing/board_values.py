@@ -1,0 +1,118 @@
+"""The programs of the scoreboard that compute other values, or find a name of the compiler's.
+
+What they write and alias, if anything, is right: see `board.py` for that.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from tj_conformance.programs.cases import Board
+from torch.utils.checkpoint import checkpoint
+
+case = Board()
+known = case.known
+
+OURS = "found here"
+
+
+# --------------------------------------------------------------------------- layouts
+
+
+def integers_to_fill(new):
+    return new.scene(new(2, 3), torch.zeros((), dtype=torch.int32))
+
+
+def volume(new):
+    return new.scene(new(1, 2, 7, 7, 7))
+
+
+def number_to_fill(new):
+    return new.scene(new(3, 3), torch.zeros((), dtype=torch.float64))
+
+
+def quotients(new):
+    return new.scene(torch.tensor([1.0, -1.0, 2.5, torch.inf]))
+
+
+def product_of_a_row(new):
+    return new.scene(torch.full((3,), torch.nan), new(1, 4), new(4, 3))
+
+
+def truths(new):
+    return new.scene(torch.ones(3, dtype=torch.bool))
+
+
+# --------------------------------------------------------------------------- programs
+
+
+@known(OURS, layouts=(truths,))
+def truths_times_a_number(x):
+    x.mul_(2)
+    return x
+
+
+@known(OURS, layouts=(integers_to_fill,))
+def sum_into_integers(x, y):
+    return torch.sum(x / 3, (0, 1), out=y)
+
+
+@known(OURS, layouts=(number_to_fill,))
+def rank_into_a_number(x, y):
+    return torch.linalg.matrix_rank(x, out=y)
+
+
+@known("Inductor, found here", layouts=(volume,))
+def windows_at_random_places(x):
+    places = torch.tensor([[[0.1, 0.5, 0.9], [0.8, 0.2, 0.4]]])
+    x = x + torch.arange(x.numel(), dtype=x.dtype).view(x.shape)
+    return F.fractional_max_pool3d(x, 2, output_size=(4, 4, 4), _random_samples=places)
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def copy_of_an_argument(x):
+    copied = torch.empty_like(x).copy_(x)
+    return copied.view(-1).clone(), x.sin()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def index_before_the_first(x):
+    return x.index_copy(0, torch.tensor([-1]), x[:1]).sin()
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def labels_behind_the_last(x):
+    return F.multilabel_margin_loss(x, torch.tensor([[0, -1, 1], [2, 1, -1]]))
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(2, 3)),))
+def no_probability(x):
+    return F.binary_cross_entropy(x.sigmoid() + 1, x.sigmoid())
+
+
+@known("Inductor, found here", layouts=(lambda new: new.scene(new(4, 8)),))
+def small_differences(x):
+    return torch.expm1(x * 1e-9) * 1e9
+
+
+@known("Inductor, found here", layouts=(product_of_a_row,))
+def zero_times_what_is_no_number(x, a, b):
+    return torch.addmm(x, a, b, beta=0.0) + 1
+
+
+@known("Inductor, found here", layouts=(quotients,))
+def floor_of_a_quotient(x):
+    return x // 0.1, x // torch.inf
+
+
+@known("Inductor, found here", layouts=(quotients,))
+def rest_of_an_infinite_divisor(x):
+    return (x % torch.full_like(x, torch.inf)).sin()
+
+
+wrap_body_0 = 3.0
+
+
+@known("Dynamo, found here", kind="inner", layouts=(lambda new: new.scene(new(2, 3)),))
+def global_called_as_dynamo_calls_its_own(x):
+    return checkpoint(lambda y: y.sin() * wrap_body_0, x, use_reentrant=False) + wrap_body_0
