@@ -43,6 +43,17 @@ def test_results_are_in_memory_of_their_own(f: Program, dynamic: bool, fusing: A
         assert torch.equal(x, before)
 
 
+def test_parts_that_pytorch_says_are_no_views_are_in_memory_of_their_own(fusing: Any) -> None:
+    """A recurrent cell splits its gates so, and keeps them for the backward."""
+    network = torch.nn.LSTM(6, 3, batch_first=True).double()
+    x = torch.randn(4, 1, 6, dtype=torch.float64, requires_grad=True)
+    found = [
+        torch.autograd.grad(out := f(x)[0], x, torch.ones_like(out))[0]
+        for f in (fusing(network), network)
+    ]
+    torch.testing.assert_close(*found)
+
+
 def test_what_is_apart_already_is_not_copied() -> None:
     x, made = torch.ones(3), [torch.ones(3), torch.ones(3)]
     kept = apart(lambda box: made, [0, 1])([x])
@@ -50,6 +61,16 @@ def test_what_is_apart_already_is_not_copied() -> None:
     one, two, three = apart(lambda box: [x, made[0], made[0].view(3)], [0, 2])([x, 5])
     assert (one is x, two is made[0], three is made[0]) == (False, True, False)
     assert len({t.untyped_storage().data_ptr() for t in (x, one, two, three)}) == 4
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_what_is_copied_keeps_its_strides(mode: Any) -> None:
+    with mode():
+        gates = torch.arange(12.0).view(2, 6)
+        one, two = apart(lambda box: list(gates.split(3, 1)), [0, 1])([])
+    assert (one.stride(), two.stride()) == ((6, 1), (6, 1))
+    assert two.tolist() == [[3, 4, 5], [9, 10, 11]]
+    assert two.is_inference() or two._version == 0
 
 
 def multiplied(x: torch.Tensor) -> Any:

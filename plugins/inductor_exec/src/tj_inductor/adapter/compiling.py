@@ -253,15 +253,23 @@ def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) ->
 def _copied(node: torch.fx.Node) -> torch.fx.Node:
     """What ``node`` is a copy or a view of, as far as Inductor may find out; itself, if of none."""
     while True:
+        if node.target is operator.getitem and _views(node.args[0]):
+            node = node.args[0]  # type: ignore[assignment]
         target, index = node.target, 0
         if target in noop_registry:
             _, index = noop_registry[target]
-        elif not (isinstance(target, torch._ops.OpOverload) and target.is_view):
+        elif not _views(node):
             return node
         source = node.args[index] if isinstance(index, int) else _source(index, node)
         if not isinstance(source, torch.fx.Node):
             return node
         node = source
+
+
+def _views(node: Any) -> bool:
+    """Whether ``node`` views a value; those that ``unsafe_split`` returns are said to be new."""
+    target = getattr(node, "target", None)
+    return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
 
 
 def _source(index: Callable[[Any], Any], node: torch.fx.Node) -> Any:

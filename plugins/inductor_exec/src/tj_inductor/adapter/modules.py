@@ -109,11 +109,24 @@ def apart(
         outputs = list(function(box))
         for index, output in enumerate(outputs):
             if index in same and _memory(output) in taken:
-                outputs[index] = output.clone()
+                outputs[index] = _copy(output)
             taken.add(_memory(output))
         return outputs
 
     return run
+
+
+def _copy(output: torch.Tensor) -> torch.Tensor:
+    """A new tensor like ``output``, with its strides, whose version is 0."""
+    made = output.clone()
+    if made.stride() == output.stride():
+        return made
+    made = torch.empty_strided(
+        output.shape, output.stride(), dtype=output.dtype, device=output.device
+    ).copy_(output)
+    if not made.is_inference():
+        _set_versions((made,), (0,))
+    return made
 
 
 RETURNED = re.compile(r"^ +return (\(.*\))$", re.MULTILINE)
