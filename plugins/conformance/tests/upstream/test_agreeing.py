@@ -1,4 +1,4 @@
-"""What tests look at in Inductor's generated code agrees, and results are compared still."""
+"""Stand-ins for Inductor's generated code agree with all questions; results are compared still."""
 
 from __future__ import annotations
 

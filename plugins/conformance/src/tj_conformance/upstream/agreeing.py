@@ -16,7 +16,7 @@ __all__ = ["AGREEING", "agree", "agree_on_counters"]
 
 
 class _Agreeing:
-    """Whatever is looked up in it, or computed with it, is itself; every comparison holds."""
+    """Object that every look-up and computation returns again; every comparison with it holds."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -52,7 +52,7 @@ def _len(value: Any) -> Any:
 
 
 def _with_text(run: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-    """The result of a call, and the generated code."""
+    """Result of a call, and the generated code."""
     return run(*args, **kwargs), AGREEING
 
 

@@ -267,7 +267,7 @@ def _copied(node: torch.fx.Node) -> torch.fx.Node:
 
 
 def _views(node: Any) -> bool:
-    """Whether ``node`` views a value; those that ``unsafe_split`` returns are said to be new."""
+    """Tell whether ``node`` views a value, as parts that ``unsafe_split`` returns do unsaid."""
     target = getattr(node, "target", None)
     return isinstance(target, torch._ops.OpOverload) and bool(target.is_view)
 

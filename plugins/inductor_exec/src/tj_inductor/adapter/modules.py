@@ -117,7 +117,7 @@ def apart(
 
 
 def _copy(output: torch.Tensor) -> torch.Tensor:
-    """A new tensor like ``output``, with its strides, whose version is 0."""
+    """Copy ``output`` with its strides; the copy's version is 0."""
     made = output.clone()
     if made.stride() == output.stride():
         return made

@@ -1,6 +1,6 @@
-"""The programs of the scoreboard that compute other values, or find a name of the compiler's.
+"""Programs of the scoreboard where a compiler computes other values, or a name meets its own.
 
-What they write and alias, if anything, is right: see `board.py` for that.
+Programs where writes or aliases go wrong are in `board.py`.
 """
 
 from __future__ import annotations
