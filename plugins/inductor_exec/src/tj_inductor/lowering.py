@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from tj_core.extend import Context, FusionRegion, TensorProxy, interpreter
-from tj_torch.internal import RunSymbols, surroundings
+from tj_torch.extend import surroundings
+from tj_torch.internal import RunSymbols
 
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.modules import Compiled

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tj_torch.functionalize.between import CROSSING
 from tj_torch.functionalize.objects import Unsuitable
-from tj_torch.ops.context import AUTOCAST
+from tj_torch.ops.context import AUTOCAST, surroundings
 from tj_torch.ops.contexts import is_on
 from tj_torch.ops.convert import device_to_torch, dtype_to_torch, tensor_proxy, to_core_tree
 from tj_torch.ops.errors import ExpansionError
@@ -57,6 +57,7 @@ __all__ = [
     "set_conj",
     "set_neg",
     "storage_id",
+    "surroundings",
     "tensor_proxy",
     "to_core_tree",
 ]

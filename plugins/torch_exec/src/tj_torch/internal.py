@@ -19,7 +19,6 @@ from tj_torch.functionalize.functionalize import OVERWRITTEN, WITH_VALUE
 from tj_torch.functionalize.objects import Objects, reads_data, strided_beyond
 from tj_torch.ops.autograd_marks import autograd_marks
 from tj_torch.ops.cast_cache import is_leaf
-from tj_torch.ops.context import surroundings
 from tj_torch.ops.contexts import ambient_autocast, autocast_as_in
 from tj_torch.ops.convert import State, constant, subclass_of, to_core, value_proxy
 from tj_torch.ops.errors import WRITES_BACK, CannotExpand
@@ -153,7 +152,6 @@ __all__ = [
     "set_random_state",
     "strided_beyond",
     "subclass_of",
-    "surroundings",
     "tangents_key",
     "thread_state",
     "to_core",

@@ -21,7 +21,15 @@ from tj_core.extend import (
     formal_value,
     leaves,
 )
-from tj_torch.extend import Derivation, Expansion, Slot, is_symbolic, number_text, tensor_proxy
+from tj_torch.extend import (
+    Derivation,
+    Expansion,
+    Slot,
+    is_symbolic,
+    number_text,
+    surroundings,
+    tensor_proxy,
+)
 from tj_torch.internal import (
     CannotExpand,
     Recorder,
@@ -33,7 +41,6 @@ from tj_torch.internal import (
     gradients_of,
     known_sizes,
     missing_symbols,
-    surroundings,
     value_proxy,
     without_dispatch_modes,
 )

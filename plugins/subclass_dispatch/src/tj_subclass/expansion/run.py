@@ -37,6 +37,7 @@ from tj_torch.extend import (
     is_symbolic,
     is_wrapper,
     storage_id,
+    surroundings,
     tensor_proxy,
     to_core_tree,
 )
@@ -59,7 +60,6 @@ from tj_torch.internal import (
     plain,
     runs_python,
     same_tensors,
-    surroundings,
     unflatten,
     unwrapped,
     value_proxy,
