@@ -191,3 +191,31 @@ def step_of(net: Any, model: nn.Module) -> list[Any]:
     x = IMAGES.clone().requires_grad_()
     net(x).square().mean().backward()
     return [x.grad, *(p.grad for p in model.parameters() if p.grad is not None)]
+
+
+AFTER: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "returned": torch.relu,
+    "viewed": lambda y: y.view(-1).relu(),
+    "viewed by strides": lambda y: y.as_strided((24,), (1,)).relu(),
+    "written by strides": lambda y: y.as_strided_scatter(torch.ones(3), (3,), (1,)).relu(),
+}
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("after", AFTER)
+def test_a_formula_that_lays_out_otherwise(fusing: Any, after: str, dynamic: bool) -> None:
+    """The formula for a layer norm's gradient keeps the tangent's strides, the kernel does not."""
+
+    def f(grad: torch.Tensor, x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        _, mean, rstd = torch.ops.aten.native_layer_norm(x, [3], w, w, 1e-5)
+        given = (grad.transpose(1, 2), x, [3], mean, rstd, w, w, [True, False, False])
+        return AFTER[after](torch.ops.aten.native_layer_norm_backward(*given)[0] * 2)
+
+    args = torch.randn(2, 3, 4), torch.randn(2, 4, 3), torch.rand(3)
+    if dynamic:
+        torch._dynamo.mark_dynamic(args[0], 0)
+        torch._dynamo.mark_dynamic(args[1], 0)
+    expected, got = f(*args), fusing(f)(*args)
+    torch.testing.assert_close(got, expected)
+    assert got.stride() == expected.stride()

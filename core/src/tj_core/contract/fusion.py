@@ -7,7 +7,7 @@ single calls and compiles regions. Equal regions are compiled once.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -202,8 +202,13 @@ class Fusion:
             raise PluginError("a fusion has both restore and fingerprint, or none of them")
 
 
-def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:
-    """A function that runs the calls of ``region`` one by one, to be traced or as a fallback."""
+def interpreter(
+    region: FusionRegion, found: Callable[[Proxy, Any], Any] = lambda p, value: value
+) -> Callable[..., tuple[Any, ...]]:
+    """A function that runs the calls of ``region`` one by one, to be traced or as a fallback.
+
+    ``found`` is told each value that a call returns, and says what to go on with.
+    """
     names = [p.name for p in region.inputs]
     steps = [(region.resolve(call), call) for call in region.body.calls]
 
@@ -217,16 +222,18 @@ def interpreter(region: FusionRegion) -> Callable[..., tuple[Any, ...]]:
 
         for function, call in steps:
             args, kwargs = map_tree(value, call.args), map_tree(value, call.kwargs)
-            _bind(call.outputs, function(*args, **dict(kwargs)), values)
+            values.update(_named(call.outputs, function(*args, **dict(kwargs)), found))
         return tuple(values[p.name] for p in region.outputs)
 
     return run
 
 
-def _bind(outputs: Any, result: Any, values: dict[str, Any]) -> None:
-    """Put the values of ``result`` into ``values`` under their names in ``outputs``."""
+def _named(
+    outputs: Any, result: Any, found: Callable[[Proxy, Any], Any]
+) -> Iterator[tuple[str, Any]]:
+    """The values of ``result`` with the names that they have in ``outputs``."""
     if isinstance(outputs, tuple | list):
         for output, item in zip(outputs, result, strict=True):
-            _bind(output, item, values)
+            yield from _named(output, item, found)
     elif isinstance(outputs, Proxy):
-        values[outputs.name] = result
+        yield outputs.name, found(outputs, result)

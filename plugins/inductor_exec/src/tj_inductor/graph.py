@@ -18,7 +18,7 @@ from tj_core.extend import (
 from tj_torch.extend import device_to_torch, dtype_to_torch
 from tj_torch.internal import RunSymbols
 
-__all__ = ["example_inputs", "reads_strides", "relaid"]
+__all__ = ["as_declared", "example_inputs", "reads_strides", "relaid"]
 
 
 def example_inputs(inputs: Iterable[Proxy], symbols: RunSymbols | None = None) -> list[Any]:
@@ -44,11 +44,34 @@ def relaid(region: FusionRegion, run: Callable[..., Any]) -> Callable[..., Any]:
     def laid_out(*inputs: torch.Tensor) -> Any:
         found = list(inputs)
         for i in region.strides:
-            like = example_inputs([region.inputs[i]])[0]
-            found[i] = torch.ops.aten.copy.default(like, inputs[i])
+            found[i] = _copied(example_inputs([region.inputs[i]])[0], inputs[i])
         return run(*found)
 
     return laid_out
+
+
+def as_declared(symbols: RunSymbols | None) -> Callable[[Proxy, Any], Any]:
+    """A function that copies a value which is not laid out as its proxy says.
+
+    Inductor's formula of an operator may give other strides than the kernel, whose result a later
+    call views, or the region returns. The stride of a dimension of size one tells nothing.
+    """
+
+    def found(p: Proxy, value: Any) -> Any:
+        if not isinstance(p, TensorProxy) or not isinstance(value, torch.Tensor):
+            return value
+        strides = [_size(n, symbols) for n in p.strides]
+        sizes = zip(value.shape, value.stride(), strides, strict=True)
+        if all(mine == theirs or size == 1 for size, mine, theirs in sizes):
+            return value
+        return _copied(_example(p, symbols), value)
+
+    return found
+
+
+def _copied(like: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """``value`` with the strides of ``like``."""
+    return torch.ops.aten.copy.default(like, value)
 
 
 NUMBERS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "bool": bool}

@@ -12,7 +12,7 @@ from tj_torch.internal import RunSymbols
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.modules import Compiled
 from tj_inductor.adapter.settings import settings
-from tj_inductor.graph import example_inputs, reads_strides, relaid
+from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid
 
 __all__ = ["lowered"]
 
@@ -27,7 +27,7 @@ def lowered(
 
     ``options`` are settings of Inductor.
     """
-    run = interpreter(region)
+    run = interpreter(region, as_declared(symbols))
     taken = region.inputs
     if reads_strides(region):
         run, taken = relaid(region, run), region.actual_inputs
