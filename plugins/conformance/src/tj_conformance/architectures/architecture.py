@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,8 +10,9 @@ import torch
 from torch import nn
 
 from tj_conformance.architectures.small import small
+from tj_conformance.packages import Network
 
-__all__ = ["Architecture", "of_timm", "of_transformers"]
+__all__ = ["Architecture", "of_network", "of_transformers"]
 
 Batch = Callable[[], dict[str, Any]]
 _INSTALLS_HOOKS = "_hook_installation_lock"
@@ -77,25 +77,24 @@ class of_transformers:
         return Architecture("transformers", self.group, name, build, self.batch, left)
 
 
-def of_timm(name: str, *breaks: str, size: int = 32, **sizes: Any) -> Architecture:
-    """A network of timm, for pictures of ``size`` squared."""
+def of_network(package: str, group: str, network: Network) -> Architecture:
+    """A network of ``package``, the name that it is imported by; arguments are given by place."""
 
     def build() -> nn.Module:
-        model = importlib.import_module("timm").create_model(name, num_classes=5, **sizes)
-        return _Named(model)
+        return _ByPlace(network.build())
 
     def batch() -> dict[str, Any]:
-        return {"x": torch.randn(2, 3, size, size)}
+        return {f"x{i}": given for i, given in enumerate(network.batch())}
 
-    return Architecture("timm", "vision", name, build, batch, breaks)
+    return Architecture(package, group, network.name, build, batch, network.breaks)
 
 
-class _Named(nn.Module):
-    """A network that is called with ``x``, and returns one tensor."""
+class _ByPlace(nn.Module):
+    """A network that is called with names of its arguments, in order."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, x: torch.Tensor) -> Any:
-        return self.network(x)
+    def forward(self, **given: Any) -> Any:
+        return self.network(*given.values())

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from tj_conformance.architectures.architecture import Architecture, of_timm
+from tj_conformance.architectures.architecture import Architecture, of_network
+from tj_conformance.packages import Network, module, pictures
 
 __all__ = ["TIMM"]
+
 
 PATCHES: dict[str, Any] = {
     "img_size": 32,
@@ -18,6 +20,13 @@ PATCHES: dict[str, Any] = {
 WINDOWS: dict[str, Any] = {"img_size": 32, "window_size": 4, "embed_dim": 24, "depths": (1, 1)}
 WINDOWS |= {"num_heads": (2, 4)}
 STAGES: dict[str, Any] = {"depths": (1,) * 4, "dims": (8, 16, 24, 32)}
+
+
+def of_timm(name: str, **sizes: Any) -> Architecture:
+    """A network of timm, for pictures of 32 by 32."""
+    build = module("timm", "create_model")(name, num_classes=5, **sizes)
+    return of_network("timm", "vision", Network(name, build, pictures()))
+
 
 TIMM: tuple[Architecture, ...] = (
     of_timm("vit_tiny_patch16_224", **PATCHES),

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from tj_conformance.packages.diffusion import DIFFUSERS
 from tj_conformance.packages.graphs import GEOMETRIC
-from tj_conformance.packages.network import Network, Package, Report, train_twins
-from tj_conformance.packages.pictures import SEGMENTATION, TIMM
+from tj_conformance.packages.network import Network, Package, Report, module, train_twins
+from tj_conformance.packages.pictures import SEGMENTATION, TIMM, pictures
 from tj_conformance.packages.quantized import TORCHAO
 from tj_conformance.packages.sequences import X_TRANSFORMERS
 from tj_conformance.packages.vision import KORNIA
 
-__all__ = ["PACKAGES", "Network", "Package", "Report", "table", "train_twins"]
+__all__ = [
+    "DIFFUSERS",
+    "GEOMETRIC",
+    "PACKAGES",
+    "SEGMENTATION",
+    "Network",
+    "Package",
+    "Report",
+    "module",
+    "pictures",
+    "table",
+    "train_twins",
+]
 
 PACKAGES = (TIMM, SEGMENTATION, GEOMETRIC, KORNIA, X_TRANSFORMERS, DIFFUSERS, TORCHAO)
 """What is tried."""

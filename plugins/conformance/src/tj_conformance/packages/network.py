@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from tj_conformance.oracle.compare import Difference, differences
 from tj_conformance.oracle.nearness import doubled, judged
+from tj_conformance.packages.torchvision import declare_what_torchvision_lacks
 
 __all__ = ["OPTIMIZERS", "Network", "Package", "Report", "module", "train", "train_twins"]
 
@@ -67,6 +68,7 @@ def module(name: str, attribute: str) -> Callable[..., Make]:
 
     def with_arguments(*args: Any, **kwargs: Any) -> Make:
         def build() -> Any:
+            declare_what_torchvision_lacks()  # timm and others import it
             return getattr(importlib.import_module(name), attribute)(*args, **kwargs)
 
         return build
