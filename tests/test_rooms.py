@@ -51,8 +51,8 @@ ROOMS = {
     ),
     "tj_conformance": (
         "options", "sampling", "chunks", "fuser", "oracle", "programs", "names", "meaning",
-        "databases", "models", "packages", "architectures", "gradients", "sweep", "autocast", "subclasses",
-        "composability", "installed", "upstream", "plugin",
+        "databases", "models", "packages", "architectures", "gradients", "sweep", "autocast",
+        "subclasses", "composability", "installed", "upstream", "plugin",
     ),
 }  # fmt: skip
 """The rooms of each package, the lowest first."""
