@@ -148,3 +148,95 @@ def test_dropout_that_drops_nothing_returns_what_it_is_given(p: float) -> None:
         return y, y.stride(0)
 
     assert_jits(program, torch.rand(2, 5, 8))
+
+
+def gradients_of_convolutions(count: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Tangent, input and weight of convolutions in two dimensions, laid out at random."""
+    draw = random.Random(2)
+
+    def laid(*sizes: int) -> torch.Tensor:
+        last = draw.random() < 0.5
+        x = torch.randn(sizes)
+        return x.contiguous(memory_format=torch.channels_last) if last else x
+
+    for _ in range(count):
+        n, channels, others = (draw.choice([1, 2, 4]) for _ in range(3))
+        kernel = [draw.choice([1, 1, 3]) for _ in range(2)]
+        sizes = [5 - k + 1 for k in kernel]
+        yield laid(n, others, *sizes), laid(n, channels, 5, 5), laid(others, channels, *kernel)
+
+
+def test_gradients_of_convolutions() -> None:
+    """Of weights with one element per channel, too, all of whose memory formats are one."""
+    operator, pairs = torch.ops.aten.convolution_backward.default, [[1, 1], [0, 0], [1, 1]]
+    seen = set()
+    for given in gradients_of_convolutions(120):
+        rest = ([given[0].shape[1]], *pairs, False, [0, 0], 1, [True] * 3)
+        try:
+            expected = operator(*given, *rest)
+        except RuntimeError:  # "grad_weight must be contiguous"
+            continue
+        with fake_mode() as mode:
+            found = operator(*map(mode.from_tensor, given), *rest)
+        assert [t.stride() for t in found] == [t.stride() for t in expected], given
+        seen.add(expected[1].stride()[2:] == (1, 1))
+    assert seen == {False, True}
+
+
+ROWS = torch.randn(6, 4, 5)
+PICTURES = torch.randn(6, 4, 5, 3)
+LAST = PICTURES.contiguous(memory_format=torch.channels_last)
+LAYOUTS = {
+    "rows": ROWS,
+    "columns": ROWS.transpose(1, 2),
+    "pictures": PICTURES,
+    "channels_last": LAST,
+    "transposed": PICTURES.transpose(2, 3),
+}
+
+
+def normed(x: torch.Tensor, training: bool = True) -> torch.Tensor:
+    statistics = [torch.ones(x.shape[1]) for _ in range(2)]
+    return torch.nn.functional.batch_norm(x, *statistics, training=training)
+
+
+SYMBOLIC = {
+    "batch norm": normed,
+    "batch norm in evaluation": lambda x: normed(x, False),
+    "gradient of a batch norm": lambda x: torch.ops.aten.native_batch_norm_backward(
+        x, x, None, None, None, *[torch.ones(x.shape[1])] * 2, True, 1e-5, [True, False, False]
+    )[0],
+    "of two layouts": lambda x: torch.xlogy(x, x.contiguous()),
+    "of two layouts, the first contiguous": lambda x: torch.xlogy(x.contiguous(), x),
+    "gradient of elu": lambda x: torch.ops.aten.elu_backward(
+        x.contiguous(), 1.0, 1.0, 1.0, False, x
+    ),
+    "loss": lambda x: torch.nn.functional.binary_cross_entropy(
+        x.sigmoid(), x.contiguous().sigmoid(), reduction="none"
+    ),
+    "gradient of a loss": lambda x: torch.ops.aten.binary_cross_entropy_backward(
+        x.contiguous(), x.sigmoid(), x.contiguous().sigmoid(), None, 0
+    ),
+    "gradient of a softmax": lambda x: torch.ops.aten._log_softmax_backward_data(x, x, 1, x.dtype),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("name", SYMBOLIC)
+def test_sizes_that_are_symbols(name: str, layout: str) -> None:
+    """The first size is a symbol, and stays one: nothing asks what it is."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    x, shapes = LAYOUTS[layout], ShapeEnv()
+    dims = [DimDynamic.DYNAMIC] + [DimDynamic.STATIC] * (x.ndim - 1)
+    with fake_mode(shapes=shapes) as mode:
+        context = StatelessSymbolicContext(dims)  # type: ignore[call-arg]
+        found = SYMBOLIC[name](mode.from_tensor(x, symbolic_context=context))
+    assert not isinstance(found.shape[0], int)
+    assert tuple(map(int, found.stride())) == SYMBOLIC[name](x).stride()
+
+
+def test_a_batch_norm_of_columns() -> None:
+    """Its expansion calls another operator than Python does."""
+    norm = torch.nn.BatchNorm1d(5)
+    assert_jits(lambda x: norm(x.transpose(1, 2)) * 2, ROWS)

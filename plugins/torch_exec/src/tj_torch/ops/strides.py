@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ Strides = tuple[Any, ...]
 
 def may_differ(func: Any) -> bool:
     """Whether PyTorch's fake kernel of an operator may say other strides than its kernels."""
-    known = func in _FIRST or func in _ALWAYS or func in _ALL
+    known = func in _FIRST or func in _ALWAYS or func in _ALL or func in _SECOND
     return known or torch.Tag.pointwise in getattr(func, "tags", ())
 
 
@@ -36,6 +36,8 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
         return tuple(
             None if r is None else _with_strides(r, _contiguous(func, args, r)) for r in result
         )
+    if func in _SECOND:
+        return _with_second(result, _SECOND[func](func, args, result[1]))
     first = result[0] if isinstance(result, tuple) else result
     if first is None:  # a gradient that nobody asked for
         return result
@@ -47,6 +49,11 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
         return result
     first = _with_strides(first, strides)
     return (first, *result[1:]) if isinstance(result, tuple) else first
+
+
+def _with_second(result: tuple[Any, ...], strides: Strides | None) -> tuple[Any, ...]:
+    first, second, *rest = result
+    return result if strides is None else (first, _with_strides(second, strides), *rest)
 
 
 def _with_strides(value: torch.Tensor, strides: Strides) -> torch.Tensor:
@@ -92,16 +99,22 @@ def _contiguous(
     """Contiguous, on the CPU."""
     if result.device.type != "cpu" or any(_is(size, 0) for size in result.shape):
         return tuple(result.stride())
-    strides = itertools.accumulate(reversed(result.shape[1:]), operator.mul, initial=1)
-    return tuple(reversed([*strides])) if result.ndim else ()
+    return _filled(result.shape, range(result.ndim)[::-1])
 
 
 def _of_two(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
-    """The strides of an elementwise function of the first two arguments, on the CPU."""
-    operands = [_operand(a) for a in args[:2]]
-    if not all(isinstance(a, torch.Tensor) and _is_plain(a) for a in operands):
-        return tuple(result.stride())
-    return torch.add(*map(_meta, operands)).stride()
+    """The strides of an elementwise function of the first two arguments, on the CPU.
+
+    With symbols: in the order of the first, if that fills a block of memory.
+    """
+    first, second = map(_operand, args[:2])
+    if all(isinstance(a, torch.Tensor) and _is_plain(a) for a in (first, second)):
+        return torch.add(_meta(first), _meta(second)).stride()
+    if isinstance(first, torch.Tensor) and first.ndim == result.ndim:
+        order = _order(first)
+        if order is not None and all(map(_same, first.shape, result.shape)):
+            return _filled(result.shape, order)
+    return tuple(result.stride())
 
 
 def _of_norm(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -116,11 +129,33 @@ def _of_norm_backward(
     return _of_memory_format(args[1], result)
 
 
+def _in_format(shape: Sequence[int], layout: torch.memory_format) -> Strides:
+    return torch.empty(shape, device="meta", memory_format=layout).stride()
+
+
 def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
-    if not _is_plain(source):
+    """With symbols: known of tensors that have one memory format only, or fill a block."""
+    if _is_plain(source):
+        return _in_format(source.shape, private.memory_format(source))
+    order, last = _order(source), range(source.ndim)[::-1]
+    if source.device.type != "cpu" or (order is None and source.ndim in (4, 5)):
         return tuple(result.stride())
-    layout = private.memory_format(source)
-    return torch.empty(source.shape, device="meta", memory_format=layout).stride()
+    channels_last = (1, *last[:-2], 0) if source.ndim in (4, 5) else None
+    return _filled(result.shape, channels_last if order == channels_last else last)
+
+
+def _of_weight(func: Any, args: tuple[Any, ...], result: torch.Tensor | None) -> Strides | None:
+    """The strides of a convolution's weight, copied to the memory format of the gradient.
+
+    Where all memory formats are one, that copies nothing, and the gradient keeps the weight's.
+    """
+    if not _is_ambiguous(result) or not all(map(_is_plain, args[:3])):
+        return None
+    assert result is not None
+    if private.convolution_backend(args) not in ("Slow2d", "SlowTranspose2d"):
+        return None
+    weight = _meta(args[2]).contiguous(memory_format=private.memory_format(result))
+    return _in_format(result.shape, private.memory_format(weight))
 
 
 def _of_noise(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -133,9 +168,11 @@ def _of_noise(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwarg
 def _of_loss(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
     """The strides of `empty_like` for the input, if the loss is not reduced."""
     source = args[1 if func is aten.binary_cross_entropy_backward.default else 0]
-    if result.shape != source.shape or not _is_plain(source):
+    if result.ndim != source.ndim:
         return tuple(result.stride())
-    return torch.empty_like(_meta(source)).stride()
+    if _is_plain(source):
+        return torch.empty_like(_meta(source)).stride()
+    return tuple(result.stride() if _order(source) is None else source.stride())
 
 
 def _of_empty(func: Any, args: tuple[Any, ...], result: torch.Tensor, /, **kwargs: Any) -> Strides:
@@ -186,6 +223,38 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and all(isinstance(n, int) for n in numbers)
 
 
+def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    """The dimensions of a CPU tensor that fills a block of memory, the innermost first.
+
+    None if that is not known, with no symbol asked, or one has size one, whose place is not known.
+    """
+    if tensor.device.type != "cpu" or any(_is(n, 1) or _is(n, 0) for n in tensor.shape):
+        return None
+    left, order, expected = set(range(tensor.ndim)), list[int](), 1
+    while left:
+        following = next((d for d in sorted(left) if _same(tensor.stride(d), expected)), None)
+        if following is None:
+            return None
+        left.remove(following)
+        order.append(following)
+        expected = expected * tensor.shape[following]
+    return tuple(order)
+
+
+def _filled(shape: Sequence[Any], order: Sequence[int]) -> Strides:
+    """The strides of what fills a block of memory, its dimensions in ``order``."""
+    sizes = [shape[d] for d in order[:-1]]
+    strides = itertools.accumulate(sizes, operator.mul, initial=1)
+    return tuple(stride for _, stride in sorted(zip(order, strides, strict=False)))
+
+
+def _same(size: Any, other: Any) -> bool:
+    """Whether two sizes are equal whatever the symbols are, which are not asked."""
+    if isinstance(size, int) and isinstance(other, int):
+        return size == other
+    return private.is_known(size == other)
+
+
 def _is(size: Any, value: int) -> bool:
     """Whether a size is this number; a symbol is none, and is not asked."""
     return isinstance(size, int) and size == value
@@ -206,6 +275,10 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten._batch_norm_with_update.default: _of_norm,
     aten._native_batch_norm_legit.default: _of_norm,
     aten._native_batch_norm_legit.no_stats: _of_norm,
+    aten._native_batch_norm_legit_functional.default: _of_norm,
+    aten._native_batch_norm_legit_no_training.default: _of_norm,
+    aten._batch_norm_with_update_functional.default: _of_norm,
+    aten._batch_norm_no_update.default: _of_norm,
     aten.batch_norm_backward.default: _of_norm_backward,
     aten.native_batch_norm_backward.default: _of_norm_backward,
     aten._log_softmax_backward_data.default: _contiguous,
@@ -232,6 +305,9 @@ _ALWAYS: dict[Any, Callable[..., Strides]] = {
     aten.pow.Scalar: _contiguous,
 }
 """As `_FIRST`, for operators whose results may differ in all dimensions."""
+
+_SECOND = {aten.convolution_backward.default: _of_weight}
+"""The same of the second result, or None where fake kernels are right."""
 
 _ALL = {aten.log_sigmoid_forward.default, aten.native_layer_norm_backward.default}
 """Operators whose results are all contiguous, those that exist."""

@@ -20,6 +20,7 @@ __all__ = [
     "autograd_function_node",
     "base_of",
     "can_be_written",
+    "convolution_backend",
     "data_dependent",
     "data_mutated",
     "deny_data_pointer",
@@ -37,6 +38,7 @@ __all__ = [
     "is_dense",
     "is_fake",
     "is_input_check",
+    "is_known",
     "make_effectful",
     "memory_format",
     "metadata_mutated",
@@ -64,6 +66,26 @@ def memory_format(tensor: torch.Tensor) -> torch.memory_format:
     from torch._prims_common import suggest_memory_format
 
     return suggest_memory_format(tensor)
+
+
+def convolution_backend(args: tuple[Any, ...]) -> str:
+    """Who computes the gradients of a convolution on CPUs: ``"Slow2d"``, ``"Mkldnn"``.
+
+    ``args`` are the operator's: the tangent, the input, the weight, the bias's sizes and the rest.
+    Of fake tensors PyTorch only says that another device does.
+    """
+    from torch._C import _select_conv_backend
+
+    _, x, weight, bias_sizes, *how = args[:10]
+    given = (torch.empty(1, dtype=t.dtype).expand(t.shape) for t in (x, weight))
+    return str(_select_conv_backend(*given, None, *how, bias_sizes).name)
+
+
+def is_known(truth: Any) -> bool:
+    """Whether a number with symbols is true whatever these are; they are not asked."""
+    from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+    return statically_known_true(truth)
 
 
 def fake_tensor(mode: Any, meta: torch.Tensor, device: torch.device) -> torch.Tensor:
