@@ -189,6 +189,7 @@ LAST = PICTURES.contiguous(memory_format=torch.channels_last)
 LAYOUTS = {
     "rows": ROWS,
     "columns": ROWS.transpose(1, 2),
+    "with gaps": torch.randn(6, 4, 10)[..., ::2],
     "pictures": PICTURES,
     "channels_last": LAST,
     "transposed": PICTURES.transpose(2, 3),

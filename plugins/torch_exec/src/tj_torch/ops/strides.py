@@ -140,8 +140,8 @@ def _of_memory_format(source: torch.Tensor, result: torch.Tensor) -> Strides:
     order, last = _order(source), range(source.ndim)[::-1]
     if source.device.type != "cpu" or (order is None and source.ndim in (4, 5)):
         return tuple(result.stride())
-    channels_last = (1, *last[:-2], 0) if source.ndim in (4, 5) else None
-    return _filled(result.shape, channels_last if order == channels_last else last)
+    in_channels_last = source.ndim in (4, 5) and order == (1, *last[:-2], 0)
+    return _filled(result.shape, order if order is not None and in_channels_last else last)
 
 
 def _of_weight(func: Any, args: tuple[Any, ...], result: torch.Tensor | None) -> Strides | None:
