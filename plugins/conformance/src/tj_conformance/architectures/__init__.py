@@ -14,7 +14,7 @@ from tj_conformance.packages import DIFFUSERS, GEOMETRIC, SEGMENTATION
 __all__ = ["ARCHITECTURES", "MODES", "Architecture", "Report", "compared"]
 
 GROUPS = {"diffusion": DIFFUSERS, "graphs": GEOMETRIC, "segmentation": SEGMENTATION}
-"""What networks of packages are for, which are compared exactly in `tj_conformance.packages`."""
+"""Packages by the purpose of their networks; `tj_conformance.packages` has them, too."""
 
 ARCHITECTURES: tuple[Architecture, ...] = (
     *TRANSFORMERS,

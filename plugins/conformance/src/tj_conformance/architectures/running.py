@@ -27,7 +27,7 @@ Jit = Callable[[nn.Module], Any]
 MODES = ("inference", "training")
 STEPS = 2
 LAST_BITS = (1, -1, 2, -2)
-"""How many roundings floating-point inputs are changed by, to see how far eager is from itself."""
+"""Changes of floating-point inputs, in roundings, that show how far eager is from itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,7 +226,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 def _order(tensor: torch.Tensor) -> tuple[int, ...] | None:
     """The dimensions of a CPU tensor that fills a block of memory, the innermost first.
 
-    None if that is not known, with no symbol asked, or one has size one, whose place is not known.
+    None if symbols do not tell without a guard, or a dimension has size one: its place is free.
     """
     if tensor.device.type != "cpu" or any(_is(n, 1) or _is(n, 0) for n in tensor.shape):
         return None
@@ -249,7 +249,7 @@ def _filled(shape: Sequence[Any], order: Sequence[int]) -> Strides:
 
 
 def _same(size: Any, other: Any) -> bool:
-    """Whether two sizes are equal whatever the symbols are, which are not asked."""
+    """Tell whether two sizes are equal for all values of symbols, with no guard."""
     if isinstance(size, int) and isinstance(other, int):
         return size == other
     return private.is_known(size == other)

@@ -69,7 +69,7 @@ def memory_format(tensor: torch.Tensor) -> torch.memory_format:
 
 
 def convolution_backend(args: tuple[Any, ...]) -> str:
-    """Who computes the gradients of a convolution on CPUs: ``"Slow2d"``, ``"Mkldnn"``.
+    """The backend of a convolution's gradients on CPUs: ``"Slow2d"``, ``"Mkldnn"``.
 
     ``args`` are the operator's: the tangent, the input, the weight, the bias's sizes and the rest.
     Of fake tensors PyTorch only says that another device does.
@@ -82,7 +82,7 @@ def convolution_backend(args: tuple[Any, ...]) -> str:
 
 
 def is_known(truth: Any) -> bool:
-    """Whether a number with symbols is true whatever these are; they are not asked."""
+    """Tell whether a number with symbols is true for all their values, with no guard."""
     from torch.fx.experimental.symbolic_shapes import statically_known_true
 
     return statically_known_true(truth)
