@@ -491,31 +491,3 @@ def test_a_stride_that_a_later_pass_decides_on_is_one_in_all_traces() -> None:
         given, expected = pair(shared=shared), pair(shared=shared)
         same(f(*given), write(*expected))
         same(given, expected)
-
-
-# ---------------------------------------------------------------------------- numbers
-
-
-NUMERIC: dict[str, Callable[..., Any]] = {
-    "bits": lambda x, n: x * ((n | 3) ^ (n & 5)) + (n << 1 | 1),
-    "size": lambda x, n: x * ((x.size(0) | (n >> 1)) * 4),
-    "abs": lambda x, n: x * abs(n) + abs(n - 9),
-    "shape": lambda x, n: x.new_zeros(abs(n) | 1) + x.sum(),
-}
-
-
-@pytest.mark.parametrize("name", NUMERIC)
-def test_numbers_that_are_symbols(name: str) -> None:
-    f = NUMERIC[name]
-    jitted = tj.jit(f, dynamic=True)
-    for n in (5, -3, 12):
-        x = torch.rand(7)
-        same(jitted(x, n), f(x, n))
-    assert tj.stats(jitted).fallbacks == ()
-
-
-def test_sizes_are_computed_in_numbers_and_in_sympy_alike() -> None:
-    from tj_core.ir.sizes import NUMBERS
-    from tj_torch.ops.sizes.shape_env import _algebra
-
-    assert set(NUMBERS) <= set(_algebra())

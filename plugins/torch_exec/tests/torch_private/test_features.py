@@ -7,6 +7,7 @@ signature. The user's call must be right each time, without an error.
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ from tj_torch.capture.dynamo import features, patches, probes
 from tj_torch.capture.dynamo.features import FEATURES
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.torch_private import dynamo
-from tj_torch.torch_private.features import Feature, Needs
+from tj_torch.torch_private.features import Feature, Needs, apply_features
 from torch import nn
 
 BY_NAME = {f.name: f for f in FEATURES}
@@ -254,3 +255,30 @@ def test_a_feature_says_what_is_without_it() -> None:
     assert "eager" in Feature("a", "b", nothing, None).without
     assert "rounded" in Feature("a", "b", nothing, Needs()).without
     assert Feature("a", "b", nothing, None).essential
+
+
+def test_corrections_leave_nothing_behind() -> None:
+    """`torch._dynamo.config.patch` makes a context variable each time, which stays for good."""
+    with features.corrected():
+        pass
+    before = len(contextvars.copy_context())
+    with features.corrected():
+        pass
+    assert len(contextvars.copy_context()) == before
+
+
+def test_a_feature_that_no_probe_has_found_lost_is_undone() -> None:
+    done: list[str] = []
+
+    def lacking(stack: ExitStack, noticed: Any) -> None:
+        stack.callback(done.append, "undone")
+        raise AttributeError("no such name")
+
+    def there(stack: ExitStack, noticed: Any) -> None:
+        stack.callback(done.append, "left")
+
+    lost = Feature("lost", "", lacking, Needs())
+    with ExitStack() as stack:
+        found = apply_features((lost, Feature("found", "", there, Needs())), stack, None, {})
+        assert found == [(lost, "AttributeError: no such name")] and done == ["undone"]
+    assert done == ["undone", "left"]

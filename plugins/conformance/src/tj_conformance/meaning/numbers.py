@@ -16,11 +16,13 @@ _OF_ALL = (
     "math.floor(n / 4)", "math.ceil(n / 4)", "math.trunc(n / 4)", "math.sqrt(abs(n))",
     "math.copysign(1, n)", "math.fmod(n, 4)", "math.atan2(n, -1)", "math.isclose(n, 4)",
     "math.exp(n / 10)", "f'{n:.3f}'", "f'{n:>5}'", "f'{n:+}'", "f'{n}'", "f'{n!r}'", "str(n)",
-    "'%s' % n", "'{:>8}'.format(n)", "format(n, '>6')", "{n: 1}[n]",
+    "'%s' % n", "'{:>8}'.format(n)", "format(n, '>6')", "{n: 1}[n]", "type(n).__add__(n, 1)",
+    "n.__mul__('a')",
 )  # fmt: skip
 _OF_INTS = (
     "f'{n:05d}'", "'%d' % n", "hex(n)", "math.isqrt(abs(n))", "math.gcd(n, 4)", "n << 1", "n >> 1",
     "n & 3", "n | 3", "n ^ 3", "~n", "n.bit_length()", "[0] * n", "pow(n, 2, 5)", "range(n)[-1:]",
+    "int.__rsub__(n, 1)", "int.__lt__(n, 4)", "n.__add__(0.5)",
 )  # fmt: skip
 _OF_FLOATS = ("n.hex()", "n.is_integer()", "math.isnan(n)", "n == n", "n < 0", "-n", "x / n")
 

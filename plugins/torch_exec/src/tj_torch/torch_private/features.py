@@ -7,7 +7,7 @@ needs is essential, and all programs run in eager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -78,7 +78,7 @@ class Feature:
 
 
 def apply_features(
-    features: Iterable[Feature], stack: ExitStack, noticed: Any, found: dict[str, str]
+    features: Iterable[Feature], stack: ExitStack, noticed: Any, found: Mapping[str, str]
 ) -> list[tuple[Feature, str]]:
     """Apply features until ``stack`` is left; return those that are lost, with reasons.
 
@@ -86,16 +86,16 @@ def apply_features(
     :param found: reasons of features that probes have found to be lost, by name.
     :raises CaptureError: if an essential one is lost.
     """
-    lost = []
-    for feature in features:
-        reason = found.get(feature.name) or _applied(feature, stack, noticed)
-        if reason is None:
-            continue
+    features, reasons = tuple(features), dict(found)
+    # Hardly ever is one lost that no probe has found: then all are undone, and applied without it.
+    while (new := _applied(features, stack, noticed, reasons)) is not None:
+        reasons |= new
+    lost = [(f, reasons[f.name]) for f in features if f.name in reasons]
+    for feature, reason in lost:
         if feature.essential:
             raise CaptureError(
                 f"tj-torch does not know PyTorch {torch.__version__}: {feature.name}: {reason}"
             )
-        lost.append((feature, reason))
     return lost
 
 
@@ -104,20 +104,30 @@ def missing(features: Iterable[Feature], noticed: Any) -> dict[str, str]:
     found: dict[str, str] = {}
     for feature in features:
         with ExitStack() as stack:
-            reason = _applied(feature, stack, noticed)
-        if reason is not None:
-            found[feature.name] = reason
+            found |= _applied((feature,), stack, noticed, {}) or {}
     return found
 
 
-def _applied(feature: Feature, stack: ExitStack, noticed: Any) -> str | None:
-    """Apply one feature until ``stack`` is left; return the reason if it cannot be, and undo it."""
-    try:
-        with ExitStack() as own:
-            feature.apply(own, noticed)
-            stack.push(own.pop_all())
-    except _MISSING as error:
-        if isinstance(error, MissingNameError):
-            return f"no {error.path}"
-        return f"{type(error).__name__}: {error}"
+def _applied(
+    features: Iterable[Feature], stack: ExitStack, noticed: Any, lost: Collection[str]
+) -> dict[str, str] | None:
+    """Apply ``features`` but the ``lost`` ones until ``stack`` is left, or none of them.
+
+    Returns the reason of one that cannot be applied, by its name; None if all can be.
+    """
+    with ExitStack() as own:
+        for feature in features:
+            if feature.name in lost:
+                continue
+            try:
+                feature.apply(own, noticed)
+            except _MISSING as error:
+                return {feature.name: _reason(error)}
+        stack.push(own.pop_all())
     return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, MissingNameError):
+        return f"no {error.path}"
+    return f"{type(error).__name__}: {error}"

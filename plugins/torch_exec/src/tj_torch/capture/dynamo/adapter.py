@@ -22,7 +22,7 @@ from tj_torch.capture.dynamo import versions, zeros
 from tj_torch.capture.dynamo.features import corrected, say_lost
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.passed_over import pass_over_own
-from tj_torch.capture.dynamo.patches import leave, unprofiled
+from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
 from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_failure, let_go
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
@@ -173,10 +173,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
                     weakref.finalize(obj, on_dead).atexit = False
             return id(obj)
 
-    from tj_torch.torch_private.dynamo import dynamo
-
-    settings = dynamo.config.patch(**versions.settings(None))
-    state = versions.ambient_state()
+    settings, state = with_settings(versions.settings(None)), versions.ambient_state()
     with compile_lock(), _measured(), _quiet(), settings, state, contextlib.ExitStack() as stack:
         zeros.guard_signs(stack)
         return Manager(root.__code__, graph)
@@ -277,8 +274,8 @@ def _captured(
     opaque: tuple[Callable[..., Any], ...],
     lost: list[tuple[Feature, str]],
 ) -> Capture:
-    """`capture`; adds the features that this PyTorch has lost to ``lost``."""
-    from tj_torch.torch_private.dynamo import convert_frame, dynamo
+    """The same; ``lost`` gets the features that this PyTorch has lost."""
+    from tj_torch.torch_private.dynamo import convert_frame
 
     with (
         compile_lock(),
@@ -286,7 +283,7 @@ def _captured(
         _measured(),
         _quiet(),
         versions.ambient_state(),
-        dynamo.config.patch(**versions.settings(dynamic)),
+        with_settings(versions.settings(dynamic)),
         _allowed(opaque),
         corrected() as noticed,
     ):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from tj_torch.capture.dynamo.handlers import Handlers
-from tj_torch.capture.dynamo.patches import has, replace, stop
+from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
 from tj_torch.runtime.asserting import asserted
 
 __all__ = ["keep_assertions"]
@@ -54,7 +54,7 @@ def keep_assertions(stack: ExitStack, handlers: Handlers) -> None:
     named = has(symbolic_convert, "_detect_and_normalize_assert_statement")
     if not (named and has(OutputGraph, "create_proxy") and has(symbolic_shapes, "expect_true")):
         if hasattr(dynamo.config, _SETTING):
-            stack.enter_context(dynamo.config.patch({_SETTING: False}))
+            stack.enter_context(with_settings({_SETTING: False}))
         return
     statement = _Statement()
     replace(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import dis
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import CodeType
@@ -24,6 +25,7 @@ __all__ = [
     "replace_instruction",
     "stop",
     "unprofiled",
+    "with_settings",
     "with_subclasses",
 ]
 
@@ -54,6 +56,26 @@ def replace(
     setattr(owner, name, make(original))
 
 
+@contextmanager
+def with_settings(values: Mapping[str, Any]) -> Iterator[None]:
+    """Settings of Dynamo have ``values``.
+
+    Only those that have others are set: each time, Dynamo computes the hash of all of them again.
+    """
+    from tj_torch.torch_private.dynamo import dynamo
+
+    config = dynamo.config
+    before = {name: getattr(config, name) for name in values}
+    changed = [name for name, value in values.items() if before[name] != value]
+    try:
+        for name in changed:
+            setattr(config, name, values[name])
+        yield
+    finally:
+        for name in changed:
+            setattr(config, name, before[name])
+
+
 def path_of(owner: Any) -> str:
     """Dotted path of a class or module, as ``torch._dynamo.exc.Unsupported``."""
     return f"{owner.__module__}.{owner.__qualname__}" if isinstance(owner, type) else owner.__name__
@@ -73,11 +95,12 @@ def replace_instruction(
     original = vars(InstructionTranslatorBase).get(name)
     replace(stack, InstructionTranslatorBase, name, make)
     made = vars(InstructionTranslatorBase)[name]
-    for interpreter in with_subclasses(InstructionTranslatorBase):
+    place = dis.opmap.get(name)
+    for interpreter in with_subclasses(InstructionTranslatorBase) if place is not None else ():
         table = interpreter.dispatch_table
-        for i in [i for i, entry in enumerate(table) if entry is original]:
-            stack.callback(table.__setitem__, i, original)
-            table[i] = made
+        if table[place] is original:
+            stack.callback(table.__setitem__, place, original)
+            table[place] = made
 
 
 def with_subclasses(cls: Any) -> Iterator[Any]:

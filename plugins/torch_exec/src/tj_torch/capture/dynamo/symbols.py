@@ -1,7 +1,8 @@
 """Give symbolic numbers in Dynamo Python's semantics: formatting, rounding, ``divmod``.
 
-Dynamo formats the text of a number instead of the number, ignores the digits to round to, and takes
-an operator that it does not implement for an error of the program.
+Dynamo formats the text of a number instead of the number, rounds to digits that it does not look
+at, and takes an operator that it has not written for a mistake of the program's. It asks the class
+``int`` for what ``int.__add__(n, 1)`` asks of ``n``, and gets ``NotImplemented``.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import builtins
 import operator
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any
+from types import MethodDescriptorType, MethodWrapperType, WrapperDescriptorType
+from typing import Any, NoReturn
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
@@ -34,6 +36,7 @@ def correct_operators(stack: ExitStack) -> None:
     """Break the graph at operators of symbols that Dynamo computes wrongly, or takes for errors."""
     versions.products_of_symbols(stack, _leave_products_with_zero)
     versions.refused_operators(stack, _leave_operators_of_symbols)
+    _methods_of_numbers(stack)
 
 
 def _is_symbol(variable: Any) -> bool:
@@ -127,6 +130,93 @@ def _leave_operators_of_symbols(operands: tuple[Any, ...]) -> None:
     """Break the graph at an operator of symbols that Dynamo does not implement, but Python may."""
     if any(_has_symbols(v) for v in operands):
         stop("an operator of a number that differs between calls")
+
+
+_OTHERS: dict[type, tuple[type, ...]] = {
+    bool: (int, bool),
+    int: (int, bool),
+    float: (int, bool, float),
+    complex: (int, bool, float, complex),
+}
+"""Classes of numbers, with those that their operators compute with."""
+
+_SIGNS = (
+    *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"),
+    *("lshift", "rshift", "and_", "or_", "xor"),
+)
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    f"__{name.strip('_')}__": getattr(operator, name)
+    for name in (*_SIGNS, "eq", "ne", "lt", "le", "gt", "ge")
+}
+_REFLECTED = {f"__r{name.strip('_')}__": getattr(operator, name) for name in _SIGNS}
+
+_UNBOUND = WrapperDescriptorType, MethodDescriptorType
+
+
+def _methods_of_numbers(stack: ExitStack) -> None:
+    """Let methods of numbers that are called by name be Python's.
+
+    Dynamo asks the class for ``int.__add__(n, 1)``, and takes ``n.__add__(0.5)``, which is
+    ``NotImplemented``, for ``n + 0.5``.
+    """
+    from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable
+
+    def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            cls = self.as_python_constant()
+            method = getattr(cls, name, None) if cls in _OTHERS else None
+            if isinstance(method, MethodWrapperType):  # of the class itself
+                _leave_method(name)
+            if isinstance(method, _UNBOUND):
+                return _unbound(cls, tx, name, [v.realize() for v in args], kwargs)
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    def of_symbol(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            args = [v.realize() for v in args]
+            if not _are_numbers(args, _OTHERS.get(self.python_type(), ())):
+                _leave_method(name)
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
+    replace(stack, BuiltinVariable, "call_method", of_class)
+    replace(stack, SymNodeVariable, "call_method", of_symbol)
+
+
+def _unbound(cls: type, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """``cls.name(*args)``: a constant, an operator, or a method of the symbol ``args[0]``."""
+    from tj_torch.torch_private.dynamo import BuiltinVariable, VariableTracker
+
+    if kwargs or not args:
+        _leave_method(name)
+    if all(v.is_python_constant() for v in args):
+        try:
+            found = getattr(cls, name)(*(v.as_python_constant() for v in args))
+        except Exception:  # Python raises it again
+            _leave_method(name)
+        return VariableTracker.build(tx, found)
+    if not (_are_numbers(args[:1], (cls,)) and _are_numbers(args, _OTHERS[cls])):
+        _leave_method(name)
+    if len(args) == 1:
+        return args[0].call_method(tx, name, [], {})
+    if len(args) > 2 or not (name in _OPERATORS or name in _REFLECTED):
+        _leave_method(name)
+    sign = _OPERATORS.get(name) or _REFLECTED[name]
+    return BuiltinVariable(sign).call_function(tx, args if name in _OPERATORS else args[::-1], {})
+
+
+def _are_numbers(variables: list[Any], classes: tuple[type, ...]) -> bool:
+    """Tell whether all are symbols or constants of one of the ``classes``."""
+    return all(
+        (_is_symbol(v) or v.is_python_constant()) and v.python_type() in classes for v in variables
+    )
+
+
+def _leave_method(name: str) -> NoReturn:
+    stop(f"{name}() of a number, called by its name")
 
 
 def _has_symbols(variable: Any) -> bool:

@@ -20,6 +20,7 @@ from tj_torch.capture.dynamo.patches import (
     replace,
     replace_instruction,
     stop,
+    with_settings,
     with_subclasses,
 )
 
@@ -86,7 +87,7 @@ def last_guards(stack: ExitStack) -> None:
     from tj_torch.torch_private.dynamo import dynamo
 
     if hasattr(dynamo.config, "use_lamba_guard_for_object_aliasing"):
-        stack.enter_context(dynamo.config.patch(use_lamba_guard_for_object_aliasing=True))
+        stack.enter_context(with_settings({"use_lamba_guard_for_object_aliasing": True}))
 
 
 @contextmanager
@@ -433,11 +434,9 @@ _DECOMPOSING = ("method_add_", "method_addcdiv_", "method_addcmul_")
 
 
 def undecomposed(stack: ExitStack) -> None:
-    """Record methods of tensors that Dynamo decomposes by default."""
-    from tj_torch.torch_private.dynamo import dynamo
-
+    """Let methods of tensors be recorded that a setting of Dynamo has it write with others."""
     if not decomposing_handlers():
-        stack.enter_context(dynamo.config.patch(enable_dynamo_decompositions=False))
+        stack.enter_context(with_settings({"enable_dynamo_decompositions": False}))
 
 
 def decomposing_handlers() -> tuple[str, ...]:
