@@ -159,7 +159,7 @@ def _methods_of_numbers(stack: ExitStack) -> None:
     Dynamo asks the class for ``int.__add__(n, 1)``, and takes ``n.__add__(0.5)``, which is
     ``NotImplemented``, for ``n + 0.5``.
     """
-    from tj_torch.torch_private.dynamo import BuiltinVariable, SymNodeVariable
+    from tj_torch.torch_private.dynamo import BuiltinVariable, ConstantVariable, SymNodeVariable
 
     def of_class(original: Callable[..., Any]) -> Callable[..., Any]:
         def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
@@ -182,7 +182,17 @@ def _methods_of_numbers(stack: ExitStack) -> None:
 
         return call_method
 
+    def of_constant(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+            cls = type(self.value)
+            if cls in _OTHERS and (name in _OPERATORS or name in _REFLECTED):
+                return _unbound(cls, tx, name, [self, *(v.realize() for v in args)], kwargs)
+            return original(self, tx, name, args, kwargs)
+
+        return call_method
+
     replace(stack, BuiltinVariable, "call_method", of_class)
+    replace(stack, ConstantVariable, "call_method", of_constant)
     replace(stack, SymNodeVariable, "call_method", of_symbol)
 
 
