@@ -54,6 +54,7 @@ CALLS: dict[str, Callable[[], tuple[Any, ...]]] = {
     "isfinite.default": lambda: (X(3, 4),),
     "linear.default": lambda: (X(3, 4), X(5, 4), X(5)),
     "reshape.default": lambda: (X(3, 4), [4, 3]),
+    "scatter.src": lambda: (X(3, 4, 5), 1, X(2, 4, 5).argsort(1)[:, :3], X(2, 3, 5)),
     "square.default": lambda: (X(3, 4),),
     "true_divide.Tensor": lambda: (X(3, 4), X(4)),
     "where.Scalar": lambda: (X(3, 4) > 0, 1.0, 2.0),
@@ -99,6 +100,23 @@ def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
     (use,) = tj.explain(jitted).regions
     reshapes = re.findall(r"ops.reshape\((\w+),", use.kernel.fused.source)
     assert reshapes == ["t1", "t1"]
+
+
+@pytest.mark.parametrize("dim", range(3))
+def test_scatters_are_along_the_last_dimension(dim: int, fusing: Any) -> None:
+    """nvFuser 0.2.36 stops where they are along another, and the others have equal sizes."""
+
+    def f(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return (x * 2).scatter(dim, index, source).exp()
+
+    shape = [2, 3, 4]
+    shape[dim] -= 1
+    index = X(2, 3, 4).argsort(dim).narrow(dim, 0, shape[dim])
+    jitted = fusing(f, {"minimum": 1, "scans": True})
+    x, source = X(2, 3, 4), X(*shape)
+    torch.testing.assert_close(jitted(x, source), f(x, source))
+    (use,) = tj.explain(jitted).regions
+    assert re.search(r"ops\.scatter\(.*, dim=(\d)\)", use.kernel.fused.source)[1] == "2"
 
 
 @pytest.mark.parametrize(("norms", "segments"), [(2, 1), (3, 2), (5, 3)])

@@ -76,12 +76,19 @@ def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
 
 
 def scatter(call: Call, x: Value, dim: int, index: Value, source: Any) -> Value:
+    """Along the last dimension, wherever it was.
+
+    nvFuser 0.2.36 stops, in `greedy.cpp`, where another is scattered along, and the index is as
+    large as the tensor in all others.
+    """
     refuse(not isinstance(source, Value), "a number")
     refuse(source.shape != index.shape, "a source that is larger than its index")
-    meta = x.dtype, x.shape
-    return call.d.op(
-        "scatter", meta, x, index, call.d.cast(source, x.dtype), dim=axis_of(dim, x.ndim)
-    )
+    dim = axis_of(dim, x.ndim)
+    order = [*(d for d in range(x.ndim) if d != dim), dim]
+    given = (x, index, call.d.cast(source, x.dtype))
+    x, index, source = (call.d.permute(v, order) for v in given)
+    found = call.d.op("scatter", (x.dtype, x.shape), x, index, source, dim=x.ndim - 1)
+    return call.d.permute(found, [order.index(d) for d in range(x.ndim)])
 
 
 def scan(name: str) -> Translate:
