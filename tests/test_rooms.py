@@ -234,7 +234,7 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
         for name, file in modules(distribution).items():
             if {"exec", "eval"} & facts(file).called:
                 found.add(name)
-    probes = "capture.dynamo.probes"  # each is a program as text
+    probes = "capture.dynamo.compared"  # each is a program as text
     assert found == {"compile.generated", "text.language", "ops.context", probes}
 
 

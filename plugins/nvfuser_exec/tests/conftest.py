@@ -35,6 +35,7 @@ class Kept(Reference):
         folder = os.environ.get("TJ_NVFUSER_DEFINITIONS")
         if not folder:
             return run
+        Path(folder).mkdir(parents=True, exist_ok=True)
         path = Path(folder, f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.py")
         test = f"TEST = {os.environ['PYTEST_CURRENT_TEST'].partition(' ')[0]!r}\n"
         if not path.exists():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.dynamo import features, patches, probes
+from tj_torch.capture.dynamo import compared, features, patches
 from tj_torch.capture.dynamo.features import FEATURES
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.torch_private import dynamo
@@ -100,7 +100,7 @@ def test_a_feature_works_where_pytorch_has_compiled_before(
     probe = BY_NAME[name].probe
     assert probe is not None
     with monkeypatch.context() as patch:
-        patch.setattr(probes, "_jitted", lambda f: torch.compile(f, backend="eager"))
+        patch.setattr(compared, "_jitted", lambda f: torch.compile(f, backend="eager"))
         with contextlib.suppress(Exception):
             probe()
     torch._dynamo.reset()

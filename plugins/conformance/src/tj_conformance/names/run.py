@@ -218,7 +218,6 @@ BREAKS = ("`DELETE_DEREF`",)
 """Words of warnings that are no difference: Dynamo cannot delete a variable of a closure."""
 
 LISTED: dict[int, str] = {
-    5096: "a keyword called like the module's `self` is a TypeError in eager, and an argument here",
     8905: "below torch.compile, with any backend, Dynamo's own `wrap_body_0` meets a global",
 }
 """Programs that differ, by number, with reasons."""

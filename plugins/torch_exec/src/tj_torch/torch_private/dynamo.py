@@ -31,7 +31,7 @@ _NAMES = {
     "torch._dynamo.types": "FrameAction FrameExecStrategy",
     "torch._dynamo.utils": "dynamo_timed get_metrics_context",
     "torch._dynamo.variables": (
-        "builder builtin ctx_manager dicts misc nn_module object_protocol user_defined"
+        "builder builtin ctx_manager dicts functions misc nn_module object_protocol user_defined"
     ),
     "torch._dynamo.variables.base": "AttributeMutationNew ValueMutationNew VariableTracker",
     "torch._dynamo.variables.builder": "VariableBuilder",

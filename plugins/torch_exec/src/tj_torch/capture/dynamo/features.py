@@ -21,6 +21,7 @@ from tj_torch.capture.dynamo import (
     exceptions,
     identity,
     iterators,
+    keywords,
     probes,
     remembering,
     symbols,
@@ -230,6 +231,13 @@ FEATURES: tuple[Feature, ...] = (
         _unnoticed(own_globals.correct),
         None,
         probes.scopes,
+    ),
+    Feature(
+        "keywords",
+        "a keyword that names an argument by position is refused",
+        _unnoticed(keywords.correct),
+        Needs(_names("CALL_KW KW_NAMES CALL_FUNCTION_KW CALL_FUNCTION_EX")),
+        probes.keywords,
     ),
     Feature(
         "identity",
