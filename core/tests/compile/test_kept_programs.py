@@ -78,8 +78,16 @@ class Sessions:
         self.transforms += (Transform(name, noted, after, **more),)
 
     def compile(self, trace=None, *, sizes=None, given=(), says=lambda: "session", **more):
-        """The compilation of ``trace`` in a new session; ``given`` are further transforms."""
-        kept = KeptPrograms(self.entries, self.executors, self.transforms, LANGUAGE, says)
+        """What a new session makes of ``trace``; ``given`` are transforms of the call's own."""
+        more.setdefault("libraries", lambda executor: None)
+        kept = KeptPrograms(
+            self.entries,
+            self.executors,
+            self.transforms,
+            LANGUAGE,
+            says,
+            more.pop("libraries"),
+        )
         ranked = [Ranked("mine", t) for t in (*self.transforms, *given)]
         tags = TagRegistry()
         made = Pipeline(
@@ -274,10 +282,14 @@ def test_what_is_not_known_whole_is_not_kept(why, sessions):
     assert not sessions.entries.folder.exists()
 
 
-def test_fusion_without_a_fingerprint_keeps_nothing(sessions):
+def test_fusion_without_a_fingerprint_counts_by_its_libraries(sessions):
     sessions.fuse(None)
     sessions.compile()
     assert not sessions.entries.folder.exists()
+    one, other = (lambda executor: f"{executor.name} 1"), (lambda executor: f"{executor.name} 2")
+    assert not found(sessions.compile(libraries=one))
+    assert found(sessions.compile(libraries=one))
+    assert not found(sessions.compile(libraries=other))
 
 
 def test_a_fingerprint_that_fails_is_one_warning(sessions):

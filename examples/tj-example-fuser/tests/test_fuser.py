@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -76,3 +77,23 @@ def test_what_does_not_fit_runs_in_eager(f: Callable[..., Any], why: str) -> Non
     jitted = jit(f)
     torch.testing.assert_close(jitted(x), f(x))
     assert regions(jitted) == [] and why in str(tj.explain(jitted))
+
+
+def test_a_later_session_finds_the_program_unless_libraries_changed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The fuser says nothing of what it depends on: its code and its libraries are known."""
+    monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path))
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return (x * 2 + 1).tanh()
+
+    def kept() -> int:
+        jitted, x = jit(f), torch.randn(5)
+        torch.testing.assert_close(jitted(x), f(x))
+        assert regions(jitted) == [3]
+        return tj.stats(jitted).program_kept
+
+    assert [kept(), kept()] == [0, 1]
+    monkeypatch.setattr("tj_core.host.session.libraries_of", lambda distribution: "numexpr 99")
+    assert [kept(), kept()] == [0, 1]

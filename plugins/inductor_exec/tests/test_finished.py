@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -475,28 +472,3 @@ def test_the_code_of_a_function_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     through_a_function(y, v).sum().backward()
     torch.testing.assert_close((x.grad, w.grad), (y.grad, v.grad))
     assert not tj.stats(g).program_kept
-
-
-SCRIPT = """
-import torch, tj_core as tj
-x, w = torch.ones(5, 7, requires_grad=True), torch.ones(7, 3, requires_grad=True)
-f = tj.jit(lambda x, w: ((x @ w).sin() + 1).exp().sum(), plugins=["inductor", "autograd", "torch"])
-f(x, w).backward()
-y = x.detach().requires_grad_()
-((y @ w).sin() + 1).exp().sum().backward()
-assert torch.allclose(x.grad, y.grad)
-print(tj.stats(f).program_kept, "split" in tj.stats(f).seconds)
-"""
-
-
-@pytest.mark.slow
-def test_a_second_process_runs_no_passes(tmp_path: Path) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(SCRIPT)
-
-    def run() -> str:
-        command = [sys.executable, str(script)]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    assert "TJ_CACHE_DIR" in os.environ
-    assert [run(), run()] == ["0 True", "2 False"]

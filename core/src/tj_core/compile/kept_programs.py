@@ -70,8 +70,8 @@ class Finished:
 class KeptPrograms:
     """The finished programs in ``entries``, of a session with ``executors`` and ``transforms``.
 
-    ``session`` returns a text of everything that its compilations depend on; None if unknown:
-    nothing is kept then. ``lost`` are the keys of entries that could not be used.
+    ``session`` says what all that it compiles depends on; None where that is not known, and nothing
+    is kept. ``libraries`` says what an executor that fuses uses, for one that says nothing.
     """
 
     entries: Entries
@@ -79,6 +79,7 @@ class KeptPrograms:
     transforms: tuple[Transform, ...]
     language: Language
     session: Callable[[], str | None]
+    libraries: Callable[[Executor], str | None] = lambda executor: None
     lost: set[str] = field(default_factory=set)
 
     def key(
@@ -124,7 +125,9 @@ class KeptPrograms:
         says: list[_Say] = [self.session, functools.partial(self.language.fingerprint, [*symbols])]
         for executor in executors:
             if executor.fusion is not None:
-                says.append(executor.fusion.fingerprint or _unknown)
+                # Its regions are compiled again; which calls it takes may be up to its libraries.
+                libraries = functools.partial(self.libraries, executor)
+                says.append(executor.fusion.fingerprint or libraries)
             if executor.fingerprint is not None:
                 says.append(executor.fingerprint)
         try:
@@ -168,10 +171,6 @@ class KeptPrograms:
             return
         title = f"{trace.name}, {len(trace.calls)} calls, {len(finished.fused.regions)} regions"
         self.entries.put(key, text, title)
-
-
-def _unknown() -> None:
-    return None
 
 
 def _digest(*texts: str) -> str:

@@ -155,9 +155,11 @@ class Fusion:
     for executors whose code is faster if they choose the strides of values between the parts.
 
     ``restore`` and ``fingerprint``, both or none, are for compiled regions that are kept on disk:
-    ``restore(region, text)`` makes a compiled region from the `Fused.kept` of an equal one, and
-    ``fingerprint()`` returns a text of everything else that it depends on beside the plugins' code
-    and options: versions of libraries, the machine, settings; None if unknown.
+    ``restore(region, text)`` makes a region of what was `Fused.kept` of an equal one, and
+    ``fingerprint()`` says as text what it depends on beside the region, the plugins' code and their
+    options: versions of libraries, the machine, settings; None where that cannot be said. Without
+    both, programs are kept, by the versions of what the plugin's distribution requires, and their
+    regions are compiled again.
 
     ``overwrites``, if given, returns True for an input whose memory regions may overwrite with its
     new value (`FusionRegion.overwritten`).

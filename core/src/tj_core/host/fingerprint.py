@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import tj_core
-from tj_core.host.discovery import core_version
+from tj_core.host.discovery import core_version, distribution_requires, installed_version
 from tj_core.host.loading import INLINE
 from tj_core.host.plugins import PluginManager
 
-__all__ = ["session_fingerprint"]
+__all__ = ["libraries_of", "session_fingerprint"]
 
 
 def session_fingerprint(plugins: PluginManager) -> str | None:
@@ -31,6 +31,15 @@ def session_fingerprint(plugins: PluginManager) -> str | None:
         files = _files(_code(Path(state.file)))
         lines.append(f"{plugins.identity(name)} {plugins.options(name)!r} {files}")
     return "\n".join(lines)
+
+
+@functools.cache
+def libraries_of(distribution: str) -> str:
+    """The versions of what a plugin's distribution requires, as text."""
+    from packaging.requirements import Requirement
+
+    names = sorted({Requirement(text).name for text in distribution_requires(distribution)})
+    return "\n".join(f"{name} {installed_version(name)}" for name in names)
 
 
 def _code(file: Path) -> Path:

@@ -28,7 +28,7 @@ from tj_core.contract.rules import RuleTable
 from tj_core.disk import Entries, cache_folder
 from tj_core.errors import ConfigError, PluginError, did_you_mean
 from tj_core.host.config import REST, load_config
-from tj_core.host.fingerprint import session_fingerprint
+from tj_core.host.fingerprint import libraries_of, session_fingerprint
 from tj_core.host.frontends import Frontend
 from tj_core.host.plugins import PluginManager, split_plugins
 from tj_core.host.registration import Names, check_claims, check_rules, readers
@@ -108,7 +108,13 @@ class Session:
             tuple(ranked.transform for ranked in self.transforms),
             self.language,
             known,
+            self._libraries,
         )
+
+    def _libraries(self, executor: Executor) -> str:
+        """The versions of what the distributions of the executor's plugin require."""
+        owners = (p for p, record in self.plugins.executors() if record.name == executor.name)
+        return libraries_of(self.plugins.state(next(owners)).distribution)
 
     def _check_registered(self) -> None:
         tables = self.plugins.rule_tables()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tj_core.extend import Claim, Executor, Fusion, RuleTable
 
+from tj_nvfuser.availability import distribution_version
 from tj_nvfuser.bindings import Target
 from tj_nvfuser.compiler import Compiler
 from tj_nvfuser.operators import Operators
@@ -23,5 +24,9 @@ def nvfuser_executor(options: Options, target: Target) -> Executor:
         minimum=options.minimum,
         detached=False,
     )
+
+    def fingerprint() -> str:
+        return f"nvFuser {distribution_version()}, scans: {target.no_scans()}"
+
     claims: RuleTable[Claim] = RuleTable("claim")
-    return Executor("nvfuser", claims, fusion=fusion)
+    return Executor("nvfuser", claims, fusion=fusion, fingerprint=fingerprint)

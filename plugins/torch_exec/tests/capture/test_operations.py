@@ -11,8 +11,7 @@ import pytest
 import tj_core as tj
 import torch
 import torch.nn.functional as F
-from tj_conformance.oracle.compare import assert_equal, seeded
-from tj_conformance.oracle.twins import clone_tree
+from tj_conformance.oracle.compare import assert_captured, assert_equal, gradients, seeded
 from tj_core.extend import (
     Claim,
     Executor,
@@ -28,8 +27,7 @@ from torch._higher_order_ops.hints_wrap import hints_wrapper
 from torch._higher_order_ops.map import map as map_
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
-from torch.nn.attention.flex_attention import create_block_mask, flex_attention
-from torch.utils import _pytree as pytree
+from torch.nn.attention.flex_attention import flex_attention
 
 pytestmark = pytest.mark.sampled(8)
 
@@ -170,46 +168,20 @@ if "args" in inspect.signature(type(hop.print).__call__).parameters:
 OTHERS = [never_looped, through_jvp, through_hessian]
 
 
-def gradients(out: Any, inputs: Any) -> Any:
-    outs = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
-    wanted = [t for t in inputs if t.requires_grad]
-    return torch.autograd.grad([o.sum() for o in outs], wanted, allow_unused=True)
-
-
 def calls_through(f: Any, name: str) -> list[Any]:
     return [c for c in tj.last_traces(f)[0].walk() if c.symbol.qualname == name]
 
 
-def agrees(f: Callable[..., Any], *args: torch.Tensor, needs_grad: bool) -> Any:
-    """Twice ``tj.jit(f)`` does what eager does, without a fallback; the jitted ``f``."""
-    jitted = tj.jit(f, check=2)
-    for _ in range(2):
-        mine = [t.requires_grad_(needs_grad) for t in clone_tree(args)]
-        theirs = [t.requires_grad_(needs_grad) for t in clone_tree(args)]
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # eager says that operations would like a compiler
-            expected = seeded(f, theirs, {})
-        got = seeded(jitted, mine, {})
-        assert_equal(got, expected)
-        if needs_grad:
-            torch.testing.assert_close(
-                gradients(got, mine), gradients(expected, theirs), rtol=0, atol=0
-            )
-    assert tj.stats(jitted).fallbacks == ()
-    assert tj.stats(jitted).hits == 1
-    return jitted
-
-
 @pytest.mark.parametrize("f", DIFFERENTIABLE, ids=lambda f: f.__name__)
 def test_values_and_gradients(f: Callable[..., Any], capsys: Any) -> None:
-    agrees(f, X, W, needs_grad=True)
+    assert_captured(f, X, W, needs_grad=True)
 
 
 @pytest.mark.parametrize("f", [*DIFFERENTIABLE, *OTHERS], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("ambient", [torch.enable_grad, torch.no_grad])
 def test_values_without_gradients(f: Callable[..., Any], ambient: Any, capsys: Any) -> None:
     with ambient():
-        jitted = agrees(f, X, W, needs_grad=False)
+        jitted = assert_captured(f, X, W, needs_grad=False)
     session = Session(plugins=["torch"])
     for trace in tj.last_traces(jitted):
         again = tj.Trace.parse(str(trace), language=session.language, constants=trace.constants())
@@ -232,7 +204,7 @@ def test_sizes_that_change(f: Callable[..., Any]) -> None:
 
 
 def test_the_graph_of_a_shared_region_is_one_program() -> None:
-    jitted = agrees(nested_regions, X, W, needs_grad=False)
+    jitted = assert_captured(nested_regions, X, W, needs_grad=False)
     first, second = calls_through(jitted, "tj.invoke")
     assert first.regions[0].program is second.regions[0].program
 
@@ -477,83 +449,3 @@ def test_executors_stay_out_of_what_autograd_or_vmap_sees(name: str) -> None:
     torch.testing.assert_close(got, expected)
     assert sine.count == 0
     torch.testing.assert_close(gradients(got, [x]), gradients(expected, [x]))
-
-
-# --------------------------------------------------------------------------- attention
-
-QKV = tuple(torch.linspace(-1, 1, 64).reshape(1, 2, 8, 4) * s for s in (1, 2, 3))
-SLOPES = torch.tensor([0.5, 2.0])
-
-
-def plain_attention(q, k, v):
-    return flex_attention(q, k, v)
-
-
-def biased(q, k, v):
-    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s + SLOPES[h] * (i - j))
-
-
-def causal(q, k, v):
-    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 8, 8, "cpu", BLOCK_SIZE=4)
-    return flex_attention(q, k, v, block_mask=mask, score_mod=lambda s, b, h, i, j: s * 2)
-
-
-def with_statistics(q, k, v):
-    return flex_attention(q, k, v, return_lse=True, scale=0.3)
-
-
-@pytest.mark.parametrize("f", [plain_attention, biased, causal, with_statistics])
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.filterwarnings("ignore:return_lse is deprecated")
-def test_flex_attention(f: Callable[..., Any]) -> None:
-    agrees(f, *QKV, needs_grad=False)
-
-
-@pytest.mark.filterwarnings("ignore:flex_attention called without")
-@pytest.mark.skipif(torch.__version__ < (2, 11), reason="PyTorch 2.10 does not raise")
-def test_flex_attention_has_no_gradient_on_the_cpu() -> None:
-    """PyTorch says so, and tj says what PyTorch says."""
-    q = QKV[0].clone().requires_grad_()
-    for f in (plain_attention, tj.jit(plain_attention)):
-        with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
-            f(q, q, q)
-
-
-# --------------------------------------------------------------------------- torch.func
-
-
-def test_levels_are_left_when_a_program_raises() -> None:
-    def f(x, index):
-        return torch.func.vmap(lambda row: torch.func.grad(lambda a: a[index].sum())(row))(x)
-
-    jitted = tj.jit(f)
-    jitted(X, torch.tensor([0, 1]))
-    depth = torch._C._functorch.get_dynamic_layer_stack_depth()
-    with pytest.raises(IndexError):
-        jitted(X, torch.tensor([0, 9]))
-    assert torch._C._functorch.get_dynamic_layer_stack_depth() == depth
-    assert torch._C._autograd._saved_tensors_hooks_is_enabled()
-    assert not torch._C._functorch.get_inplace_requires_grad_allowed()
-    assert_equal(jitted(X, torch.tensor([0, 1])), f(X, torch.tensor([0, 1])))
-
-
-def test_calls_after_a_level_are_known_again() -> None:
-    def f(x):
-        return torch.func.grad(lambda a: a.sin().sum())(x).cos()
-
-    jitted = tj.jit(f)
-    jitted(X)
-    transformed, cos = tj.last_trace(jitted).calls
-    assert transformed.symbol.qualname == "tj.transformed"
-    assert cos.body is not None
-
-
-def test_disabled_functions_are_left_alone() -> None:
-    @torch.compiler.disable
-    def secret(x):
-        return x.sin() * 2
-
-    jitted = tj.jit(lambda x: secret(x) + 1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", tj.TjWarning)  # the program asks for this graph break
-        assert_equal(jitted(X), X.sin() * 2 + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -19,11 +20,14 @@ from tj_conformance.oracle.twins import clone_tree
 
 __all__ = [
     "Difference",
+    "assert_captured",
     "assert_equal",
     "assert_jits",
+    "assert_retraces",
     "call_differences",
     "compare",
     "differences",
+    "gradients",
     "same_bits",
     "seeded",
 ]
@@ -237,3 +241,42 @@ def assert_jits(
     stats = tj.stats(jitted)
     assert (stats.hits, stats.misses, stats.fallbacks) == (1, 1, ())
     return jitted
+
+
+def assert_captured(f: Callable[..., Any], *args: torch.Tensor, needs_grad: bool) -> Any:
+    """Twice ``tj.jit(f)`` does what eager does, without a fallback; the jitted ``f``."""
+    jitted = tj.jit(f, check=2)
+    for _ in range(2):
+        mine = [t.requires_grad_(needs_grad) for t in clone_tree(args)]
+        theirs = [t.requires_grad_(needs_grad) for t in clone_tree(args)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # eager says that operations would like a compiler
+            expected = seeded(f, theirs, {})
+        got = seeded(jitted, mine, {})
+        assert_equal(got, expected)
+        if needs_grad:
+            torch.testing.assert_close(
+                gradients(got, mine), gradients(expected, theirs), rtol=0, atol=0
+            )
+    assert tj.stats(jitted).fallbacks == ()
+    assert tj.stats(jitted).hits == 1
+    return jitted
+
+
+def gradients(out: Any, inputs: Any) -> Any:
+    """The gradients of all tensors in ``out`` that need one, for those of ``inputs`` that do."""
+    outs = [t for t in pytree.tree_leaves(out) if isinstance(t, torch.Tensor) and t.requires_grad]
+    wanted = [t for t in inputs if t.requires_grad]
+    return torch.autograd.grad([o.sum() for o in outs], wanted, allow_unused=True)
+
+
+def assert_retraces(
+    f: Any, jitted: Any, *args: Any, retraces: bool | None = None, **kwargs: Any
+) -> None:
+    """``jitted`` computes what ``f`` does; ``retraces`` is whether that took a new compile."""
+    before = tj.stats(jitted).misses
+    expected = f(*args, **kwargs)
+    got = jitted(*args, **kwargs)
+    torch.testing.assert_close(got, expected, rtol=0, atol=0)
+    if retraces is not None:
+        assert (tj.stats(jitted).misses > before) is retraces

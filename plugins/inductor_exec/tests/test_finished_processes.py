@@ -1,0 +1,40 @@
+"""Finished programs on disk: a second process finds them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _folder(_not_disabled: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TJ_CACHE_DIR", str(tmp_path / "cache"))
+
+
+SCRIPT = """
+import torch, tj_core as tj
+x, w = torch.ones(5, 7, requires_grad=True), torch.ones(7, 3, requires_grad=True)
+f = tj.jit(lambda x, w: ((x @ w).sin() + 1).exp().sum(), plugins=["inductor", "autograd", "torch"])
+f(x, w).backward()
+y = x.detach().requires_grad_()
+((y @ w).sin() + 1).exp().sum().backward()
+assert torch.allclose(x.grad, y.grad)
+print(tj.stats(f).program_kept, "split" in tj.stats(f).seconds)
+"""
+
+
+@pytest.mark.slow
+def test_a_second_process_runs_no_passes(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+
+    def run() -> str:
+        command = [sys.executable, str(script)]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert "TJ_CACHE_DIR" in os.environ
+    assert [run(), run()] == ["0 True", "2 False"]
