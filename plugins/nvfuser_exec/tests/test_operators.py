@@ -102,21 +102,40 @@ def test_what_is_reshaped_twice_is_as_it_was(fusing: Any) -> None:
     assert reshapes == ["t1", "t1"]
 
 
-@pytest.mark.parametrize("dim", range(3))
-def test_scatters_are_along_the_last_dimension(dim: int, fusing: Any) -> None:
-    """nvFuser 0.2.36 stops where they are along another, and the others have equal sizes."""
+@pytest.mark.parametrize("whole", [(3, 4), (3, 4, 5)], ids=str)
+@pytest.mark.parametrize("dim", [0, 1])
+@pytest.mark.parametrize("smaller", [False, True], ids=["one dimension", "two dimensions"])
+def test_scatters_are_along_the_last_dimension(
+    whole: tuple[int, ...], dim: int, smaller: bool, fusing: Any
+) -> None:
+    """nvFuser 0.2.36 stops at others, and where several others have equal sizes at any."""
 
     def f(x: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         return (x * 2).scatter(dim, index, source).exp()
 
-    shape = [2, 3, 4]
+    shape = list(whole)
     shape[dim] -= 1
-    index = X(2, 3, 4).argsort(dim).narrow(dim, 0, shape[dim])
+    shape[dim - 1] -= smaller
+    index = X(*whole).argsort(dim)[tuple(map(slice, shape))]
     jitted = fusing(f, {"minimum": 1, "scans": True})
-    x, source = X(2, 3, 4), X(*shape)
+    x, source = X(*whole), X(*shape)
     torch.testing.assert_close(jitted(x, source), f(x, source))
-    (use,) = tj.explain(jitted).regions
-    assert re.search(r"ops\.scatter\(.*, dim=(\d)\)", use.kernel.fused.source)[1] == "2"
+    texts = "".join(use.kernel.fused.source for use in tj.explain(jitted).regions)
+    found = re.findall(r"ops\.scatter\(.*, dim=(\d)\)", texts)
+    assert found == ([] if len(whole) > 2 and not smaller else [str(len(whole) - 1)])
+
+
+def test_scatters_of_sizes_that_are_symbols_are_declined(fusing: Any) -> None:
+    """nvFuser 0.2.36 stops at them, where they are of a tensor that is filled with a number."""
+
+    def f(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(x).scatter(0, index, x * 2).exp() + x.sin()
+
+    jitted = fusing(f, {"minimum": 1, "scans": True}, dynamic=True)
+    x = X(5)
+    torch.testing.assert_close(jitted(x, x.argsort()), f(x, x.argsort()))
+    texts = [use.kernel.fused.source for use in tj.explain(jitted).regions]
+    assert texts and not any("ops.scatter" in text for text in texts)
 
 
 @pytest.mark.parametrize(("norms", "segments"), [(2, 1), (3, 2), (5, 3)])

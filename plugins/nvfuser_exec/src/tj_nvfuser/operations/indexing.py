@@ -78,13 +78,20 @@ def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
 def scatter(call: Call, x: Value, dim: int, index: Value, source: Any) -> Value:
     """Along the last dimension, wherever it was.
 
-    nvFuser 0.2.36 stops, in `greedy.cpp`, where another is scattered along, and the index is as
-    large as the tensor in all others.
+    nvFuser 0.2.36 stops where another is scattered along (`greedy.cpp`), and the index is as large
+    as the tensor in all others; if these are several, at the last, too (`allocation.cpp`, or
+    `greedy.cpp` again if they are merged); and where sizes are symbols, of a tensor that is filled
+    with a number (`internal_base_nodes.cpp`).
     """
     refuse(not isinstance(source, Value), "a number")
     refuse(source.shape != index.shape, "a source that is larger than its index")
+    sizes = (*x.shape, *index.shape)
+    refuse(not all(isinstance(n, int) for n in sizes), "sizes of a scatter that are symbols")
     dim = axis_of(dim, x.ndim)
-    order = [*(d for d in range(x.ndim) if d != dim), dim]
+    others = [d for d in range(x.ndim) if d != dim]
+    equal = all(x.shape[d] == index.shape[d] for d in others)
+    refuse(len(others) > 1 and equal, "a scatter with several other dimensions of equal sizes")
+    order = [*others, dim]
     given = (x, index, call.d.cast(source, x.dtype))
     x, index, source = (call.d.permute(v, order) for v in given)
     found = call.d.op("scatter", (x.dtype, x.shape), x, index, source, dim=x.ndim - 1)
