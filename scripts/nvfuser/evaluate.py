@@ -25,11 +25,10 @@ EQUAL = "equal"
 UNKNOWN = "nvFuser does not evaluate"
 
 
-MISSING = (
-    *("base_nodes.cpp", "Unexpected operator type"),
-    "Result is dynamic but not convertible",
-)
-"""What nvFuser says where an operation has no evaluator, or one for numbers alone."""
+MISSING = "base_nodes.cpp", "Unexpected operator type", "Result is dynamic but not convertible"
+"""Parts of nvFuser's errors for an operation without an
+evaluator, or with one for numbers alone.
+"""
 
 
 def evaluated(definition: Kept, examples: list[Any]) -> list[Any]:

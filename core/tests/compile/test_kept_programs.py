@@ -78,7 +78,7 @@ class Sessions:
         self.transforms += (Transform(name, noted, after, **more),)
 
     def compile(self, trace=None, *, sizes=None, given=(), says=lambda: "session", **more):
-        """What a new session makes of ``trace``; ``given`` are transforms of the call's own."""
+        """The compilation of ``trace`` in a new session; ``given`` are further transforms."""
         more.setdefault("libraries", lambda executor: None)
         kept = KeptPrograms(
             self.entries,

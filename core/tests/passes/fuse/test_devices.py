@@ -12,7 +12,7 @@ from tj_core.testing.numeric import vector
 
 
 def test_a_region_is_on_one_device() -> None:
-    """Two devices compute in turns: each has its region, and what copies between them is alone."""
+    """Two devices compute in turns: each has its region, and copies between them run alone."""
     loop = LoopPlugin()
     (executor,) = loop.tj_executors()
     first, second = Device("cuda", 0), Device("cuda", 1)

@@ -244,7 +244,7 @@ def assert_jits(
 
 
 def assert_captured(f: Callable[..., Any], *args: torch.Tensor, needs_grad: bool) -> Any:
-    """Twice ``tj.jit(f)`` does what eager does, without a fallback; the jitted ``f``."""
+    """Compare two calls of ``tj.jit(f)``, without fallbacks, with eager; return that."""
     jitted = tj.jit(f, check=2)
     for _ in range(2):
         mine = [t.requires_grad_(needs_grad) for t in clone_tree(args)]
@@ -273,7 +273,7 @@ def gradients(out: Any, inputs: Any) -> Any:
 def assert_retraces(
     f: Any, jitted: Any, *args: Any, retraces: bool | None = None, **kwargs: Any
 ) -> None:
-    """``jitted`` computes what ``f`` does; ``retraces`` is whether that took a new compile."""
+    """Compare a call of ``jitted`` with ``f``, and whether it compiled with ``retraces``."""
     before = tj.stats(jitted).misses
     expected = f(*args, **kwargs)
     got = jitted(*args, **kwargs)

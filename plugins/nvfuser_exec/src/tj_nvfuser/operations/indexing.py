@@ -76,7 +76,7 @@ def gather(call: Call, x: Value, dim: int, index: Value, *, sparse_grad: bool = 
 
 
 def scatter(call: Call, x: Value, dim: int, index: Value, source: Any) -> Value:
-    """Along the last dimension, wherever it was.
+    """Define a scatter along the last dimension, after a permutation.
 
     nvFuser 0.2.36 stops where another is scattered along (`greedy.cpp`), and the index is as large
     as the tensor in all others; if these are several, at the last, too (`allocation.cpp`, or

@@ -274,7 +274,7 @@ def _captured(
     opaque: tuple[Callable[..., Any], ...],
     lost: list[tuple[Feature, str]],
 ) -> Capture:
-    """The same; ``lost`` gets the features that this PyTorch has lost."""
+    """`capture`; adds the features that this PyTorch has lost to ``lost``."""
     from tj_torch.torch_private.dynamo import convert_frame
 
     with (

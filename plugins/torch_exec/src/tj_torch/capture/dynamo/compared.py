@@ -1,4 +1,4 @@
-"""Programs as text, compared with themselves in eager: what probes of corrections do.
+"""Compare small programs, given as text, in eager and under ``tj.jit``: the probes of corrections.
 
 Each probe compares a program in eager with itself under ``tj.jit``: values, types, who is who, what
 it does to objects. Without its correction the two differ in some version of PyTorch; a name that is

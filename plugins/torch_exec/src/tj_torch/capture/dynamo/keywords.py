@@ -1,7 +1,7 @@
-"""Keywords that name an argument by position: Python refuses them, Dynamo passes them on.
+"""Refuse keywords that name an argument already given by position, as Python does.
 
-It does so to a function with ``**kwargs``, and to a module whose hooks it leaves out: in eager,
-``self`` is given to the method that calls them.
+Dynamo passes them on, to functions with ``**kwargs``, and as ``self`` to modules without hooks,
+whose ``__call__`` it leaves out.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def replace(
 
 @contextmanager
 def with_settings(values: Mapping[str, Any]) -> Iterator[None]:
-    """Settings of Dynamo have ``values``.
+    """Give settings of Dynamo ``values`` inside of the block.
 
     Only those that have others are set: each time, Dynamo computes the hash of all of them again.
     """

@@ -138,7 +138,7 @@ _OTHERS: dict[type, tuple[type, ...]] = {
     float: (int, bool, float),
     complex: (int, bool, float, complex),
 }
-"""Classes of numbers, with those that their operators compute with."""
+"""Types of the operands that a number's operators accept, by the type of the number."""
 
 _SIGNS = (
     *("add", "sub", "mul", "floordiv", "truediv", "mod", "pow"),
@@ -154,7 +154,7 @@ _UNBOUND = WrapperDescriptorType, MethodDescriptorType
 
 
 def _methods_of_numbers(stack: ExitStack) -> None:
-    """Let methods of numbers that are called by name be Python's.
+    """Make methods of numbers that are called by name return what Python's do.
 
     Dynamo asks the class for ``int.__add__(n, 1)``, and takes ``n.__add__(0.5)``, which is
     ``NotImplemented``, for ``n + 0.5``.
@@ -197,7 +197,7 @@ def _methods_of_numbers(stack: ExitStack) -> None:
 
 
 def _unbound(cls: type, tx: Any, name: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """``cls.name(*args)``: a constant, an operator, or a method of the symbol ``args[0]``."""
+    """Trace ``cls.name(*args)`` as a constant, an operator, or a method of ``args[0]``."""
     from tj_torch.torch_private.dynamo import BuiltinVariable, VariableTracker
 
     if kwargs or not args:

@@ -434,7 +434,7 @@ _DECOMPOSING = ("method_add_", "method_addcdiv_", "method_addcmul_")
 
 
 def undecomposed(stack: ExitStack) -> None:
-    """Let methods of tensors be recorded that a setting of Dynamo has it write with others."""
+    """Record methods of tensors that Dynamo decomposes by default."""
     if not decomposing_handlers():
         stack.enter_context(with_settings({"enable_dynamo_decompositions": False}))
 
