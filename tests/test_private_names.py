@@ -12,7 +12,7 @@ Distributions = Any
 ADAPTERS = (
     "tj_torch/torch_private/", "tj_torch/ops/python_backwards.py",
     "tj_torch/capture/dynamo/asserts.py", "tj_torch/capture/dynamo/corrections.py",
-    "tj_inductor/adapter/", "tj_inductor/kernels.py", "tj_onednn/adapter.py",
+    "tj_inductor/adapter/", "tj_onednn/adapter.py",
     "tj_cudagraph/adapter.py", "tj_cudagraph/testing/recorder.py",
     "tj_nvfuser/testing/reference.py", "tj_example_subclass/tensor.py",
 )  # fmt: skip
@@ -27,6 +27,9 @@ def private_names(file: Path) -> Iterator[str]:
             found = [f"{node.module}.{alias.name}" for alias in node.names]
         elif isinstance(node, ast.Attribute):
             found = [ast.unparse(node)]
+        elif isinstance(node, ast.Dict):  # a table of names, by module
+            keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
+            found = [key for key in keys if isinstance(key, str)]
         else:
             continue
         yield from (name for name in found if _is_private(name))

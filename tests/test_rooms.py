@@ -24,8 +24,8 @@ ROOMS = {
         "testing", "__main__",
     ),
     "tj_torch": (
-        "torch_private", "runtime", "ops", "eager", "functionalize", "glue", "capture", "dispatch",
-        "backend", "extend", "internal", "demo", "doctor", "plugin",
+        "installation", "torch_private", "runtime", "ops", "eager", "functionalize", "glue",
+        "capture", "dispatch", "backend", "extend", "internal", "demo", "doctor", "plugin",
     ),
     "tj_autograd": ("options", "joint", "split", "run", "transform", "extend", "plugin"),
     "tj_autocast": (
@@ -34,7 +34,8 @@ ROOMS = {
     "tj_subclass": ("expansion", "writes", "kind", "transform", "plugin"),
     "tj_inductor": (
         "options", "formulas", "texts", "thrown", "elementary", "adapter", "kernels", "operators",
-        "decompositions", "graph", "lowering", "variants", "compiler", "executor", "plugin",
+        "decompositions", "graph", "lowering", "variants", "compiler", "executor", "probes",
+        "plugin",
     ),
     "tj_onednn": (
         "options", "timing", "store", "adapter", "kernels", "packing", "operands", "layers",
@@ -57,8 +58,9 @@ ROOMS = {
 }  # fmt: skip
 """The rooms of each package, the lowest first."""
 
-PUBLIC = {"extend", "internal", "testing", "backend"}
-"""The modules that others may import from: both doors, fixtures for tests, the backend."""
+PUBLIC = {"extend", "internal", "testing", "backend", "installation"}
+"""The modules that others may import from: both doors, fixtures for tests, the backend, and facts
+of the installed PyTorch without importing it."""
 
 
 def modules(distribution: Any) -> dict[str, Path]:
@@ -234,7 +236,7 @@ def test_source_becomes_functions_in_one_place(distributions: Distributions) -> 
         for name, file in modules(distribution).items():
             if {"exec", "eval"} & facts(file).called:
                 found.add(name)
-    probes = "capture.dynamo.compared"  # each is a program as text
+    probes = "capture.eager_probe"  # each is a program as text
     assert found == {"compile.generated", "text.language", "ops.context", probes}
 
 

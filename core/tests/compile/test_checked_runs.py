@@ -5,6 +5,7 @@ Claims of the numeric dialect; `plugins/autograd/tests/run/test_first_run.py` ha
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 import tj_core as tj
 from tj_core.analysis.results import Run, differences, unequal
+from tj_core.contract.decline import Decline
+from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.proxy import NumberProxy, OpaqueProxy
@@ -241,6 +244,28 @@ def test_a_region_that_fails_where_it_stands_again_fails_everywhere() -> None:
     with pytest.warns(tj.TjWarning, match="it returned one value, a NoneType, not 1 values"):
         assert again([2.0]) == [-4.0]
     assert first([3.0]) == [-9.0]
+
+
+class DecliningPlugin(LoopPlugin):
+    """`LoopPlugin`, which declines all regions when it is to compile them."""
+
+    def fuse(self, region: FusionRegion) -> Any:
+        """Decline ``region``."""
+        self.compiled.append(region)
+        return Decline("planted")
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_region_that_is_declined_runs_without_the_executor_and_a_warning(strict: bool) -> None:
+    loop = DecliningPlugin()
+    overrides = {"check": 2, "strict": strict}
+    session = tj.Session(plugins=[loop, NumericPlugin()], overrides=overrides)
+    program = tj.jit(lambda x: -x * x, session=session)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert program([1.0, 2.0]) == [-1.0, -4.0]
+        assert program([3.0, 4.0]) == [-9.0, -16.0]
+    assert len(loop.compiled) == 1
 
 
 @pytest.mark.parametrize("result", [[-1.0, -4.0], None])

@@ -18,6 +18,7 @@ from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import declared, relaid
 from tj_core.compile.reproducers import Reproducers
+from tj_core.contract.decline import Decline
 from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.edit.editor import TraceEditor
@@ -126,12 +127,15 @@ def compiled(
     """
     fusion = owner.fusion
     assert fusion is not None
-    made: list[tuple[RegionKernel, FusionRegion, Fused, bool]] = []
+    made: list[tuple[RegionKernel, FusionRegion, Fused | Decline, bool]] = []
     with (fusion.together or contextlib.nullcontext)():
         for kernel in kernels:
             region = replace(kernel.region, first_run=kernel.first_run)
             made.append((kernel, region, *_made(owner, fusion, region, kept)))
     for kernel, region, fused, known in made:
+        if isinstance(fused, Decline):
+            kernel.leave(fused.reason)
+            continue
         kernel.use(fused, known)
         if kept is not None and not known:
             kept.keep(owner, region, fused)
@@ -139,11 +143,15 @@ def compiled(
 
 def _made(
     owner: Executor, fusion: Fusion, region: FusionRegion, kept: KeptRegions | None
-) -> tuple[Fused, bool]:
-    """The compiled or restored region, with its seconds; and True if it was restored."""
+) -> tuple[Fused | Decline, bool]:
+    """The compiled or restored region, with its seconds, or why it is declined; and True if it was
+    restored.
+    """
     start = time.perf_counter()
     found = kept.find(owner, region) if kept is not None else None
     fused = found or fusion.fuse(region)
+    if isinstance(fused, Decline):
+        return fused, False
     if not isinstance(fused, Fused):
         raise TypeError(f"fuse returned {type(fused).__name__}, not Fused")
     if not fused.strides.keys() <= region.flexible:

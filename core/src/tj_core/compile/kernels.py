@@ -65,12 +65,16 @@ class RegionKernel:
 
         :raises Exception: from ``warn``, as in strict mode.
         """
-        self.failure = str(reason) or type(reason).__name__
+        self.leave(str(reason) or type(reason).__name__, without)
+        self.warn(self, reason, {})
+
+    def leave(self, reason: str, without: Boxed | None = None) -> None:
+        """As `fail`, without a word: the executor has declined the region."""
+        self.failure = reason
         self.function = without or self.without(self.region)
         self.confirmed = True
         for program, name in self.places:
             rebind(program, name, self.function)
-        self.warn(self, reason, {})
 
     def place(self, program: ReferenceType[Any] | None, name: str) -> None:
         """Bind the global ``name`` of ``program`` to the function, and note the place."""

@@ -136,7 +136,7 @@ class Fusion:
 
     ``can_fuse`` looks at one call, metadata only: True if the call may stand in a region, else a
     `Decline`. ``fuse`` compiles a region; if it raises, the region runs without the executor, with
-    a warning.
+    a warning, and if it returns a `Decline`, without one.
 
     ``kernel``, if given, returns True for a call, accepted by `can_fuse`, that shares a kernel with
     its neighbours, so that values between them take no memory and recomputing them costs next to
@@ -170,7 +170,7 @@ class Fusion:
     """
 
     can_fuse: Callable[[BoundSymbol], bool | Decline]
-    fuse: Callable[[FusionRegion], Fused]
+    fuse: Callable[[FusionRegion], Fused | Decline]
     cost: Callable[[BoundSymbol], float | None] | None = None
     kernel: Callable[[BoundSymbol], bool] | None = None
     check: Callable[[Sequence[BoundSymbol]], bool | Decline] | None = None

@@ -39,7 +39,7 @@ def transforms(options: Options) -> tuple[Transform, ...]:
     """Make the plugin's transforms from its options."""
     split_ = functools.partial(_split, options=options)
     pass_over_package("tj_autograd")
-    uncaptured(Compiled.backward)
+    _leave_backwards()
     return (
         inline_calls(),
         Transform("joint", _joint, Stage.FUNCTIONAL, Stage.JOINT, falls_back=True),
@@ -52,6 +52,11 @@ def transforms(options: Options) -> tuple[Transform, ...]:
             restore=functools.partial(_restore, options=options),
         ),
     )
+
+
+@functools.cache
+def _leave_backwards() -> None:
+    Compiled.backward = staticmethod(uncaptured(Compiled.backward))  # type: ignore[method-assign]
 
 
 def _joint(trace: Trace, context: PassContext) -> Trace:

@@ -8,9 +8,10 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from tj_core.extend import Fused, FusionRegion, TensorProxy, symbols_in
+from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, symbols_in
 from tj_torch.internal import RunSymbols, SymbolFacts
 
+from tj_inductor.adapter.features import LostError
 from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
@@ -47,11 +48,14 @@ class Compiler:
             kernel = with_fast_tanh(kernel)
         return thrown_again(with_fast_exp(kernel))
 
-    def compile(self, region: FusionRegion) -> Fused:
-        """Compile the region to one function of a list of its inputs."""
-        if symbols_in(region.inputs):
-            return self.fused(region, Variants(region, functools.partial(self.variant, region)))
-        return self.fused(region, self.made(region))
+    def compile(self, region: FusionRegion) -> Fused | Decline:
+        """Compile the region to one function of a list of its inputs, if nothing for it is lost."""
+        try:
+            if symbols_in(region.inputs):
+                return self.fused(region, Variants(region, functools.partial(self.variant, region)))
+            return self.fused(region, self.made(region))
+        except LostError as error:
+            return Decline(str(error))
 
     def restore(self, region: FusionRegion, text: str) -> Fused:
         """Make the region's function from ``text``, which `Fused.kept` holds."""

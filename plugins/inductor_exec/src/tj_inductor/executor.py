@@ -16,6 +16,8 @@ from tj_core.extend import (
     sizes_are_bound,
 )
 
+from tj_inductor.adapter.features import is_lost
+from tj_inductor.adapter.names import IN_PLACE
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
@@ -38,7 +40,7 @@ def is_on_cpu(p: TensorProxy) -> bool:
     """Check that a region may write to ``p``: not on a GPU, where a
     CUDA graph may hold the region.
     """
-    return p.device.type == "cpu"
+    return p.device.type == "cpu" and not is_lost(IN_PLACE)
 
 
 def inductor_executor(options: Options) -> Executor:

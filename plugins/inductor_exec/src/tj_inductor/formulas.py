@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["formulas"]
+__all__ = ["NEEDED", "REPLACED", "formulas"]
 
 Formula = Callable[..., Any]
 
@@ -256,14 +256,37 @@ FROM_THE_END = (aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 """Operators that take negative indices; their formula uses `index_copy`, which takes none."""
 
 
+NEEDED = (aten.addmm.default, *NO_NEGATIVE_INDEX, *FROM_THE_END)
+"""The operators whose formulas are made of Inductor's."""
+
+REPLACED = frozenset(
+    {aten.nll_loss_backward.default, aten.var_mean.correction, *DIVISIONS, *SAY_WHETHER, *NEEDED}
+)
+"""The operators that have a formula here."""
+
+
 def formulas(known: Mapping[Any, Formula]) -> dict[Any, Formula]:
-    """Make the decompositions that replace those of ``known``, by operator."""
+    """Make the decompositions that replace those of ``known``, by operator.
+
+    Those in `NEEDED` that are not known have none: no region has such a call.
+    """
     ours = DIVISIONS | {op: of_bytes(op) for op in SAY_WHETHER}
+    theirs: dict[Any, Callable[[Formula], Formula]] = {
+        aten.addmm.default: without_zero_factors,
+        **dict.fromkeys(NO_NEGATIVE_INDEX, _refusing_negative),
+        **dict.fromkeys(FROM_THE_END, _taking_negative),
+    }
     return {
         aten.nll_loss_backward.default: nll_loss_backward,
         aten.var_mean.correction: var_mean,
-        aten.addmm.default: without_zero_factors(known[aten.addmm.default]),
         **{op: else_known(formula, known.get(op)) for op, formula in ours.items()},
-        **{op: for_negative_index(known[op], behind_the_end) for op in NO_NEGATIVE_INDEX},
-        **{op: for_negative_index(known[op], from_the_end) for op in FROM_THE_END},
+        **{op: change(known[op]) for op, change in theirs.items() if op in known},
     }
+
+
+def _refusing_negative(formula: Formula) -> Formula:
+    return for_negative_index(formula, behind_the_end)
+
+
+def _taking_negative(formula: Formula) -> Formula:
+    return for_negative_index(formula, from_the_end)

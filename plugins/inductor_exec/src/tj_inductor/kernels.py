@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch._inductor.async_compile import AsyncCompile
-from torch._inductor.codecache import CppPythonBindingsCodeCache
+from tj_torch.extend import MissingNameError
 
+from tj_inductor.adapter.features import is_lost
 from tj_inductor.adapter.libraries import library
+from tj_inductor.adapter.names import ONE_FILE
 from tj_inductor.texts import ENTRY
 
 __all__ = ["Collected", "Waiting", "collecting", "one_file"]
@@ -61,10 +62,13 @@ class Collected:
 
     @staticmethod
     def supported() -> bool:
-        """Whether this PyTorch has what is replaced, in the form that is counted on."""
-        template = getattr(CppPythonBindingsCodeCache, "suffix_template", "")
+        """Whether this PyTorch has what is replaced."""
+        try:
+            from tj_inductor.adapter.names import AsyncCompile, CppPythonBindingsCodeCache
+        except MissingNameError:
+            return False
         names = all(hasattr(AsyncCompile, name) for name in REPLACED)
-        return names and FUNCTION in template and MODULE in template
+        return names and hasattr(CppPythonBindingsCodeCache, "load_pybinding")
 
     def compile(self) -> None:
         """Compile all that wait, and put them where they are called."""
@@ -73,13 +77,31 @@ class Collected:
             distinct.setdefault((kernel.argument_types, kernel.source), kernel)
         kernels = list(distinct.values())
         groups = [kernels] if kernels and self.together else [[kernel] for kernel in kernels]
-        for group in groups:
+        for group in groups if _has_file() else ():
             _compile(group)
+        for kernel in kernels:
+            kernel.function = kernel.function or _alone(kernel)
         for kernel in self.kernels:
             kernel.function = distinct[kernel.argument_types, kernel.source].function
         for scope in self.scopes:
             waiting = {k: v for k, v in scope.items() if isinstance(v, Waiting)}
             scope.update({k: v.function for k, v in waiting.items()})
+
+
+def _has_file() -> bool:
+    """Tell whether this PyTorch calls kernels from Python in the form that is counted on."""
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache
+
+    template = getattr(CppPythonBindingsCodeCache, "suffix_template", "")
+    known = FUNCTION in template and MODULE in template
+    return known and not is_lost(ONE_FILE) and hasattr(CppPythonBindingsCodeCache, "load_async")
+
+
+def _template() -> str:
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache
+
+    found: str = CppPythonBindingsCodeCache.suffix_template
+    return found
 
 
 _lock = threading.RLock()
@@ -105,6 +127,8 @@ def collecting(*, together: bool = True, change: Callable[[str], str] = str) -> 
 
 @contextlib.contextmanager
 def _collecting(collected: Collected) -> Iterator[None]:
+    from tj_inductor.adapter.names import AsyncCompile
+
     with _lock:
         kernel, wait = (getattr(AsyncCompile, name) for name in REPLACED)
 
@@ -119,20 +143,22 @@ def _collecting(collected: Collected) -> Iterator[None]:
                 collected.scopes.append(scope)
             return wait(self, scope)
 
-        _replace(later, waited)
+        _replace(AsyncCompile, later, waited)
         try:
             yield
         finally:
-            _replace(kernel, wait)
+            _replace(AsyncCompile, kernel, wait)
         collected.compile()
 
 
-def _replace(*functions: Any) -> None:
+def _replace(owner: Any, *functions: Any) -> None:
     for name, function in zip(REPLACED, functions, strict=True):
-        setattr(AsyncCompile, name, function)
+        setattr(owner, name, function)
 
 
 def _alone(kernel: Waiting) -> Callable[..., Any]:
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache
+
     made: Callable[..., Any] = CppPythonBindingsCodeCache.load_pybinding(
         list(kernel.argument_types), kernel.source
     )
@@ -152,7 +178,7 @@ MODULE = "PyMODINIT_FUNC PyInit_{entry_func}"
 def one_file(kernels: Sequence[Waiting]) -> str:
     """The text of one extension module with all of ``kernels``, called ``kernel_0`` and so on."""
     includes = dict.fromkeys(m.strip() for k in kernels for m in INCLUDE.findall(k.source))
-    before, _, rest = CppPythonBindingsCodeCache.suffix_template.partition(FUNCTION)
+    before, _, rest = _template().partition(FUNCTION)
     _, _, after = rest.partition(MODULE)
     prelude = before.replace("{extra_parse_arg}", "")
     parts = [
@@ -212,8 +238,7 @@ ARRAY = Convention(
 
 
 def _convention() -> Convention:
-    template: str = CppPythonBindingsCodeCache.suffix_template
-    return ARRAY if ARRAY.flag in template else TUPLE
+    return ARRAY if ARRAY.flag in _template() else TUPLE
 
 
 def _table(count: int) -> str:

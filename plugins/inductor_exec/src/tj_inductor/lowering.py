@@ -10,9 +10,12 @@ from tj_torch.extend import surroundings
 from tj_torch.internal import RunSymbols
 
 from tj_inductor.adapter import compiling
+from tj_inductor.adapter.features import need, ready
 from tj_inductor.adapter.modules import Compiled
+from tj_inductor.adapter.names import IN_PLACE, REGIONS, SYMBOLS
 from tj_inductor.adapter.settings import settings
 from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid
+from tj_inductor.operators import needs
 
 __all__ = ["lowered"]
 
@@ -26,12 +29,20 @@ def lowered(
     """Compile ``region`` for inputs of fixed sizes, or of ``symbols`` with hints ``sizes``.
 
     ``options`` are settings of Inductor.
+
+    :raises LostError: if it needs a feature that this PyTorch lacks.
     """
+    ready()
+    need({REGIONS, *(feature for call in region.body.calls for feature in needs(call))})
+    need([IN_PLACE] if region.overwritten else [])
+    need([SYMBOLS] if symbols is not None else [])
+    from tj_inductor.adapter.names import FakeTensorMode
+
     run = interpreter(region, as_declared(symbols))
     taken = region.inputs
     if reads_strides(region):
         run, taken = relaid(region, run), region.actual_inputs
-    mode = compiling.FakeTensorMode() if symbols is None else symbols.mode
+    mode = FakeTensorMode() if symbols is None else symbols.mode
     # The caller's autocast is not the region's: its calls run without, after casts of their own.
     with surroundings(False, Context()), settings(options):
         with mode:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -19,7 +19,11 @@ from tj_core.extend import (
 )
 from tj_torch.extend import is_on, resolve
 
-__all__ = ["can_fuse", "convolves", "is_kernel"]
+from tj_inductor.adapter.features import TABLE
+from tj_inductor.adapter.names import FORMULAS, KERNELS, LOW, REGIONS, SYMBOLS, VERSIONS
+from tj_inductor.formulas import REPLACED
+
+__all__ = ["can_fuse", "convolves", "is_kernel", "needs"]
 
 DEVICES = frozenset({"cpu", "cuda"})
 
@@ -62,10 +66,42 @@ def can_fuse(call: BoundSymbol) -> bool | Decline:
     if is_on(call.context):
         return Decline("it runs under autocast")
     values = (*call.flat_args, *call.flat_outs)
-    reason = next(filter(None, map(_unfit, values)), None)
+    reason = next(filter(None, map(_unfit, values)), None) or _lost(call)
     if reason is None and not any(isinstance(p, TensorProxy) for p in call.flat_outs):
         reason = "it returns no tensor"
     return True if reason is None else Decline(reason)
+
+
+def _lost(call: BoundSymbol) -> str | None:
+    """The feature that ``call`` needs and this PyTorch has lost, in words."""
+    if not TABLE.lost:
+        return None
+    found = next((feature for feature in needs(call) if feature in TABLE.lost), None)
+    return None if found is None else f"this PyTorch lacks: {found}"
+
+
+def needs(call: BoundSymbol) -> Iterator[str]:
+    """The features without which no region takes ``call``."""
+    yield REGIONS
+    operator = _operator(call.symbol)
+    if operator in REPLACED:
+        yield FORMULAS
+    if not is_kernel(call):
+        yield VERSIONS
+    values = (*call.flat_args, *call.flat_outs)
+    tensors = [p for p in values if isinstance(p, TensorProxy)]
+    if len(tensors) < len(values) or any(_has_symbols(p) for p in tensors):
+        yield SYMBOLS
+    if any(p.dtype.name in ("bfloat16", "float16") for p in tensors):
+        yield LOW
+    if operator is not None and torch.Tag.pointwise not in operator.tags and not makes_views(call):
+        read = [p.dtype.name for p in call.flat_args if isinstance(p, TensorProxy)]
+        if "int64" in read or "int32" in read:
+            yield KERNELS
+
+
+def _has_symbols(p: TensorProxy) -> bool:
+    return any(isinstance(n, SymDim) for n in (*p.shape, *p.strides))
 
 
 def is_kernel(call: BoundSymbol) -> bool:

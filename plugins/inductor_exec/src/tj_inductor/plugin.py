@@ -11,7 +11,7 @@ from tj_core.extend import hookimpl
 from tj_inductor.options import Options
 
 if TYPE_CHECKING:
-    from tj_core.extend import Executor
+    from tj_core.extend import Executor, RuleTable
 
 TJ_PLUGIN_API = 1
 
@@ -21,6 +21,22 @@ def tj_available() -> str | None:
     import importlib.util
 
     return None if importlib.util.find_spec("torch") else "torch is not installed"
+
+
+@hookimpl
+def tj_lacking(cache_dir: str | None) -> str | None:
+    from tj_torch.installation import Probed
+
+    return Probed("tj-inductor", "tj_inductor").lacking(cache_dir)
+
+
+@hookimpl
+def tj_rule_tables() -> tuple[RuleTable[Any], ...]:
+    from tj_torch.extend import registered
+
+    from tj_inductor.adapter.features import TABLE
+
+    return (registered(TABLE),)
 
 
 @hookimpl

@@ -6,6 +6,8 @@ plugins of this tree, with any minor release.
 
 from __future__ import annotations
 
+from tj_torch.capture.eager_probe import equal_to_eager
+from tj_torch.capture.lost import say_lost
 from tj_torch.functionalize.between import CROSSING
 from tj_torch.functionalize.objects import Unsuitable
 from tj_torch.ops.context import AUTOCAST, surroundings
@@ -25,7 +27,11 @@ from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.ops.wiring import WIRING, Wiring
 from tj_torch.runtime.subclasses import is_wrapper, is_wrapper_class
+from tj_torch.torch_private.lookup import MissingNameError, Name, names_in
+from tj_torch.torch_private.lookup import finder as names_finder
+from tj_torch.torch_private.lookup import forget as forget_names
 from tj_torch.torch_private.ops import set_conj, set_neg, storage_id
+from tj_torch.torch_private.tables import Feature, Table, later, registered
 
 __all__ = [
     "AUTOCAST",
@@ -36,24 +42,35 @@ __all__ = [
     "Expander",
     "Expansion",
     "ExpansionError",
+    "Feature",
+    "MissingNameError",
+    "Name",
     "Sizes",
     "Slot",
+    "Table",
     "TensorKind",
     "TorchDialects",
     "Unsuitable",
     "Wiring",
     "device_to_torch",
     "dtype_to_torch",
+    "equal_to_eager",
+    "forget_names",
     "is_on",
     "is_python",
     "is_symbolic",
     "is_wrapper",
     "is_wrapper_class",
+    "later",
     "may_write",
+    "names_finder",
+    "names_in",
     "number_text",
     "python_body",
+    "registered",
     "resolve",
     "same_operators",
+    "say_lost",
     "set_conj",
     "set_neg",
     "storage_id",

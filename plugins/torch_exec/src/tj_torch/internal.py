@@ -58,6 +58,7 @@ from tj_torch.torch_private.ops import (
     functionalized,
     functionalized_again,
     metadata_mutated,
+    python_dispatcher,
     unwrapped,
 )
 from tj_torch.torch_private.runtime import (
@@ -69,6 +70,7 @@ from tj_torch.torch_private.runtime import (
     has_kernel,
     outside_levels,
     saved_tensors_are_hooked,
+    set_version_counter,
     without_dispatch_modes,
 )
 
@@ -142,6 +144,7 @@ __all__ = [
     "outside_levels",
     "pass_over_package",
     "plain",
+    "python_dispatcher",
     "random_state",
     "reads_data",
     "replay",
@@ -150,6 +153,7 @@ __all__ = [
     "same_tensors",
     "saved_tensors_are_hooked",
     "set_random_state",
+    "set_version_counter",
     "strided_beyond",
     "subclass_of",
     "tangents_key",

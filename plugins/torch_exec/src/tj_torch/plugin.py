@@ -42,9 +42,9 @@ def tj_available() -> str | None:
 
 @hookimpl
 def tj_lacking(cache_dir: str | None) -> str | None:
-    from tj_torch.torch_private.installation import lacking
+    from tj_torch.installation import Probed
 
-    return lacking(cache_dir)
+    return Probed("tj-torch", "tj_torch.capture.dynamo").lacking(cache_dir)
 
 
 @hookimpl
@@ -70,11 +70,14 @@ def tj_dialects() -> tuple[Dialect, ...]:
 def tj_rule_tables(options: Options) -> tuple[RuleTable[Any], ...]:
     from tj_torch.capture import autocast_notes, levels, pinned
     from tj_torch.capture.dynamo import unheld
+    from tj_torch.capture.dynamo.features import TABLE
     from tj_torch.capture.fx import facts
     from tj_torch.ops.service import rule_tables
+    from tj_torch.torch_private.tables import registered
 
     captured = (
         autocast_notes.rules(), facts.rules(), levels.rules(), pinned.rules(), unheld.rules(),
+        registered(TABLE),
     )  # fmt: skip
     return (*rule_tables(options.memo_size), *captured)
 

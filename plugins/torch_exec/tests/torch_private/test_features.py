@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.dynamo import compared, features, patches
-from tj_torch.capture.dynamo.features import FEATURES
+from tj_torch.capture import eager_probe, lost
+from tj_torch.capture.dynamo import features, patches
+from tj_torch.capture.dynamo.features import FEATURES, TABLE
 from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.torch_private import dynamo
-from tj_torch.torch_private.features import Feature, Needs, apply_features
+from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
+from tj_torch.torch_private.lookup import MissingNameError
 from torch import nn
 
 BY_NAME = {f.name: f for f in FEATURES}
@@ -52,10 +54,10 @@ RIGHT_ALONE = {
 def nothing_is_known() -> Iterator[None]:
     """Reset lost features and warnings before and after each test."""
     torch._dynamo.reset()
-    features._said.clear()
+    lost._said.clear()
     yield
-    features.LOST.clear()
-    features._said.clear()
+    TABLE.lost.clear()
+    lost._said.clear()
     dynamo.forget()
 
 
@@ -85,7 +87,7 @@ def test_a_probe_finds_that_a_feature_has_no_effect(
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [n for n in PROBED if not BY_NAME[n].essential])
 def test_programs_that_need_a_lost_feature_run_as_they_are(name: str) -> None:
-    features.LOST[name] = "planted"
+    TABLE.lost[name] = "planted"
     probe = BY_NAME[name].probe
     assert probe is not None
     probe()
@@ -100,7 +102,7 @@ def test_a_feature_works_where_pytorch_has_compiled_before(
     probe = BY_NAME[name].probe
     assert probe is not None
     with monkeypatch.context() as patch:
-        patch.setattr(compared, "_jitted", lambda f: torch.compile(f, backend="eager"))
+        patch.setattr(eager_probe, "jitted", lambda f, session: torch.compile(f, backend="eager"))
         with contextlib.suppress(Exception):
             probe()
     torch._dynamo.reset()
@@ -110,7 +112,7 @@ def test_a_feature_works_where_pytorch_has_compiled_before(
 # ------------------------------------------------------------------------------- names are taken
 
 
-def replaced() -> list[tuple[Feature, str, Any, str]]:
+def replaced() -> list[tuple[Correction, str, Any, str]]:
     """Names of PyTorch that features replace, with their owners."""
     found = []
     with ExitStack() as stack:
@@ -217,6 +219,27 @@ def test_another_signature_is_no_error(path: str, monkeypatch: pytest.MonkeyPatc
     is_right()
 
 
+@pytest.mark.parametrize("name", TABLE.names)
+def test_every_name_is_there(name: str) -> None:
+    with contextlib.suppress(MissingNameError) if TABLE.names[name].newer else ExitStack():
+        assert TABLE.names[name].find() is not None
+    assert TABLE.missing() == {}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("name", dynamo.NAMES)
+def test_a_missing_name_costs_the_features_that_the_table_says(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = dynamo.NAMES[name]
+    monkeypatch.setitem(dynamo.NAMES, name, dataclasses.replace(known, path="torch._no.such"))
+    dynamo.forget()
+    lost = missing(FEATURES, Noticed())
+    assert lost.keys() <= {*known.features} or "capture" in known.features
+    said = is_right()
+    assert len(said) <= 1 or all(str(torch.__version__) in s for s in said)
+
+
 # ------------------------------------------------------------------------------- what becomes of it
 
 
@@ -228,7 +251,7 @@ def texts(x: torch.Tensor) -> tuple[torch.Tensor, str]:
 
 
 def test_functions_that_need_what_is_lost_run_as_they_are() -> None:
-    features.LOST["exceptions"] = "it has no effect: said so"
+    TABLE.lost["exceptions"] = "it has no effect: said so"
     x = torch.ones(2)
     (result, again), said = outcome(texts, (x,), (x,))
     assert result[1] == again[1] == "'q'"
@@ -238,23 +261,23 @@ def test_functions_that_need_what_is_lost_run_as_they_are() -> None:
 
 
 def test_one_lost_feature_is_said_once() -> None:
-    features.LOST["exceptions"] = "no such name"
+    TABLE.lost["exceptions"] = "no such name"
     first = is_right()
     assert len(first) == 1 and "functions that need it run in eager" in first[0]
     assert is_right() == []
 
 
 def test_an_essential_feature_costs_all() -> None:
-    features.LOST["identity"] = "it has no effect"
+    TABLE.lost["identity"] = "it has no effect"
     said = is_right()
     assert len(said) == 1 and "identity: it has no effect" in said[0]
 
 
 def test_a_feature_says_what_is_without_it() -> None:
     nothing: Any = lambda stack, noticed: None  # noqa: E731
-    assert "eager" in Feature("a", "b", nothing, None).without
-    assert "rounded" in Feature("a", "b", nothing, Needs()).without
-    assert Feature("a", "b", nothing, None).essential
+    assert "eager" in Correction.of("a", "b", nothing, None).without
+    assert "rounded" in Correction.of("a", "b", nothing, Needs()).without
+    assert Correction.of("a", "b", nothing, None).essential
 
 
 def test_corrections_leave_nothing_behind() -> None:
@@ -277,8 +300,8 @@ def test_a_feature_that_no_probe_has_found_lost_is_undone() -> None:
     def there(stack: ExitStack, noticed: Any) -> None:
         stack.callback(done.append, "left")
 
-    lost = Feature("lost", "", lacking, Needs())
+    lost = Correction.of("lost", "", lacking, Needs())
     with ExitStack() as stack:
-        found = apply_features((lost, Feature("found", "", there, Needs())), stack, None, {})
+        found = apply_features((lost, Correction.of("found", "", there, Needs())), stack, None, {})
         assert found == [(lost, "AttributeError: no such name")] and done == ["undone"]
     assert done == ["undone", "left"]

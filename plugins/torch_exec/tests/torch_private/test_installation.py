@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -14,9 +15,14 @@ from typing import Any
 import pytest
 import tj_core as tj
 import torch
-from tj_torch.capture.dynamo import features, probing
-from tj_torch.torch_private import installation
-from tj_torch.torch_private.lookup import MissingNameError, find
+from tj_core.extend import hookimpl
+from tj_torch import installation
+from tj_torch.capture import lost, probing
+from tj_torch.capture.dynamo.features import FEATURES, TABLE
+from tj_torch.torch_private.lookup import MissingNameError, Name, find, names_in
+from tj_torch.torch_private.tables import Feature, Table, registered
+
+TORCH = TABLE.probed
 
 
 @pytest.fixture
@@ -24,15 +30,19 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Process without results of probes; lists runs of the probes, which find two lost features."""
     ran: list[int] = []
 
-    def in_a_process() -> dict[str, str]:
+    def in_a_process(tables: list[Table]) -> dict[str, dict[str, str]]:
         ran.append(1)
-        return {"exceptions": "it has no effect: planted", "draws": "planted"}
+        return {
+            t.owner: {"exceptions": "it has no effect: planted", "order of keys": "planted"}
+            for t in tables
+            if t is TABLE
+        }
 
     monkeypatch.setattr(probing, "_in_a_process", in_a_process)
-    monkeypatch.setattr(probing._State, "settled", False)
-    monkeypatch.setattr(features, "_said", set())
+    monkeypatch.setattr(TABLE, "settled", False)
+    monkeypatch.setattr(lost, "_said", set())
     yield ran
-    features.LOST.clear()
+    TABLE.lost.clear()
 
 
 @pytest.fixture
@@ -45,26 +55,26 @@ def test_a_tested_version_is_not_probed(
     unsettled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(installation, "TESTED", (torch.__version__.rpartition(".")[0],))
-    probing.settle(False, str(tmp_path))
-    assert unsettled == [] and features.LOST == {}
+    probing.settle([TABLE], False, str(tmp_path))
+    assert unsettled == [] and TABLE.lost == {}
 
 
 @pytest.mark.usefixtures("unknown")
 def test_an_unknown_version_is_probed_once_for_an_installation(
     unsettled: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    probing.settle(False, str(tmp_path))
-    assert unsettled == [1] and "exceptions" in features.LOST
-    monkeypatch.setattr(probing._State, "settled", False)
-    features.LOST.clear()
-    probing.settle(False, str(tmp_path))  # another process
-    assert unsettled == [1] and "exceptions" in features.LOST
-    monkeypatch.setattr(probing._State, "settled", False)
-    probing.settle(True, str(tmp_path))  # asked to
+    probing.settle([TABLE], False, str(tmp_path))
+    assert unsettled == [1] and "exceptions" in TABLE.lost
+    TABLE.settled = False
+    TABLE.lost.clear()
+    probing.settle([TABLE], False, str(tmp_path))  # another process
+    assert unsettled == [1] and "exceptions" in TABLE.lost
+    TABLE.settled = False
+    probing.settle([TABLE], True, str(tmp_path))  # asked to
     assert unsettled == [1, 1]
-    probing.settle(True, str(tmp_path))  # once in a process
+    probing.settle([TABLE], True, str(tmp_path))  # once in a process
     assert unsettled == [1, 1]
-    assert "has lost: draws, exceptions" in (installation.lacking(str(tmp_path)) or "")
+    assert "has lost: exceptions, order of keys" in (TORCH.lacking(str(tmp_path)) or "")
 
 
 @pytest.mark.usefixtures("unknown")
@@ -72,10 +82,10 @@ def test_an_unknown_version_is_probed_once_for_an_installation(
 def test_a_kept_answer_that_is_none_is_found_again(
     text: str, unsettled: list[int], tmp_path: Path
 ) -> None:
-    probing.settle(False, str(tmp_path))
+    probing.settle([TABLE], False, str(tmp_path))
     (file,) = (tmp_path / "torch-probes").iterdir()
     file.write_text(text)
-    assert installation.kept(str(tmp_path)) is None
+    assert TORCH.kept(str(tmp_path)) is None
 
 
 def test_the_first_compile_settles(
@@ -100,36 +110,34 @@ def test_the_first_compile_settles(
 
 @pytest.mark.usefixtures("unknown")
 def test_the_probes_run_in_a_process_of_their_own() -> None:
-    assert probing._in_a_process() == {}
+    assert probing._in_a_process([TABLE]) == {"tj-torch": {}}
 
 
 @pytest.mark.usefixtures("unknown")
 def test_probes_that_do_not_answer_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/no/such/python")
     with pytest.warns(tj.TjWarning, match="probes of it do not answer"):
-        assert probing._in_a_process() is None
+        assert probing._in_a_process([TABLE]) == {}
 
 
 def test_no_folder_keeps_nothing(tmp_path: Path) -> None:
-    installation.keep("none", {"a": "b"})
-    assert installation.kept("none") is None
+    TORCH.keep("none", {"a": "b"})
+    assert TORCH.kept("none") is None
     open_to_all = tmp_path / "open"
     open_to_all.mkdir(mode=0o777)
     open_to_all.chmod(0o777)
-    installation.keep(str(open_to_all), {"a": "b"})
-    assert installation.kept(str(open_to_all)) is None
+    TORCH.keep(str(open_to_all), {"a": "b"})
+    assert TORCH.kept(str(open_to_all)) is None
 
 
 def test_what_is_said_of_an_installation(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     folder = str(tmp_path)
     monkeypatch.setattr(metadata, "version", lambda name: "9.1.0")
-    assert "9.1.0 is probed at the first compile, or by tj doctor" in (
-        installation.lacking(folder) or ""
-    )
-    installation.keep(folder, {})
-    assert "9.1.0 passes all probes" in (installation.lacking(folder) or "")
+    assert "9.1.0 is probed at the first compile, or by tj doctor" in (TORCH.lacking(folder) or "")
+    TORCH.keep(folder, {})
+    assert "9.1.0 passes all probes" in (TORCH.lacking(folder) or "")
     monkeypatch.setattr(metadata, "version", lambda name: "2.13.7")
-    assert installation.lacking(folder) is None
+    assert TORCH.lacking(folder) is None
 
 
 def test_the_list_of_plugins_imports_no_pytorch() -> None:
@@ -148,7 +156,7 @@ def test_doctor_lists_features(capsys: pytest.CaptureFixture[str]) -> None:
 
     assert main(["doctor", "--all"]) == 0
     shown = capsys.readouterr().out
-    assert f"all {len(features.FEATURES)} features that rest on private names work" in shown
+    assert f"all {len(FEATURES)} features that rest on private names work" in shown
     assert "str(KeyError('x')) has" in shown
 
 
@@ -163,6 +171,99 @@ def test_doctor_finds_a_missing_name(
     assert main(["doctor"]) == 1
     shown = capsys.readouterr().out
     assert "exceptions" in shown and "lost: no" in shown and "members of classes" not in shown
+
+
+def test_doctor_lists_names(capsys: pytest.CaptureFixture[str]) -> None:
+    from tj_core.cli.main import main
+
+    assert main(["doctor", "--names"]) == 0
+    shown = capsys.readouterr().out
+    assert "torch._dynamo.variables.exception.ExceptionVariable" in shown
+    assert "torch._dynamo.side_effects.SideEffects.track_new_user_defined_object" in shown
+    for name in TABLE.names.values():
+        assert f"\n{name.path}\n" in shown and f"used to {name.use}" in shown
+
+
+OTHER = Table(
+    "tj-other",
+    f"{__name__}:OTHER",
+    "tj_torch.torch_private",
+    names_in(
+        {
+            "torch": {"_no_such": ("do something", "a name")},
+            "torch._C": {"_get_tracing_state": ("look", "works")},
+        },
+        {"_no_such": (("9.0", "torch._no_such_either"),)},
+    ),
+    (
+        Feature("a name", "it is there", "all is lost"),
+        Feature("works", "it works", "nothing works", probe=lambda: None),
+        Feature("idle", "it has an effect", "it has none", probe=lambda: fail("no effect")),
+    ),
+)
+"""A table as a plugin of a third party has it."""
+
+
+def fail(message: str) -> None:
+    raise AssertionError(message)
+
+
+@pytest.fixture
+def other() -> Iterator[Any]:
+    """A session with that plugin, of whose table nothing is known."""
+
+    class Plugin:
+        TJ_PLUGIN_API = 1
+        tj_name = "other"
+
+        @staticmethod
+        @hookimpl
+        def tj_rule_tables() -> Any:
+            return (registered(OTHER),)
+
+    OTHER.lost, OTHER.settled, OTHER.looked = {}, False, False
+    yield tj.Session(["torch", Plugin()], overrides={"strict": False})
+    OTHER.lost, OTHER.settled, OTHER.looked = {}, False, False
+
+
+@pytest.mark.usefixtures("unknown")
+def test_a_plugin_of_others_is_probed_and_its_losses_are_said(
+    other: Any, unsettled: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = OTHER.probe()
+    OTHER.settled = False
+    monkeypatch.setattr(
+        probing, "_in_a_process", lambda tables: {"tj-other": found, "tj-torch": {}}
+    )
+    jitted = tj.jit(lambda x: x + 1, session=other)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert torch.equal(jitted(torch.ones(2)), torch.full((2,), 2.0))
+    said = [str(w.message) for w in caught if "tj-other" in str(w.message)]
+    assert len(said) == 2 and all(str(torch.__version__) in s for s in said)
+    assert any("a name: no torch._no_such; all is lost" in s for s in said)
+    assert any("idle: it has no effect: no effect; it has none" in s for s in said)
+    assert all("Please tell the issue tracker of tj-other" in s for s in said)
+    assert OTHER.lost.keys() == {"a name", "idle"}
+
+
+def test_doctor_lists_plugins_of_others(other: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    from tj_torch.doctor import doctor_command
+
+    found = doctor_command().run(argparse.Namespace(all=False, names=True), other)
+    shown = capsys.readouterr().out
+    assert found == 1 and "idle" in shown and "tj-other" in shown and "9.0" in shown
+    assert "tj-torch: all" in shown
+
+
+def test_a_name_of_no_feature_is_an_error() -> None:
+    with pytest.raises(ValueError, match="tj-other has no feature 'b'"):
+        Table("tj-other", "", "", names_in({"torch": {"a": ("use", "b")}}), ())
+
+
+def test_a_name_that_moved_is_found() -> None:
+    moved = Name("torch._no_such", "", (), (("2.99", "torch._gone"), ("3.0", "torch.nn")))
+    assert moved.find() is torch.nn
 
 
 @pytest.mark.parametrize(

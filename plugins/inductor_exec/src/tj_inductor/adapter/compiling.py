@@ -6,49 +6,40 @@ import contextlib
 import functools
 import inspect
 import operator
-import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
-from torch._dispatch.python import enable_python_dispatcher
-from torch._functorch.compile_utils import fx_graph_cse
-from torch._guards import TracingContext, tracing
-from torch._inductor.custom_graph_pass import CustomGraphPass
-from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.virtualized import V
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.fx.experimental.proxy_tensor import make_fx
+from tj_torch.internal import python_dispatcher
 
+from tj_inductor.adapter.features import is_lost, need, ready
 from tj_inductor.adapter.modules import Compiled
+from tj_inductor.adapter.names import COPIES, EQUAL, LOW, ONEDNN, STRIDES
 from tj_inductor.adapter.settings import settings
 from tj_inductor.formulas import formulas
 
-with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news to users
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from torch._inductor import compile_fx
-    from torch._inductor.fx_passes.post_grad import noop_registry
-    from torch._inductor.ir import ExternKernel
-    from torch._inductor.lowering import fallback_handler
-
-__all__ = ["FakeTensorMode", "compiled", "traced"]
+__all__ = ["compiled", "traced"]
 
 
-def traced(
-    run: Callable[..., Any], inputs: Sequence[Any], mode: FakeTensorMode
-) -> torch.fx.GraphModule:
+def traced(run: Callable[..., Any], inputs: Sequence[Any], mode: Any) -> torch.fx.GraphModule:
     """The operators that ``run`` calls, in the form that Inductor has kernels for.
 
     With sizes that are symbols, operators run as Python where PyTorch's C++ would ask for numbers.
     """
-    symbolic = mode.shape_env is not None
-    with mode, enable_python_dispatcher() if symbolic else contextlib.nullcontext():
+    ready()
+    from tj_inductor.adapter.names import make_fx, select_decomp_table
+
+    with mode, python_dispatcher(mode.shape_env is not None):
         known = select_decomp_table()
         table = {**known, **formulas(known)}
-        made = make_fx(run, decomposition_table=table, tracing_mode="real")(*inputs)
-    made.graph = fx_graph_cse(made.graph)
+        made: torch.fx.GraphModule = make_fx(run, decomposition_table=table, tracing_mode="real")(
+            *inputs
+        )
+    if not is_lost(EQUAL):
+        from tj_inductor.adapter.names import fx_graph_cse
+
+        made.graph = fx_graph_cse(made.graph)
     made.recompile()
     return made
 
@@ -56,7 +47,7 @@ def traced(
 def compiled(
     graph: torch.fx.GraphModule,
     inputs: Sequence[Any],
-    mode: FakeTensorMode,
+    mode: Any,
     visible: Mapping[int, Sequence[int] | None],
     *,
     written: Mapping[int, int] = MappingProxyType({}),
@@ -66,6 +57,9 @@ def compiled(
 
     Those in ``written`` are written to inputs: to which, by place.
     """
+    ready()
+    from tj_inductor.adapter.names import TracingContext, V, compile_fx_inner, tracing
+
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     output.args = (tuple(_restride(graph, output, visible)),)
     _call_as_it_is(graph)
@@ -82,7 +76,7 @@ def compiled(
         settings(forced),
         _converting(),
     ):
-        made: Any = compile_fx.compile_fx_inner(
+        made: Any = compile_fx_inner(
             graph, list(inputs), is_backward=backward, static_input_idxs=()
         )
     # What checks and reports at each call is left out; the object keeps what is called alive.
@@ -98,7 +92,10 @@ def _converting() -> Iterator[None]:
 
     In 2.10 that is another one than the method's, which low precision is rounded with.
     """
-    from torch._inductor.codegen.cpp import CppVecOverrides
+    if is_lost(LOW):
+        yield
+        return
+    from tj_inductor.adapter.names import CppVecOverrides
 
     own: Any = vars(CppVecOverrides).get("to_dtype")
     if own is None or "use_compute_types" in inspect.signature(own.__func__).parameters:
@@ -108,11 +105,11 @@ def _converting() -> Iterator[None]:
     def to_dtype(x: Any, dtype: Any, src_dtype: Any = None, use_compute_types: bool = True) -> Any:
         return own.__func__(x, dtype, src_dtype, use_compute_types)
 
-    CppVecOverrides.to_dtype = staticmethod(to_dtype)  # type: ignore[method-assign]
+    CppVecOverrides.to_dtype = staticmethod(to_dtype)
     try:
         yield
     finally:
-        CppVecOverrides.to_dtype = own  # type: ignore[method-assign]
+        CppVecOverrides.to_dtype = own
 
 
 def _write(graph: torch.fx.GraphModule, output: torch.fx.Node, written: Mapping[int, int]) -> None:
@@ -192,14 +189,19 @@ def _call_as_it_is(graph: torch.fx.GraphModule) -> None:
     strides where that suits a convolution. oneDNN takes 1,000 times as long for a product whose
     weight has gaps between its rows.
     """
+    from tj_inductor.adapter.names import OpOverload
+
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "mkldnn":
+        if isinstance(node.target, OpOverload) and node.target.namespace == "mkldnn":
+            need([ONEDNN])
             node.target = _extern(node.target)
 
 
 @functools.cache
 def _extern(operator: Any) -> Callable[..., Any]:
     """``operator`` for tensors; else its lowering to a call, as patterns put them in graphs."""
+    from tj_inductor.adapter.names import V, fallback_handler
+
     lowering = fallback_handler(operator, add_to_fallback_set=False)
 
     def extern(*args: Any, **kwargs: Any) -> Any:
@@ -222,6 +224,8 @@ PRODUCT = "mkldnn::_linear_pointwise"
 
 def _without_gaps(value: Any, node: Any) -> Any:
     """What Inductor has for the matrix ``node``, without gaps between rows or columns."""
+    from tj_inductor.adapter.names import ExternKernel
+
     traced = node.meta.get("val") if isinstance(node, torch.fx.Node) else None
     if not isinstance(traced, torch.Tensor) or traced.layout is not torch.strided:
         return value
@@ -238,6 +242,8 @@ def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) ->
     Inductor removes copies, and may then return the input, or one tensor twice: it asks what shares
     memory before it removes them.
     """
+    if is_lost(COPIES):
+        return [index for index in range(len(outputs)) if index not in written]
     first = {_copied(outputs[index]) for index in written}
     found = []
     for index, node in enumerate(outputs):
@@ -252,6 +258,8 @@ def _in_one_place(outputs: Sequence[torch.fx.Node], written: Collection[int]) ->
 
 def _copied(node: torch.fx.Node) -> torch.fx.Node:
     """What ``node`` is a copy or a view of, as far as Inductor may find out; itself, if of none."""
+    from tj_inductor.adapter.names import noop_registry
+
     while True:
         if node.target is operator.getitem and _views(node.args[0]):
             node = node.args[0]  # type: ignore[assignment]
@@ -280,34 +288,46 @@ def _source(index: Callable[[Any], Any], node: torch.fx.Node) -> Any:
         return index(node.args)
 
 
-class _Strides(CustomGraphPass):
-    """Says which strides outputs are to have, after Inductor has noted those that they have.
+@functools.cache
+def _strides_pass() -> Any:
+    """A class of passes that say which strides outputs are to have.
 
-    What it keeps of compiled graphs it would else find again for other strides.
+    They run after Inductor has noted those that they have.
     """
+    from tj_inductor.adapter.names import CustomGraphPass
 
-    def __init__(self, strides: Mapping[int, Sequence[int] | None]) -> None:
-        self.strides = dict(strides)
+    class Strides(CustomGraphPass):  # type: ignore[misc]
+        def __init__(self, strides: Mapping[int, Sequence[int] | None]) -> None:
+            self.strides = dict(strides)
 
-    def __call__(self, graph: torch.fx.Graph) -> None:
-        """Note the strides at the output of ``graph``."""
-        (output,) = graph.find_nodes(op="output")
-        noted = list(output.meta["original_output_strides"])
-        for i, strides in self.strides.items():
-            noted[i] = noted[i] if strides is None else tuple(strides)
-        output.meta["original_output_strides"] = noted
+        def __call__(self, graph: torch.fx.Graph) -> None:
+            (output,) = graph.find_nodes(op="output")
+            noted = list(output.meta["original_output_strides"])
+            for i, strides in self.strides.items():
+                noted[i] = noted[i] if strides is None else tuple(strides)
+            output.meta["original_output_strides"] = noted
 
-    def uuid(self) -> str:
-        """What the compiled graph depends on."""
-        return f"tj strides {sorted(self.strides.items())}"
+        def uuid(self) -> str:  # what Inductor keeps it would else find again for other strides
+            return f"tj strides {sorted(self.strides.items())}"
+
+    return Strides
 
 
 def _asked(strides: Mapping[int, Sequence[int] | None]) -> contextlib.AbstractContextManager[Any]:
     """While a graph is compiled whose outputs are to have ``strides``."""
-    theirs = inductor_config.post_grad_custom_post_pass
+    if is_lost(STRIDES):
+        need([STRIDES] if any(strides.values()) else [])
+        return contextlib.nullcontext()
+    from tj_inductor.adapter.names import config
+
+    theirs = config.post_grad_custom_post_pass
     others = [*theirs] if isinstance(theirs, list | tuple) else [theirs]
-    passes: Any = [_Strides(strides), *others] if theirs else _Strides(strides)
-    return inductor_config.patch(post_grad_custom_post_pass=passes)
+    asked = _strides_pass()(strides)
+    passes: Any = [asked, *others] if theirs else asked
+    patched: contextlib.AbstractContextManager[Any] = config.patch(
+        post_grad_custom_post_pass=passes
+    )
+    return patched
 
 
 def _fixed(strides: Any) -> tuple[int, ...] | None:

@@ -21,10 +21,9 @@ from typing import Any
 
 import torch
 from tj_core.extend import TjWarning, own_folder, replace_file
-from torch._inductor.codecache import LOCK_TIMEOUT, CppPythonBindingsCodeCache, get_lock_dir
-from torch._inductor.runtime.runtime_utils import cache_dir
-from torch.utils._filelock import FileLock
 
+from tj_inductor.adapter.features import is_lost
+from tj_inductor.adapter.names import FOUND_AGAIN
 from tj_inductor.adapter.settings import fingerprint
 
 __all__ = ["library"]
@@ -42,12 +41,16 @@ class Built:
     @classmethod
     def of(cls, key: str, file: str) -> Built:
         """``file`` as it is now, a path in Inductor's folder."""
+        from tj_inductor.adapter.names import cache_dir
+
         found = os.stat(Path(cache_dir(), file))
         return cls(key, file, found.st_size, found.st_mtime_ns)
 
 
 def library(source: str) -> Any:
     """The extension module of ``source``: as it was built before, if nothing has changed."""
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache
+
     record = _record(source)
     found = None if record is None else _loaded(record)
     if found is not None:
@@ -56,7 +59,7 @@ def library(source: str) -> Any:
     module = made() if callable(made) else made
     if record is not None:
         with contextlib.suppress(OSError, AttributeError, ValueError):  # then it is built again
-            file = Path(module.__file__).relative_to(cache_dir()).as_posix()
+            file = Path(module.__file__).relative_to(record.parent.parent).as_posix()
             own_folder(record.parent)
             replace_file(record, json.dumps(asdict(Built.of(module.key, file))))
     return module
@@ -64,9 +67,11 @@ def library(source: str) -> Any:
 
 def _record(source: str) -> Path | None:
     """Where it is said what ``source`` became; None if it is not known what that depends on."""
-    known = fingerprint({})
+    known = None if is_lost(FOUND_AGAIN) else fingerprint({})
     if known is None:
         return None
+    from tj_inductor.adapter.names import cache_dir
+
     facts = (known, sys.version, sys.prefix, torch.__file__, source)
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()
     return Path(cache_dir(), "tj", f"{name}.json")
@@ -74,6 +79,8 @@ def _record(source: str) -> Path | None:
 
 def _loaded(record: Path) -> Any:
     """The module of ``record``; None if there is none, or its file is another now."""
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache, cache_dir
+
     try:
         text = record.read_text("utf-8")
         own_folder(record.parent)
@@ -97,6 +104,8 @@ def _discard(built: Built) -> None:
 
     :raises OSError: if that cannot be done.
     """
+    from tj_inductor.adapter.names import LOCK_TIMEOUT, FileLock, cache_dir, get_lock_dir
+
     path = Path(cache_dir(), built.file)
     with FileLock(str(Path(get_lock_dir(), f"{built.key}.lock")), timeout=LOCK_TIMEOUT):
         size = path.stat().st_size

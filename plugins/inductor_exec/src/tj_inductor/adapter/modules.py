@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from torch._inductor.codecache import PyCodeCache
+from tj_torch.internal import set_version_counter
 
 __all__ = ["Compiled", "apart", "extern_kernels", "restored", "uncounted", "without_compiler"]
 
@@ -48,6 +48,8 @@ def restored(
     source: str, strides: Sequence[tuple[int, ...] | None], same: Sequence[int]
 ) -> Compiled:
     """A compiled graph, from what another process has said of it."""
+    from tj_inductor.adapter.names import PyCodeCache
+
     call = PyCodeCache.load(without_compiler(source)).call
     return Compiled.of(call, source, strides, same, whole=True)
 
@@ -125,7 +127,7 @@ def _copy(output: torch.Tensor) -> torch.Tensor:
         output.shape, output.stride(), dtype=output.dtype, device=output.device
     ).copy_(output)
     if not made.is_inference():
-        _set_versions((made,), (0,))
+        set_version_counter(made, 0)
     return made
 
 
@@ -149,13 +151,10 @@ def uncounted(
         for index in new:
             output = outputs[index]
             if not output.is_inference() and output._version:
-                _set_versions((output,), (0,))
+                set_version_counter(output, 0)
         return outputs
 
     return run
-
-
-_set_versions = torch._C._autograd._unsafe_set_version_counter
 
 
 def _new(source: str) -> list[int]:

@@ -12,20 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._inductor.config as inductor_config
-from torch._inductor.cpp_builder import get_cpp_compiler
+from tj_torch.extend import MissingNameError
+
+from tj_inductor.adapter.features import TABLE
 
 __all__ = ["fingerprint", "settings"]
 
 
 def settings(values: Mapping[str, object]) -> contextlib.AbstractContextManager[Any]:
     """Inductor's configuration with ``values``; those that this version does not have are left."""
-    return inductor_config.patch({k: v for k, v in values.items() if _has_setting(k)})
+    from tj_inductor.adapter.names import config
+
+    patched: contextlib.AbstractContextManager[Any] = config.patch(
+        {k: v for k, v in values.items() if _has_setting(k)}
+    )
+    return patched
 
 
 @functools.cache
 def _has_setting(name: str) -> bool:
-    found: Any = inductor_config
+    from tj_inductor.adapter.names import config
+
+    found: Any = config
     for part in name.split("."):
         found = getattr(found, part, None)
     return found is not None
@@ -34,11 +42,21 @@ def _has_setting(name: str) -> bool:
 def fingerprint(values: Mapping[str, object]) -> str | None:
     """What the text of compiled graphs depends on beside the graph, with the settings ``values``.
 
-    None if that is not known: of a setting that is an object of the program.
+    None if that is not known: of a setting that is an object of the program, or where this PyTorch
+    lacks a name.
     """
+    try:
+        return _fingerprint(values)
+    except (MissingNameError, AttributeError):
+        return None
+
+
+def _fingerprint(values: Mapping[str, object]) -> str | None:
+    from tj_inductor.adapter.names import config
+
     with settings(values):
-        found: dict[str, Any] = inductor_config.save_config_portable(ignore_private_configs=False)
-        whole = inductor_config.get_config_copy()
+        found: dict[str, Any] = config.save_config_portable(ignore_private_configs=False)
+        whole = config.get_config_copy()
     found |= {k: v for k, v in whole.items() if k.endswith(("_pass", "_passes"))}
     if not all(map(_is_plain, found.values())):
         return None
@@ -53,7 +71,7 @@ def fingerprint(values: Mapping[str, object]) -> str | None:
         os.environ.get("ATEN_CPU_CAPABILITY"),  # Inductor reads it when it chooses vectors
     )
     version = (torch.__version__, torch.version.git_version)
-    return repr((version, _machine(), modes, sorted(found.items())))
+    return repr((version, _machine(), modes, sorted(TABLE.lost), sorted(found.items())))
 
 
 def _is_plain(value: Any) -> bool:
@@ -67,6 +85,8 @@ def _is_plain(value: Any) -> bool:
 @functools.cache
 def _machine() -> tuple[Any, ...]:
     """The processor and the C++ compiler."""
+    from tj_inductor.adapter.names import get_cpp_compiler
+
     info = Path("/proc/cpuinfo")
     first = info.read_text("utf-8", "replace").partition("\n\n")[0] if info.exists() else ""
     kept = ("model name", "flags", "Features", "CPU part", "stepping")

@@ -31,17 +31,18 @@ from tj_torch.capture.dynamo.arrays import check_arrays, settle_numbers
 from tj_torch.capture.dynamo.guards import extra_guards
 from tj_torch.capture.dynamo.hook import hooked
 from tj_torch.capture.dynamo.optimizers import OptimizerError, check_optimizers, left_codes
-from tj_torch.capture.dynamo.probing import settle
 from tj_torch.capture.dynamo.released import empty
 from tj_torch.capture.dynamo.tensors import own_bases
 from tj_torch.capture.dynamo.unheld import UnheldError, check_nested
 from tj_torch.capture.held import Held, held_by
 from tj_torch.capture.inputs import STATIC
+from tj_torch.capture.probing import settle
 from tj_torch.capture.sources import node_source
 from tj_torch.dispatch.entries import fall_back, fall_back_from
 from tj_torch.dispatch.leaves import while_leaves
 from tj_torch.ops.handler_state import changed_state
 from tj_torch.ops.service import TorchDialects
+from tj_torch.torch_private.tables import PRIVATE_NAMES
 
 __all__ = ["GraphCompiler", "check_handlers"]
 
@@ -184,7 +185,9 @@ class GraphCompiler:
 
     def settle(self) -> None:
         """Turn off, in this process, features whose private names this PyTorch lacks."""
-        settle(self.probe, self.jitted.session.config.core.cache_dir)
+        session = self.jitted.session
+        tables = [rule.value for rule in session.tables[PRIVATE_NAMES]]
+        settle(tables, self.probe, session.config.core.cache_dir)
 
     def hooked(
         self, fn: Callable[..., Any], on_skip: Callable[[str, Any], None]

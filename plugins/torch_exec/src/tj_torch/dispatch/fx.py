@@ -193,6 +193,7 @@ class FxDispatcher:
         if mode is not None:
             self.entries.fall_back(f"called under {mode}; the original function runs", None)
             raise _Elsewhere(self.module.forward)
+        self.compiler.settle()
         while (found := self._newest(values, tried)) is None:
             tried = (*tried, *self.rows)
         return found

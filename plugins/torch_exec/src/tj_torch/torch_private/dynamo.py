@@ -6,75 +6,196 @@ takes a second; a name that this PyTorch lacks raises `MissingNameError`.
 
 from __future__ import annotations
 
-from tj_torch.torch_private.lookup import finder, paths_of
+from tj_torch.torch_private import lookup
+from tj_torch.torch_private.lookup import Name, finder, names_in
 
-__all__ = ["MOVED", "PATHS", "forget"]
+__all__ = ["NAMES", "forget"]
 
-_NAMES = {
-    "torch._C._dynamo.eval_frame": "set_code_exec_strategy set_eval_frame",
-    "torch._C._dynamo.guards": "GlobalStateGuard TensorGuards",
-    "torch._decomp": "decompositions",
-    "torch._C._functorch": "peek_interpreter_stack",
-    "torch._guards": "TracingContext",
-    "torch.nn.modules.activation": "_is_make_fx_tracing",
-    "torch._dynamo": "convert_frame exc guards symbolic_convert trace_rules types utils",
-    "torch._dynamo.eval_frame": "skip_code",
-    "torch._dynamo.guards": (
-        "CheckFunctionManager GuardBuilder get_verbose_code_parts install_guard"
+_USES: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch._C._dynamo.eval_frame": {
+        "set_code_exec_strategy": ("run frames of tj's own code as they are",),
+        "set_eval_frame": ("take PyTorch's hook off while a program is captured",),
+    },
+    "torch._C._dynamo.guards": {
+        "GlobalStateGuard": ("guard modes of the whole process",),
+        "TensorGuards": ("guard sizes, types and strides of tensors",),
+    },
+    "torch._decomp": {
+        "decompositions": ("replace the formula of an LSTM's layer", "states of an LSTM"),
+    },
+    "torch._C._functorch": {
+        "peek_interpreter_stack": ("see that a transform of torch.func is on",),
+    },
+    "torch._guards": {"TracingContext": ("have guards collected",)},
+    "torch.nn.modules.activation": {
+        "_is_make_fx_tracing": (
+            "tell modules for attention that nothing is traced",
+            "fast paths of attention",
+        ),
+    },
+    "torch._dynamo": {
+        "convert_frame": ("capture a whole program, one at a time",),
+        "exc": ("break a graph, and know why Dynamo broke one",),
+        "guards": ("replace how guards are built",),
+        "symbolic_convert": (
+            "replace how instructions run",
+            "errors of data",
+            "globals of functions",
+        ),
+        "trace_rules": ("leave files to Python",),
+        "types": ("answer PyTorch's hook",),
+        "utils": ("see the calls that a graph gets", "errors of data", "sizes that are mapped"),
+    },
+    "torch._dynamo.eval_frame": {"skip_code": ("leave functions to Python",)},
+    "torch._dynamo.guards": {
+        "CheckFunctionManager": ("have the guards of a program checked",),
+        "GuardBuilder": ("guard numbers by their signs", "signs of zero", "capture"),
+        "get_verbose_code_parts": ("say of a guard where it comes from", "identity"),
+        "install_guard": ("guard who is who", "identity"),
+    },
+    "torch._dynamo.output_graph": {
+        "OutputGraph": ("see what a graph gets, and what leaves it", "errors of data",
+                        "iterators that leave", "identity"),
+    },
+    "torch._dynamo.side_effects": {
+        "SideEffects": (
+            "see which objects a program makes and changes",
+            "exceptions",
+            "remembered results",
+        ),
+    },
+    "torch._dynamo.source": {
+        "DictGetItemSource": ("guard a global by its dict", "globals of functions"),
+        "GlobalSource": ("know a global by its module", "globals of functions"),
+        "GlobalStateSource": ("guard the level of forward-mode gradients",),
+        "is_from_skip_guard_source": ("leave out what nothing guards", "identity"),
+    },
+    "torch._dynamo.symbolic_convert": {
+        "InstructionTranslator": ("know where in the program Dynamo is",),
+        "InstructionTranslatorBase": ("look at each function that is captured",),
+    },
+    "torch._dynamo.types": {
+        "FrameAction": ("answer PyTorch's hook: run as it is",),
+        "FrameExecStrategy": ("answer PyTorch's hook, for frames that are called, too",),
+    },
+    "torch._dynamo.utils": {
+        "dynamo_timed": ("have Dynamo's clocks run, which it asks for",),
+        "get_metrics_context": ("have Dynamo's counters there, which it asks for",),
+    },
+    "torch._dynamo.variables": {
+        "builder": ("replace guards of one object that is two arguments", "identity"),
+        "builtin": ("replace how builtin functions are called",),
+        "ctx_manager": ("tell PyTorch's modes from a program's contexts", "errors of data"),
+        "dicts": ("replace how keys are looked up", "missing keys", "order of keys", "identity",
+                  "dicts of objects"),
+        "functions": ("replace how arguments are bound to parameters", "keywords"),
+        "misc": ("replace draws and context variables", "random numbers of Python",
+                 "context variables"),
+        "nn_module": ("replace how lazy modules are initialised", "lazy modules"),
+        "user_defined": ("replace how objects of a program's classes are read and made",),
+    },
+    "torch._dynamo.variables.base": {
+        "AttributeMutationNew": (
+            "know an object that the program makes",
+            "dicts of objects",
+            "errors of data",
+            "attributes that refuse",
+        ),
+        "ValueMutationNew": ("know a container that the program makes", "errors of data"),
+        "VariableTracker": ("have the text of any value", "exceptions"),
+    },
+    "torch._dynamo.variables.builder": {
+        "VariableBuilder": ("replace how values of a program are wrapped",),
+    },
+    "torch._dynamo.variables.builtin": {
+        "BuiltinVariable": ("call builtin functions, and replace calls of them",),
+    },
+    "torch._dynamo.variables.constant": {"ConstantVariable": ("have constants",)},
+    "torch._dynamo.variables.ctx_manager": {
+        "ContextWrappingVariable": (
+            "know PyTorch's modes",
+            "errors of data",
+            "contexts entered by hand",
+        ),
+        "GradModeVariable": ("know gradients that are switched off", "contexts entered by hand"),
+    },
+    "torch._dynamo.variables.dicts": {
+        "ConstDictVariable": ("replace look-ups in dicts", "missing keys", "order of keys",
+                              "dicts of objects"),
+    },
+    "torch._dynamo.variables.functions": {
+        "LocalGeneratorObjectVariable": ("know a generator", "iterators that leave"),
+        "WrapperUserFunctionVariable": ("know a function under lru_cache", "remembered results"),
+    },
+    "torch._dynamo.variables.higher_order_ops": {
+        "AutogradFunctionApplyVariable": ("call a Function", "autograd.Function"),
+    },
+    "torch._dynamo.variables.lists": {
+        "BaseListVariable": ("replace methods of lists and tuples", "tensors in containers",
+                             "text of symbols", "autograd.Function", "bounds of deques",
+                             "sizes that are mapped"),
+        "DequeVariable": ("replace methods of deques", "bounds of deques"),
+        "ListIteratorVariable": ("know an iterator", "iterators that leave"),
+        "SizeVariable": ("know a torch.Size", "sizes that are mapped"),
+        "TupleIteratorVariable": ("know an iterator", "iterators that leave"),
+        "TupleVariable": ("have tuples", "sizes that are mapped", "text of symbols", "exceptions",
+                          "autograd.Function"),
+    },
+    "torch._dynamo.variables.misc": {
+        "AutogradFunctionContextVariable": ("know a Function's ctx", "autograd.Function"),
+        "AutogradFunctionVariable": ("know a Function", "autograd.Function"),
+        "CellVariable": ("know a cell of a closure", "identity"),
+        "ExceptionVariable": ("replace the texts of exceptions", "exceptions"),
+        "GetAttrVariable": ("know a method that is called by hand", "contexts entered by hand"),
+        "RandomVariable": ("know a random.Random", "random numbers of Python"),
+        "SuperVariable": ("see what super() finds", "members of classes"),
+    },
+    "torch._dynamo.variables.tensor": {
+        "SymNodeVariable": ("know a size that is a symbol", "text of symbols",
+                            "operators of symbols", "greatest tensors"),
+        "TensorVariable": ("replace attributes and methods of tensors",),
+    },
+    "torch._dynamo.variables.torch": {
+        "TorchInGraphFunctionVariable": ("have calls recorded as they are", "calls as they are",
+                                         "errors of data"),
+        "tracing_state_functions": ("say that nothing is traced", "fast paths of attention"),
+    },
+    "torch._dynamo.variables.torch_function": {
+        "TensorWithTFOverrideVariable": ("know a subclass of Tensor", "overridden operations",
+                                         "classes of tensors"),
+    },
+    "torch._dynamo.variables.user_defined": {
+        "UserDefinedObjectVariable": ("know an object of a program's class",),
+        "UserDefinedSetVariable": ("know a class derived from set",
+                                   "classes derived from containers"),
+    },
+    "torch._functorch.autograd_function": {
+        "autograd_function_apply": ("know a captured Function", "autograd.Function"),
+    },
+}  # fmt: skip
+"""The uses of the names in each module, as PyTorch 2.10 has them; some are modules themselves."""
+
+NAMES = {
+    "dynamo": Name("torch._dynamo", "configure, reset and enter Dynamo", ("capture",)),
+    "object_protocol": Name(
+        "torch._dynamo.variables.object_protocol",
+        "replace operators of objects",
+        ("identity", "operators of symbols"),
+        newer=True,
     ),
-    "torch._dynamo.output_graph": "OutputGraph",
-    "torch._dynamo.side_effects": "SideEffects",
-    "torch._dynamo.source": (
-        "DictGetItemSource GlobalSource GlobalStateSource is_from_skip_guard_source"
+    **names_in(
+        _USES,
+        {
+            "ExceptionVariable": (("2.15", "torch._dynamo.variables.exception.ExceptionVariable"),),
+        },
+        feature="capture",
     ),
-    "torch._dynamo.symbolic_convert": "InstructionTranslator InstructionTranslatorBase",
-    "torch._dynamo.types": "FrameAction FrameExecStrategy",
-    "torch._dynamo.utils": "dynamo_timed get_metrics_context",
-    "torch._dynamo.variables": (
-        "builder builtin ctx_manager dicts functions misc nn_module object_protocol user_defined"
-    ),
-    "torch._dynamo.variables.base": "AttributeMutationNew ValueMutationNew VariableTracker",
-    "torch._dynamo.variables.builder": "VariableBuilder",
-    "torch._dynamo.variables.builtin": "BuiltinVariable",
-    "torch._dynamo.variables.constant": "ConstantVariable",
-    "torch._dynamo.variables.ctx_manager": "ContextWrappingVariable GradModeVariable",
-    "torch._dynamo.variables.dicts": "ConstDictVariable",
-    "torch._dynamo.variables.functions": (
-        "LocalGeneratorObjectVariable WrapperUserFunctionVariable"
-    ),
-    "torch._dynamo.variables.higher_order_ops": "AutogradFunctionApplyVariable",
-    "torch._dynamo.variables.lists": (
-        "BaseListVariable DequeVariable ListIteratorVariable SizeVariable TupleIteratorVariable "
-        "TupleVariable"
-    ),
-    "torch._dynamo.variables.misc": (
-        "AutogradFunctionContextVariable AutogradFunctionVariable CellVariable "
-        "ExceptionVariable GetAttrVariable RandomVariable SuperVariable"
-    ),
-    "torch._dynamo.variables.tensor": "SymNodeVariable TensorVariable",
-    "torch._dynamo.variables.torch": "TorchInGraphFunctionVariable tracing_state_functions",
-    "torch._dynamo.variables.torch_function": "TensorWithTFOverrideVariable",
-    "torch._dynamo.variables.user_defined": "UserDefinedObjectVariable UserDefinedSetVariable",
-    "torch._functorch.autograd_function": "autograd_function_apply",
 }
-"""The names in each module, as PyTorch 2.10 has them; some are modules themselves."""
+"""The names, with what they are used for and where they have moved."""
 
-PATHS: dict[str, str] = {
-    "dynamo": "torch._dynamo",
-    **paths_of(_NAMES),
-}
-"""The paths of the names."""
-
-
-MOVED = {
-    "ExceptionVariable": "torch._dynamo.variables.exception.ExceptionVariable",  # 2.15
-}
-"""The paths of names that have moved, with the version that moved them."""
-
-__getattr__ = finder(globals(), PATHS, MOVED)
+__getattr__ = finder(globals(), NAMES)
 
 
 def forget() -> None:
     """Look for all names again when they are next imported."""
-    for name in PATHS:
-        globals().pop(name, None)
+    lookup.forget(globals(), NAMES)

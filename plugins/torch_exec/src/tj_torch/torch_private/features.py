@@ -1,6 +1,6 @@
-"""Features that rest on private names of PyTorch, and what becomes of them without.
+"""Corrections of Dynamo, and what becomes of programs without one.
 
-A feature is lost where a name is missing, or where its probe finds that a patch has no effect.
+One is lost where a name is missing, or where its probe finds that a patch has no effect.
 Then functions of the user's that need it run as they are, with one warning; one that every program
 needs is essential, and all programs run in eager.
 """
@@ -16,8 +16,9 @@ import torch
 from tj_core.extend import CaptureError
 
 from tj_torch.torch_private.lookup import MissingNameError
+from tj_torch.torch_private.tables import Feature, Probe
 
-__all__ = ["Feature", "Needs", "apply_features", "missing"]
+__all__ = ["Correction", "Needs", "apply_features", "missing"]
 
 _MISSING = (MissingNameError, ImportError, AttributeError, KeyError)
 """Errors of a patch that does not find what it replaces."""
@@ -47,39 +48,34 @@ Apply = Callable[[ExitStack, Any], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class Correction(Feature):
     """One thing that a capture is right in, and that private names of PyTorch are needed for.
 
-    ``does`` says what is right with it, as a clause; ``apply`` makes it so until a stack is left.
-    ``needs`` tells the functions that are not captured without it: None for an essential one, and
-    the empty one for a feature without which results are right, if rounded or timed otherwise.
-    ``probe`` raises AssertionError where the feature has no effect.
+    ``apply`` makes it so until a stack is left. ``needs`` tells the functions that are not captured
+    without it: None for an essential one, and the empty one for a correction without which results
+    are right, if rounded or timed otherwise.
     """
 
-    name: str
-    does: str
-    apply: Apply
+    apply: Apply = lambda stack, noticed: None
     needs: Needs | None = None
-    probe: Callable[[], None] | None = None
 
-    @property
-    def essential(self) -> bool:
-        """A flag: no program is captured without it."""
-        return self.needs is None
-
-    @property
-    def without(self) -> str:
-        """A clause on what becomes of programs without it."""
-        if self.needs is None:
-            return "all programs run in eager"
-        if self.needs == Needs():
-            return "results may be rounded otherwise than in eager"
-        return "functions that need it run in eager"
+    @classmethod
+    def of(
+        cls, name: str, does: str, apply: Apply, needs: Needs | None, probe: Probe | None = None
+    ) -> Correction:
+        """A correction, which ``needs`` says the importance of."""
+        if needs is None:
+            without = "all programs run in eager"
+        elif needs == Needs():
+            without = "results may be rounded otherwise than in eager"
+        else:
+            without = "functions that need it run in eager"
+        return cls(name, does, without, needs is None, probe, apply, needs)
 
 
 def apply_features(
-    features: Iterable[Feature], stack: ExitStack, noticed: Any, found: Mapping[str, str]
-) -> list[tuple[Feature, str]]:
+    features: Iterable[Correction], stack: ExitStack, noticed: Any, found: Mapping[str, str]
+) -> list[tuple[Correction, str]]:
     """Apply features until ``stack`` is left; return those that are lost, with reasons.
 
     :param noticed: what features fill while programs are captured.
@@ -94,12 +90,12 @@ def apply_features(
     for feature, reason in lost:
         if feature.essential:
             raise CaptureError(
-                f"tj-torch does not know PyTorch {torch.__version__}: {feature.name}: {reason}"
+                f"tj does not know PyTorch {torch.__version__}: {feature.name}: {reason}"
             )
     return lost
 
 
-def missing(features: Iterable[Feature], noticed: Any) -> dict[str, str]:
+def missing(features: Iterable[Correction], noticed: Any) -> dict[str, str]:
     """The reasons of features that do not find what they replace, by name."""
     found: dict[str, str] = {}
     for feature in features:
@@ -109,7 +105,7 @@ def missing(features: Iterable[Feature], noticed: Any) -> dict[str, str]:
 
 
 def _applied(
-    features: Iterable[Feature], stack: ExitStack, noticed: Any, lost: Collection[str]
+    features: Iterable[Correction], stack: ExitStack, noticed: Any, lost: Collection[str]
 ) -> dict[str, str] | None:
     """Apply ``features`` but the ``lost`` ones until ``stack`` is left, or none of them.
 

@@ -4,25 +4,78 @@ from __future__ import annotations
 
 import importlib
 import sys
+import warnings
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from tj_core.extend import CaptureError
 
-__all__ = ["TRACKER", "MissingNameError", "find", "finder", "paths_of"]
-
-TRACKER = "the issue tracker of tj-torch"
-"""The place for reports of names that a new PyTorch lacks."""
+__all__ = ["MissingNameError", "Name", "find", "finder", "forget", "names_in"]
 
 
 class MissingNameError(CaptureError):
     """This PyTorch has no such private name. ``path`` is the name that was looked for."""
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"tj-torch does not know PyTorch {torch.__version__}: no {path}")
+        super().__init__(f"tj does not know PyTorch {torch.__version__}: no {path}")
         self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A private name of PyTorch: its path, a clause on its use, the features that need it.
+
+    ``moved`` are paths at which newer versions have it, each with the first such version.
+    ``newer``: the oldest versions lack it, and nothing is lost there.
+    """
+
+    path: str
+    use: str
+    features: tuple[str, ...]
+    moved: tuple[tuple[str, str], ...] = ()
+    newer: bool = False
+
+    def find(self) -> Any:
+        """The object, wherever this PyTorch has it.
+
+        :raises MissingNameError: if it has none.
+        """
+        try:
+            return find(self.path)
+        except MissingNameError:
+            for _, path in self.moved:
+                try:
+                    return find(path)
+                except MissingNameError:
+                    continue
+            raise
+
+
+Use = tuple[str, ...]
+"""A clause on the use of a name, and the features that need it."""
+
+
+def names_in(
+    modules: Mapping[str, Mapping[str, Use]],
+    moved: Mapping[str, tuple[tuple[str, str], ...]] | None = None,
+    *,
+    feature: str = "",
+) -> dict[str, Name]:
+    """Names by what they are called, from the uses of those in each module.
+
+    A name with a dot is that of a class's member: it is looked for, and imported by nobody.
+
+    :param moved: newer paths of some names, each with the version that moved it.
+    :param feature: what needs the names whose use says nothing of features.
+    """
+    return {
+        name: Name(f"{module}.{name}", use, features or (feature,), (moved or {}).get(name, ()))
+        for module, uses in modules.items()
+        for name, (use, *rest) in uses.items()
+        for features in (tuple(rest),)
+    }
 
 
 def find(path: str) -> Any:
@@ -45,39 +98,33 @@ def find(path: str) -> Any:
     return found
 
 
-def paths_of(modules: Mapping[str, str]) -> dict[str, str]:
-    """The paths of names, from the names in each module, which stand in one text."""
-    return {name: f"{module}.{name}" for module, names in modules.items() for name in names.split()}
-
-
-def finder(
-    scope: dict[str, Any], paths: Mapping[str, str], moved: Mapping[str, str] = MappingProxyType({})
-) -> Callable[[str], Any]:
-    """A module's ``__getattr__`` that finds the names of ``paths`` once, and keeps them in it.
+def finder(scope: dict[str, Any], names: Mapping[str, Name]) -> Callable[[str], Any]:
+    """A module's ``__getattr__`` that finds ``names`` once, and keeps them in it.
 
     :param scope: the module's globals.
-    :param moved: the paths at which newer versions of PyTorch have some of the names.
     """
 
     def getattribute(name: str) -> Any:
-        if name not in paths:
+        if name not in names:
             raise AttributeError(f"module {scope['__name__']!r} has no attribute {name!r}")
-        try:
-            found = find(paths[name])
-        except MissingNameError:
-            if name not in moved:
-                raise
-            found = find(moved[name])
-        scope[name] = found
+        scope[name] = found = names[name].find()
         return found
 
     return getattribute
 
 
+def forget(scope: dict[str, Any], names: Mapping[str, Name]) -> None:
+    """Look for all ``names`` again when they are next imported from the module."""
+    for name in names:
+        scope.pop(name, None)
+
+
 def _imported(module: str) -> bool:
     """Import the module, if there is one of that name."""
     try:
-        importlib.import_module(module)
+        with warnings.catch_warnings():  # PyTorch's own use of what it deprecates is no news
+            warnings.simplefilter("ignore", DeprecationWarning)
+            importlib.import_module(module)
     except ModuleNotFoundError:  # of this module, or of one that it needs: it is as good as none
         return False
     return True

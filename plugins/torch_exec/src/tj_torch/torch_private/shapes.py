@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from tj_torch.torch_private.lookup import finder, paths_of
+from tj_torch.torch_private.lookup import finder, names_in
 
-__all__ = ["PATHS"]
+__all__ = ["NAMES"]
 
-_NAMES = {
-    "torch._C": "DispatchKey",
-    "torch._dynamo.source": "ConstantSource",
-    "torch._subclasses.fake_tensor": "FakeTensorMode",
-    "torch.utils._sympy": "functions",
-    "torch.utils._sympy.numbers": "int_oo",
-    "torch.utils._sympy.symbol": "SymT make_symbol",
-    "torch.utils._sympy.value_ranges": "ValueRanges",
-}
+NAMES = names_in(
+    {
+        "torch._C": {"DispatchKey": ("name the keys by which fake tensors choose kernels",)},
+        "torch._dynamo.source": {"ConstantSource": ("say where a symbol of a size comes from",)},
+        "torch._subclasses.fake_tensor": {"FakeTensorMode": ("run operations without data",)},
+        "torch.utils._sympy": {"functions": ("read the functions in expressions of sizes",)},
+        "torch.utils._sympy.numbers": {"int_oo": ("have no upper end for a size",)},
+        "torch.utils._sympy.symbol": {
+            "SymT": ("have the kinds of symbols",),
+            "make_symbol": ("make a symbol for a size",),
+        },
+        "torch.utils._sympy.value_ranges": {"ValueRanges": ("say between which ends a size is",)},
+    },
+    feature="capture",
+)
+"""The names, with the paths at which PyTorch 2.10 to 2.15 have them."""
 
-PATHS = paths_of(_NAMES)
-"""The names, with the paths at which PyTorch 2.10 to 2.14 have them."""
-
-__getattr__ = finder(globals(), PATHS)
+__getattr__ = finder(globals(), NAMES)

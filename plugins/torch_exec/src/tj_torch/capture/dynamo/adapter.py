@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from tj_torch.capture.dynamo import versions, zeros
-from tj_torch.capture.dynamo.features import corrected, say_lost
+from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.noticed import Absent, Lookup, Noticed
 from tj_torch.capture.dynamo.passed_over import pass_over_own
 from tj_torch.capture.dynamo.patches import leave, unprofiled, with_settings
@@ -27,7 +27,7 @@ from tj_torch.capture.dynamo.released import forget_tensors, forgotten_after_fai
 from tj_torch.ops.handler_state import untouched
 from tj_torch.runtime.modes import without_modes
 from tj_torch.runtime.thread_state import kept
-from tj_torch.torch_private.features import Feature
+from tj_torch.torch_private.features import Correction
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 from tj_torch.torch_private.runtime import below_functionalization as inside_dispatch
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
@@ -223,9 +223,10 @@ def compiling(given: Iterable[Any] = ()) -> Iterator[None]:
     code, or under a mode of the user's, which would see tj's operations. The thread's state is
     restored at exit.
     """
-    from tj_torch.torch_private.dynamo import set_eval_frame
+    from tj_torch.torch_private.dynamo import set_eval_frame, trace_rules
 
     pass_over_own()
+    assert trace_rules is not None  # by which tj's own code is passed over
     with compile_lock(), untouched(given), kept(), without_modes():
         hook = set_eval_frame(None)
         try:
@@ -259,11 +260,11 @@ def capture(
     :raises CaptureFailure: if Dynamo cannot capture the whole program.
     :raises Uninitialized: if a lazy module gets its parameters in this call.
     """
-    lost: list[tuple[Feature, str]] = []
+    lost: list[tuple[Correction, str]] = []
     try:
         return _captured(root, args, kwargs, dynamic, opaque, lost)
     finally:
-        say_lost(lost)  # outside of `_quiet`, which suppresses warnings
+        say_corrections(lost)  # outside of `_quiet`, which suppresses warnings
 
 
 def _captured(
@@ -272,7 +273,7 @@ def _captured(
     kwargs: dict[str, Any],
     dynamic: bool | None,
     opaque: tuple[Callable[..., Any], ...],
-    lost: list[tuple[Feature, str]],
+    lost: list[tuple[Correction, str]],
 ) -> Capture:
     """`capture`; adds the features that this PyTorch has lost to ``lost``."""
     from tj_torch.torch_private.dynamo import convert_frame

@@ -7,12 +7,8 @@ A correction that does not find what it replaces in this PyTorch, or has no effe
 from __future__ import annotations
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
-
-import torch
-from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo import (
     containers,
@@ -35,13 +31,15 @@ from tj_torch.capture.dynamo.asserts import keep_assertions
 from tj_torch.capture.dynamo.assigned import leave_unassignable
 from tj_torch.capture.dynamo.handlers import leave_handled_calls
 from tj_torch.capture.dynamo.noticed import Noticed
-from tj_torch.capture.dynamo.patches import leave_frames
-from tj_torch.capture.sources import users_stacklevel
+from tj_torch.capture.dynamo.patches import leave_frames, noting
+from tj_torch.capture.lost import say_lost
 from tj_torch.ops.fake_modes import corrected_fake_kernels
-from tj_torch.torch_private.features import Feature, Needs, apply_features
-from tj_torch.torch_private.lookup import TRACKER
+from tj_torch.torch_private import dynamo, shapes
+from tj_torch.torch_private.features import Correction, Needs, apply_features, missing
+from tj_torch.torch_private.lookup import Name
+from tj_torch.torch_private.tables import Table
 
-__all__ = ["FEATURES", "LOST", "corrected", "say_lost"]
+__all__ = ["FEATURES", "TABLE", "corrected", "say_corrections"]
 
 
 @contextlib.contextmanager
@@ -54,32 +52,12 @@ def corrected() -> Iterator[Noticed]:
     """
     noticed = Noticed()
     with ExitStack() as stack:
-        noticed.lost = apply_features(FEATURES, stack, noticed, LOST)
+        noticed.lost = apply_features(FEATURES, stack, noticed, TABLE.lost)
         for feature, _ in noticed.lost:
             if needs := feature.needs:
                 does = f"needs what this PyTorch lacks: {feature.name}"
                 leave_frames(stack, needs.asks, does, of_pytorch=needs.of_pytorch)
         yield noticed
-
-
-LOST: dict[str, str] = {}
-"""Reasons of features that probes have found to be lost in this PyTorch, by name."""
-
-_said: set[str] = set()
-
-
-def say_lost(lost: Iterable[tuple[Feature, str]]) -> None:
-    """Warn of each feature that is lost, with its reason, once in a process."""
-    for feature, reason in lost:
-        if feature.name in _said:
-            continue
-        _said.add(feature.name)
-        warnings.warn(
-            f"tj: PyTorch {torch.__version__} is not fully known: {feature.name}: {reason}; "
-            f"{feature.without}. Please tell {TRACKER}.",
-            TjWarning,
-            stacklevel=users_stacklevel(),
-        )
 
 
 # --------------------------------------------------------------------------- the table
@@ -116,70 +94,70 @@ def _names(text: str) -> frozenset[str]:
 _HANDLERS = _names("PUSH_EXC_INFO SETUP_FINALLY CHECK_EXC_MATCH JUMP_IF_NOT_EXC_MATCH")
 _ROUNDED = Needs()
 
-FEATURES: tuple[Feature, ...] = (
-    Feature(
+FEATURES: tuple[Correction, ...] = (
+    Correction.of(
         "capture",
         "programs are captured whole",
         lambda stack, noticed: None,
         None,
         probes.captured,
     ),
-    Feature(
+    Correction.of(
         "members of classes",
         "a member that is replaced on a class between calls is the one that runs",
         _members,
         None,
         probes.members,
     ),
-    Feature(
+    Correction.of(
         "lazy modules",
         "a lazy module is initialised by PyTorch, with the random numbers of eager",
         corrections.refuse_uninitialized_modules,
         None,
         probes.lazy_modules,
     ),
-    Feature(
+    Correction.of(
         "missing keys",
         "a key that a dict lacks, and gets later, is found then",
         _unnoticed(corrections.guard_missing_keys),
         Needs(_HANDLERS),
         probes.missing_keys,
     ),
-    Feature(
+    Correction.of(
         "context variables",
         "a ContextVar without a value, which gets one later, is asked in each call",
         _unnoticed(versions.context_variables),
         Needs(_HANDLERS, _names("get set reset")),
         probes.context_variables,
     ),
-    Feature(
+    Correction.of(
         "dicts of objects",
         "vars() of an object that the program makes is that object's",
         _unnoticed(corrections.keep_dicts_of_new_objects),
         Needs(names=_names("vars __dict__")),
         probes.dicts,
     ),
-    Feature(
+    Correction.of(
         "exceptions",
         "str(KeyError('x')) has quotes, and a class's own text is asked for",
         _unnoticed(exceptions.correct),
         Needs(_HANDLERS | {"RAISE_VARARGS"}),
         probes.exceptions,
     ),
-    Feature(
+    Correction.of(
         "fast paths of attention",
         "modules for attention run the kernels that they run in eager",
         _unnoticed(corrections.take_fast_paths),
         _ROUNDED,
     ),
-    Feature(
+    Correction.of(
         "contexts entered by hand",
         "a mode that a program enters without `with` is left as it was found",
         _unnoticed(corrections.keep_contexts_in_frames),
         Needs(names=_names("__enter__ __exit__ set_grad_enabled")),
         probes.contexts,
     ),
-    Feature(
+    Correction.of(
         "sizes after writes",
         "x.unsqueeze_(0) changes the shape that the program reads",
         _unnoticed(versions.resync),
@@ -191,62 +169,62 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.sizes_after_writes,
     ),
-    Feature(
+    Correction.of(
         "states of an LSTM",
         "the last states of an LSTM have the shapes of the first ones",
         _unnoticed(versions.lstm_states),
         Needs(names=_names("lstm LSTM lstm_cell"), of_pytorch=True),
         probes.lstm_states,
     ),
-    Feature(
+    Correction.of(
         "views that are attributes",
         "x.T, x.data and the like are views made where the program reads them",
         _unnoticed(tensors.compute_attributes_once),
         Needs(names=_names("T mT H mH data real imag grad _base")),
         probes.attributes,
     ),
-    Feature(
+    Correction.of(
         "attributes that fakes lack",
         "what only a real tensor has is read from one",
         _unnoticed(tensors.leave_the_unseen),
         Needs(names=frozenset(tensors.UNSEEN) | {"grad_fn", "_grad_fn"}),
         probes.unseen,
     ),
-    Feature(
+    Correction.of(
         "overridden operations",
         "operators that a subclass of Tensor defines are called",
         _unnoticed(tensors.leave_overriding_subclasses),
         None,
         probes.overriding,
     ),
-    Feature(
+    Correction.of(
         "classes of tensors",
         "methods of a tensor subclass that are replaced between calls are the ones that run",
         tensors.notice_subclasses,
         None,
     ),
-    Feature(
+    Correction.of(
         "globals of functions",
         "functions read the globals that they have, whatever module has that name",
         _unnoticed(own_globals.correct),
         None,
         probes.scopes,
     ),
-    Feature(
+    Correction.of(
         "keywords",
         "a keyword that names an argument by position is refused",
         _unnoticed(keywords.correct),
         Needs(_names("CALL_KW KW_NAMES CALL_FUNCTION_KW CALL_FUNCTION_EX")),
         probes.keywords,
     ),
-    Feature(
+    Correction.of(
         "identity",
         "`is` is asked in each call, as are objects that the program changes",
         _unnoticed(identity.correct),
         None,
         probes.identity,
     ),
-    Feature(
+    Correction.of(
         "random numbers of Python",
         "random.Random objects draw anew in each call",
         _unnoticed(draws.correct),
@@ -258,7 +236,7 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.draws,
     ),
-    Feature(
+    Correction.of(
         "text of symbols",
         "text, rounding and divmod of a size are Python's",
         _unnoticed(symbols.correct_texts),
@@ -268,21 +246,21 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.texts,
     ),
-    Feature(
+    Correction.of(
         "operators of symbols",
         "a product with zero, and an operator that Dynamo does not know, are Python's",
         _unnoticed(symbols.correct_operators),
         None,
         probes.operators,
     ),
-    Feature(
+    Correction.of(
         "signs of zero",
         "0.0 and -0.0 are two arguments",
         _unnoticed(zeros.correct),
         None,
         probes.zeros,
     ),
-    Feature(
+    Correction.of(
         "iterators that leave",
         "a generator that a program returns runs when it is asked",
         _unnoticed(iterators.correct),
@@ -292,14 +270,14 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.iterators,
     ),
-    Feature(
+    Correction.of(
         "remembered results",
         "a function under lru_cache runs once",
         _unnoticed(remembering.correct),
         None,
         probes.remembering,
     ),
-    Feature(
+    Correction.of(
         "bounds of deques",
         "a deque with a maxlen drops what is too much",
         _unnoticed(containers.bound_deques),
@@ -310,7 +288,7 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.deques,
     ),
-    Feature(
+    Correction.of(
         "classes derived from containers",
         "methods of a class derived from set or deque are called",
         _unnoticed(containers.leave_subclasses),
@@ -320,62 +298,62 @@ FEATURES: tuple[Feature, ...] = (
         ),
         probes.sets,
     ),
-    Feature(
+    Correction.of(
         "order of keys",
         "move_to_end of an OrderedDict moves the key in it",
         _unnoticed(containers.guard_order),
         Needs(names=_names("move_to_end")),
         probes.order,
     ),
-    Feature(
+    Correction.of(
         "tensors in containers",
         "`x in [y]`, index and count ask what Python asks",
         _unnoticed(containers.compare_tensors_in_lists),
         Needs(frozenset({"CONTAINS_OP"}), _names("count index remove")),
         probes.inside,
     ),
-    Feature(
+    Correction.of(
         "greatest tensors",
         "max and min of tensors are one of them",
         _unnoticed(containers.leave_greatest_tensors),
         Needs(names=_names("max min")),
         probes.greatest,
     ),
-    Feature(
+    Correction.of(
         "sizes that are mapped",
         "a torch.Size whose items are mapped is a tuple",
         _unnoticed(containers.mapped_sizes),
         Needs(names=_names("tree_map tree_map_ tree_map_only tree_map_with_path")),
         probes.sizes,
     ),
-    Feature(
+    Correction.of(
         "calls as they are",
         "addcdiv and the like are recorded, not others that round otherwise",
         _unnoticed(corrections.keep_calls_whole),
         _ROUNDED,
     ),
-    Feature(
+    Correction.of(
         "errors of data",
         "errors of data reach the program's handlers, an assertion is an AssertionError",
         _errors_of_data,
         Needs(_HANDLERS | {"RAISE_VARARGS", "SETUP_WITH", "LOAD_ASSERTION_ERROR"}),
         probes.errors_of_data,
     ),
-    Feature(
+    Correction.of(
         "attributes that refuse",
         "an attribute that cannot be set raises where the program sets it",
         _unnoticed(leave_unassignable),
         Needs(frozenset({"DELETE_ATTR", "STORE_ATTR"}), _names("setattr delattr")),
         probes.unassignable,
     ),
-    Feature(
+    Correction.of(
         "autograd.Function",
         "a Function is captured exactly, with its own backward",
         _functions,
         Needs(names=_names("apply"), of_pytorch=True),
         probes.functions,
     ),
-    Feature(
+    Correction.of(
         "strides of kernels",
         "what a program reads of strides is what the kernel returns",
         _fake_kernels,
@@ -384,3 +362,33 @@ FEATURES: tuple[Feature, ...] = (
     ),
 )
 """All corrections, in the order in which they are made."""
+
+
+def say_corrections(lost: Iterable[tuple[Correction, str]]) -> None:
+    """Warn of each correction that is lost, with its reason, once in a process."""
+    say_lost(TABLE, {feature.name: reason for feature, reason in lost})
+
+
+def _missing() -> dict[str, str]:
+    return missing(FEATURES, Noticed())
+
+
+def _replaced() -> Iterator[Name]:
+    """The members of Dynamo's classes and modules that corrections replace."""
+    for feature in FEATURES:
+        with noting() as seen, contextlib.suppress(Exception), ExitStack() as stack:
+            feature.apply(stack, Noticed())
+        for path in dict.fromkeys(seen):
+            yield Name(path, f"be replaced: {feature.does}", (feature.name,))
+
+
+TABLE = Table(
+    "tj-torch",
+    f"{__name__}:TABLE",
+    "tj_torch.capture.dynamo",
+    {**dynamo.NAMES, **shapes.NAMES},
+    FEATURES,
+    look=_missing,
+    used=_replaced,
+)
+"""The names and features of tj-torch."""

@@ -7,6 +7,7 @@ only real data cause would bypass every ``except`` and ``__exit__`` around the c
 from __future__ import annotations
 
 import builtins
+import inspect
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -60,9 +61,12 @@ def leave_handled_calls(stack: ExitStack) -> Handlers:
 
     Where Dynamo lacks the names used here, functions with handlers are not captured.
     """
-    from tj_torch.torch_private.dynamo import symbolic_convert, utils
+    from tj_torch.torch_private.dynamo import TensorVariable, symbolic_convert, utils
 
     handlers = Handlers()
+    writes = vars(TensorVariable).get("method___setitem__")
+    if writes is not None and "tx" not in inspect.signature(writes).parameters:  # 2.10
+        replace(stack, TensorVariable, "method___setitem__", _running(handlers))
     base = symbolic_convert.InstructionTranslatorBase
     if has(base, "enter_ctx"):  # else all contexts count as the program's
         replace(stack, base, "enter_ctx", _noting(handlers))
@@ -102,6 +106,25 @@ def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...
         return run_node
 
     return watching
+
+
+def _running(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A write of a number runs on fake tensors, too: 2.10 runs writes of tensors only."""
+
+    def running(original: Callable[..., Any]) -> Callable[..., Any]:
+        from tj_torch.torch_private.dynamo import InstructionTranslator, utils
+
+        def setitem(self: Any, key: Any, value: Any) -> Any:
+            made, output = original(self, key, value), InstructionTranslator.current_tx().output
+            if not value.is_tensor() and handlers.around(output.current_tx):
+                node = next(iter(reversed(output.graph.nodes)))
+                with output.shape_env.ignore_fresh_unbacked_symbols():
+                    utils.get_fake_value(node, output.current_tx)
+            return made
+
+        return setitem
+
+    return running
 
 
 def _targets(tx: Any) -> Iterator[Any]:

@@ -11,7 +11,7 @@ from typing import Any
 from tj_core.extend import TjWarning
 
 from tj_torch.capture.dynamo.adapter import CaptureFailure, compile_lock, failure_of, muted
-from tj_torch.capture.dynamo.features import corrected, say_lost
+from tj_torch.capture.dynamo.features import corrected, say_corrections
 from tj_torch.capture.dynamo.optimizers import is_shared, kept_eager
 from tj_torch.capture.dynamo.patches import unprofiled
 from tj_torch.capture.dynamo.released import let_go
@@ -104,7 +104,7 @@ class _Patient:
                 corrected() as noticed,
                 _only_own_warnings(),
             ):
-                say_lost(noticed.lost)
+                say_corrections(noticed.lost)
                 return self._torchdynamo_orig_backend(frame, *rest)
         except wanted:  # the backend's own error, and those that a setting of PyTorch's asks for
             raise

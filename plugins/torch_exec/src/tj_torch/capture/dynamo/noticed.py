@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from tj_torch.torch_private.features import Feature
+from tj_torch.torch_private.features import Correction
 
 __all__ = ["Absent", "Lookup", "Noticed"]
 
@@ -44,7 +44,7 @@ class Noticed:
     classes: dict[type, None] = field(default_factory=dict)
     subclasses: dict[type, None] = field(default_factory=dict)
     uninitialized: bool = False
-    lost: list[tuple[Feature, str]] = field(default_factory=list)
+    lost: list[tuple[Correction, str]] = field(default_factory=list)
 
     def look_up(
         self, cls: type, name: str, *, instance: object = None, fixed: bool = False

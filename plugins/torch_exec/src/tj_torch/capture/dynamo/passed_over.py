@@ -6,11 +6,16 @@ all Python code that runs there.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from tj_torch.torch_private.lookup import MissingNameError
 
 __all__ = ["pass_over_own", "pass_over_package", "program_of", "uncaptured"]
 
@@ -26,19 +31,25 @@ which are part of the programs around them."""
 @functools.cache
 def pass_over_own() -> None:
     """Make Dynamo skip the core, this plugin, and all generated programs."""
-    from tj_torch.torch_private.dynamo import trace_rules
+    with contextlib.suppress(MissingNameError):
+        from tj_torch.torch_private.dynamo import trace_rules
 
-    trace_rules.SKIP_DIRS.append(_GENERATED)
-    trace_rules._recompile_re()
+        trace_rules.SKIP_DIRS.append(_GENERATED)
+        trace_rules._recompile_re()
     pass_over_package("tj_core")
     pass_over_package("tj_torch")
 
 
 @functools.cache
 def pass_over_package(name: str) -> None:
-    """Make Dynamo skip the code of the package ``name``, except the programs in it."""
-    from tj_torch.torch_private.dynamo import trace_rules
+    """Make Dynamo skip the code of the package ``name``, except the programs in it.
 
+    Where this PyTorch lacks the name for it, nothing is captured.
+    """
+    try:
+        from tj_torch.torch_private.dynamo import trace_rules
+    except MissingNameError:
+        return
     spec = importlib.util.find_spec(name)
     for folder in spec.submodule_search_locations or () if spec else ():
         trace_rules.FORCE_SKIP_FILES |= _own_code(Path(folder))
@@ -58,10 +69,17 @@ def program_of(call: Callable[..., Any]) -> Callable[..., Any]:
 def uncaptured(function: Callable[..., Any]) -> Callable[..., Any]:
     """Disable capture in calls of ``function``, nested calls included; return ``function``.
 
-    Without cost where PyTorch's hook is off.
+    Without cost where PyTorch's hook is off; with a little where names of it are missing.
     """
-    from tj_torch.torch_private.dynamo import FrameAction, FrameExecStrategy, set_code_exec_strategy
-
+    try:
+        from tj_torch.torch_private.dynamo import (
+            FrameAction,
+            FrameExecStrategy,
+            set_code_exec_strategy,
+        )
+    except MissingNameError:
+        disabled: Callable[..., Any] = torch.compiler.disable(function)
+        return disabled
     skip = FrameExecStrategy(FrameAction.SKIP, FrameAction.SKIP)
     set_code_exec_strategy(function.__code__, skip)
     return function

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dis
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from types import CodeType
 from typing import Any, NoReturn
@@ -20,6 +21,7 @@ __all__ = [
     "is_pytorchs",
     "leave",
     "leave_frames",
+    "noting",
     "path_of",
     "replace",
     "replace_instruction",
@@ -45,6 +47,8 @@ def replace(
     :param inherited: allow that only a base has it; ``owner`` then gets an attribute of its own.
     :raises MissingNameError: if this PyTorch has no such name.
     """
+    if (seen := _SEEN.get()) is not None:
+        seen.append(f"{path_of(owner)}.{name}")
     if not has(owner, name) and not (inherited and hasattr(owner, name)):
         raise MissingNameError(f"{path_of(owner)}.{name}")
     if has(owner, name):
@@ -74,6 +78,20 @@ def with_settings(values: Mapping[str, Any]) -> Iterator[None]:
     finally:
         for name in changed:
             setattr(config, name, before[name])
+
+
+_SEEN: ContextVar[list[str] | None] = ContextVar("seen", default=None)
+
+
+@contextmanager
+def noting() -> Iterator[list[str]]:
+    """A list of what `replace` is asked to replace, by path, until this is left."""
+    seen: list[str] = []
+    token = _SEEN.set(seen)
+    try:
+        yield seen
+    finally:
+        _SEEN.reset(token)
 
 
 def path_of(owner: Any) -> str:

@@ -1,14 +1,39 @@
 """Small programs that show whether a correction of Dynamo has an effect in this PyTorch.
 
-Without its correction, a program differs in some version of PyTorch from itself in eager
-(`tj_torch.capture.dynamo.compared`).
+Each compares a program in eager with itself under ``tj.jit``. Without its correction the two differ
+in some version of PyTorch; a name that is still there and is asked for nothing any more is found by
+that. A program that falls back to eager is right.
 """
 
 from __future__ import annotations
 
-from tj_torch.capture.dynamo.compared import Probe, captured, equal_to_eager
+import warnings
 
-__all__ = ["Probe", "captured", "equal_to_eager"]
+import tj_core as tj
+import torch
+
+from tj_torch.capture.eager_probe import equal_to_eager, jitted, scope_of
+
+__all__ = ["captured"]
+
+
+def captured() -> None:
+    """See that a program is captured: one that falls back is right, and nothing is compiled."""
+    with scope_of(_EXAMPLE) as scope, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        f, args = scope["f"], (torch.ones(2, 3), torch.ones(3, 3))
+        program = jitted(f, tj.Session(["torch"]))
+        assert torch.equal(program(*args), f(*args)), "the result is another than eager's"
+        fallbacks = [fallback.reason for fallback in tj.stats(program).fallbacks]
+        assert not fallbacks, fallbacks[0]
+        assert "gelu" in str(tj.last_trace(program)), "the program has no trace"
+
+
+_EXAMPLE = """
+def f(x, w):
+    y = torch.nn.functional.gelu(x @ w)
+    return y / y.sum(-1, keepdim=True)
+"""
 
 members = equal_to_eager(
     """
@@ -351,9 +376,17 @@ def handled(x, i):
 def g(x):
     assert (x > 0).all(), 'negative'
     return x + 1
-def f(x, i=None): return g(x) if i is None else handled(x, i)
+def written(x, i):
+    y = x.clone()
+    try:
+        y[i] = 3.0
+    except IndexError as error:
+        raise ValueError('mine') from error
+    return y
+def f(x, i=None, which=0): return g(x) if i is None else (handled, written)[which](x, i)
 """,
     "f(x, torch.tensor([1]))", "f(x, torch.tensor([7]))", "f(x)", "f(-x)",
+    "f(x, torch.tensor([1]), 1)", "f(x, torch.tensor([7]), 1)",
 )  # fmt: skip
 
 unassignable = equal_to_eager(

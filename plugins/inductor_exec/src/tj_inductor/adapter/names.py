@@ -1,0 +1,126 @@
+"""Names of Inductor and what it needs, found where this PyTorch has them when first imported.
+
+Most import all of Inductor: only who compiles imports them. A name that this PyTorch lacks raises
+`MissingNameError`; `features` says what is lost then.
+"""
+
+from __future__ import annotations
+
+from tj_torch.extend import forget_names, names_finder, names_in
+
+__all__ = [
+    "COPIES",
+    "EQUAL",
+    "FAST",
+    "FINISHED",
+    "FORMULAS",
+    "FOUND_AGAIN",
+    "IN_PLACE",
+    "KERNELS",
+    "LOW",
+    "NAMES",
+    "ONEDNN",
+    "ONE_FILE",
+    "REGIONS",
+    "STRIDES",
+    "SYMBOLS",
+    "VERSIONS",
+    "forget",
+]
+
+REGIONS = "regions"
+STRIDES = "strides of results"
+FORMULAS = "formulas of operators"
+KERNELS = "errors of kernels"
+ONE_FILE = "one file of kernels"
+FAST = "elementary functions"
+FOUND_AGAIN = "built kernels"
+FINISHED = "finished regions"
+VERSIONS = "versions of results"
+LOW = "low precision"
+COPIES = "copies"
+ONEDNN = "calls of oneDNN"
+SYMBOLS = "sizes that are symbols"
+EQUAL = "equal operators"
+IN_PLACE = "writes in place"
+
+_USES: dict[str, dict[str, tuple[str, ...]]] = {
+    "torch._functorch.compile_utils": {
+        "fx_graph_cse": ("compute equal operators once", EQUAL),
+    },
+    "torch._guards": {
+        "TracingContext": ("have Inductor say which strides it chose", REGIONS),
+        "tracing": ("let Inductor find that context", REGIONS),
+    },
+    "torch._inductor": {
+        "config": ("set and read Inductor's settings", REGIONS),
+        "config.patch": ("set them for one region", REGIONS),
+        "config.post_grad_custom_post_pass": ("run the pass that says strides", STRIDES),
+        "config.save_config_portable": ("know what compiled code depends on", FINISHED,
+                                        FOUND_AGAIN),
+        "config.get_config_copy": ("know what compiled code depends on", FINISHED, FOUND_AGAIN),
+    },
+    "torch._inductor.async_compile": {
+        "AsyncCompile": ("have kernels wait for each other", KERNELS, ONE_FILE, FAST),
+        "AsyncCompile.cpp_pybinding": ("get the texts of kernels, and change them", KERNELS,
+                                       ONE_FILE, FAST),
+        "AsyncCompile.wait": ("know the modules that wait for kernels", KERNELS, ONE_FILE, FAST),
+    },
+    "torch._inductor.codecache": {
+        "CppPythonBindingsCodeCache": ("build kernels", KERNELS, ONE_FILE, FAST, FOUND_AGAIN),
+        "CppPythonBindingsCodeCache.load_pybinding": ("build one kernel from its text", KERNELS,
+                                                      FAST),
+        "CppPythonBindingsCodeCache.suffix_template": ("have the text that Python calls kernels by",
+                                                       ONE_FILE),
+        "CppPythonBindingsCodeCache.load_async": ("build a file of many kernels", ONE_FILE),
+        "CppPythonBindingsCodeCache._load_library": ("load a file that was built before",
+                                                     FOUND_AGAIN),
+        "LOCK_TIMEOUT": ("wait for another process that builds", FOUND_AGAIN),
+        "get_lock_dir": ("lock a file that another process may build", FOUND_AGAIN),
+        "PyCodeCache": ("make modules of texts", FINISHED),
+        "PyCodeCache.load": ("make a module of the text of a region", FINISHED),
+    },
+    "torch._inductor.codegen.cpp": {
+        "CppVecOverrides": ("convert vectors to another type (2.10)", LOW),
+    },
+    "torch._inductor.compile_fx": {"compile_fx_inner": ("compile a graph of operators", REGIONS)},
+    "torch._inductor.cpp_builder": {
+        "get_cpp_compiler": ("know the C++ compiler", FINISHED, FOUND_AGAIN),
+    },
+    "torch._inductor.custom_graph_pass": {
+        "CustomGraphPass": ("say which strides results are to have", STRIDES),
+    },
+    "torch._inductor.decomposition": {
+        "select_decomp_table": ("trace the operators that Inductor has kernels for", REGIONS),
+    },
+    "torch._inductor.fx_passes.post_grad": {
+        "noop_registry": ("know which copies Inductor removes", COPIES),
+    },
+    "torch._inductor.ir": {
+        "ExternKernel": ("lay out an argument of a call", ONEDNN),
+        "ExternKernel.require_exact_strides": ("lay out a matrix without gaps", ONEDNN),
+    },
+    "torch._inductor.lowering": {
+        "fallback_handler": ("have an operator called as it is", ONEDNN),
+    },
+    "torch._inductor.runtime.runtime_utils": {
+        "cache_dir": ("find Inductor's folder of built files", FOUND_AGAIN),
+    },
+    "torch._inductor.virtualized": {"V": ("tell Inductor the fake tensors' mode", REGIONS)},
+    "torch._ops": {"OpOverload": ("tell operators from functions", REGIONS)},
+    "torch._subclasses.fake_tensor": {"FakeTensorMode": ("trace without data", REGIONS)},
+    "torch.fx.experimental.proxy_tensor": {"make_fx": ("trace a region to operators", REGIONS)},
+    "torch.utils._filelock": {
+        "FileLock": ("lock a file that another process may build", FOUND_AGAIN),
+    },
+}  # fmt: skip
+
+NAMES = names_in(_USES)
+"""The names in each module, as PyTorch 2.10 to 2.15 have them, with uses and features."""
+
+__getattr__ = names_finder(globals(), NAMES)
+
+
+def forget() -> None:
+    """Look for all names again when they are next imported."""
+    forget_names(globals(), NAMES)

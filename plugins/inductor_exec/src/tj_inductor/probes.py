@@ -1,0 +1,248 @@
+"""Small programs that show whether Inductor does what the executor counts on, in this PyTorch.
+
+A name that is still there and has no effect any more is found by these: see
+`tj_inductor.adapter.features` for what each is about. They compile a few kernels, which takes half
+a minute where none is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from unittest import mock
+
+import tj_core as tj
+import torch
+
+from tj_inductor import kernels
+from tj_inductor.adapter import compiling, libraries
+from tj_inductor.adapter.modules import Compiled, restored
+from tj_inductor.elementary import with_fast_exp, with_fast_tanh
+from tj_inductor.kernels import Waiting, collecting
+from tj_inductor.kernels import one_file as text_of_one_file
+from tj_inductor.thrown import THROWS, thrown_again
+
+__all__ = [
+    "calls_of_onednn",
+    "copies",
+    "elementary",
+    "equal",
+    "errors",
+    "finished",
+    "formulas",
+    "found_again",
+    "in_place",
+    "low_precision",
+    "one_file",
+    "regions",
+    "strides",
+    "symbols",
+    "versions",
+]
+
+Program = Callable[..., Any]
+
+
+def _fused(program: Program, *calls: tuple[Any, ...], **how: Any) -> list[Any]:
+    """The results of ``program``, jitted, which has to have a region in it."""
+    overrides = {"strict": True, "inductor": {"minimum": 1}}
+    jitted = tj.jit(program, session=tj.Session(("inductor", "torch"), overrides=overrides), **how)
+    found = [jitted(*args) for args in calls]
+    assert "inductor.region" in tj.last_trace(jitted).python(), "no region is compiled"
+    return found
+
+
+def _traced(run: Program, *inputs: torch.Tensor) -> tuple[torch.fx.GraphModule, list[Any], Any]:
+    from tj_inductor.adapter.names import FakeTensorMode
+
+    mode = FakeTensorMode()
+    with torch.no_grad():
+        with mode:
+            fakes = [torch.empty_strided(x.shape, x.stride(), dtype=x.dtype) for x in inputs]
+        return compiling.traced(run, fakes, mode), fakes, mode
+
+
+def _compiled(
+    run: Program, *inputs: torch.Tensor, visible: Mapping[int, Any] | None = None, **more: Any
+) -> Compiled:
+    graph, fakes, mode = _traced(run, *inputs)
+    with torch.no_grad():
+        return compiling.compiled(graph, fakes, mode, visible or {0: None}, backward=False, **more)
+
+
+def _called(graph: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def regions() -> None:
+    """See that a region is compiled, and right."""
+    x = torch.arange(-3.0, 3.0)
+    for found in _fused(lambda x: (x * 2 + 1).relu(), (x,), (x,)):
+        assert torch.equal(found, (x * 2 + 1).relu()), "the result is another than eager's"
+
+
+def strides() -> None:
+    """See that an output gets other strides than those of the graph."""
+    x = torch.ones(4, 3)
+    made = _compiled(lambda x: (x * 2,), x, visible={0: (1, 4)})
+    (found,) = made.function([x])
+    assert found.stride() == (1, 4) == made.strides[0], f"strides are {found.stride()}"
+
+
+def formulas() -> None:
+    """See that divisions and truths are those of eager, and that indices are looked at."""
+
+    def program(x: Any, b: Any) -> Any:
+        return torch.floor_divide(x, 0.1), torch.remainder(x, x / 0), b.any(0)
+
+    x, b = torch.tensor([1.0, 7.5, -1.0]), torch.tensor([0, 3], dtype=torch.uint8)
+    (found,) = _fused(program, (x, b))
+    for a, e in zip(found, program(x, b), strict=True):
+        assert a.dtype == e.dtype and torch.equal(a.nan_to_num(9), e.nan_to_num(9)), f"{a}, not {e}"
+    i = torch.tensor([0])
+    graph, _, _ = _traced(lambda x, i: (torch.index_select(x, 0, i),), x, i)
+    assert "aten.where.self" in _called(graph), "a negative index is not looked at"
+
+
+def errors() -> None:
+    """See that what a kernel throws in a parallel loop is caught there, then that it is raised."""
+    texts: list[str] = []
+    x, i = torch.ones(200, 64, 8), torch.zeros(200, 3, 8, dtype=torch.int64)
+    with collecting(change=lambda text: _noted(text, texts, thrown_again)):
+        made = _compiled(lambda x, i: (x.gather(1, i) * 2,), x, i)
+    assert texts, "no text of a kernel is seen"
+    assert THROWS in texts[0], "an index is looked at in another way"
+    loop = "#pragma omp parallel" in texts[0]
+    assert not loop or thrown_again(texts[0]) != texts[0], "nothing is caught in a parallel loop"
+    i[-1, -1, -1] = 64
+    try:
+        made.function([x, i])
+    except (IndexError, RuntimeError):
+        return
+    raise AssertionError("an index out of bounds raises nothing")
+
+
+def _noted(text: str, texts: list[str], change: Callable[[str], str] = str) -> str:
+    texts.append(text)
+    return change(text)
+
+
+def one_file() -> None:
+    """See that the kernels of two graphs are built as one file, and run."""
+    x = torch.ones(3)
+    with mock.patch.object(kernels, "library", wraps=libraries.library) as built, collecting():
+        first = _compiled(lambda x: (x.sin() + 1,), x)
+        second = _compiled(lambda x: (x.cos() + 1,), x)
+    assert built.call_count == 1, f"{built.call_count} files are built"
+    torch.testing.assert_close(first.function([x])[0], x.sin() + 1)
+    torch.testing.assert_close(second.function([x])[0], x.cos() + 1)
+
+
+def elementary() -> None:
+    """See that the elementary functions are found in the texts of kernels."""
+    texts: list[str] = []
+    x = torch.ones(64)
+    with collecting(change=lambda text: _noted(text, texts)):
+        _compiled(lambda x: (x.tanh() * x.exp(),), x)
+    assert texts, "no text of a kernel is seen"
+    assert with_fast_tanh(texts[0]) != texts[0], "tanh is spelled otherwise"
+    vectors = "at::vec::Vectorized<float>" in texts[0]
+    assert not vectors or with_fast_exp(texts[0]) != texts[0], "exp is spelled otherwise"
+
+
+KERNEL = """
+#include <torch/csrc/inductor/cpp_prefix.h>
+extern "C"  void  kernel(float* x)
+{
+    x[0] = 7;
+}
+"""
+
+
+def found_again() -> None:
+    """See that a file that was built is found by its text, and loaded."""
+    from tj_inductor.adapter.names import CppPythonBindingsCodeCache
+
+    source = text_of_one_file([Waiting(["float*"], KERNEL)])
+    libraries.library(source)
+    with mock.patch.object(CppPythonBindingsCodeCache, "load_async") as asked:
+        module = libraries.library(source)
+    assert not asked.called, "a file that was built is asked for again"
+    x = torch.zeros(1)
+    module.kernel_0(x)
+    assert x.item() == 7, "it is another file"
+
+
+def finished() -> None:
+    """See that the text of a region is all of it."""
+    x = torch.ones(4, 4)
+    made = _compiled(lambda x: ((x @ x) * 2 + 1,), x)
+    assert made.whole, "a region is more than its text"
+    again = restored(made.source, made.strides, made.same)
+    assert torch.equal(again.function([x])[0], made.function([x])[0]), "the text is another region"
+
+
+def versions() -> None:
+    """See that no write of a kernel counts in the version of a new result."""
+    x = torch.ones(4, 4)
+    for found, _ in _fused(lambda x: (x @ x, x + 1), (x,), (x,)):
+        assert found._version == 0, f"the version is {found._version}"
+
+
+def low_precision() -> None:
+    """See that bfloat16 and float16 are rounded between operations."""
+
+    def program(x: Any) -> Any:
+        return (x * x - x) * x + x
+
+    for dtype in (torch.bfloat16, torch.float16):
+        x = torch.linspace(-2, 2, 67).to(dtype)
+        (found,) = _fused(program, (x,))
+        assert torch.equal(found, program(x)), f"{dtype} is rounded otherwise than in eager"
+
+
+def copies() -> None:
+    """See that copies are in memory of their own."""
+    x = torch.ones(4)
+    made = _compiled(lambda x: (x.clone(), x.clone(), x + 1), x, visible=dict.fromkeys(range(3)))
+    memory = [y.data_ptr() for y in (x, *made.function([x]))]
+    assert len(set(memory)) == len(memory), "two results share memory"
+
+
+def calls_of_onednn() -> None:
+    """See that a product of oneDNN's in a graph is called, and right."""
+    operator = getattr(torch.ops.mkldnn, compiling.PRODUCT.partition("::")[2], None)
+    if operator is None or not torch.backends.mkldnn.is_available():
+        return  # tj-onednn claims nothing here
+    x, w = torch.ones(4, 8), torch.ones(3, 8)
+    made = _compiled(lambda x, w: (operator(x * 2, w, None, "none", [], "") + 1,), x, w)
+    assert PRODUCT_CALL in made.source, "the product is another call"
+    assert torch.equal(made.function([x, w])[0], (x * 2) @ w.t() + 1), "the product is wrong"
+
+
+PRODUCT_CALL = compiling.PRODUCT.replace("::", ".")
+"""How a module of generated code spells it."""
+
+
+def symbols() -> None:
+    """See that a region serves several sizes."""
+    calls = [(torch.ones(n),) for n in (5, 7, 9)]
+    for found, (x,) in zip(
+        _fused(lambda x: (x * 2 + x.shape[0]).relu(), *calls, dynamic=True), calls, strict=True
+    ):
+        assert torch.equal(found, x * 2 + len(x)), "the result is another than eager's"
+
+
+def equal() -> None:
+    """See that equal operators are computed once."""
+    graph, _, _ = _traced(lambda x: (x.sin() + x.sin(),), torch.ones(3))
+    assert _called(graph).count("aten.sin.default") == 1, "they are computed twice"
+
+
+def in_place() -> None:
+    """See that an output is written to an input, and is that input."""
+    x = torch.ones(4)
+    made = _compiled(lambda x: (x * 2,), x, written={0: 0})
+    (found,) = made.function([x])
+    assert torch.equal(x, torch.full((4,), 2.0)), "the input is not written"
+    assert found.data_ptr() == x.data_ptr(), "the result is not the input"
