@@ -33,6 +33,26 @@ LISTED: Mapping[str, tuple[Listed, ...]] = {
             "not equal",
             ("losses",),
         ),
+        Listed(
+            "gradients of a weight that several products use are added in float32, not in "
+            "bfloat16: of 200 inputs the mean error is 0.97 times eager's, the largest the same",
+            "not equal",
+            ("function_between_products",),
+        ),
+        Listed(
+            "the gradient of a bias before a batch norm is zero but for rounding in bfloat16: of "
+            "100 inputs its mean error is 1.9 times eager's, that of all others at most 1.2 times",
+            "not equal",
+            ("normalised",),
+        ),
+    ),
+    "op_db float32": (
+        Listed(
+            "a matrix that is nearly singular: of 200 others the mean and the largest error of "
+            "result and gradient are eager's",
+            "result[1]",
+            ("linalg.cond",),
+        ),
     ),
     "own_backwards": (
         Listed(
