@@ -180,7 +180,7 @@ class _Application:
             **{Slot("arg", i): p for i, p in enumerate(self.call.flat_args)},
             **{Slot("out", i): p for i, p in enumerate(self.call.flat_outs)},
             **{Slot("intermediate", i): p for i, p in enumerate(intermediates)},
-        }  # type: ignore[return-value]
+        }
 
     # ------------------------------------------------------------------ forward
 

@@ -219,7 +219,7 @@ def _called(node: Any, *tangents: torch.Tensor | None) -> Any:
     return gradients[0] if len(gradients) == 1 else tuple(gradients)
 
 
-Compiled._backward_cls.__call__ = _called  # type: ignore[attr-defined, method-assign]
+Compiled._backward_cls.__call__ = _called  # type: ignore[method-assign]
 
 
 def _free(ctx: Any, plan: _Plan) -> None:
@@ -264,7 +264,7 @@ class _Unanswered(torch.autograd.Function):
 
 def _unanswered(roots: Sequence[torch.Tensor]) -> torch.Tensor:
     with torch.enable_grad():
-        return _Unanswered.apply(*roots)  # type: ignore[no-any-return]
+        return _Unanswered.apply(*roots)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def _gradients_by_pytorch(

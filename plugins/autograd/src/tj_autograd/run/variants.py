@@ -137,7 +137,8 @@ class Variants:
         with compiling(), self.within():
             program = self.compile_later(self.named("again"), self.rerun.trace).function
         # Under PyTorch's own hook, Dynamo must not capture this function.
-        return torch.compiler.disable(lambda *inputs: program(list(inputs)))
+        run: Callable[..., Any] = torch.compiler.disable(lambda *inputs: program(list(inputs)))
+        return run
 
     @property
     def part(self) -> Part:
