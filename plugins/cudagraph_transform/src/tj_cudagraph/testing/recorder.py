@@ -117,7 +117,7 @@ class _Recording(TorchDispatchMode):
     """Records operators below autograd, and refuses those that wait for the device."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.calls: list[_Call] = []
 
     def __torch_dispatch__(
