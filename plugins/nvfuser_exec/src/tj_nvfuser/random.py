@@ -245,4 +245,7 @@ def _offered(
         return None
     if not all(isinstance(n, int | float) for n in numbers):
         return None
-    return rule(_Calls(call, edit, anchors[x.device]), substitution(models)(x), *numbers)
+    drawn: Replacement = rule(
+        _Calls(call, edit, anchors[x.device]), substitution(models)(x), *numbers
+    )
+    return drawn

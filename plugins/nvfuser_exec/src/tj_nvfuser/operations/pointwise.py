@@ -139,7 +139,8 @@ def multiply(call: Call, a: Any, b: Any) -> Value:
 
 def divide(call: Call, a: Any, b: Any, *, rounding_mode: str | None = None) -> Value:
     if rounding_mode is None:
-        return of_floats("div")(call, a, b)
+        quotient: Value = of_floats("div")(call, a, b)
+        return quotient
     if rounding_mode == "floor":
         return floor_divide(call, a, b)
     refuse(call.compute == "Bool", "arithmetic of booleans")
