@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -45,8 +46,8 @@ def backward_hooks(jit: Jit) -> Any:
     seen: list[Any] = []
     found = [step(g, data())]
     for module in (net, net.last):
-        module.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))
-        module.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].clone()))
+        module.register_full_backward_pre_hook(lambda m, go: (go[0] * 2,))  # type: ignore[index]
+        module.register_full_backward_hook(lambda m, gi, go: seen.append(go[0].clone()))  # type: ignore[index]
     found += [step(g, data()), step(g, data())]
     return found, seen
 
@@ -59,14 +60,15 @@ def global_hooks(jit: Jit) -> Any:
     """Global module hooks: forward, forward pre, full backward."""
     g, _ = jitted_net(jit)
     found, seen = [step(g, data())], []
-    for register, hook in (
+    hooks: tuple[tuple[Any, Callable[..., Any]], ...] = (
         (globals_of_modules.register_module_forward_hook, lambda m, a, out: out + 1),
         (globals_of_modules.register_module_forward_pre_hook, lambda m, a: (a[0] + 1,)),
         (
             globals_of_modules.register_module_full_backward_hook,
             lambda m, gi, go: seen.append(go[0].clone()),
         ),
-    ):
+    )
+    for register, hook in hooks:
         handle = register(hook)
         try:
             found.append(step(g, data()))

@@ -74,12 +74,16 @@ def state_dict_hooks(jit: Jit) -> Any:
     g, net = jitted_net(jit)
     seen: list[str] = []
     g(data())
-    net.register_state_dict_pre_hook(lambda m, prefix, keep: seen.append("pre save"))
+    net.register_state_dict_pre_hook(  # type: ignore[no-untyped-call]
+        lambda m, prefix, keep: seen.append("pre save")
+    )
     g.register_state_dict_post_hook(lambda m, state, prefix, meta: seen.append("post save"))
     g.register_load_state_dict_pre_hook(
         lambda m, state, *rest: state.update(offset=state["offset"] * 5)
     )
-    net.register_load_state_dict_post_hook(lambda m, keys: seen.append("post load"))
+    net.register_load_state_dict_post_hook(  # type: ignore[no-untyped-call]
+        lambda m, keys: seen.append("post load")
+    )
     g.load_state_dict(g.state_dict())
     return seen, step(g, data()), state(g)
 
@@ -116,6 +120,7 @@ def counting_buffer(jit: Jit) -> Any:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.count: torch.Tensor
             self.register_buffer("count", torch.zeros(()))
             self.register_buffer("last", torch.zeros(3))
             self.calls = 0
@@ -144,7 +149,7 @@ def containers(jit: Jit) -> Any:
             self.named = nn.ParameterDict({"a": nn.Parameter(torch.ones(3))})
             self.rest = nn.Sequential(nn.Linear(3, 2), nn.GELU())
 
-        def forward(self, x: torch.Tensor, name: str = "relu") -> torch.Tensor:
+        def forward(self, x: torch.Tensor, name: str = "relu") -> Any:
             for layer, weight in zip(self.layers, self.weights, strict=True):
                 x = self.table[name](layer(x) * weight)
             return self.rest[:1](x + self.named["a"])
@@ -222,12 +227,12 @@ def replaced_submodules(jit: Jit) -> Any:
     """Submodules added, replaced, removed, and attributes set, after compilation."""
     g, net = jitted_net(jit)
     found = [step(g, data())]
-    net.last = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+    net.last = nn.Sequential(nn.Linear(3, 3), nn.ReLU())  # type: ignore[assignment]
     found.append(step(g, data()))
     g.norm = nn.Identity()
     found.append(step(g, data()))
     g.add_module("unused", nn.Linear(2, 2))
-    net.last.append(nn.Linear(3, 3))
+    net.last.append(nn.Linear(3, 3))  # type: ignore[operator]
     found.append(step(g, data()))
     g.scale = 3.0
     found.append(step(g, data()))
@@ -267,11 +272,11 @@ def replaced_methods(jit: Jit) -> Any:
     found = [g(data())]
     Block.helper = lambda self, x: x + 10  # type: ignore[method-assign]
     found.append(g(data()))
-    module[0].helper = lambda x: x + 100
+    module[0].helper = lambda x: x + 100  # type: ignore[assignment]
     found.append(g(data()))
     Block.forward = lambda self, x: self.helper(x) * 3  # type: ignore[method-assign]
     found.append(g(data()))
-    module[1].forward = lambda x: x - 1  # type: ignore[method-assign]
+    module[1].forward = lambda x: x - 1
     return found, g(data())
 
 

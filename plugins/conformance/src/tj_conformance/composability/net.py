@@ -26,7 +26,7 @@ class Net(nn.Module):
         self.register_buffer("hidden", torch.full((3,), 2.0), persistent=False)
         self.scale = 2.0
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         """``(batch, 3)`` to ``(batch, 3)``."""
         return self.last(self.norm(self.first(x)) * self.scale) + self.offset * self.hidden
 

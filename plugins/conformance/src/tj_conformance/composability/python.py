@@ -155,7 +155,7 @@ class _Pair:
     first: torch.Tensor
     second: Any = None
 
-    def total(self) -> torch.Tensor:
+    def total(self) -> Any:
         """Sum of both."""
         return self.first + self.second
 
@@ -208,7 +208,8 @@ def mutated_arguments(jit: Jit) -> Any:
         return y
 
     g = jit(f)
-    x, items, table, pair = example(), [], {"old": 1}, _Pair(example())
+    items: list[Any] = []
+    x, table, pair = example(), {"old": 1}, _Pair(example())
     return [g(x, items, table, pair) for _ in range(3)], x, items, table, vars(pair)
 
 
@@ -220,7 +221,7 @@ def generators(jit: Jit) -> Any:
         for i in range(3):
             yield x * i
 
-    def f(x: torch.Tensor) -> torch.Tensor:
+    def f(x: torch.Tensor) -> torch.Tensor | int:
         return sum(parts(x)) + sum(p.sum() for p in parts(x))
 
     return twice(jit(f), example())
@@ -388,7 +389,7 @@ def _helper(x: torch.Tensor) -> torch.Tensor:
 def replaced_functions(jit: Jit) -> Any:
     """Global values, functions, attributes of Python modules, replaced after compilation."""
 
-    def f(x: torch.Tensor) -> torch.Tensor:
+    def f(x: torch.Tensor) -> Any:
         return _helper(x) * _SCALE + _HELPER.apply(x) + math.tau
 
     g = jit(f)
@@ -450,7 +451,7 @@ def replaced_class_members(jit: Jit) -> Any:
     found.append(g(example()))
     Base.gain = property(lambda self: 7.0)  # type: ignore[method-assign,assignment]
     found.append(g(example()))
-    Base.static = staticmethod(lambda x: x * 20)  # type: ignore[method-assign,assignment]
+    Base.static = staticmethod(lambda x: x * 20)  # type: ignore[method-assign]
     found.append(g(example()))
     Base.of_class = classmethod(lambda cls, x: x * 30)  # type: ignore[method-assign,assignment]
     found.append(g(example()))

@@ -37,7 +37,7 @@ def in_async(jit: Jit) -> Any:
     g = jit(affine)
 
     async def main() -> Any:
-        async def one(k: float) -> torch.Tensor:
+        async def one(k: float) -> Any:
             await asyncio.sleep(0)
             return g(example(), k)
 
@@ -51,7 +51,7 @@ def threads(jit: Jit) -> Any:
     """Calls from several threads; ``threading.local`` read by the program."""
     local = threading.local()
 
-    def f(x: torch.Tensor) -> torch.Tensor:
+    def f(x: torch.Tensor) -> Any:
         return x * local.scale
 
     g, found = jit(f), {}

@@ -29,7 +29,7 @@ def operations(dtype: torch.dtype | None = torch.float32) -> list[Any]:
 
 def full_name(op: Any) -> str:
     """``name.variant``, unique in op_db."""
-    return op.name + (f".{op.variant_test_name}" if op.variant_test_name else "")
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else str(op.name)
 
 
 def _call_seeded_operations_directly() -> None:

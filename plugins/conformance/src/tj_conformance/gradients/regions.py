@@ -72,7 +72,7 @@ class Two(torch.autograd.Function):
         return x.exp(), x.sum(0)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, h: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor, h: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return g * x + h * 2 + (h == 0) * 3
 
@@ -85,7 +85,7 @@ class Once(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return 2 * x * g
 
@@ -216,7 +216,7 @@ def dirty_without_a_gradient(x: Tensor, w: Tensor) -> Any:
     return DirtyFirst.apply(x.detach() * 2, w)[0] * x
 
 
-def dirty_alone(y: Tensor) -> Tensor:
+def dirty_alone(y: Tensor) -> Any:
     return Dirty.apply(y)
 
 
@@ -319,7 +319,7 @@ def branches(x: Tensor, w: Tensor) -> Any:
 
 
 def nested_branches(x: Tensor, w: Tensor) -> Any:
-    def inner(a: Tensor) -> Tensor:
+    def inner(a: Tensor) -> Any:
         return torch.cond(a.mean() > 0, lambda b: b @ w.cos(), lambda b: b @ w, (a,))
 
     return torch.cond(x.sum() > 0, lambda a: a.sin() @ w, lambda a: inner(a) @ w, (x,))

@@ -113,7 +113,7 @@ def _drawn() -> tuple[int, ...]:
     import numpy as np
 
     state = np.random.get_state(legacy=True)
-    numpy = hash((state[1].tobytes(), state[2]))  # type: ignore[union-attr, index]
+    numpy = hash((state[1].tobytes(), state[2]))  # type: ignore[index]
     return hash(random.getstate()), numpy, hash(torch.get_rng_state().numpy().tobytes())
 
 

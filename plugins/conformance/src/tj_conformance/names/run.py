@@ -202,7 +202,7 @@ class _Comparison:
         again = [g for g in first if g is not None and g.requires_grad]
         if again:
             penalty = sum((g**2).sum() for g in again)
-            second = torch.autograd.grad(penalty, wrt, allow_unused=True)  # type: ignore[arg-type]
+            second = torch.autograd.grad(penalty, wrt, allow_unused=True)
             seen.update((f"{when}second gradient {i}", _plain(g)) for i, g in enumerate(second))
 
 

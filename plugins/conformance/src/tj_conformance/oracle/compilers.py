@@ -50,6 +50,7 @@ def _compiled(compiler: str, case: Case) -> Callable[..., Any]:
     program, _ = case.make()
     options = dict(case.options)
     if compiler == "tj":
-        return tj.jit(program, **options)
+        jitted: Callable[..., Any] = tj.jit(program, **options)
+        return jitted
     options.pop("autocast", None)
     return torch.compile(program, backend=compiler, **options)

@@ -37,7 +37,7 @@ class Two(nn.Module):
         self.first = convolution(FEATURES, 8, **several, **options)
         self.second = convolution(8 * heads, 3, **options)
 
-    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, edges: torch.Tensor) -> Any:
         hidden = nn.functional.dropout(self.first(x, edges).relu(), 0.3, self.training)
         return self.second(hidden, edges)
 

@@ -32,7 +32,8 @@ def float8(**options: Any) -> Callable[[], nn.Module]:
     def build() -> nn.Module:
         package = importlib.import_module("torchao.float8")
         config = package.Float8LinearConfig(**options)
-        return package.convert_to_float8_training(mlp(), config=config)
+        converted: nn.Module = package.convert_to_float8_training(mlp(), config=config)
+        return converted
 
     return build
 
@@ -63,7 +64,7 @@ class Blocks(nn.Module):
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.beside = nn.Linear(WIDTH, 16)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         rows = self.in_blocks(x.bfloat16(), torch.float8_e4m3fn, 32)
         return torch.mm(rows, self.weight.t()) + self.beside(x)
 

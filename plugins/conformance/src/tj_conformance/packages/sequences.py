@@ -36,23 +36,26 @@ def language(kind: str, **options: Any) -> Callable[[], nn.Module]:
 
     def build() -> nn.Module:
         layers = getattr(_x(), kind)(**_LAYERS, **options)
-        return _x().TransformerWrapper(
+        model: nn.Module = _x().TransformerWrapper(
             num_tokens=TOKENS, max_seq_len=2 * LENGTH, attn_layers=layers
         )
+        return model
 
     return build
 
 
 def autoregressive() -> nn.Module:
     """A decoder that computes its own loss."""
-    return _x().AutoregressiveWrapper(language("Decoder", rel_pos_bias=True)())
+    model: nn.Module = _x().AutoregressiveWrapper(language("Decoder", rel_pos_bias=True)())
+    return model
 
 
 def encoder_decoder() -> nn.Module:
     """An encoder, and a decoder that looks at it."""
     sides = {"num_tokens": TOKENS, "depth": 1, "heads": 2, "max_seq_len": 2 * LENGTH}
     both = {f"{side}_{k}": v for side in ("enc", "dec") for k, v in sides.items()}
-    return _x().XTransformer(dim=32, **both)
+    model: nn.Module = _x().XTransformer(dim=32, **both)
+    return model
 
 
 class Masked(nn.Module):
@@ -62,7 +65,7 @@ class Masked(nn.Module):
         super().__init__()
         self.encoder = language("Encoder", attn_num_mem_kv=2)()
 
-    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+    def forward(self, ids: torch.Tensor) -> Any:
         lengths = torch.tensor([[LENGTH], [LENGTH - 3]])
         return self.encoder(ids, mask=torch.arange(LENGTH) < lengths)
 

@@ -47,7 +47,8 @@ def sequential() -> nn.Module:
     a = importlib.import_module("kornia.augmentation")
     normalize = a.Normalize(torch.full((3,), 0.4), torch.full((3,), 0.3))
     parts = a.RandomHorizontalFlip(p=0.5), a.RandomRotation(20.0, p=1.0), normalize
-    return a.AugmentationSequential(*parts, data_keys=["input"])
+    chain: nn.Module = a.AugmentationSequential(*parts, data_keys=["input"])
+    return chain
 
 
 def augmentation(name: str, *args: Any, **kwargs: Any) -> Callable[[], Any]:

@@ -59,7 +59,7 @@ def _of_two(template: str, fits: Fits = _any) -> Line:
 def _can_be_written(source: torch.Tensor, target: torch.Tensor) -> bool:
     if not torch.can_cast(source.dtype, target.dtype):
         return False
-    return torch.broadcast_shapes(source.shape, target.shape) == target.shape
+    return bool(torch.broadcast_shapes(source.shape, target.shape) == target.shape)
 
 
 def _has(dimensions: int) -> Fits:

@@ -78,7 +78,7 @@ class _Recorded(fx.Proxy):
     __irshift__ = _augmented(operator.irshift)
 
 
-class _Method(_Recorded, Attribute):  # type: ignore[misc]
+class _Method(_Recorded, Attribute):
     """A method of one that is about to be called."""
 
 

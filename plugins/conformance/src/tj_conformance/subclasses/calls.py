@@ -313,7 +313,7 @@ def made_with_context(x: Any) -> Any:
     return Labeled(x * 2, "new") + 1
 
 
-torch._dynamo.allow_in_graph(Attached)  # type: ignore[no-untyped-call]
+torch._dynamo.allow_in_graph(Attached)
 
 
 @CASES(given(3), given(1))

@@ -157,7 +157,7 @@ class Mlp(nn.Module):
         super().__init__()
         self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         return self.down(F.gelu(self.up(x)))
 
 
@@ -169,7 +169,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(16, 16, bias=False) for _ in range(3))
         self.out = nn.Linear(16, 16, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         q, k, v = (f(x).unflatten(-1, (-1, 4)).transpose(1, 2) for f in (self.q, self.k, self.v))
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.out(y.transpose(1, 2).flatten(2))
@@ -182,7 +182,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm, self.mlp = nn.LayerNorm(8), Mlp()
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor) -> Any:
         return self.mlp(self.norm(x))
 
 
@@ -220,7 +220,7 @@ class Words(nn.Module):
         self.embed = nn.Embedding(11, 8)
         self.out = nn.Linear(8, 11, bias=False)
 
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+    def forward(self, tokens: torch.Tensor) -> Any:
         return self.out(self.embed(tokens).sin())
 
 

@@ -43,7 +43,8 @@ def replace(mode: Mode) -> None:
 
 def _compiler(mode: Mode) -> Callable[..., Any]:
     if mode is Mode.JIT:
-        return importlib.import_module("tj_core").jit
+        jit: Callable[..., Any] = importlib.import_module("tj_core").jit
+        return jit
     return lambda function, dynamic=None: function
 
 
