@@ -95,7 +95,7 @@ class Levels(TorchDispatchMode):
     noted: list[tuple[int, int, Whole]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._inside = False
 
     def events(self, calls: Sequence[Recorded], start: int) -> list[Event]:

@@ -24,7 +24,7 @@ MayRaise = Callable[[BoundSymbol], bool]
 
 def rules() -> RuleTable[MayRaise]:
     """Rules for `view`, which raises if the strides do not allow the new sizes."""
-    table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)  # type: ignore[arg-type]
+    table: RuleTable[MayRaise] = RuleTable(MAY_RAISE, rule_type=Callable)
     for name in ("torch.Tensor.view", "torch.Tensor.view_as", "aten.view", "aten.view.default"):
         table.set(name, _is_refused_view)
     return table
@@ -51,7 +51,7 @@ def _is_refused_view(call: BoundSymbol) -> bool:
     if not all(isinstance(n, int) for n in (*viewed.shape, *viewed.strides, *size)):
         return False
     try:  # PyTorch's own kernel decides, on a meta tensor
-        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")  # type: ignore[arg-type]
+        like: Any = torch.empty_strided(viewed.shape, viewed.strides, device="meta")
         like.view(size)
     except RuntimeError:
         return True

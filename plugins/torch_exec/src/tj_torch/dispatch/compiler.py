@@ -117,7 +117,7 @@ class GraphCompiler:
                 return self.compile(graph, values, sources, parameters).function
             except (CaptureError, PassError) as error:
                 fall_back_from(self.jitted, error)
-                return graph.forward  # type: ignore[no-any-return, operator]
+                return graph.forward
 
     @contextlib.contextmanager
     def own(self, name: str, *but: type[Exception]) -> Iterator[None]:
@@ -160,7 +160,7 @@ class GraphCompiler:
         mode = below_mode()
         if mode is not None:
             fall_back(self.jitted, f"{mode} is active", None)
-            return graph.forward  # type: ignore[no-any-return, operator]
+            return graph.forward
         with dynamo.compiling(), self.jitted.lock:
             try:
                 compilation = self.compile(graph, examples, dynamo.placeholder_sources(graph))
@@ -219,7 +219,7 @@ def _while_unchanged(
     check, _ = extra_guards((), (), (), dict.fromkeys(b for k in kinds for b in own_bases(k)))
     if check is None:
         return function
-    return lambda *args: (function if check() else graph.forward)(*args)  # type: ignore[operator]
+    return lambda *args: (function if check() else graph.forward)(*args)
 
 
 def check_handlers() -> None:

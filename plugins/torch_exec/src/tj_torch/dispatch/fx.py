@@ -54,7 +54,8 @@ def graph_module(program: Any) -> torch.fx.GraphModule:
     :raises TjError: for any other object.
     """
     if is_exported(program):
-        return program.module()
+        module: torch.fx.GraphModule = program.module()
+        return module
     if isinstance(program, torch.fx.GraphModule):
         return program
     raise TjError(
@@ -344,7 +345,8 @@ def _with_hooks(state: FxDispatcher) -> Callable[..., Any]:
         type(cls.__name__, (cls,), {"forward": staticmethod(state.unhooked)})
     )
     object.__setattr__(shim, "__dict__", state.module.__dict__)
-    return shim._call_impl
+    call: Callable[..., Any] = shim._call_impl
+    return call
 
 
 def _nodes(tree: Any) -> list[torch.fx.Node]:

@@ -107,7 +107,7 @@ class _First(TorchDispatchMode):
 def _dispatched(
     function: Callable[..., Any], args: Any, kwargs: Any
 ) -> tuple[Any, tuple[Any, ...], dict[str, Any]] | None:
-    first = _First()
+    first = _First()  # type: ignore[no-untyped-call]
     try:
         with without_dispatch_modes(), torch.no_grad(), first:
             function(*args, **kwargs)

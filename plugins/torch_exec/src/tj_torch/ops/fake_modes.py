@@ -32,7 +32,7 @@ def fake_mode(*, symbolic: bool = False, shapes: Any = None) -> Any:
     shapes = ShapeEnv() if symbolic else shapes
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=shapes)
     # Not a subclass: higher-order operations register their fake kernels by the mode's class.
-    mode.dispatch = functools.partial(_corrected_in, weakref.ref(mode))  # type: ignore[method-assign]
+    mode.dispatch = functools.partial(_corrected_in, weakref.ref(mode))
     return mode
 
 

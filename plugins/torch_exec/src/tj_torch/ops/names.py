@@ -86,7 +86,8 @@ def resolve(symbol: Symbol) -> Callable[..., Any]:
     :raises LookupError: if it names none.
     """
     if symbol.variant in FORMS:
-        return FORMS[symbol.variant](resolve(symbol.base))
+        form: Callable[..., Any] = FORMS[symbol.variant](resolve(symbol.base))
+        return form
     root, _ = _ROOTS.get(symbol.namespace, (symbol.namespace, ()))
     found = walk(f"{root}.{symbol.path}")
     if not callable(found):

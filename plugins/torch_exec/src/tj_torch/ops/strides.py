@@ -44,7 +44,8 @@ def corrected(func: Any, args: tuple[Any, ...], kwargs: Any, result: Any) -> Any
     if func in _ALWAYS:
         strides = _ALWAYS[func](func, args, first, **kwargs)
     elif _is_ambiguous(first):
-        strides = _FIRST.get(func, _of_pointwise)(func, args, first, **kwargs)
+        rule: Callable[..., Strides] = _FIRST.get(func, _of_pointwise)
+        strides = rule(func, args, first, **kwargs)
     else:
         return result
     first = _with_strides(first, strides)
@@ -201,7 +202,7 @@ def _of_pointwise(
     if not all(_is_plain(a) for a in args if isinstance(a, torch.Tensor)):
         return tuple(result.stride())
     metas = [_meta(a) if isinstance(a, torch.Tensor) else a for a in given]
-    return func(*metas, **kwargs).stride()
+    return tuple(func(*metas, **kwargs).stride())
 
 
 def _operand(value: Any) -> Any:

@@ -107,7 +107,8 @@ def unflatten(
 
     ``sizes`` are those that ``layout`` lacks, and strides, in order, outer ones before inner ones.
     """
-    return _made(layout, iter(_without_gradients(parts)), iter(sizes))
+    made: torch.Tensor = _made(layout, iter(_without_gradients(parts)), iter(sizes))
+    return made
 
 
 def _without_gradients(parts: Iterable[torch.Tensor]) -> list[torch.Tensor]:
@@ -138,7 +139,8 @@ def copied_wrapper(
     if tensor.requires_grad and torch.is_grad_enabled():
         made: torch.Tensor = _Copied.apply(tensor, like, copy)  # type: ignore[no-untyped-call]
         return made
-    return _with_copies(tensor, like, copy)
+    copied: torch.Tensor = _with_copies(tensor, like, copy)
+    return copied
 
 
 class _Copied(torch.autograd.Function):
@@ -147,7 +149,8 @@ class _Copied(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, like: torch.Tensor, copy: Any) -> torch.Tensor:
         """The copy."""
-        return _with_copies(tensor, like, copy)
+        copied: torch.Tensor = _with_copies(tensor, like, copy)
+        return copied
 
     @staticmethod
     def backward(ctx: Any, gradient: Any) -> Any:

@@ -57,7 +57,7 @@ def _same(a: Any, b: Any) -> bool:
         with without_modes():
             return torch.equal(a, b)
     if isinstance(b, dict):  # sys.modules: new imports are no change
-        return b.items() <= a.items()
+        return bool(b.items() <= a.items())
     if isinstance(a, list):  # modes and filters, which may define ==: compare identities
         return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
     return bool(a == b)

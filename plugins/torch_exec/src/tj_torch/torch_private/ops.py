@@ -11,9 +11,12 @@ import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from torch._library.custom_ops import CustomOpDef
 
 __all__ = [
     "ASSERTED_NUMBER",
@@ -223,7 +226,7 @@ def quiet() -> Iterator[None]:
 
 def python_functions(name: str) -> list[Callable[..., Any]]:
     """The functions that PyTorch generates in C++ for operators called ``name``, methods last."""
-    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)  # type: ignore[attr-defined]
+    homes = (torch._C._VariableFunctions, torch._C._nn, torch._C.TensorBase)
     return [getattr(home, name) for home in homes if hasattr(home, name)]
 
 
@@ -288,7 +291,7 @@ def survives_writes(tensor: torch.Tensor) -> bool:
     """Whether autograd lets the tensor be used once its memory was written."""
     if tensor._base is None:
         return True
-    autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+    autograd: Any = torch._C._autograd
     return bool(autograd._get_creation_meta(tensor) == autograd.CreationMeta.DEFAULT)
 
 
@@ -339,7 +342,7 @@ def is_input_check(module: torch.nn.Module) -> bool:
     return type(module).__name__ == "GuardsFn" and type(module).__module__ == "torch.export._unlift"
 
 
-def make_effectful(op: torch.library.CustomOpDef) -> None:
+def make_effectful(op: CustomOpDef) -> None:
     """Tell PyTorch's compilers that calls of ``op`` keep their order, though it returns values."""
     from torch.library import EffectType, _register_effectful_op
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -90,7 +90,7 @@ functorch: Any = _C._functorch
 dispatch_mode = _get_current_dispatch_mode
 dispatch_modes = _C._len_torch_dispatch_stack
 function_modes = _C._len_torch_function_stack
-function_mode_stack = overrides._get_current_function_mode_stack
+function_mode_stack: Callable[[], list[Any]] = overrides._get_current_function_mode_stack
 push_function_mode = _C._push_on_torch_function_stack
 pop_function_mode = _C._pop_torch_function_stack
 without_dispatch_modes = _disable_current_modes

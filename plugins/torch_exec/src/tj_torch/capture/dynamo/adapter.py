@@ -135,7 +135,7 @@ class Capture:
             closure=produced.closure,
             argdefs=produced.argdefs,
         )
-        run.__kwdefaults__ = getattr(produced, "kwdefaults", None)  # type: ignore[assignment]
+        run.__kwdefaults__ = getattr(produced, "kwdefaults", None)
         if self._output.backend_input is not None:
             forget_tensors(self._output.backend_input.fake_mode)
         codes = tuple(produced.traced_code or ())
@@ -163,7 +163,7 @@ def _guard_manager(root: types.FunctionType, graph: Any, on_dead: Callable[[], N
     for guard in [g for g in graph.guards if g.create_fn_name() == "AUTOGRAD_SAVED_TENSORS_HOOKS"]:
         graph.guards.inner.discard(guard)
 
-    class Manager(CheckFunctionManager):
+    class Manager(CheckFunctionManager):  # type: ignore[misc] # found when first asked for
         def id_ref(self, obj: object, obj_str: str) -> int:
             # Dynamo's own finalizer would keep this manager and its contents alive as long as the
             # guarded object, which is often a class.
@@ -393,7 +393,8 @@ def skipped(reason: str) -> Exception:
     """Exception with which a backend makes Dynamo run this frame uncompiled."""
     from tj_torch.torch_private.dynamo import exc
 
-    return exc.SkipFrame(reason)
+    skip: Exception = exc.SkipFrame(reason)
+    return skip
 
 
 def placeholder_sources(graph: torch.fx.GraphModule) -> dict[int, str]:
@@ -412,7 +413,7 @@ def numpy_name(node: torch.fx.Node) -> str | None:
 
     kinds = (utils.numpy_to_tensor_wrapper, utils.numpy_method_wrapper)
     if isinstance(node.target, (*kinds, utils.numpy_operator_wrapper)):
-        return str(node.target.__name__).removeprefix("wrapped_")  # type: ignore[union-attr]
+        return str(node.target.__name__).removeprefix("wrapped_")
     return str(node.args[1]) if node.target is utils.numpy_attr_wrapper else None
 
 

@@ -113,6 +113,6 @@ def _uses(name: str) -> Callable[[Any], bool]:
 
     def uses(instruction: Any) -> bool:
         called = instruction.opname.startswith("LOAD_") and instruction.argval == name
-        return called or instruction.opname == opname
+        return bool(called or instruction.opname == opname)
 
     return uses

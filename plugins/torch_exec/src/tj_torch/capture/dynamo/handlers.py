@@ -100,7 +100,7 @@ def _watching(handlers: Handlers) -> Callable[[Callable[..., Any]], Callable[...
             target = node.target
             if isinstance(target, FunctionType) and not target.__module__.startswith(_OWN):
                 _leave(target.__qualname__)
-            with _Watching():
+            with _Watching():  # type: ignore[no-untyped-call]
                 return original(tracer, node, *rest)
 
         return run_node

@@ -25,6 +25,7 @@ from tj_torch.capture.higher_order.regions import is_graph
 from tj_torch.capture.nodes import takes_values
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
+from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import HigherOrderOperator, OpOverload, OpOverloadPacket, pytree
 
@@ -368,7 +369,7 @@ def _makes_tensors(target: Any) -> bool:
 
 
 def _is_value(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) or convert.is_symbolic(value)
+    return isinstance(value, torch.Tensor) or is_symbolic(value)
 
 
 def _is_plain_graph(module: Any) -> bool:

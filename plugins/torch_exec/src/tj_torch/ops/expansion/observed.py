@@ -73,7 +73,7 @@ class _Observer(TorchDispatchMode):
     found: list[Observed] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(
         self,

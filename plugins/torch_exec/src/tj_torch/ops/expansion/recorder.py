@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
     captured: bool = False
 
     def __post_init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._refs: dict[int, Ref] = {}
         self._alive: list[torch.Tensor] = []
 

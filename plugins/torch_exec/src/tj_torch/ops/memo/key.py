@@ -128,7 +128,8 @@ def _add(tree: Any, parts: list[Any], seen: _Seen, alive: list[Any]) -> None:
         parts.append(kind)
         parts.append(tree)
     else:
-        _OTHER.get(kind, _unkeyable)(tree, parts, seen, alive)
+        add: Callable[..., None] = _OTHER.get(kind, _unkeyable)
+        add(tree, parts, seen, alive)
 
 
 _PLAIN = frozenset((int, str, bool, bytes, type(None), type(...)))

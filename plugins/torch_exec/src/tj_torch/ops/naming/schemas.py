@@ -148,6 +148,6 @@ def is_composite(op: str) -> bool:
     """Test for an operator ``aten::op`` that only calls others (CompositeImplicitAutograd)."""
     key = "CompositeImplicitAutograd"
     try:
-        return has_kernel(f"aten::{op}", key)
+        return bool(has_kernel(f"aten::{op}", key))
     except RuntimeError:
         return False
