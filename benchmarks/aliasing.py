@@ -15,7 +15,7 @@ from typing import Any
 import tj_core as tj
 import torch
 from timing import interleaved, table
-from tj_torch.functionalize.input_aliasing import Group, given_bases, unless_shared
+from tj_torch.functionalize.input_aliasing import Group, dispatch_on_aliasing, given_bases
 
 Arguments = tuple[torch.Tensor, ...]
 
@@ -90,7 +90,7 @@ def sharing(count: int, rounds: int) -> str:
     def nothing(*args: torch.Tensor) -> None:
         pass
 
-    checked = unless_shared(nothing, range(count), [0], lambda found: nothing, nothing)
+    checked = dispatch_on_aliasing(nothing, range(count), [0], lambda found: nothing, nothing)
     calls = {"no check": lambda: nothing(*tensors), "check": lambda: checked(*tensors)}
     title = f"who shares memory, of {count} tensors"
     return table(title, interleaved(calls, baseline="no check", number=2000, rounds=rounds))
@@ -107,7 +107,7 @@ def base(rounds: int) -> str:
     def with_base(found: tuple[Group, ...]) -> Callable[..., Any]:
         return given_bases(nothing, found, [20])
 
-    run = unless_shared(nothing, range(2), [0], with_base, nothing)
+    run = dispatch_on_aliasing(nothing, range(2), [0], with_base, nothing)
     memory = torch.ones(20)
     views = memory.view(5, 4)[:4], memory.view(5, 4)[1:]
     unrelated = views[0].detach(), views[1]
