@@ -9,10 +9,12 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.requirements import Requirement
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Distributions = Any
 

@@ -9,11 +9,13 @@ import ast
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 Distributions = Any
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tj_core.testing.plugins import env_unchanged, fake_dist, hook_calls, only_fake_dists
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["env_unchanged", "fake_dist", "hook_calls", "only_fake_dists"]
 

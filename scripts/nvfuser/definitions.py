@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import io
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import nvfuser_direct
 import torch
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Kept", "kept", "reason"]
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_conformance.databases.tally import Part
 from tj_conformance.installed.families import FAMILIES, sample, subjects_of
 from tj_conformance.installed.holding import batches, hold
 from tj_conformance.installed.known import LISTED, unlisted
-from tj_conformance.installed.subject import Subject
 from tj_conformance.sampling import FULL
+
+if TYPE_CHECKING:
+    from tj_conformance.installed.subject import Subject
 
 SAMPLE = int(os.environ.get("TJ_SAMPLE", "0"))
 UNFUSED = {"op_db:bool", "op_db:int64", "found", "generated"}

@@ -7,14 +7,17 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_core.cli import console
 from tj_core.cli import main as cli
 from tj_core.disk import Entries
-from tj_core.testing.plugins import FakeDist
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tj_core.testing.plugins import FakeDist
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

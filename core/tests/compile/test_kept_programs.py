@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import warnings
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
-from tj_core.compile.context import PassContext
 from tj_core.compile.fusing import FusedRegions
 from tj_core.compile.kept_programs import KeptPrograms
 from tj_core.compile.pipeline import Pipeline
@@ -26,6 +26,9 @@ from tj_core.ir.trace import Trace
 from tj_core.source import Source
 from tj_core.testing.fusing import LoopPlugin, one_by_one
 from tj_core.testing.numeric import MEANING, NumericPlugin, call, expansions, vector
+
+if TYPE_CHECKING:
+    from tj_core.compile.context import PassContext
 
 LANGUAGE = Session(plugins=[NumericPlugin()]).language
 X, Y, Z = vector("x", 2), vector("y", 2), vector("z", 2)

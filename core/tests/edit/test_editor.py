@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_core.edit.editor import TraceEditor, recorded, timed
 from tj_core.errors import VerificationError
-from tj_core.ir.proxy import Proxy
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.testing.numeric import call, vector
 from tj_core.text.language import EMPTY_LANGUAGE
 from tj_core.verify.verifier import verify
+
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import Proxy
 
 X, Y, Z = (vector(name, 4) for name in "xyz")
 FIRST = call("mul", X, X, outputs=Y)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 from tj_core.errors import ConfigError, TjWarning
 from tj_core.host.config import CORE_KEYS, Config, CoreOptions, Value, load_config, strength
 from tj_core.host.options import env_layer, layer, resolve, schema
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

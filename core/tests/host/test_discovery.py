@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 from tj_core.errors import PluginConflictError
 from tj_core.host.discovery import Found, core_version, discover, installed_version
-from tj_core.testing.plugins import FakeDist
+
+if TYPE_CHECKING:
+    from tj_core.testing.plugins import FakeDist
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

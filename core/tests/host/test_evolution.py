@@ -8,7 +8,7 @@ import sys
 import types
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_core import deprecated
@@ -20,10 +20,12 @@ from tj_core.host.discovery import UNKNOWN, Found, core_version
 from tj_core.host.hookcall import call_hook
 from tj_core.host.hookspecs import hookimpl, hookspec
 from tj_core.host.loading import inline_plugin, new_manager
-from tj_core.host.plugins import PluginManager
 from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
+
+if TYPE_CHECKING:
+    from tj_core.host.plugins import PluginManager
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

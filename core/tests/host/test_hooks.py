@@ -8,7 +8,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_core.compile.transforms import Transform
@@ -18,12 +18,14 @@ from tj_core.errors import PluginConflictError, PluginError, RuleConflictError, 
 from tj_core.host import hookspecs
 from tj_core.host.config import CORE_KEYS
 from tj_core.host.hookspecs import hookimpl
-from tj_core.host.plugins import PluginManager
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
 from tj_core.testing.plugins import plugin_object as plugin
+
+if TYPE_CHECKING:
+    from tj_core.host.plugins import PluginManager
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

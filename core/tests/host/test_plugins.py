@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 import types
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_core.errors import (
@@ -25,6 +24,9 @@ from tj_core.ir.tags import Tag
 from tj_core.testing.plugins import FakeDist
 from tj_core.testing.plugins import load_plugins as manager
 from tj_core.testing.plugins import plugin_object as plugin
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 from tj_cudagraph.testing.plugin import RecorderPlugin
-from tj_cudagraph.testing.recorder import Recorder
+
+if TYPE_CHECKING:
+    from tj_cudagraph.testing.recorder import Recorder
 
 
 @dataclass

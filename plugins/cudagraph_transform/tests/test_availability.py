@@ -6,14 +6,17 @@ import ast
 import importlib.util
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pytest
 import tj_core as tj
 import tj_cudagraph
 import torch
 from tj_cudagraph import plugin
 from tj_cudagraph.adapter import CudaGraphs, CudaPool
 from tj_cudagraph.testing.recorder import Recorder, RecorderPool
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_without_a_device_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,7 @@ all operations, in low precision too, all modules and all models.
 from __future__ import annotations
 
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -21,6 +20,9 @@ from tj_conformance.sampling import FULL
 from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
 from torch.testing._internal.common_methods_invocations import op_db
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 EVERY = 1 if FULL else 120
 DTYPES = (torch.float32, torch.bfloat16, torch.float16) if FULL else (torch.float32,)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -15,6 +14,9 @@ import torch.nn.functional as F
 from tj_core.extend import Stage, Transform
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLUGINS = ("inductor", "autocast", "autograd", "torch")
 Tensors = tuple[torch.Tensor, ...]

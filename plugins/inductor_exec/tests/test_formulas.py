@@ -5,8 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import warnings
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ from tj_inductor.formulas import IN_CACHE, SAY_WHETHER, in_cache, nll_loss_backw
 from torch._inductor.decomposition import decompositions
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 OPERATOR = torch.ops.aten.nll_loss_backward.default
 CASES = [*itertools.product((0, 1, 2), (-100, 2), (False, True), (torch.float32, torch.float16))]

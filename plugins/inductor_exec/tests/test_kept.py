@@ -7,8 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -17,6 +16,9 @@ import torch._inductor.config as inductor_config
 from tj_core.extend import Executor, RuleTable
 from tj_inductor.adapter import compiling
 from tj_inductor.adapter.settings import settings
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PLUGINS = ("inductor", "autograd", "torch")
 X = torch.linspace(-1, 1, 48).reshape(6, 8)

@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
-from tj_nvfuser.bindings import Run
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run
 
 PLUGINS = ("autograd", "torch")
 

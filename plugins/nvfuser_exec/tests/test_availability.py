@@ -7,8 +7,7 @@ import importlib.util
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -16,6 +15,9 @@ import torch
 from tj_nvfuser import availability, bindings, plugin
 from tj_nvfuser.availability import State, release, state
 from tj_nvfuser.bindings import NvFuser, shortened
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

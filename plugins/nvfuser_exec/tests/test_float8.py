@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
-from tj_core.extend import Device
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
+
+if TYPE_CHECKING:
+    from tj_core.extend import Device
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 EDGES = [0.0, -0.0, 1e-9, 0.0009, 0.0019, 1.05, 447.0, 448.0, 463.9, 464.0, 464.1, 480.0, 6e4, 1e9]

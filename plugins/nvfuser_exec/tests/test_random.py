@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 import torch
 from tj_core.extend import TjWarning
 from tj_nvfuser import draws
-from tj_nvfuser.bindings import Run
 from tj_nvfuser.testing.plugin import ReferencePlugin
 from tj_nvfuser.testing.reference import Reference
 from torch.utils.checkpoint import checkpoint
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run
 
 F = torch.nn.functional
 aten = torch.ops.aten

@@ -7,12 +7,15 @@ import subprocess
 import sys
 import threading
 import warnings
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from tj_core.extend import TjWarning
 from tj_onednn.store import Machine, Store, processor
 from tj_onednn.timing import Times
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HERE = Machine("2.13.0", "a processor", 2)
 

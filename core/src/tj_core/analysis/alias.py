@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tj_core.ir.effects import Alias
 from tj_core.ir.proxy import NumberProxy, Proxy
 from tj_core.ir.substitution import substituted
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
+
+if TYPE_CHECKING:
+    from tj_core.ir.effects import Alias
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = [
     "AliasFacts",

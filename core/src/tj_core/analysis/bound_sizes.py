@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tj_core.contract.decline import Decline
 from tj_core.ir.proxy import NumberProxy, Proxy, SymDim, TensorProxy, size_expressions
 from tj_core.ir.sizes import size_symbols
-from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["SizePlace", "size_places", "sizes_are_bound", "symbols_in"]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.ir.proxy import Proxy
-from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = [
     "dependent_values",

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.ir.effects import NO_EFFECTS, Effects
 from tj_core.ir.proxy import (
@@ -24,8 +24,10 @@ from tj_core.ir.proxy import (
 )
 from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import evaluate_size, size_symbols
-from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import map_tree
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Given", "Run", "differences", "given_values", "in_memory", "unequal"]
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tj_core.cli.console import print_table
@@ -15,7 +13,9 @@ from tj_core.host.config import load_config
 from tj_core.host.discovery import discover
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable
+    from pathlib import Path
 
 __all__ = ["add_cache"]
 

@@ -7,10 +7,12 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import TjError, did_you_mean
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["load_target"]
 

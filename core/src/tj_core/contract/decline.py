@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from tj_core.errors import PluginError, TjError
-from tj_core.ir.trace import BoundSymbol
-from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
+    from tj_core.source import Source
 
 __all__ = ["Decline", "answer", "ask", "is_so"]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.fields import FUNCTION, NAME, OPTIONAL_FUNCTION, check_fields, of
 from tj_core.ir.runtime import RuntimeValues
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["ContextSpeller", "Dialect", "Resetting"]
 

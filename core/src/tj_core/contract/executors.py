@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tj_core.contract.decline import Decline, answer, ask, is_so
 from tj_core.contract.fields import (
@@ -21,7 +21,9 @@ from tj_core.contract.rules import Rule, RuleTable
 from tj_core.errors import PluginError
 from tj_core.ir.symbol import Constant, Symbol
 from tj_core.ir.tags import NO_TAGS
-from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["STATE", "Claim", "Executor", "Pair", "States", "with_state"]
 

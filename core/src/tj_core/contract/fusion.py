@@ -9,17 +9,21 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.decline import Decline
 from tj_core.contract.fields import FLAG, FUNCTION, NUMBER, OPTIONAL_FUNCTION, check_fields
 from tj_core.errors import PluginError
 from tj_core.ir.effects import NO_EFFECTS, Alias, Effects
 from tj_core.ir.proxy import Proxy, TensorProxy
 from tj_core.ir.symbol import Constant, Symbol
-from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
-from tj_core.source import Source
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from tj_core.contract.decline import Decline
+    from tj_core.ir.trace import Body, BoundSymbol, Notation
+    from tj_core.source import Source
 
 __all__ = ["Boxed", "Fused", "Fusion", "FusionRegion", "interpreter"]
 

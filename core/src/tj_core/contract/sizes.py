@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from tj_core.ir.proxy import Dim
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import Dim
 
 __all__ = ["ProgramSizes"]
 

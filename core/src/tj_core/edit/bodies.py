@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import TraceError
-from tj_core.ir.effects import Effects
 from tj_core.ir.names import formal_index, formal_input, formal_value
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted, substitution
@@ -15,6 +14,9 @@ from tj_core.ir.symbol import PLAIN_CONTEXT
 from tj_core.ir.tags import NO_TAGS
 from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
+
+if TYPE_CHECKING:
+    from tj_core.ir.effects import Effects
 
 __all__ = [
     "body_program",

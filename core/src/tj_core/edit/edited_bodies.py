@@ -9,13 +9,15 @@ runs as its body.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy, TensorProxy
-from tj_core.ir.trace import Body, BoundSymbol
 from tj_core.ir.tree import leaves, map_tree
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import Body, BoundSymbol
 
 __all__ = ["with_edited_body"]
 

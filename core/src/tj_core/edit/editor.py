@@ -11,19 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.edit.bodies import with_args
 from tj_core.edit.inlining import Inlined, inline
 from tj_core.edit.tag_propagation import TagInheritance
-from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.substitution import substituted, substitution
-from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
-from tj_core.source import Source
 from tj_core.text.language import EMPTY_LANGUAGE
+
+if TYPE_CHECKING:
+    from tj_core.ir.names import Namer
+    from tj_core.ir.tags import TagRegistry, TagSet
+    from tj_core.source import Source
 
 __all__ = ["TraceEditor", "at_stage", "recorded", "timed"]
 

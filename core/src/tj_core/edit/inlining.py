@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.edit.bodies import with_args
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy
-from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import Body, BoundSymbol
 from tj_core.ir.tree import leaves, map_tree
+
+if TYPE_CHECKING:
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.ir.trace import Body, BoundSymbol
 
 __all__ = ["Inlined", "can_inline", "inline"]
 

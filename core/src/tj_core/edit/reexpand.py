@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.expansion import Expand, Expanded, bind_outputs
-from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import formals, with_args
 from tj_core.edit.regions import returned, with_programs
 from tj_core.errors import TraceError
@@ -16,6 +15,9 @@ from tj_core.ir.symbol import PLAIN_CONTEXT, Context
 from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Trace
 from tj_core.ir.tree import leaves, map_tree
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
 
 __all__ = ["derive", "note_new_values", "reexpand", "reexpand_all"]
 

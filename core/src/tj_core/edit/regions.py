@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.alias import Storage
 from tj_core.edit.bodies import with_args
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
 from tj_core.ir.effects import Alias, Effects
-from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy, TensorProxy
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, Region, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.metadata import meta_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.names import Namer
+    from tj_core.ir.tags import TagRegistry
 
 __all__ = ["inline_region", "map_programs", "returned", "summed_effects", "with_programs"]
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.expansion import Expand, bind_outputs
-from tj_core.contract.rules import RuleTable
 from tj_core.edit.bodies import canonical_body
 from tj_core.edit.edited_bodies import with_edited_body
 from tj_core.edit.editor import TraceEditor
@@ -22,13 +21,16 @@ from tj_core.edit.reexpand import note_new_values, reexpand
 from tj_core.edit.regions import inline_region, with_programs
 from tj_core.edit.tag_propagation import with_view_tags
 from tj_core.errors import TraceError
-from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.substitution import substituted
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
 from tj_core.ir.tree import map_tree
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.names import Namer
 
 __all__ = ["Editor", "Replacement", "RewriteRule", "reexpand", "rewrite"]
 

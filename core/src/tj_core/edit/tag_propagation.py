@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.tags import NO_TAGS, TagRegistry, TagSet
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import map_tree
-from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol, Trace
+    from tj_core.source import Source
 
 __all__ = ["TagInheritance", "with_view_tags"]
 

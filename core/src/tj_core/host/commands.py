@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.fields import FUNCTION, NAME, check_fields
+
+if TYPE_CHECKING:
+    import argparse
 
 __all__ = ["CliCommand"]
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tj_core.errors import ConfigError, TjWarning, did_you_mean
 from tj_core.host.options import DEFAULT, Layer, Resolved, Value, env_layer, layer, resolve, schema
-from tj_core.verify.verifier import Check
+from tj_core.verify.verifier import Check  # noqa: TC001 - the type of an option is read
 
 __all__ = ["CORE_KEYS", "REST", "Config", "CoreOptions", "Value", "load_config", "strength"]
 

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import functools
-import os
 import platform
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import tj_core
 from tj_core.host.discovery import core_version, distribution_requires, installed_version
 from tj_core.host.loading import INLINE
-from tj_core.host.plugins import PluginManager
+
+if TYPE_CHECKING:
+    import os
+
+    from tj_core.host.plugins import PluginManager
 
 __all__ = ["libraries_of", "session_fingerprint"]
 

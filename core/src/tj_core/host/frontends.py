@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.fields import FUNCTION, NAME, NUMBER, check_fields
-from tj_core.host.jitted import Jitted
+
+if TYPE_CHECKING:
+    from tj_core.host.jitted import Jitted
 
 __all__ = ["Frontend"]
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.compilation import Compilation, Counts
 from tj_core.errors import TjError
-from tj_core.source import Source
 
 if TYPE_CHECKING:
+    from tj_core.compile.compilation import Compilation, Counts
     from tj_core.compile.pipeline import Pipeline
     from tj_core.contract.sizes import ProgramSizes
     from tj_core.host.services import Services
     from tj_core.ir.trace import Trace
+    from tj_core.source import Source
 
 __all__ = ["Entry", "Fallback", "Guard", "JitOptions", "Jitted", "Stats", "jitted_of"]
 

@@ -17,7 +17,6 @@ from tj_core.contract.executors import Executor
 from tj_core.errors import ConfigError, PluginConflictError, PluginError, TjError, TjWarning
 from tj_core.host.activation import PluginState, activate, raise_error, reported
 from tj_core.host.commands import CliCommand
-from tj_core.host.config import Config
 from tj_core.host.discovery import Found, discover
 from tj_core.host.frontends import Frontend
 from tj_core.host.hookcall import Observer, call_hook, how_to_disable, print_call
@@ -26,6 +25,7 @@ from tj_core.host.requirements import check_requirements
 
 if TYPE_CHECKING:
     from tj_core.contract.rules import RuleTable
+    from tj_core.host.config import Config
     from tj_core.host.options import Resolved
     from tj_core.ir.tags import Tag
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.contract.executors import Claim, Executor
-from tj_core.contract.rules import RuleTable
 from tj_core.errors import PluginError, TjWarning, did_you_mean
 from tj_core.ir.symbol import Symbol
 from tj_core.passes.fuse.overwriting import OVERWRITES
 from tj_core.passes.fuse.refusals import REFUSES
-from tj_core.text.language import Language
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
+    from tj_core.text.language import Language
 
 __all__ = ["Names", "check_claims", "check_rules", "readers"]
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from tj_core.compile.compilation import Compilation, Track
-from tj_core.compile.kernels import RegionKernel
-from tj_core.contract.decline import Decline
-from tj_core.host.jitted import Fallback
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Symbol
-from tj_core.ir.trace import Change, Trace
-from tj_core.passes.claim import ClaimRecord
+
+if TYPE_CHECKING:
+    from tj_core.compile.kernels import RegionKernel
+    from tj_core.contract.decline import Decline
+    from tj_core.host.jitted import Fallback
+    from tj_core.ir.trace import Change, Trace
+    from tj_core.passes.claim import ClaimRecord
 
 __all__ = ["Explanation", "RegionUse", "explain_compilation"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.fusing import compiled, without_executor
 from tj_core.compile.kernels import EveryRegionRun, RegionKernel
-from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.errors import PluginError, TjError
 from tj_core.host.session import Session
@@ -17,6 +16,9 @@ from tj_core.ir.proxy import NumberProxy, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import evaluate_size
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import Body, BoundSymbol, Trace
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
 
 __all__ = ["reproduce"]
 

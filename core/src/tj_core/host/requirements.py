@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tj_core.errors import ConfigError, PluginError
-from tj_core.host.config import Config
 from tj_core.host.discovery import (
     UNKNOWN,
     Found,
@@ -11,6 +12,9 @@ from tj_core.host.discovery import (
     distribution_requires,
     installed_version,
 )
+
+if TYPE_CHECKING:
+    from tj_core.host.config import Config
 
 __all__ = ["check_core_range", "check_requirements"]
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tj_core.compile.pipeline import Pipeline
-from tj_core.compile.transforms import Transform
-from tj_core.contract.executors import Executor
-from tj_core.contract.expansion import Expand
-from tj_core.contract.rules import RuleTable
-from tj_core.host.config import Config
-from tj_core.ir.tags import TagRegistry
-from tj_core.text.language import Language
+if TYPE_CHECKING:
+    from tj_core.compile.pipeline import Pipeline
+    from tj_core.compile.transforms import Transform
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.expansion import Expand
+    from tj_core.contract.rules import RuleTable
+    from tj_core.host.config import Config
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.text.language import Language
 
 __all__ = ["Services"]
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import functools
 import keyword
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.compile.collection import collecting_less
 from tj_core.compile.fusing import FusedRegions
@@ -23,7 +22,6 @@ from tj_core.compile.pipeline import Pipeline
 from tj_core.compile.transforms import Ranked, Transform
 from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.contract.executors import Executor
-from tj_core.contract.expansion import Expand
 from tj_core.contract.rules import RuleTable
 from tj_core.disk import Entries, cache_folder
 from tj_core.errors import ConfigError, PluginError, did_you_mean
@@ -35,6 +33,11 @@ from tj_core.host.registration import Names, check_claims, check_rules, readers
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import TagRegistry
 from tj_core.text.language import Language
+
+if TYPE_CHECKING:
+    import os
+
+    from tj_core.contract.expansion import Expand
 
 __all__ = ["Session", "current_session"]
 

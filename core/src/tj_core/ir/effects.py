@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from tj_core.ir.proxy import Proxy
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import Proxy
 
 __all__ = ["NO_EFFECTS", "Alias", "Effects"]
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.ir.proxy import Proxy
-from tj_core.ir.symbol import Constant, Context
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import Proxy
+    from tj_core.ir.symbol import Constant, Context
 
 __all__ = ["RuntimeValues"]
 

@@ -8,18 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.errors import TraceError
 from tj_core.ir.effects import NO_EFFECTS, Effects
 from tj_core.ir.names import Namer
 from tj_core.ir.proxy import Proxy, TensorProxy, is_subclass
-from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
 from tj_core.ir.tree import leaves, map_tree
-from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.ir.runtime import RuntimeValues
+    from tj_core.source import Source
 
 __all__ = ["Body", "BoundSymbol", "Change", "Notation", "PassRecord", "Region", "Trace"]
 

@@ -12,12 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tj_core.contract.decline import ask
 from tj_core.contract.executors import Claim, Executor, States, with_state
-from tj_core.contract.fusion import Fusion
-from tj_core.contract.rules import Rule
 from tj_core.edit.bodies import wrapped_body
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.inlining import can_inline
@@ -26,11 +24,15 @@ from tj_core.errors import PluginError, RuleMissingError
 from tj_core.ir.proxy import NumberProxy, Proxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Context, Symbol
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body, BoundSymbol, Change, PassRecord, Trace
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import names_constants
-from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.contract.fusion import Fusion
+    from tj_core.contract.rules import Rule
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.source import Source
 
 __all__ = ["ClaimRecord", "Claimed", "claim"]
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.alias import AliasFacts, alias_facts
 from tj_core.edit.editor import TraceEditor
@@ -22,10 +22,12 @@ from tj_core.errors import TagError
 from tj_core.ir.proxy import Proxy, requires_grad
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
-from tj_core.ir.tags import TagRegistry, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, PassRecord, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.metadata import meta_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.tags import TagRegistry, TagSet
 
 __all__ = ["cse"]
 

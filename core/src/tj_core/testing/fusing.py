@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import generate
 from tj_core.compile.generated import define
@@ -14,10 +14,12 @@ from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
 from tj_core.host.hookspecs import hookimpl
-from tj_core.ir.proxy import TensorProxy
-from tj_core.ir.symbol import Constant
-from tj_core.ir.trace import BoundSymbol
 from tj_core.text.printer import call_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import TensorProxy
+    from tj_core.ir.symbol import Constant
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["LoopPlugin", "as_text", "loop_text", "one_by_one", "region_text"]
 

@@ -7,12 +7,15 @@ import sys
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tj_core.host.config import Config
+    from tj_core.host.hookcall import HookCall, Observer
     from tj_core.host.plugins import PluginManager
 
 __all__ = [
@@ -156,8 +159,6 @@ def env_unchanged() -> Iterator[None]:
 def hook_calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """The hook calls of the test so far, each as plugin and hook."""
     from tj_core.host import plugins
-    from tj_core.host.config import Config
-    from tj_core.host.hookcall import HookCall, Observer
 
     calls: list[tuple[str, str]] = []
     original = plugins.default_observers

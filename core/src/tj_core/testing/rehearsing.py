@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from tj_core.compile.kernels import FirstRegionRun, RegionKernel
-from tj_core.contract.fusion import Boxed
-from tj_core.host.session import Session
+
+if TYPE_CHECKING:
+    from tj_core.contract.fusion import Boxed
+    from tj_core.host.session import Session
 
 __all__ = ["rehearsal"]
 

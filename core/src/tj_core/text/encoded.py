@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import ParseError
 from tj_core.ir.effects import Alias, Effects
@@ -24,13 +24,15 @@ from tj_core.ir.proxy import (
     SymDim,
     TensorProxy,
 )
-from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.sizes import size_symbols
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context, Symbol
 from tj_core.ir.tags import TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Change, Notation, PassRecord, Region, Trace
 from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from tj_core.ir.runtime import RuntimeValues
 
 __all__ = ["NotPlainError", "decoded", "encoded"]
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.contract.dialects import ContextSpeller, Dialect
 from tj_core.errors import RuleMissingError, did_you_mean
-from tj_core.ir.proxy import Proxy
-from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context, Symbol
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.text.parser import parse_trace
 from tj_core.text.printer import print_trace
 from tj_core.text.roots import roots
+
+if TYPE_CHECKING:
+    from tj_core.contract.dialects import ContextSpeller, Dialect
+    from tj_core.ir.proxy import Proxy
+    from tj_core.ir.runtime import RuntimeValues
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["EMPTY_LANGUAGE", "Language"]
 

@@ -7,17 +7,19 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import ParseError
 from tj_core.ir.effects import Alias, Effects
 from tj_core.ir.names import formal_input
-from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Constant, Context, Symbol
 from tj_core.ir.tags import NO_TAGS, TagSet
 from tj_core.ir.trace import Body, BoundSymbol, Notation, Region, Trace
 from tj_core.text.metadata import parse_meta, parse_tags
+
+if TYPE_CHECKING:
+    from tj_core.ir.proxy import Proxy
 
 __all__ = ["parse_trace"]
 

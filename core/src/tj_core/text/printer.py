@@ -22,19 +22,21 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import TraceError
-from tj_core.ir.effects import Effects
 from tj_core.ir.names import formal_index
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant, Context
 from tj_core.ir.trace import Body, BoundSymbol, Region, Trace
 from tj_core.ir.tree import leaves
-from tj_core.source import Source
 from tj_core.text.metadata import meta_text, tags_text
 from tj_core.text.roots import roots
+
+if TYPE_CHECKING:
+    from tj_core.ir.effects import Effects
+    from tj_core.source import Source
 
 __all__ = ["call_text", "is_name", "keyword_text", "print_trace", "value_text"]
 

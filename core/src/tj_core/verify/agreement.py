@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import (
@@ -20,9 +20,11 @@ from tj_core.ir.sizes import (
     same_stride,
     size_symbols,
 )
-from tj_core.ir.trace import BoundSymbol
 from tj_core.ir.tree import leaves
 from tj_core.verify.wellformed import same_metadata, settled
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["agrees"]
 

@@ -7,10 +7,13 @@ them after every pass.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from tj_core.analysis.liveness import value_names
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import BoundSymbol, Trace
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["INVARIANTS", "Broken"]
 

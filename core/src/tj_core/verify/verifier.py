@@ -12,23 +12,25 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from tj_core.contract.expansion import Expand
-from tj_core.contract.rules import RuleTable
 from tj_core.edit.reexpand import derive
 from tj_core.errors import CannotExpandError, TjError, TraceError, VerificationError
 from tj_core.ir.proxy import Proxy
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import PLAIN_CONTEXT, Context
-from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
 from tj_core.text.printer import call_text
 from tj_core.verify.agreement import agrees
 from tj_core.verify.invariants import INVARIANTS, Broken
 from tj_core.verify.wellformed import Scope, used, wrong_name
+
+if TYPE_CHECKING:
+    from tj_core.contract.expansion import Expand
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["CHECK_FORM", "CHECK_METADATA", "CHECK_VALUES", "Check", "level_for", "verify"]
 

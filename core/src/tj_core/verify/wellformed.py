@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.edit.bodies import formals
 from tj_core.errors import TjError
@@ -15,10 +15,12 @@ from tj_core.ir.proxy import Dim, Proxy, SymDim, TensorProxy
 from tj_core.ir.sizes import normal_size, normal_stride
 from tj_core.ir.stage import Stage
 from tj_core.ir.symbol import Constant
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body, BoundSymbol, Region
 from tj_core.ir.tree import leaves
 from tj_core.text.metadata import meta_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.tags import TagRegistry
 
 __all__ = ["Scope", "same_metadata", "settled", "used", "wrong_name"]
 

@@ -6,24 +6,26 @@ import re
 import runpy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
 from tj_core import extend
 from tj_core.analysis.liveness import free_values, value_names
-from tj_core.compile.codegen import Program
-from tj_core.compile.context import PassContext
 from tj_core.compile.transforms import Transform
-from tj_core.contract.fusion import Fused, FusionRegion
 from tj_core.edit.editor import TraceEditor
 from tj_core.errors import PluginError, TjWarning
 from tj_core.host.hookspecs import hookimpl
 from tj_core.host.session import Session
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NumericPlugin, Spread
+
+if TYPE_CHECKING:
+    from tj_core.compile.codegen import Program
+    from tj_core.compile.context import PassContext
+    from tj_core.contract.fusion import Fused, FusionRegion
+    from tj_core.ir.trace import Trace
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
-from tj_core.compile.context import PassContext
 from tj_core.compile.transforms import Transform
 from tj_core.contract.expansion import bind_outputs
 from tj_core.contract.rules import RuleTable
@@ -26,6 +25,9 @@ from tj_core.passes.fuse.refusals import MOST_CALLS, REFUSES, Refusals
 from tj_core.testing.fusing import LoopPlugin
 from tj_core.testing.numeric import MEANING, NumericPlugin, call, expansions, vector
 from tj_core.verify.verifier import verify
+
+if TYPE_CHECKING:
+    from tj_core.compile.context import PassContext
 
 pytestmark = pytest.mark.usefixtures("own_project")
 

@@ -7,11 +7,12 @@ floats as a sum of two, computed from halves of their digits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tj_example_subclass.tensor import Precise
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["backward", "forward", "product"]
 

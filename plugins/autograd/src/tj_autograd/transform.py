@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -26,11 +26,13 @@ from tj_autograd.joint.inlined import inline_calls
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import Cut, cut
 from tj_autograd.joint.supported import needs_gradient, overwritten, uncuttable, unsupported
-from tj_autograd.options import Options
 from tj_autograd.run.boundary import Compiled
 from tj_autograd.run.together import Splitting
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.halves import is_backward
+
+if TYPE_CHECKING:
+    from tj_autograd.options import Options
 
 __all__ = ["transforms"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -15,8 +15,10 @@ from tj_core.contract.rules import RuleTable
 from tj_core.host.hookspecs import hookimpl
 from tj_core.ir.stage import Stage
 from tj_core.ir.tags import Tag, TagSet
-from tj_core.ir.trace import BoundSymbol
 from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 
 def gradients(f: Callable[..., Any], *args: Any, seed: int = 3) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from torch import distributed
@@ -12,7 +11,12 @@ from torch import distributed
 if not distributed.is_gloo_available():
     pytest.skip("this PyTorch has no gloo", allow_module_level=True)
 
+from typing import TYPE_CHECKING
+
 from tj_conformance.subclasses.distributed import PROGRAMS, group, verdicts
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.sampled(6)

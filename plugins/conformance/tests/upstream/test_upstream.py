@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import itertools
 import sys
-from pathlib import Path
 from textwrap import dedent
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tj_conformance.sampling import FULL
@@ -20,6 +19,9 @@ from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status
 from tj_conformance.upstream.running import Limits, Run, run
 from tj_conformance.upstream.table import table
 from tj_conformance.upstream.worker import Order
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FILES = {
     "test_plain.py": """

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from tj_cudagraph.device import Place, Run, Tensors
+if TYPE_CHECKING:
+    from tj_cudagraph.device import Place, Run, Tensors
 
 __all__ = ["CudaGraphs", "CudaPool", "unavailable"]
 

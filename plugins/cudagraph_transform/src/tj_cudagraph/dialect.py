@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Dialect, Symbol
 
-from tj_cudagraph.segment import Segments
 from tj_cudagraph.transform import EXECUTOR, RUN
+
+if TYPE_CHECKING:
+    from tj_cudagraph.segment import Segments
 
 __all__ = ["dialect"]
 

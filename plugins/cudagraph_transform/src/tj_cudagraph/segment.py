@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -24,7 +24,9 @@ from tj_core.extend import PluginError, TjWarning, notes
 
 from tj_cudagraph.device import Graphs, Place, Pool, Tensors
 from tj_cudagraph.memory import apart, distinct, like, overlaps
-from tj_cudagraph.options import Options
+
+if TYPE_CHECKING:
+    from tj_cudagraph.options import Options
 
 __all__ = ["Segments"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     NO_TAGS,
@@ -29,9 +30,11 @@ from tj_core.extend import (
     value_names,
 )
 
-from tj_cudagraph.options import Options
 from tj_cudagraph.plan import Limits, segments
 from tj_cudagraph.waits import WAITS
+
+if TYPE_CHECKING:
+    from tj_cudagraph.options import Options
 
 __all__ = ["EXECUTOR", "RUN", "graph_segments"]
 

@@ -7,6 +7,7 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from tj_core.extend import Decline, Fused, FusionRegion, TensorProxy, symbols_in
 from tj_torch.internal import RunSymbols, SymbolFacts
@@ -16,9 +17,11 @@ from tj_inductor.adapter.modules import Compiled, restored
 from tj_inductor.adapter.settings import fingerprint
 from tj_inductor.elementary import with_fast_exp, with_fast_tanh
 from tj_inductor.kernels import Collected, collecting
-from tj_inductor.options import Options
 from tj_inductor.thrown import thrown_again
 from tj_inductor.variants import Variant, Variants, sizes_in
+
+if TYPE_CHECKING:
+    from tj_inductor.options import Options
 
 __all__ = ["Compiler"]
 

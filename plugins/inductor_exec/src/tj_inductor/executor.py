@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
@@ -21,7 +22,9 @@ from tj_inductor.adapter.names import IN_PLACE
 from tj_inductor.compiler import Compiler
 from tj_inductor.decompositions import decompositions
 from tj_inductor.operators import can_fuse, convolves, is_kernel
-from tj_inductor.options import Options
+
+if TYPE_CHECKING:
+    from tj_inductor.options import Options
 
 __all__ = ["inductor_executor"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Context, FusionRegion, TensorProxy, interpreter
 from tj_torch.extend import surroundings
@@ -16,6 +16,11 @@ from tj_inductor.adapter.names import IN_PLACE, REGIONS, SYMBOLS
 from tj_inductor.adapter.settings import settings
 from tj_inductor.graph import as_declared, example_inputs, reads_strides, relaid
 from tj_inductor.operators import needs
+
+if TYPE_CHECKING:
+    from tj_torch.extend import RunSymbols
+
+    from tj_inductor.adapter.modules import Compiled
 
 __all__ = ["lowered"]
 

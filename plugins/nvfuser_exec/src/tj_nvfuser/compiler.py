@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tj_core.extend import Fused, FusionRegion
 
-from tj_nvfuser.bindings import Run, Target
 from tj_nvfuser.definition import Seeds
-from tj_nvfuser.options import Options
 from tj_nvfuser.runs import RegionRun
 from tj_nvfuser.translate import translated
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run, Target
+    from tj_nvfuser.options import Options
 
 __all__ = ["Compiler"]
 

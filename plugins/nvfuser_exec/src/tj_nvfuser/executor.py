@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tj_core.extend import Claim, Executor, Fusion, RuleTable
 
 from tj_nvfuser.availability import distribution_version
 from tj_nvfuser.bindings import Target
 from tj_nvfuser.compiler import Compiler
 from tj_nvfuser.operators import Operators
-from tj_nvfuser.options import Options
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Target
+    from tj_nvfuser.options import Options
 
 __all__ = ["nvfuser_executor"]
 

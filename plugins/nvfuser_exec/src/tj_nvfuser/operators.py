@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
@@ -18,14 +19,16 @@ from tj_core.extend import (
 )
 from tj_torch.extend import is_on
 
-from tj_nvfuser.bindings import Target
 from tj_nvfuser.definition import COMMON
 from tj_nvfuser.layouts import dense_order
-from tj_nvfuser.operations.call import Operation
 from tj_nvfuser.operations.table import OPERATIONS
-from tj_nvfuser.options import Options
 from tj_nvfuser.refused import Refused
 from tj_nvfuser.translate import states, tried, without_tensors
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Target
+    from tj_nvfuser.operations.call import Operation
+    from tj_nvfuser.options import Options
 
 __all__ = ["Operators"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -25,7 +25,8 @@ from tj_core.extend import (
     symbols_in,
 )
 
-from tj_nvfuser.bindings import Run
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run
 
 __all__ = ["RegionRun"]
 

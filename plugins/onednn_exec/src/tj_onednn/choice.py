@@ -10,8 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import BoundSymbol, Decline, cache_folder
@@ -19,9 +18,13 @@ from tj_torch.extend import resolve
 
 from tj_onednn import adapter
 from tj_onednn.operands import call_key, example
-from tj_onednn.options import Options
 from tj_onednn.store import Machine, Store, processor
 from tj_onednn.timing import Times, compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tj_onednn.options import Options
 
 __all__ = ["Candidate", "Choices"]
 

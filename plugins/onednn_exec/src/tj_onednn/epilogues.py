@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tj_core.extend import (
     BoundSymbol,
@@ -31,9 +31,11 @@ from tj_torch.extend import resolve
 
 from tj_onednn import kernels
 from tj_onednn.choice import Candidate, Choices
-from tj_onednn.kernels import Post
 from tj_onednn.layers import CONVOLUTION, LINEAR, disabled, no_images, product_in
 from tj_onednn.operands import unfit
+
+if TYPE_CHECKING:
+    from tj_onednn.kernels import Post
 
 __all__ = ["ACTIVATIONS", "epilogue_executor", "pairs"]
 

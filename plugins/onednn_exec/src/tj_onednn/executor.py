@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import BoundSymbol, Claim, Decline, Executor, RuleTable, TensorProxy
 
@@ -18,7 +18,9 @@ from tj_onednn.choice import Candidate, Choices
 from tj_onednn.epilogues import epilogue_executor
 from tj_onednn.layers import CONVOLUTION, LINEAR, NO_PRODUCT, disabled, no_images, product_in
 from tj_onednn.operands import factors, tensors_of, unfit
-from tj_onednn.options import Options
+
+if TYPE_CHECKING:
+    from tj_onednn.options import Options
 
 __all__ = ["FROZEN", "PackedExecutor", "onednn_executors"]
 

@@ -7,7 +7,7 @@ are parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -25,7 +25,9 @@ from tj_core.extend import (
 
 from tj_onednn.executor import FROZEN, PackedExecutor
 from tj_onednn.layers import CONVOLUTION, LINEAR
-from tj_onednn.packing import Frozen, Weights
+
+if TYPE_CHECKING:
+    from tj_onednn.packing import Frozen, Weights
 
 __all__ = ["freezing", "tag"]
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from tj_core.extend import BoundSymbol
 
 from tj_onednn.operands import tensors_of
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
 
 __all__ = ["CONVOLUTION", "LINEAR", "NO_PRODUCT", "disabled", "no_images", "product_in"]
 

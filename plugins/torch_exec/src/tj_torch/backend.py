@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core import tag
 from tj_core.extend import backend_state
 
@@ -13,6 +12,9 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo import applied
 from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.ops.service import TorchDialects
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["tj"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -11,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import CliCommand, Session, TjError, TraceEditor, free_values
 
 if TYPE_CHECKING:
+    import argparse
+
     import torch
     from rich.console import Console
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from tj_core.extend import CliCommand
 
 if TYPE_CHECKING:
+    import argparse
+
     from tj_core.extend import Session
 
     from tj_torch.torch_private.tables import Table

@@ -8,8 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -17,6 +16,9 @@ import torch
 import torch.nn.functional as F
 from tj_core.extend import Stage, Transform
 from torch import nn
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 pytestmark = pytest.mark.sampled(8)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -13,6 +12,9 @@ import torch.nn.functional as F
 from tj_conformance.oracle.compare import assert_equal, assert_jits
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
 
 X = torch.arange(6.0).reshape(2, 3)
 

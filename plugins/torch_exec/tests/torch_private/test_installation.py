@@ -9,8 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from importlib import metadata
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -23,6 +22,9 @@ from tj_torch.torch_private.lookup import MissingNameError, Name, find, names_in
 from tj_torch.torch_private.tables import Feature, Table, registered
 
 TORCH = TABLE.probed
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture

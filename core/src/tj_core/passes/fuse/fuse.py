@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.liveness import live_calls, value_names
-from tj_core.contract.executors import Executor
-from tj_core.contract.fusion import FusionRegion
-from tj_core.contract.rules import RuleTable
 from tj_core.edit.editor import TraceEditor
 from tj_core.edit.regions import map_programs
 from tj_core.ir.proxy import size_hints
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
-from tj_core.passes.claim import ClaimRecord
 from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.passes.fuse.overwriting import Overwritable, overwritable
 from tj_core.passes.fuse.plan import Fusers, plan
 from tj_core.passes.fuse.regions import Facts, FusedCall, region_calls
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.fusion import FusionRegion
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.passes.claim import ClaimRecord
 
 __all__ = ["FusedTrace", "fuse", "with_regions"]
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from tj_core.analysis.alias import makes_views
 from tj_core.ir.proxy import Device, NumberProxy, TensorProxy
-from tj_core.ir.symbol import Context
-from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from tj_core.ir.symbol import Context
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Group", "Owner", "Unit", "devices_of", "grouped", "is_free_view"]
 

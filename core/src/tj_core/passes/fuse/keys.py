@@ -5,14 +5,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.ir.proxy import Dim, NumberProxy, Proxy, TensorProxy
 from tj_core.ir.sizes import size_symbols
 from tj_core.ir.symbol import Constant
-from tj_core.ir.trace import Body, BoundSymbol
 from tj_core.ir.tree import map_tree
 from tj_core.text.metadata import meta_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import Body, BoundSymbol
 
 __all__ = ["call_token", "region_key"]
 

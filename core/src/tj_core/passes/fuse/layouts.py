@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tj_core.contract.decline import ask
-from tj_core.contract.executors import Executor
-from tj_core.contract.fusion import Fusion
 from tj_core.edit.bodies import formals
-from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.fusion import Fusion
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Choice", "Layouts"]
 

@@ -15,18 +15,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tj_core.analysis.alias import Storage
 from tj_core.analysis.liveness import free_values
-from tj_core.contract.rules import RuleTable
 from tj_core.ir.proxy import Proxy, TensorProxy, may_overlap
-from tj_core.ir.symbol import Symbol
 from tj_core.ir.tags import NEW_VALUE_OF
 from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves
 from tj_core.passes.fuse.refusals import REFUSES, Refusals
 from tj_core.verify.wellformed import same_metadata
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.symbol import Symbol
 
 __all__ = ["OVERWRITES", "Overwritable", "Overwrites", "Writes", "overwritable"]
 

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tj_core.contract.decline import ask, is_so
-from tj_core.contract.executors import Executor
-from tj_core.contract.fusion import Fusion
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.trace import BoundSymbol
 from tj_core.passes.fuse.groups import (
     Group,
     Owner,
@@ -24,6 +21,12 @@ from tj_core.passes.fuse.groups import (
 )
 from tj_core.passes.fuse.keys import call_token
 from tj_core.passes.fuse.repeats import parts
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.fusion import Fusion
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["Fusers", "Plan", "plan"]
 

@@ -14,14 +14,16 @@ import functools
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.alias import makes_views
-from tj_core.contract.rules import RuleTable
 from tj_core.ir.proxy import NumberProxy, Proxy, TensorProxy
 from tj_core.ir.substitution import substitution
-from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol, Trace
+
+if TYPE_CHECKING:
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.symbol import Symbol
 
 __all__ = ["REFUSES", "Refusals", "Refuses"]
 

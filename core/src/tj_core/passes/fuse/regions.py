@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tj_core.analysis.liveness import free_values, value_names
-from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
 from tj_core.edit.bodies import closed_body
 from tj_core.ir.names import formal_input
@@ -18,8 +17,11 @@ from tj_core.ir.trace import Body, BoundSymbol, Notation
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.passes.fuse.groups import Group, Owner, Unit
 from tj_core.passes.fuse.keys import region_key
-from tj_core.passes.fuse.layouts import Layouts
 from tj_core.passes.fuse.overwriting import Overwritable, Writes
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
+    from tj_core.passes.fuse.layouts import Layouts
 
 __all__ = ["Facts", "FusedCall", "names_constants", "region_calls"]
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from tj_core.ir.trace import BoundSymbol
+if TYPE_CHECKING:
+    from tj_core.ir.trace import BoundSymbol
 
 __all__ = ["parts"]
 

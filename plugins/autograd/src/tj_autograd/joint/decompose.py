@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tj_core.extend import (
     Body,
@@ -36,9 +36,11 @@ from tj_torch.extend import is_python, python_body, resolve, same_operators
 from tj_torch.internal import Unkeyable, call_key, known_of
 
 from tj_autograd.joint.build import NotDifferentiable, carries
-from tj_autograd.joint.lookup import Lookup
-from tj_autograd.joint.pairs import Declined
 from tj_autograd.joint.rules import draws_elsewhere
+
+if TYPE_CHECKING:
+    from tj_autograd.joint.lookup import Lookup
+    from tj_autograd.joint.pairs import Declined
 
 T = TypeVar("T")
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import (
     PLAIN_CONTEXT,
     REPLAYED,
@@ -33,6 +32,9 @@ from tj_core.extend import (
     wrapped_body,
 )
 from tj_torch.internal import random_state, set_random_state
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "States",

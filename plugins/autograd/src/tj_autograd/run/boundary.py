@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import Namer, Proxy, TensorProxy, define, is_subclass, requires_grad, value_text
@@ -35,9 +35,11 @@ from tj_autograd.run.holders import Holders, Versions, check_versions, holders
 from tj_autograd.run.kept import FREED, Sources, sources
 from tj_autograd.run.summed import Summed, summed
 from tj_autograd.run.tangents import compact, in_this_call
-from tj_autograd.run.variants import Boxed, Key, Variants
 from tj_autograd.run.views import Views, views
-from tj_autograd.split.halves import Halves
+
+if TYPE_CHECKING:
+    from tj_autograd.run.variants import Boxed, Key, Variants
+    from tj_autograd.split.halves import Halves
 
 __all__ = ["Compiled", "default_layout", "differentiable"]
 

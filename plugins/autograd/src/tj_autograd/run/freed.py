@@ -6,11 +6,15 @@ tj's backward needs not: a constant index, or a value that the backward recomput
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tj_core.extend import Proxy, TensorProxy, Trace, leaves
 
 from tj_autograd.joint.derived import ONCE
-from tj_autograd.joint.segments import Cut
 from tj_autograd.split.halves import is_backward
+
+if TYPE_CHECKING:
+    from tj_autograd.joint.segments import Cut
 
 __all__ = ["frees"]
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import TensorProxy, alias_facts, is_subclass
 
 from tj_autograd.run.kept import written_since
-from tj_autograd.split.halves import Halves
+
+if TYPE_CHECKING:
+    import torch
+
+    from tj_autograd.split.halves import Halves
 
 __all__ = ["Holders", "Versions", "check_versions", "holders"]
 

@@ -7,13 +7,16 @@ input that the program itself writes and whose value matters.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tj_core.extend import RuleTable, Trace, dce, is_subclass
 from tj_torch.internal import OVERWRITTEN
 
 from tj_autograd.joint.replay import resources
 from tj_autograd.run.depended import depended_once_more
-from tj_autograd.run.reads import Reads
+
+if TYPE_CHECKING:
+    from tj_autograd.run.reads import Reads
 
 __all__ = ["Rerun", "rerun"]
 

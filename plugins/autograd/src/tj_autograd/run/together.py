@@ -8,14 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import PassContext, Program, Trace
-
-from tj_autograd.joint.build import Layout
 from tj_autograd.joint.lookup import Lookup
 from tj_autograd.joint.segments import Cut, cut
-from tj_autograd.options import Options
 from tj_autograd.run.boundary import default_layout, differentiable
 from tj_autograd.run.depended import depended
 from tj_autograd.run.freed import frees
@@ -24,6 +20,12 @@ from tj_autograd.run.variants import Variants
 from tj_autograd.split.costs import Costs
 from tj_autograd.split.decompositions import with_decompositions
 from tj_autograd.split.halves import Halves, Part, split
+
+if TYPE_CHECKING:
+    from tj_core.extend import PassContext, Program, Trace
+
+    from tj_autograd.joint.build import Layout
+    from tj_autograd.options import Options
 
 __all__ = ["Splitting"]
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -25,14 +24,18 @@ from tj_core.extend import (
 )
 from tj_torch.internal import compiling
 
-from tj_autograd.joint.build import Layout
 from tj_autograd.joint.replay import draws_again, restoring
 from tj_autograd.joint.segments import Cut, alone
 from tj_autograd.run.ambient import casts
-from tj_autograd.run.reads import Reads
 from tj_autograd.run.rerun import Rerun
 from tj_autograd.run.rerun import rerun as make_rerun
 from tj_autograd.split.halves import Halves, Part, is_backward
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from tj_autograd.joint.build import Layout
+    from tj_autograd.run.reads import Reads
 
 __all__ = ["Boxed", "Key", "Pullback", "Variants"]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import BoundSymbol, Proxy, Symbol, Trace, TraceEditor, generate
 from tj_torch.internal import COPIED_BACK
 
-from tj_autograd.joint.segments import Cut
+if TYPE_CHECKING:
+    from tj_autograd.joint.segments import Cut
 
 __all__ = ["Views", "views"]
 

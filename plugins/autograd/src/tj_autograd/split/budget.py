@@ -8,11 +8,14 @@ step is a minimum cut. To allow more never saves more, so the fewest calls are f
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from tj_core.extend import BoundSymbol
-
-from tj_autograd.split.costs import Costs
 from tj_autograd.split.partition import byte_size
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
+
+    from tj_autograd.split.costs import Costs
 
 __all__ = ["fewest_again", "may_be_freed"]
 

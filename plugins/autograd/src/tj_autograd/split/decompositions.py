@@ -11,7 +11,7 @@ maximum and the sum are saved then, and not all of it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     AUGMENTED,
@@ -25,7 +25,8 @@ from tj_core.extend import (
     cse,
 )
 
-from tj_autograd.split.costs import Costs
+if TYPE_CHECKING:
+    from tj_autograd.split.costs import Costs
 
 __all__ = ["with_decompositions"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     BoundSymbol,
@@ -24,15 +24,17 @@ from tj_core.extend import (
     value_names,
 )
 
-from tj_autograd.joint.build import Layout
 from tj_autograd.joint.detached import detached
-from tj_autograd.joint.segments import Cut
 from tj_autograd.split.arithmetic import arithmetic, memory
 from tj_autograd.split.budget import fewest_again, may_be_freed
-from tj_autograd.split.costs import Costs
 from tj_autograd.split.kernels import within_kernels
 from tj_autograd.split.partition import DEPTHS, Forward, Terms, byte_size, storages, unsaved
 from tj_autograd.split.peak import peak_bytes
+
+if TYPE_CHECKING:
+    from tj_autograd.joint.build import Layout
+    from tj_autograd.joint.segments import Cut
+    from tj_autograd.split.costs import Costs
 
 __all__ = ["Halves", "Part", "is_backward", "split"]
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import BoundSymbol, makes_views, storage_roots, value_names
 
-from tj_autograd.split.costs import Costs
+if TYPE_CHECKING:
+    from tj_autograd.split.costs import Costs
 
 __all__ = ["within_kernels"]
 

@@ -8,18 +8,20 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from tj_conformance.architectures.architecture import Architecture
 from tj_conformance.models import contents
 from tj_conformance.oracle.compare import differences
 from tj_conformance.oracle.configurations import configured
 from tj_conformance.oracle.nearness import as_near, doubled
+
+if TYPE_CHECKING:
+    from tj_conformance.architectures.architecture import Architecture
 
 __all__ = ["MODES", "Report", "compared"]
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 from tj_torch.extend import is_on
 
 from tj_conformance.oracle import case as cases
-from tj_conformance.oracle.case import Around, Case, Verdict
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.case import Around, Case, Verdict
 
 __all__ = ["entered", "evaluate"]
 

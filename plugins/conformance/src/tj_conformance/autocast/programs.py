@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tj_conformance.autocast.edges import CASES
-from tj_conformance.oracle.case import Cases
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.case import Cases
 
 __all__ = ["PROGRAMS"]
 

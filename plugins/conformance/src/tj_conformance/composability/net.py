@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from tj_conformance.composability.row import Jit
+if TYPE_CHECKING:
+    from tj_conformance.composability.row import Jit
 
 __all__ = ["Net", "data", "grads", "jitted_net", "state", "step"]
 

@@ -13,10 +13,9 @@ import re
 import sys
 import types
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
@@ -26,6 +25,9 @@ from tj_conformance.chunks import Suite, note, parser
 from tj_conformance.gradients.owntexts import OwnText, own_text
 from tj_conformance.oracle import world
 from tj_conformance.oracle.configurations import current
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 __all__ = ["KNOWN", "WAYS", "compare", "main"]
 

@@ -13,7 +13,7 @@ import argparse
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
@@ -27,7 +27,9 @@ from tj_conformance.gradients.gradients import (
     run_second,
 )
 from tj_conformance.gradients.numerical import run_gradcheck
-from tj_conformance.oracle.result import Result
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.result import Result
 
 __all__ = ["CASES", "main", "tally_modules", "tally_operations"]
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._pytree import tree_leaves
 
 from tj_conformance.databases import known
-from tj_conformance.databases.known import Known
 from tj_conformance.databases.module_db import modules, run_module
 from tj_conformance.databases.op_db import full_name, operations
 from tj_conformance.installed.subject import Jit, Subject
 from tj_conformance.oracle.result import Kind
 from tj_conformance.sweep.exact import wrong
 from tj_conformance.sweep.sample import samples
+
+if TYPE_CHECKING:
+    from tj_conformance.databases.known import Known
 
 __all__ = ["module_db", "op_db"]
 

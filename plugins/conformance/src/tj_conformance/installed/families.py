@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -14,8 +15,10 @@ from tj_conformance.databases.known import DTYPES
 from tj_conformance.databases.tally import ALL, Part
 from tj_conformance.installed import programs
 from tj_conformance.installed.databases import module_db, op_db
-from tj_conformance.installed.subject import Subject
 from tj_conformance.programs.cases import Case, cases_in
+
+if TYPE_CHECKING:
+    from tj_conformance.installed.subject import Subject
 
 __all__ = ["FAMILIES", "Family", "sample", "subjects_of"]
 

@@ -8,14 +8,16 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 from tj_core.testing.rehearsing import rehearsal
 
-from tj_conformance.installed.subject import Subject
 from tj_conformance.oracle.configurations import configured, warnings_of_tj
+
+if TYPE_CHECKING:
+    from tj_conformance.installed.subject import Subject
 
 __all__ = ["BATCH", "Verdict", "batches", "hold"]
 

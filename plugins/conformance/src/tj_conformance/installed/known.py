@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tj_conformance.installed.holding import Verdict
+if TYPE_CHECKING:
+    from tj_conformance.installed.holding import Verdict
 
 __all__ = ["LISTED", "Listed", "table", "unlisted"]
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from tj_conformance.meaning import containers, draws, identity, iterators, numbers
-from tj_conformance.meaning.scripts import Script
+
+if TYPE_CHECKING:
+    from tj_conformance.meaning.scripts import Script
 
 __all__ = ["FAMILIES", "PROGRAMS"]
 

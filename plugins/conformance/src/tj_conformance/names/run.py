@@ -19,10 +19,9 @@ import sys
 import tempfile
 import types
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
@@ -31,6 +30,9 @@ from torch.utils import _pytree as pytree
 
 from tj_conformance.chunks import Suite, note, parser
 from tj_conformance.names.texts import NamedText, named_text
+
+if TYPE_CHECKING:
+    from collections import Counter
 
 __all__ = ["COMPILED", "FORMS", "Form", "compare", "main", "session"]
 

@@ -6,15 +6,17 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
-from tj_core.extend import BoundSymbol
 from torch.utils import _pytree as pytree
 
 from tj_conformance.oracle.compare import Difference, differences
 from tj_conformance.oracle.nearness import doubled, judged
+
+if TYPE_CHECKING:
+    from tj_core.extend import BoundSymbol
 
 __all__ = ["Case", "Cases", "Verdict", "evaluate", "found_in", "observe"]
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tj_conformance.oracle.compare import Difference
 from tj_conformance.oracle.configurations import current
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.compare import Difference
 
 __all__ = ["as_near", "doubled", "judged"]
 

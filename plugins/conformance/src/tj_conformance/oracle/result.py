@@ -5,8 +5,10 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from tj_conformance.oracle.compare import Difference
+if TYPE_CHECKING:
+    from tj_conformance.oracle.compare import Difference
 
 __all__ = ["Kind", "Problem", "Result"]
 

@@ -8,9 +8,7 @@ import sys
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 
@@ -18,6 +16,10 @@ from tj_conformance.oracle.versions import left_to_this_version
 from tj_conformance.programs.aliasing import Jit, Program, Report, check, stateless
 from tj_conformance.programs.scenes import KINDS, Layout, pair, placed
 from tj_conformance.sampling import FULL
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
 
 __all__ = [
     "Board",

@@ -13,16 +13,18 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tj_core as tj
 import torch
 from hypothesis import HealthCheck, Phase, given, reject, settings
 from hypothesis import seed as hypothesis_seed
 
-from tj_conformance.programs.aliasing import Jit, Report
 from tj_conformance.programs.texts import TextProgram, programs, run_text
 from tj_conformance.programs.traced import Untraceable, traced
+
+if TYPE_CHECKING:
+    from tj_conformance.programs.aliasing import Jit, Report
 
 __all__ = ["CHUNK", "Figures", "chunks", "collected", "compare_programs", "main", "through_fx"]
 

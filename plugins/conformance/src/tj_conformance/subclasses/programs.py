@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from tj_conformance.oracle.case import Cases
+from typing import TYPE_CHECKING
+
 from tj_conformance.subclasses.writes import CASES
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.case import Cases
 
 __all__ = ["PROGRAMS"]
 

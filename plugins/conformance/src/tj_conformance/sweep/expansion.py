@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import CannotExpandError, Context, Proxy, TensorProxy, leaves
@@ -21,7 +21,9 @@ from tj_conformance.databases.sizes import same_metadata, symbol_values
 from tj_conformance.oracle.compare import same_bits, seeded
 from tj_conformance.oracle.result import Kind, Problem, Result
 from tj_conformance.oracle.twins import clone_tree, twin
-from tj_conformance.sweep.sample import Sample
+
+if TYPE_CHECKING:
+    from tj_conformance.sweep.sample import Sample
 
 __all__ = ["hold_expansion", "hold_in_place"]
 

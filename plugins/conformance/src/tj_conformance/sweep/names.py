@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import Constant, map_tree
@@ -15,8 +15,10 @@ from tj_torch.extend import resolve
 from tj_torch.internal import Names
 
 from tj_conformance.oracle.compare import call_differences, compare, seeded
-from tj_conformance.oracle.result import Result
-from tj_conformance.sweep.sample import Sample
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.result import Result
+    from tj_conformance.sweep.sample import Sample
 
 __all__ = ["canonical_call", "hold_names"]
 

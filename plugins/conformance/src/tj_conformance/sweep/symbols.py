@@ -11,7 +11,7 @@ import contextlib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -31,7 +31,9 @@ from tj_conformance.databases.known import ELSEWHERE_INVALID
 from tj_conformance.databases.sizes import actual_sizes, same_metadata, symbol_values
 from tj_conformance.oracle.compare import seeded
 from tj_conformance.oracle.result import Kind, Problem, Result
-from tj_conformance.sweep.sample import Sample
+
+if TYPE_CHECKING:
+    from tj_conformance.sweep.sample import Sample
 
 __all__ = ["hold_symbols"]
 

@@ -10,13 +10,16 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tj_conformance.upstream import known, stored
 from tj_conformance.upstream.compare import compare
 from tj_conformance.upstream.kinds import EXACT, INSTALLED, Mode
-from tj_conformance.upstream.outcome import Outcome
 from tj_conformance.upstream.running import Limits
 from tj_conformance.upstream.table import table
+
+if TYPE_CHECKING:
+    from tj_conformance.upstream.outcome import Outcome
 
 __all__ = ["main"]
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_conformance.upstream.kinds import Mode, kind_of, references
 from tj_conformance.upstream.outcome import UNEXPECTED, Outcome, Status
 from tj_conformance.upstream.running import Limits, Run, run
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["Report", "Verdict", "compare"]
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_conformance.upstream.agreeing import agree, agree_on_counters
 from tj_conformance.upstream.checking import Check, Tolerance
 from tj_conformance.upstream.kinds import Mode
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["adapt", "replace"]
 

@@ -6,10 +6,13 @@ import importlib.util
 import sys
 import unittest
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tj_conformance.upstream import older
+
+if TYPE_CHECKING:
+    from pathlib import Path
+    from types import ModuleType
 
 __all__ = ["load", "tests_of"]
 

@@ -11,8 +11,10 @@ import importlib
 import re
 import unittest
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["GONE", "Gone", "adapt", "missing", "supply"]
 

@@ -7,14 +7,16 @@ not import it either: tj is imported where it is put to use.
 from __future__ import annotations
 
 import importlib
-import unittest
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from tj_conformance.upstream.kinds import Kind, Mode
+
+if TYPE_CHECKING:
+    import unittest
+    from types import ModuleType
 
 __all__ = ["adapt", "hide", "replace", "replace_backends"]
 

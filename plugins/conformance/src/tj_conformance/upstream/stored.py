@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tj_conformance.upstream.compare import Report, Verdict
-from tj_conformance.upstream.kinds import Mode
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tj_conformance.upstream.kinds import Mode
 
 __all__ = ["failed", "read", "write"]
 

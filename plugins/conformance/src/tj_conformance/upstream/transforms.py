@@ -6,12 +6,14 @@ import functools
 import importlib
 import weakref
 from collections.abc import Callable
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_conformance.upstream.kinds import Mode
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["adapt", "changed", "replace"]
 

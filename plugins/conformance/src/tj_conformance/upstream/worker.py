@@ -16,13 +16,15 @@ import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_conformance.upstream import loading
 from tj_conformance.upstream.kinds import Kind, Mode
 from tj_conformance.upstream.outcome import Outcome, Status
 from tj_conformance.upstream.reporting import Reporting, name_of
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 __all__ = ["Order", "main"]
 

@@ -13,14 +13,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import ReferenceType, ref
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from tj_cudagraph.device import Place, Run, Tensors
+if TYPE_CHECKING:
+    from tj_cudagraph.device import Place, Run, Tensors
 
 __all__ = ["Recorder", "RecorderPool"]
 

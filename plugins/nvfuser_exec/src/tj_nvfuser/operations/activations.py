@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_nvfuser.definition import Value
 from tj_nvfuser.operations.call import Call, Operation, Operations, Translate
 from tj_nvfuser.operations.pointwise import choose
 from tj_nvfuser.refused import refuse
+
+if TYPE_CHECKING:
+    from tj_nvfuser.definition import Value
 
 __all__ = ["OPERATIONS"]
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import Dim
-
-from tj_nvfuser.definition import Value
 from tj_nvfuser.operations.call import Call, Operation, Operations
 from tj_nvfuser.operations.reductions import count, reduced
 from tj_nvfuser.refused import refuse
+
+if TYPE_CHECKING:
+    from tj_core.extend import Dim
+
+    from tj_nvfuser.definition import Value
 
 __all__ = ["OPERATIONS"]
 

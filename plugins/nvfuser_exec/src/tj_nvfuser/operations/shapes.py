@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
-
-from tj_core.extend import Dim
+from typing import TYPE_CHECKING, Any
 
 from tj_nvfuser.definition import Number, Value, dtype_of
 from tj_nvfuser.operations.call import Call, Operation, Operations, axis_of
 from tj_nvfuser.refused import refuse
+
+if TYPE_CHECKING:
+    from tj_core.extend import Dim
 
 __all__ = ["OPERATIONS"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from tj_nvfuser.operations import (
     activations,
     attention,
@@ -13,7 +15,9 @@ from tj_nvfuser.operations import (
     reductions,
     shapes,
 )
-from tj_nvfuser.operations.call import Operations
+
+if TYPE_CHECKING:
+    from tj_nvfuser.operations.call import Operations
 
 __all__ = ["OPERATIONS"]
 

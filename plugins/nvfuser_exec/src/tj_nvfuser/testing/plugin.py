@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import Executor, Transform, hookimpl
 
-from tj_nvfuser.bindings import Target
 from tj_nvfuser.executor import nvfuser_executor
 from tj_nvfuser.options import Options
 from tj_nvfuser.random import own_numbers
 from tj_nvfuser.testing.reference import Reference
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Target
 
 __all__ = ["ReferencePlugin"]
 

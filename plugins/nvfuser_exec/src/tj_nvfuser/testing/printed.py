@@ -11,13 +11,15 @@ import ast
 import math
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import define
 
-from tj_nvfuser.bindings import Run
 from tj_nvfuser.testing.reference import DataType, Operations, ReferenceDefinition, Tensor, require
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run
 
 __all__ = ["printed", "rounded"]
 

@@ -9,13 +9,15 @@ in nvFuser is one here, too.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import Device, define
 
-from tj_nvfuser.bindings import Run
 from tj_nvfuser.definition import DTYPES
+
+if TYPE_CHECKING:
+    from tj_nvfuser.bindings import Run
 
 __all__ = ["DataType", "Reference", "ReferenceDefinition"]
 

@@ -12,7 +12,7 @@ import operator
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core import tag as tag_function
@@ -71,11 +71,13 @@ from tj_torch.ops.contexts import ContextTracker, ambient_context
 from tj_torch.ops.errors import ExpansionError
 from tj_torch.ops.expansion.kinds import NoTensorKind
 from tj_torch.ops.metadata_mutation import is_autograd_change
-from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.stateless import STATELESS
 from tj_torch.ops.wiring import UNKNOWN, WIRING
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import set_gradients
+
+if TYPE_CHECKING:
+    from tj_torch.ops.service import TorchDialects
 
 __all__ = ["Acquired", "Importer", "acquire"]
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -21,6 +20,9 @@ from tj_torch.torch_private.runtime import (
     pytree,
     tracing_state,
 )
+
+if TYPE_CHECKING:
+    import types
 
 __all__ = [
     "ambient_check",

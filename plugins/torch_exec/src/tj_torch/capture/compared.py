@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorProxy, leaves
@@ -17,10 +17,12 @@ from tj_core.extend import BoundSymbol, CaptureError, Dim, NumberProxy, TensorPr
 from tj_torch.capture.sources import node_source
 from tj_torch.ops import convert
 from tj_torch.ops.names import resolve
-from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic
 from tj_torch.runtime.subclasses import dense_tensors, is_wrapper, is_wrapper_class
 from tj_torch.torch_private.ops import ASSERTED_NUMBER
+
+if TYPE_CHECKING:
+    from tj_torch.ops.sizes.program import Sizes
 
 __all__ = ["Comparison", "check_assumed"]
 

@@ -11,10 +11,12 @@ it changes.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import BoundSymbol, RuleTable
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["LEVELS", "changes_state", "escaping", "groups", "outside", "rules"]
 

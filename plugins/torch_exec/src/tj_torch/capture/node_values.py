@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import NO_TAGS, BoundSymbol, CaptureError, Namer, OpaqueProxy, TagSet
@@ -16,6 +16,9 @@ from tj_torch.ops.expansion.kinds import NoTensorKind
 from tj_torch.ops.service import TorchDialects
 from tj_torch.ops.sizes.shape_env import plain
 from tj_torch.torch_private.runtime import pytree
+
+if TYPE_CHECKING:
+    from tj_torch.ops.service import TorchDialects
 
 __all__ = ["NodeValues"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -24,7 +24,6 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.bases import compiled, overlap
-from tj_torch.functionalize.functionalize import Functionalized
 from tj_torch.functionalize.indexing import may_refuse_an_index
 from tj_torch.functionalize.input_aliasing import (
     Group,
@@ -37,6 +36,9 @@ from tj_torch.ops.metadata_mutation import detaches
 from tj_torch.runtime.autograd_checks import if_autograd_allows
 from tj_torch.runtime.rollback import raising, unless_it_raises
 from tj_torch.torch_private.ops import can_be_written, has_no_hooks, survives_writes
+
+if TYPE_CHECKING:
+    from tj_torch.functionalize.functionalize import Functionalized
 
 __all__ = ["PROGRAM", "Wrap", "with_bases", "with_errors", "wrapping"]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from tj_core.extend import (
     BoundSymbol,
@@ -26,8 +27,10 @@ from tj_core.extend import (
 )
 
 from tj_torch.functionalize.forms import maker, on_behalf
-from tj_torch.functionalize.functionalize import Functionalized
 from tj_torch.functionalize.objects import Unsuitable, cuts_gradients
+
+if TYPE_CHECKING:
+    from tj_torch.functionalize.functionalize import Functionalized
 
 __all__ = ["COPIED_BACK", "CROSSING", "RETURNED_VIEW", "Between", "between", "copied_back"]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tj_torch.torch_private.ops import base_of, can_be_written, storage_id
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "PATTERN_LIMIT",

@@ -7,11 +7,14 @@ depend on PyTorch's version, on the processor, and on settings of the process.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 import torch
-from tj_core.extend import Symbol
 
 from tj_torch.ops.memo.modes import Modes
+
+if TYPE_CHECKING:
+    from tj_core.extend import Symbol
 
 __all__ = ["fingerprint"]
 

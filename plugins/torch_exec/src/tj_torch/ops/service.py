@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import (
     BoundSymbol,
     CannotExpandError,
@@ -31,6 +30,11 @@ from tj_torch.ops.memo.modes import Modes
 from tj_torch.ops.names import Names, resolve
 from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import shape_environment
+
+if TYPE_CHECKING:
+    import torch
+
+    from tj_torch.ops.expansion.derive import Derivation, Slot
 
 __all__ = ["TorchDialects", "rule_tables"]
 

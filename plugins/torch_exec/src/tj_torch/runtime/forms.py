@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.torch_private.runtime import dispatch_key, key_set
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["Form", "form_of"]
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-
-import torch
+from typing import TYPE_CHECKING
 
 from tj_torch.torch_private.runtime import (
     DeviceContext,
@@ -18,6 +17,9 @@ from tj_torch.torch_private.runtime import (
     set_function_mode_stack,
     without_dispatch_modes,
 )
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["device_modes", "function_mode_is_on", "without_function_modes", "without_modes"]
 

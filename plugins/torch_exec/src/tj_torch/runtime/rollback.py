@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from tj_core.extend import PluginError, TjWarning
 
 from tj_torch.runtime.generators import random_state, set_random_state
 from tj_torch.runtime.packing import Acquired, is_of_hook
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["raising", "unless_it_raises"]
 

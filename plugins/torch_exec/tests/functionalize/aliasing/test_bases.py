@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -11,7 +11,9 @@ import torch
 from tj_conformance.programs.aliasing import Scene, check, stateless
 from tj_conformance.sampling import pairwise
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from tj_core.ir.trace import Trace
 
 pytestmark = pytest.mark.sampled(4)
 

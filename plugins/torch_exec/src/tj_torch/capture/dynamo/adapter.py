@@ -14,7 +14,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -31,6 +31,9 @@ from tj_torch.torch_private.features import Correction
 from tj_torch.torch_private.ops import without_saved_tensor_hooks
 from tj_torch.torch_private.runtime import below_functionalization as inside_dispatch
 from tj_torch.torch_private.runtime import function_modes as function_mode_count
+
+if TYPE_CHECKING:
+    from tj_torch.torch_private.features import Feature
 
 __all__ = [
     "Absent",

@@ -7,15 +7,19 @@ CUDA context unusable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_torch.capture.dynamo.handlers import Handlers
 from tj_torch.capture.dynamo.patches import has, replace, stop, with_settings
 from tj_torch.runtime.asserting import asserted
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.handlers import Handlers
 
 __all__ = ["keep_assertions"]
 

@@ -6,13 +6,15 @@ Dynamo sets attributes after the graph has run, outside of the program's handler
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_torch.capture.dynamo.patches import forget_handlers, leave_frames, replace, stop
 from tj_torch.capture.dynamo.versions import attribute_changes
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["leave_unassignable"]
 

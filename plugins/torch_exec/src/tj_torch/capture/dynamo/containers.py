@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_builders, has, replace, replace_instruction, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = [
     "bound_deques",

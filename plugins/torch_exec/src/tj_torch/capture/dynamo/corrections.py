@@ -7,14 +7,16 @@ guard, a value that it loses, a draw of random numbers that it repeats.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.noticed import Lookup, Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = [
     "guard_missing_keys",

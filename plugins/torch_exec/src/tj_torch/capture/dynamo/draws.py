@@ -7,10 +7,12 @@ so that each call would draw the same ones.
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["correct"]
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
 from types import FunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["correct"]
 

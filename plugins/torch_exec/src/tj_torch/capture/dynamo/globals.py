@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import has, replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["correct"]
 

@@ -7,9 +7,8 @@ has no further check.
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import define
@@ -17,6 +16,9 @@ from tj_core.extend import define
 from tj_torch.capture.dynamo.adapter import Absent, Lookup
 from tj_torch.capture.dynamo.members import conditions, found_in
 from tj_torch.ops.flags import function_at
+
+if TYPE_CHECKING:
+    import types
 
 __all__ = ["GLOBAL_HOOKS", "extra_guards", "module_types"]
 

@@ -10,15 +10,17 @@ import builtins
 import inspect
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from types import FunctionType
-from typing import Any
-
-import torch
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import has, is_pytorchs, leave_frames, replace, stop
 from tj_torch.capture.dynamo.quiet import may_raise_on_data
 from tj_torch.torch_private.runtime import TorchDispatchMode, pytree
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    import torch
 
 __all__ = ["Handlers", "leave_handled_calls"]
 

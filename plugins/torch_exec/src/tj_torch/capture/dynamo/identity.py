@@ -9,11 +9,13 @@ from __future__ import annotations
 import functools
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import replace, replace_instruction, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["add_last", "correct"]
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import builtins
 import dis
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from types import CodeType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+    from types import CodeType
 
 __all__ = ["correct"]
 

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from pathlib import Path
-from types import CodeType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from tj_torch.torch_private.lookup import MissingNameError
+
+if TYPE_CHECKING:
+    from types import CodeType
 
 __all__ = [
     "forget_builders",

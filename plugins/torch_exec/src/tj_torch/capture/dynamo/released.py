@@ -7,10 +7,11 @@ import threading
 import traceback
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
 
-import torch
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["empty", "forget_tensors", "forgotten_after_failure", "let_go"]
 

@@ -17,6 +17,9 @@ from typing import Any, NoReturn
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.patches import forget_handlers, has, replace, stop
 
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
 __all__ = ["correct_operators", "correct_texts"]
 
 

@@ -7,15 +7,18 @@ every call that runs the entry, or follow from the program's operations; else th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tj_torch.capture.dynamo import versions
-from tj_torch.capture.dynamo.noticed import Noticed
 from tj_torch.capture.dynamo.patches import replace, stop
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
+
+    from tj_torch.capture.dynamo.noticed import Noticed
 
 __all__ = [
     "UNSEEN",

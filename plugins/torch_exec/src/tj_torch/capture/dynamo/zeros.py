@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_torch.capture.dynamo import versions
 from tj_torch.capture.dynamo.identity import add_last
 from tj_torch.capture.dynamo.patches import replace
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 __all__ = ["correct", "guard_signs"]
 

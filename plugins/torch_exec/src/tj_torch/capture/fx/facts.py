@@ -7,12 +7,14 @@ or ``torch.nn.<Module>`` to one of the words in `Said`.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from tj_core.extend import RuleTable, Symbol
 
 from tj_torch.ops.flags import function_at
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = ["FX", "FxFacts", "Said", "rules"]
 

@@ -10,15 +10,17 @@ from __future__ import annotations
 import operator
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
 from tj_torch.capture.dynamo.guards import GLOBAL_HOOKS
-from tj_torch.capture.fx.facts import FxFacts
 from tj_torch.capture.fx.inputs import OpenProgramError, hooks_of
 from tj_torch.torch_private.runtime import pytree
+
+if TYPE_CHECKING:
+    from tj_torch.capture.fx.facts import FxFacts
 
 __all__ = ["LeafRecorder", "is_transparent"]
 

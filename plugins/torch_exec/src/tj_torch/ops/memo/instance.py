@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -20,10 +20,12 @@ from tj_core.extend import (
 )
 
 from tj_torch.ops.expansion.arguments import distinct_proxies
-from tj_torch.ops.expansion.derive import Derivation
-from tj_torch.ops.expansion.run import Expansion
-from tj_torch.ops.sizes.program import Sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.derive import Derivation
+    from tj_torch.ops.expansion.run import Expansion
+    from tj_torch.ops.sizes.program import Sizes
 
 __all__ = ["derivation_instance", "instance"]
 
