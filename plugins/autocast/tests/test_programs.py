@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -11,9 +11,11 @@ from tj_conformance.autocast.case import evaluate
 from tj_conformance.autocast.lists import listed, sampled
 from tj_conformance.autocast.programs import PROGRAMS
 from tj_conformance.models import MODELS, step
-from tj_conformance.oracle.case import Case, Verdict
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.sampling import FULL
+
+if TYPE_CHECKING:
+    from tj_conformance.oracle.case import Case, Verdict
 
 pytestmark = pytest.mark.sampled(8)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import tj_core as tj
@@ -17,6 +16,9 @@ from tj_conformance.oracle.case import evaluate
 from tj_conformance.oracle.compare import assert_equal
 from tj_conformance.subclasses.distributed import PROGRAMS, given, group
 from torch.distributed.tensor import Replicate, Shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.mark.sampled(8)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
-from tj_core.compile.transforms import Ranked
 from tj_core.errors import PassError, PluginError, VerificationError
-from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import Trace
 from tj_core.verify.verifier import verify
+
+if TYPE_CHECKING:
+    from tj_core.compile.transforms import Ranked
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.ir.trace import Trace
 
 __all__ = ["blaming"]
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Hashable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import ReferenceType
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.results import Run, given_values, in_memory, unequal
 from tj_core.errors import PluginError
-from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.trace import BoundSymbol, Trace
+
+if TYPE_CHECKING:
+    from weakref import ReferenceType
+
+    from tj_core.ir.runtime import RuntimeValues
 
 __all__ = [
     "Alive",

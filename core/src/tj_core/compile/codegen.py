@@ -13,8 +13,7 @@ import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from types import TracebackType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from weakref import WeakValueDictionary
 
 from tj_core.analysis.liveness import last_uses, value_names
@@ -30,11 +29,15 @@ from tj_core.compile.plain_arguments import (
 from tj_core.contract.executors import STATE
 from tj_core.errors import TraceError, add_note
 from tj_core.ir.names import Namer
-from tj_core.ir.proxy import Proxy
 from tj_core.ir.symbol import Constant, Context, Symbol
-from tj_core.ir.trace import BoundSymbol, Region, Trace
-from tj_core.source import Source
 from tj_core.text.printer import INDENT, call_text, value_text
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from tj_core.ir.proxy import Proxy
+    from tj_core.ir.trace import BoundSymbol, Region, Trace
+    from tj_core.source import Source
 
 __all__ = ["Implementation", "Program", "generate"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from tj_core.compile.codegen import Program
-from tj_core.compile.kernels import RegionKernel
-from tj_core.contract.decline import Decline
-from tj_core.ir.trace import Trace
-from tj_core.passes.claim import ClaimRecord
+if TYPE_CHECKING:
+    from tj_core.compile.codegen import Program
+    from tj_core.compile.kernels import RegionKernel
+    from tj_core.contract.decline import Decline
+    from tj_core.ir.trace import Trace
+    from tj_core.passes.claim import ClaimRecord
 
 __all__ = ["Compilation", "Counts", "Later", "Track"]
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.outcome import NOT_KEPT, Assemble, Assembly, Outcome, Wrap, Wrapper
-from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor, States
-from tj_core.contract.expansion import Expand
-from tj_core.contract.rules import RuleTable
 from tj_core.edit.rewrite import RewriteRule, rewrite
-from tj_core.ir.stage import Stage
-from tj_core.ir.tags import TagRegistry
-from tj_core.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from tj_core.contract.decline import Decline
+    from tj_core.contract.executors import Executor, States
+    from tj_core.contract.expansion import Expand
+    from tj_core.contract.rules import RuleTable
+    from tj_core.ir.stage import Stage
+    from tj_core.ir.tags import TagRegistry
+    from tj_core.ir.trace import Trace
 
 __all__ = ["PassContext"]
 

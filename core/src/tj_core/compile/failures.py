@@ -10,8 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.errors import (
     CaptureError,
@@ -26,6 +25,9 @@ from tj_core.errors import (
 )
 from tj_core.ir.trace import BoundSymbol
 from tj_core.source import Source
+
+if TYPE_CHECKING:
+    from types import TracebackType
 
 __all__ = ["Locate", "call_of", "own_pass", "source_of", "warn_of"]
 

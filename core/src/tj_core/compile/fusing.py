@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import generate
 from tj_core.compile.compilation import Counts
-from tj_core.compile.kept import KeptRegions
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import declared, relaid
 from tj_core.compile.reproducers import Reproducers
@@ -23,10 +22,14 @@ from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import Fused, Fusion, FusionRegion
 from tj_core.edit.editor import TraceEditor
 from tj_core.errors import PluginError, TjWarning
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import Body
 from tj_core.passes.claim import claim
+
+if TYPE_CHECKING:
+    from tj_core.compile.kept import KeptRegions
+    from tj_core.contract.executors import Executor
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.tags import TagRegistry
 
 __all__ = ["FusedRegions", "without_executor"]
 

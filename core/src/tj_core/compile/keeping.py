@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.context import PassContext
 from tj_core.compile.kept_programs import Finished, KeptPrograms, Shown
 from tj_core.compile.outcome import NOT_KEPT, Outcome
-from tj_core.compile.transforms import Ranked
-from tj_core.contract.executors import Executor
-from tj_core.contract.sizes import ProgramSizes
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
-from tj_core.passes.fuse.fuse import FusedTrace
+
+if TYPE_CHECKING:
+    from tj_core.compile.context import PassContext
+    from tj_core.compile.transforms import Ranked
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.sizes import ProgramSizes
+    from tj_core.ir.trace import Trace
+    from tj_core.passes.fuse.fuse import FusedTrace
 
 __all__ = ["Keeping"]
 

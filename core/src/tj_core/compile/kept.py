@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tj_core.contract.executors import Executor
-from tj_core.contract.fusion import Fused, FusionRegion
-from tj_core.disk import Entries
 from tj_core.edit.editor import TraceEditor
 from tj_core.ir.proxy import size_hints
+
+if TYPE_CHECKING:
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.fusion import Fused, FusionRegion
+    from tj_core.disk import Entries
 
 __all__ = ["KeptRegions", "are_among"]
 

@@ -14,25 +14,27 @@ import hashlib
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.kept import are_among
-from tj_core.compile.transforms import Ranked, Transform
-from tj_core.contract.executors import Executor
 from tj_core.contract.fusion import FusionRegion
-from tj_core.contract.sizes import ProgramSizes
-from tj_core.disk import Entries
 from tj_core.errors import PluginError
 from tj_core.ir.proxy import Dim, NumberProxy, SymDim
 from tj_core.ir.sizes import size_symbols
-from tj_core.ir.stage import Stage
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.trace import BoundSymbol, Notation, Trace
 from tj_core.passes.claim import ClaimRecord
 from tj_core.passes.fuse.fuse import FusedTrace
 from tj_core.passes.fuse.layouts import Choice
 from tj_core.text.encoded import NotPlainError, decoded, encoded
-from tj_core.text.language import Language
+
+if TYPE_CHECKING:
+    from tj_core.compile.transforms import Ranked, Transform
+    from tj_core.contract.executors import Executor
+    from tj_core.contract.sizes import ProgramSizes
+    from tj_core.disk import Entries
+    from tj_core.ir.stage import Stage
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import BoundSymbol, Notation, Trace
+    from tj_core.text.language import Language
 
 __all__ = ["Finished", "KeptPrograms", "Shown", "implementations"]
 

@@ -15,18 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-from weakref import ReferenceType
+from typing import TYPE_CHECKING, Any
 
 from tj_core.analysis.liveness import value_names
 from tj_core.analysis.results import Run, differences, given_values, in_memory, unequal
 from tj_core.compile.checked_runs import Alive, copied, note_alive, rebind
-from tj_core.contract.fusion import Boxed, Fused, FusionRegion
 from tj_core.errors import PluginError
-from tj_core.ir.proxy import Proxy
-from tj_core.ir.runtime import RuntimeValues
 from tj_core.ir.symbol import Symbol
 from tj_core.ir.trace import BoundSymbol
+
+if TYPE_CHECKING:
+    from weakref import ReferenceType
+
+    from tj_core.contract.fusion import Boxed, Fused, FusionRegion
+    from tj_core.ir.proxy import Proxy
+    from tj_core.ir.runtime import RuntimeValues
 
 __all__ = ["EveryRegionRun", "FirstRegionRun", "RegionKernel"]
 

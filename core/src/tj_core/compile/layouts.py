@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.codegen import Program
 from tj_core.compile.kernels import RegionKernel
-from tj_core.compile.outcome import Assembly
-from tj_core.contract.fusion import Boxed
 from tj_core.ir.proxy import Proxy, TensorProxy
-from tj_core.ir.runtime import RuntimeValues
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.passes.fuse.layouts import Choice
+
+if TYPE_CHECKING:
+    from tj_core.compile.outcome import Assembly
+    from tj_core.contract.fusion import Boxed
+    from tj_core.ir.runtime import RuntimeValues
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["choices", "declared", "readers", "relaid", "taking"]
 

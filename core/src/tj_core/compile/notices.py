@@ -6,15 +6,17 @@ import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.compile.transforms import Ranked
-from tj_core.contract.executors import Executor
 from tj_core.errors import TjWarning
 from tj_core.ir.proxy import requires_grad
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
 from tj_core.ir.tree import leaves
+
+if TYPE_CHECKING:
+    from tj_core.compile.transforms import Ranked
+    from tj_core.contract.executors import Executor
+    from tj_core.ir.trace import Trace
 
 __all__ = ["UnfusedTraining"]
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tj_core.compile.codegen import Program
-from tj_core.compile.compilation import Compilation
-from tj_core.contract.decline import Decline
 from tj_core.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from tj_core.compile.compilation import Compilation
+    from tj_core.contract.decline import Decline
 
 __all__ = ["NOT_KEPT", "Assemble", "Assembly", "Outcome", "Recompiler", "Wrap", "Wrapper"]
 

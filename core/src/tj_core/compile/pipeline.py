@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.blame import blaming
 from tj_core.compile.checked_runs import Checks
@@ -21,20 +20,11 @@ from tj_core.compile.keeping import Keeping
 from tj_core.compile.kept_programs import KeptPrograms, Shown, implementations
 from tj_core.compile.kernels import RegionKernel
 from tj_core.compile.layouts import choices, readers, taking
-from tj_core.compile.outcome import Assembly, Outcome, Wrapper
 from tj_core.compile.transforms import Ranked, without
-from tj_core.contract.decline import Decline
-from tj_core.contract.executors import Executor, States
-from tj_core.contract.expansion import Expand
-from tj_core.contract.fusion import FusionRegion
-from tj_core.contract.rules import RuleTable
-from tj_core.contract.sizes import ProgramSizes
 from tj_core.edit.bodies import body_program
 from tj_core.edit.editor import at_stage, recorded, timed
 from tj_core.errors import PassError, PluginError, TjError, TraceError, add_note
 from tj_core.ir.stage import Stage
-from tj_core.ir.symbol import Symbol
-from tj_core.ir.tags import TagRegistry
 from tj_core.ir.trace import BoundSymbol, PassRecord, Trace
 from tj_core.passes.claim import ClaimRecord, claim
 from tj_core.passes.cse import cse
@@ -42,6 +32,19 @@ from tj_core.passes.dce import dce
 from tj_core.passes.fuse.fuse import FusedTrace, fuse, with_regions
 from tj_core.passes.fuse.layouts import Choice, Layouts
 from tj_core.verify.verifier import CHECK_VALUES, Check, level_for, verify
+
+if TYPE_CHECKING:
+    import contextlib
+
+    from tj_core.compile.outcome import Assembly, Outcome, Wrapper
+    from tj_core.contract.decline import Decline
+    from tj_core.contract.executors import Executor, States
+    from tj_core.contract.expansion import Expand
+    from tj_core.contract.fusion import FusionRegion
+    from tj_core.contract.rules import RuleTable
+    from tj_core.contract.sizes import ProgramSizes
+    from tj_core.ir.symbol import Symbol
+    from tj_core.ir.tags import TagRegistry
 
 __all__ = ["Pipeline"]
 
@@ -257,8 +260,7 @@ class _Run:
 
     def step(self, name: str, plugin: str, apply: Any, maker: Ranked | None = None) -> None:
         """Run a pass, ``maker``'s or tj's own, on the latest trace; append and check its trace."""
-        before = self.traces[-1]
-        start = time.perf_counter()
+        before, start = self.traces[-1], time.perf_counter()
         after = apply(before)
         seconds = time.perf_counter() - start
         self.spend(name, start)
@@ -395,19 +397,17 @@ class _Run:
 
     def program(self, boxed: bool) -> Program:
         """The program of the latest trace."""
-        start = time.perf_counter()
-        with self.pipeline.own("codegen"), self.blaming():
-            program = generate(
-                self.traces[-1], self.implementations, boxed=boxed, checks=self.pipeline.checks
-            )
+        p, start = self.pipeline, time.perf_counter()
+        with p.own("codegen"), self.blaming():
+            last = self.traces[-1]
+            program = generate(last, self.implementations, boxed=boxed, checks=p.checks)
         self.spend("codegen", start)
         return program
 
     def finish(self, boxed: bool) -> Compilation:
         """Assemble and wrap the program, and return the compilation."""
         program = self.program(self.assembly.boxed if self.assembly else boxed)
-        function = program.function
-        others = self.others
+        function, others = program.function, self.others
         if self.assembly is not None:
             others |= self.assembly.others
             function = self.assembly.assemble(program, lambda name, t: self.later(name, t, others))

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.compile.generated import define
 from tj_core.ir.names import Namer, formal_value
 from tj_core.ir.proxy import Proxy, TensorProxy, requires_grad
-from tj_core.ir.runtime import RuntimeValues
-from tj_core.ir.symbol import Context
-from tj_core.ir.trace import BoundSymbol, Trace
 from tj_core.ir.tree import leaves, map_tree
 from tj_core.text.printer import is_name, keyword_text
+
+if TYPE_CHECKING:
+    from tj_core.ir.runtime import RuntimeValues
+    from tj_core.ir.symbol import Context
+    from tj_core.ir.trace import BoundSymbol, Trace
 
 __all__ = ["differentiable", "plain_of", "records", "with_plain_arguments"]
 

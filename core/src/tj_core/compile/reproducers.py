@@ -8,10 +8,13 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tj_core.compile.kernels import RegionKernel
 from tj_core.edit.editor import TraceEditor
 from tj_core.ir.proxy import size_hints
+
+if TYPE_CHECKING:
+    from tj_core.compile.kernels import RegionKernel
 
 __all__ = ["Reproducers", "script"]
 

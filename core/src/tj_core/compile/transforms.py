@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tj_core.compile.context import PassContext
 from tj_core.contract.fields import (
     FLAG,
     FUNCTION,
@@ -17,7 +16,10 @@ from tj_core.contract.fields import (
     of,
 )
 from tj_core.ir.stage import Stage
-from tj_core.ir.trace import Trace
+
+if TYPE_CHECKING:
+    from tj_core.compile.context import PassContext
+    from tj_core.ir.trace import Trace
 
 __all__ = ["Ranked", "Transform", "without"]
 

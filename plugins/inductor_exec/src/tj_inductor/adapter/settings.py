@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import platform
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_torch.extend import MissingNameError
 
 from tj_inductor.adapter.features import TABLE
+
+if TYPE_CHECKING:
+    import contextlib
 
 __all__ = ["fingerprint", "settings"]
 

@@ -6,7 +6,7 @@ import hashlib
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tj_core.extend import (
     NO_TAGS,
@@ -22,6 +22,9 @@ from tj_core.extend import (
     TensorProxy,
 )
 from tj_torch.internal import CannotExpand, Layout, State
+
+if TYPE_CHECKING:
+    import torch
 
 __all__ = [
     "FLATTEN",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import ConfigError, Jitted
 
 from tj_torch.capture.dynamo.adapter import inlined_as
 from tj_torch.capture.dynamo.passed_over import program_of
-from tj_torch.dispatch.module import Dispatching
 from tj_torch.ops.contexts import autocast_devices
+
+if TYPE_CHECKING:
+    from tj_torch.dispatch.module import Dispatching
 
 __all__ = ["autocasting"]
 

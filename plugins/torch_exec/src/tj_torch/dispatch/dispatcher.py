@@ -12,7 +12,7 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -33,13 +33,15 @@ from tj_torch.capture.dynamo import adapter as dynamo
 from tj_torch.capture.dynamo.guards import extra_guards, module_types
 from tj_torch.capture.dynamo.members import members_read
 from tj_torch.capture.sources import raising_source, stack_source
-from tj_torch.dispatch.compiler import GraphCompiler
 from tj_torch.dispatch.entries import Entries
-from tj_torch.dispatch.module import Dispatching
 from tj_torch.dispatch.recompiles import Explain, recurs
 from tj_torch.dispatch.templates import Row, make_frame
 from tj_torch.ops.flags import FLAGS, flags_of
 from tj_torch.torch_private.runtime import pytree
+
+if TYPE_CHECKING:
+    from tj_torch.dispatch.compiler import GraphCompiler
+    from tj_torch.dispatch.module import Dispatching
 
 __all__ = ["Dispatcher", "HookDispatcher", "wrap_function"]
 

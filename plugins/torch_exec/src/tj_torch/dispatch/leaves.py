@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tj_core.extend import Compilation
+if TYPE_CHECKING:
+    from tj_core.extend import Compilation
 
 __all__ = ["while_leaves"]
 

@@ -12,10 +12,11 @@ import inspect
 import types
 import weakref
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-from tj_core.extend import Jitted
+if TYPE_CHECKING:
+    import torch
+    from tj_core.extend import Jitted
 
 __all__ = ["Dispatching", "JittedModule", "calling", "wrap_module"]
 

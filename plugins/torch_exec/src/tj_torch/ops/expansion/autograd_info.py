@@ -6,13 +6,15 @@ import functools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from tj_core.extend import DType, TensorProxy
 
 from tj_torch.ops.errors import CannotExpand
 from tj_torch.torch_private import ops as private
+
+if TYPE_CHECKING:
+    from tj_core.extend import DType, TensorProxy
 
 __all__ = [
     "NonLeaf",

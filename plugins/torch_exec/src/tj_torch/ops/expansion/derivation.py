@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import torch
 from tj_core.extend import PLAIN_CONTEXT, NumberProxy, TensorProxy, size_symbols
 
 from tj_torch.ops.convert import tensor_proxy, value_proxy
-from tj_torch.ops.expansion.recorder import Recorder, Ref
-from tj_torch.ops.expansion.run import Expansion, Run
 from tj_torch.ops.sizes.program import row_major, symbols_in
-from tj_torch.ops.sizes.shape_env import SymbolFacts
 from tj_torch.torch_private import ops as private
+
+if TYPE_CHECKING:
+    import torch
+
+    from tj_torch.ops.expansion.recorder import Recorder, Ref
+    from tj_torch.ops.expansion.run import Expansion, Run
+    from tj_torch.ops.sizes.shape_env import SymbolFacts
 
 __all__ = ["Derivation", "Slot", "default_tangent", "missing_symbols"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -44,6 +44,9 @@ from tj_torch.ops.sizes.program import Sizes, known_sizes
 from tj_torch.ops.sizes.shape_env import is_symbolic, number_text
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import without_dispatch_modes
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.expander import Expander
 
 __all__ = ["Derivation", "Slot", "derive"]
 

@@ -9,18 +9,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import PLAIN_CONTEXT, BoundSymbol, Context, TensorProxy, leaves
 
 from tj_torch.ops.context import surroundings
-from tj_torch.ops.expansion.expander import Expander
-from tj_torch.ops.expansion.run import Run
 from tj_torch.ops.operators import op_symbol
-from tj_torch.ops.sizes.program import Sizes
 from tj_torch.torch_private import ops as private
 from tj_torch.torch_private.runtime import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.expander import Expander
+    from tj_torch.ops.expansion.run import Run
+    from tj_torch.ops.sizes.program import Sizes
 
 __all__ = ["Observed", "observed", "same_operators"]
 

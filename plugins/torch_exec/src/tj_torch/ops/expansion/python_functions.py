@@ -10,7 +10,7 @@ from __future__ import annotations
 import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tj_core.extend import (
@@ -29,9 +29,11 @@ from torch.overrides import TorchFunctionMode
 from tj_torch.ops.context import surroundings
 from tj_torch.ops.convert import to_core, to_core_tree
 from tj_torch.ops.errors import CannotExpand
-from tj_torch.ops.expansion.expander import Expander
-from tj_torch.ops.expansion.run import Run
-from tj_torch.ops.names import Names
+
+if TYPE_CHECKING:
+    from tj_torch.ops.expansion.expander import Expander
+    from tj_torch.ops.expansion.run import Run
+    from tj_torch.ops.names import Names
 
 __all__ = ["is_python", "python_body"]
 

@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from tj_core.extend import (
@@ -42,7 +42,6 @@ from tj_torch.ops.convert import (
     to_core,
     to_core_tree,
 )
-from tj_torch.ops.denied import Denied
 from tj_torch.ops.errors import CannotExpand, MakesSubclass
 from tj_torch.ops.expansion.arguments import Argument, make_fake
 from tj_torch.ops.expansion.autograd_info import NonLeaf, may_require_grad, runs_python
@@ -50,12 +49,15 @@ from tj_torch.ops.expansion.body import BodyBuilder, alias_facts
 from tj_torch.ops.expansion.conversions import refused_writes
 from tj_torch.ops.expansion.copies import without_copies
 from tj_torch.ops.expansion.recorder import Recorded, Recorder, Ref
-from tj_torch.ops.operators import OpTable
 from tj_torch.ops.schema_facts import schema_effects
 from tj_torch.ops.sizes.program import Sizes, bare, symbols_in
 from tj_torch.ops.sizes.shape_env import RunSymbols, SymbolFacts, is_symbolic, plain, symbols_of
 from tj_torch.runtime.functional import Functional, Inverse
 from tj_torch.torch_private import ops as private
+
+if TYPE_CHECKING:
+    from tj_torch.ops.denied import Denied
+    from tj_torch.ops.operators import OpTable
 
 __all__ = ["Expansion", "Kind", "Run", "Traced", "constant_leaf"]
 
