@@ -193,10 +193,8 @@ class _Writer:
             return ("d", *[(key, self.tree(item)) for key, item in value.items()])
         if kind is slice:
             return ("s", *map(self.tree, (value.start, value.stop, value.step)))
-        if kind is Constant and value.named:
-            return self.row(("k", value.text))
-        if kind is Constant and (text := self.text(value)) is not None:
-            return self.row(("c", value.text, text))
+        if kind is Constant:
+            return self.constant(value)
         if kind is SymDim and self.symbols is not None:
             self.symbols.update(size_symbols(value.name))
             return self.row(("y", value.name))
@@ -204,8 +202,16 @@ class _Writer:
             return ("n", value.name)
         if value is ...:
             return ("e",)
-        what = f"constant {value.text}" if kind is Constant else kind.__name__
-        raise NotPlainError(what)
+        raise NotPlainError(kind.__name__)
+
+    def constant(self, constant: Constant) -> tuple[int]:
+        """A reference to the row of ``constant``."""
+        if constant.named:
+            return self.row(("k", constant.text))
+        text = self.text(constant)
+        if text is None:
+            raise NotPlainError(f"constant {constant.text}")
+        return self.row(("c", constant.text, text))
 
     def text(self, constant: Constant) -> str | None:
         """The text of ``constant`` from the first dialect that can serialise it, or None."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -288,30 +289,31 @@ class _Reader:
         """The argument tree of the expression ``code``."""
         if code is None:
             raise ParseError("the program has no return line")
+        return self.read(code.node, code.line, env)
 
-        def read(node: Any) -> Any:
-            match node:
-                case ast.Constant():
-                    return node.value
-                case ast.Name() if node.id in env:
-                    return env[node.id]
-                case ast.Name() if node.id in self.constants:
-                    return Constant(node.id, self.constants[node.id], named=False)
-                case ast.Tuple():
-                    return tuple(map(read, node.elts))
-                case ast.List():
-                    return list(map(read, node.elts))
-                case ast.Dict():
-                    return dict(zip(map(read, node.keys), map(read, node.values), strict=True))
-                case ast.Call(func=ast.Name(id="slice")):
-                    return slice(*map(read, node.args))
-                case ast.Call(func=ast.Name(id="complex"), args=[real, imaginary]):
-                    return complex(read(real), read(imaginary))
-                case ast.UnaryOp() | ast.BinOp() if (number := _number(node)) is not None:
-                    return number
-            return self.named(ast.get_source_segment(code.line, node) or ast.unparse(node))
-
-        return read(code.node)
+    def read(self, node: Any, line: str, env: Mapping[str, Any]) -> Any:
+        """The argument tree of ``node``, an expression in the text ``line``."""
+        read = functools.partial(self.read, line=line, env=env)
+        match node:
+            case ast.Constant():
+                return node.value
+            case ast.Name() if node.id in env:
+                return env[node.id]
+            case ast.Name() if node.id in self.constants:
+                return Constant(node.id, self.constants[node.id], named=False)
+            case ast.Tuple():
+                return tuple(map(read, node.elts))
+            case ast.List():
+                return list(map(read, node.elts))
+            case ast.Dict():
+                return dict(zip(map(read, node.keys), map(read, node.values), strict=True))
+            case ast.Call(func=ast.Name(id="slice")):
+                return slice(*map(read, node.args))
+            case ast.Call(func=ast.Name(id="complex"), args=[real, imaginary]):
+                return complex(read(real), read(imaginary))
+            case ast.UnaryOp() | ast.BinOp() if (number := _number(node)) is not None:
+                return number
+        return self.named(ast.get_source_segment(line, node) or ast.unparse(node))
 
     def named(self, text: str) -> Constant:
         try:

@@ -88,9 +88,14 @@ def verify(
     for stage in sorted({Stage.ACQUIRED, *reached}):
         for position, problem in INVARIANTS.get(stage, _nothing)(trace):
             raise _error(trace, position, problem)
+    for unknown in _unknown_outputs(trace, scope):
+        raise _error(trace, len(trace.calls), f"the program returns {unknown}")
+
+
+def _unknown_outputs(trace: Trace, scope: Scope) -> Iterator[str]:
     for leaf in leaves(trace.outputs):
         if isinstance(leaf, Proxy) and (unknown := used(leaf, scope.env)):
-            raise _error(trace, len(trace.calls), f"the program returns {unknown}")
+            yield unknown
 
 
 def _nothing(trace: Trace) -> Broken:

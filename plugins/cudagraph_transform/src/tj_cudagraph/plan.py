@@ -45,22 +45,14 @@ class Limits:
         """Reason why no graph can hold ``call``; None if one can."""
         if call.regions:
             return "calls programs"
-        effects = call.effects
-        if effects.ordered:
-            return f"has an effect that is ordered: {', '.join(effects.ordered)}"
-        if effects.mutates or effects.rebinds or effects.copies_back:
-            return "writes to a value of the program"
+        if (reason := _of_effects(call)) is not None:
+            return reason
         if is_on(call.context):  # what PyTorch casts there, it keeps for later calls of the user's
             return "runs under autocast"
         if call.on_subclass:
             return "is on a tensor subclass"
-        if any(map(requires_grad, call.flat_outs)) and not makes_views(call):
-            return "is recorded by PyTorch's autograd"
-        shared = [a for a in effects.aliases if a.kind != "internal"]
-        if shared and not makes_views(call):
-            return "returns new memory and views"
-        if not call.flat_outs:
-            return "returns nothing"
+        if (reason := _of_results(call)) is not None:
+            return reason
         for inner in call.walk():
             if (reason := self.of_values(inner) or self.of_operation(inner)) is not None:
                 return reason
@@ -99,6 +91,26 @@ class Limits:
             if rule is not None and rule.value(call):
                 return f"{symbol} waits for the device, or reads memory by its place"
         return None
+
+
+def _of_effects(call: BoundSymbol) -> str | None:
+    """Reason why no graph can hold what ``call`` does beside its results; None if one can."""
+    effects = call.effects
+    if effects.ordered:
+        return f"has an effect that is ordered: {', '.join(effects.ordered)}"
+    if effects.mutates or effects.rebinds or effects.copies_back:
+        return "writes to a value of the program"
+    return None
+
+
+def _of_results(call: BoundSymbol) -> str | None:
+    """Reason why no graph can hold the results of ``call`` as they are; None if one can."""
+    if any(map(requires_grad, call.flat_outs)) and not makes_views(call):
+        return "is recorded by PyTorch's autograd"
+    shared = [a for a in call.effects.aliases if a.kind != "internal"]
+    if shared and not makes_views(call):
+        return "returns new memory and views"
+    return None if call.flat_outs else "returns nothing"
 
 
 def _devices(call: BoundSymbol) -> Iterator[Device]:

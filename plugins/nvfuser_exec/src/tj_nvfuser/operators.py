@@ -99,6 +99,9 @@ class Operators:
             raise Refused(f"{p.name} is no tensor")
         if p.subclass is not None or p.layout != "strided" or p.flags:
             raise Refused(f"{p.name} is no plain tensor")
+        self._tensor(p, dtypes, argument)
+
+    def _tensor(self, p: TensorProxy, dtypes: Collection[str], argument: bool) -> None:
         number = argument and p.device.type == "cpu" and not p.shape
         if p.device.type not in self.target.devices and not number:
             raise Refused(f"{p.name} is on {p.device}")

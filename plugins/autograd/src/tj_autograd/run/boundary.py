@@ -181,16 +181,24 @@ class Compiled(torch.autograd.Function):
         if ctx.hooked:
             box = unpacked(box, pullback.takes)
         del values
-        for tangent, expected, shape in zip(tangents, pullback.tangents, ctx.shapes, strict=True):
-            if expected is not None:
-                box.append(
-                    zeros(expected, shape) if tangent is None else laid_out(tangent, expected)
-                )
+        _add_tangents(box, tangents, pullback.tangents, ctx.shapes)
         _free(ctx, plan)
-        del tangents, compacted, tangent
+        del tangents, compacted
         gradients = pullback.program(box)
         missing = pullback.missing
         return (None, None, *[None if i in missing else gradients[i] for i in plan.wrt])
+
+
+def _add_tangents(
+    box: list[Any],
+    tangents: Sequence[torch.Tensor | None],
+    layouts: Sequence[Any],
+    shapes: Sequence[torch.Size],
+) -> None:
+    """Append the tangents that the backward takes, with the strides that it takes them with."""
+    for tangent, expected, shape in zip(tangents, layouts, shapes, strict=True):
+        if expected is not None:
+            box.append(zeros(expected, shape) if tangent is None else laid_out(tangent, expected))
 
 
 def _only_pytorch_can(plan: _Plan, tangents: Sequence[torch.Tensor | None]) -> bool:

@@ -30,14 +30,6 @@ def bound_deques(stack: ExitStack) -> None:
     """Break the graph where Dynamo forgets the ``maxlen`` of a deque: of inputs and of copies."""
     from tj_torch.torch_private.dynamo import BaseListVariable, DequeVariable, VariableBuilder
 
-    def wrapping(original: Callable[..., Any]) -> Callable[..., Any]:
-        def wrap_listlike(self: Any, value: Any) -> Any:
-            if getattr(value, "maxlen", None) is not None:
-                stop("a deque with a maxlen that was there before")
-            return original(self, value)
-
-        return wrap_listlike
-
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, items: Any, maxlen: Any = None, **kwargs: Any) -> None:
             bound = None if maxlen is None else maxlen.as_python_constant()
@@ -46,15 +38,6 @@ def bound_deques(stack: ExitStack) -> None:
             original(self, [] if bound == 0 else items, maxlen, **kwargs)
 
         return init
-
-    def calling(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            bound = self.maxlen.as_python_constant()
-            if bound == 0 or (bound is not None and name in _COPYING):
-                stop(f"{name}() of a deque with a maxlen")
-            return original(self, tx, name, *args, **kwargs)
-
-        return call_method
 
     def repeating(original: Callable[..., Any]) -> Callable[..., Any]:
         def sq_repeat_impl(self: Any, *args: Any) -> Any:
@@ -68,9 +51,28 @@ def bound_deques(stack: ExitStack) -> None:
     if repeats:
         replace(stack, BaseListVariable, "sq_repeat_impl", repeating)
     forget_builders(stack)
-    replace(stack, VariableBuilder, "wrap_listlike", wrapping)
+    replace(stack, VariableBuilder, "wrap_listlike", _bound_input)
     replace(stack, DequeVariable, "__init__", made)
-    replace(stack, DequeVariable, "call_method", calling, inherited=True)
+    replace(stack, DequeVariable, "call_method", _bound_method, inherited=True)
+
+
+def _bound_input(original: Callable[..., Any]) -> Callable[..., Any]:
+    def wrap_listlike(self: Any, value: Any) -> Any:
+        if getattr(value, "maxlen", None) is not None:
+            stop("a deque with a maxlen that was there before")
+        return original(self, value)
+
+    return wrap_listlike
+
+
+def _bound_method(original: Callable[..., Any]) -> Callable[..., Any]:
+    def call_method(self: Any, tx: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+        bound = self.maxlen.as_python_constant()
+        if bound == 0 or (bound is not None and name in _COPYING):
+            stop(f"{name}() of a deque with a maxlen")
+        return original(self, tx, name, *args, **kwargs)
+
+    return call_method
 
 
 _COPYING = (

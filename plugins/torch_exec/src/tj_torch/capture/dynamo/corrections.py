@@ -34,7 +34,6 @@ __all__ = [
 
 def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
     """Note in which class a member is found: Dynamo guards its code, not its class."""
-    from tj_torch.torch_private.dynamo import SuperVariable, user_defined
 
     def of_object(original: Callable[..., Any]) -> Callable[..., Any]:
         def lookup(self: Any, *args: Any) -> object:
@@ -52,14 +51,20 @@ def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
 
         return lookup
 
-    def of_super(original: Callable[..., Any]) -> Callable[..., Any]:
-        def lookup(self: Any, tx: Any, name: str) -> Any:
-            found = _after(self, name)
-            if found is not None:
-                noticed.lookups.setdefault((found.cls, name), found)
-            return original(self, tx, name)
+    _notice_classes(stack, noticed)
+    of_objects, of_classes = versions.member_lookups()
+    fixed = not versions.guards_class_constants()
+    for owner, name in of_objects:
+        replace(stack, owner, name, of_object)
+    for owner, name in of_classes:
+        replace(stack, owner, name, of_class)
+    versions.refuse_setters(stack)
+    _notice_super(stack, noticed)
 
-        return lookup
+
+def _notice_classes(stack: ExitStack, noticed: Noticed) -> None:
+    """Note the classes of objects."""
+    from tj_torch.torch_private.dynamo import user_defined
 
     def made(original: Callable[..., Any]) -> Callable[..., Any]:
         def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -69,13 +74,21 @@ def notice_lookups(stack: ExitStack, noticed: Noticed) -> None:
         return init
 
     replace(stack, user_defined.UserDefinedObjectVariable, "__init__", made)
-    of_objects, of_classes = versions.member_lookups()
-    fixed = not versions.guards_class_constants()
-    for owner, name in of_objects:
-        replace(stack, owner, name, of_object)
-    for owner, name in of_classes:
-        replace(stack, owner, name, of_class)
-    versions.refuse_setters(stack)
+
+
+def _notice_super(stack: ExitStack, noticed: Noticed) -> None:
+    """Note in which class ``super()`` finds a member."""
+    from tj_torch.torch_private.dynamo import SuperVariable
+
+    def of_super(original: Callable[..., Any]) -> Callable[..., Any]:
+        def lookup(self: Any, tx: Any, name: str) -> Any:
+            found = _after(self, name)
+            if found is not None:
+                noticed.lookups.setdefault((found.cls, name), found)
+            return original(self, tx, name)
+
+        return lookup
+
     replace(stack, SuperVariable, "_resolved_getattr_and_source", of_super)
 
 

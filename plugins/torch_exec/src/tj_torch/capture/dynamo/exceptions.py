@@ -41,39 +41,44 @@ def _texts(stack: ExitStack, own: Any, users: Any) -> None:
 
         return call_str
 
-    def of_slot(original: Callable[..., Any]) -> Callable[..., Any]:
-        def tp_str_impl(self: Any, tx: Any) -> Any:
-            return _text(tx, self, lambda: original(self, tx))
-
-        return tp_str_impl
-
-    def of_repr(original: Callable[..., Any]) -> Callable[..., Any]:
-        def repr_impl(self: Any, tx: Any) -> Any:
-            _constants(self)
-            return original(self, tx)
-
-        return repr_impl
-
-    def of_method(original: Callable[..., Any]) -> Callable[..., Any]:
-        def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
-            defined = isinstance(getattr(self.python_type(), name, None), FunctionType)
-            if name == "__str__" and not args and not defined:
-                return BuiltinVariable(str).call_function(tx, [self], {})
-            return original(self, tx, name, args, kwargs)
-
-        return call_method
-
     forget_handlers(stack, str)
     if has(own, "tp_str_impl"):  # from 2.14 on, where str() and f-strings use a slot
         for variable in (own, users):
-            replace(stack, variable, "tp_str_impl", of_slot, inherited=True)
+            replace(stack, variable, "tp_str_impl", _slot, inherited=True)
     else:
         replace(stack, BuiltinVariable, "call_str", of_call)
     for name in ("repr_impl", "tp_repr_impl"):  # without either, repr breaks the graph
         if has(own, name):
-            replace(stack, own, name, of_repr)
+            replace(stack, own, name, _repr)
     for variable in (own, users):
-        replace(stack, variable, "call_method", of_method, inherited=True)
+        replace(stack, variable, "call_method", _method, inherited=True)
+
+
+def _slot(original: Callable[..., Any]) -> Callable[..., Any]:
+    def tp_str_impl(self: Any, tx: Any) -> Any:
+        return _text(tx, self, lambda: original(self, tx))
+
+    return tp_str_impl
+
+
+def _repr(original: Callable[..., Any]) -> Callable[..., Any]:
+    def repr_impl(self: Any, tx: Any) -> Any:
+        _constants(self)
+        return original(self, tx)
+
+    return repr_impl
+
+
+def _method(original: Callable[..., Any]) -> Callable[..., Any]:
+    from tj_torch.torch_private.dynamo import BuiltinVariable
+
+    def call_method(self: Any, tx: Any, name: str, args: Any, kwargs: Any) -> Any:
+        defined = isinstance(getattr(self.python_type(), name, None), FunctionType)
+        if name == "__str__" and not args and not defined:
+            return BuiltinVariable(str).call_function(tx, [self], {})
+        return original(self, tx, name, args, kwargs)
+
+    return call_method
 
 
 def _text(tx: Any, exception: Any, plain: Callable[[], Any]) -> Any:
